@@ -35,8 +35,8 @@ from consilience.engines.federation import Federation
 from consilience.engines.flower import Desk, FlowerEngine
 from consilience.engines.flower._flwr import Server
 from consilience.engines.flower.grid import GridLink, read_secret
+from consilience.engines.flower.handler import Content
 from consilience.engines.flower.keys import make_federation
-from consilience.engines.flower.link import Content
 from consilience.engines.flower.node import FlowerNode
 from consilience.engines.flower.server import SuperLink, environment
 from consilience.engines.signed import pause

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.ensemble_patterns import machine
-from consilience.sites.row_content import row_content
-from consilience.sites.row_history import RowHistory, row_keys
+from consilience.sites.row_history import RowHistory, row_content, row_keys
 from consilience.sites.source import read_source
 from consilience.wire.codec import pack, unpack
 

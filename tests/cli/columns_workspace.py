@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from click.testing import Result
 
-from consilience.wire.partner_key import new_partner_key, save_partner_key
+from consilience.wire.keys import new_partner_key, save_partner_key
 from consilience.wire.signing import SigningKey
 from tests.cli.workspace import call
 

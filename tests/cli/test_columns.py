@@ -17,7 +17,7 @@ from consilience.engines.folder import watch
 from consilience.sites.home import DiskHome
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile
-from consilience.wire.partner_key import load_partner_key, new_partner_key, save_partner_key
+from consilience.wire.keys import load_partner_key, new_partner_key, save_partner_key
 from tests.cli.columns_workspace import FEATURES, POLICY, SITES, ColumnsWorkspace
 from tests.cli.workspace import call, sentence, without_report
 

@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import QuorumError
-from consilience.sites.home import DiskHome
-from consilience.sites.jobs import NOT_RELEASED
+from consilience.sites.home import NOT_RELEASED, DiskHome
 from consilience.sites.loaders import file_site
 from consilience.sites.site import Site
 from consilience.sites.study import SiteFile

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from consilience.sites import study as files
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import PRESETS, Policy
-from consilience.sites.reference import Reference
 from consilience.sites.source import Source
+from consilience.sites.study import Reference
 from tests.cli.workspace import call, sentence
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.assisted.test import AssistanceTest
-from consilience.engines.columns import over_columns
-from consilience.engines.federation import Federation
+from consilience.engines.federation import Federation, over_columns
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Preparation

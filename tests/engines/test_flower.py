@@ -13,8 +13,7 @@ import pytest
 
 from consilience.engines.flower import Delivered, Desk, FlowerEngine, LinkLost
 from consilience.engines.flower import coordinator as module
-from consilience.engines.flower.desk import NOT_TRUSTED, query_context
-from consilience.engines.flower.link import Content
+from consilience.engines.flower.handler import NOT_TRUSTED, Content, query_context
 from consilience.exceptions import EngineError, ParameterError, QuorumError, StudyError
 from consilience.sites.site import Site
 from consilience.testing import check_engine

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from consilience.engines.federation import Federation
 from consilience.engines.flower import Desk
-from consilience.engines.flower import desk as module
-from consilience.engines.flower.desk import (
+from consilience.engines.flower import handler as module
+from consilience.engines.flower.handler import (
     HOME_FAILED,
     IGNORED,
     NOT_OURS,
@@ -25,9 +25,9 @@ from consilience.engines.flower.desk import (
     OTHER_KEY,
     TOO_LARGE,
     UNFORESEEN,
+    Content,
     query_context,
 )
-from consilience.engines.flower.link import Content
 from consilience.engines.health import Heartbeat
 from consilience.engines.signed import Place
 from consilience.exceptions import DataError, RunError, StudyError, WireError

@@ -13,7 +13,7 @@ import pytest
 
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, Mailbox, Place, watch
-from consilience.engines.folder.schedule import Schedule
+from consilience.engines.folder.mailbox import Schedule
 from consilience.engines.folder.site import Watcher
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError

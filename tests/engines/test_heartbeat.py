@@ -15,7 +15,8 @@ import pytest
 
 from consilience import __version__
 from consilience.engines import health
-from consilience.engines.folder import heartbeat, watch
+from consilience.engines import health as heartbeat
+from consilience.engines.folder import watch
 from consilience.engines.health import Heartbeat, judged
 from consilience.exceptions import EngineError, ParameterError, SignatureError, WireError
 from consilience.sites.home import DiskHome

@@ -16,8 +16,17 @@ from consilience.engines.federation import Federation
 from consilience.engines.folder import Mailbox, Place
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError
-from consilience.sites.home import DiskHome
-from consilience.sites.jobs import HELD, NOT_RELEASED, REFUSED, RELEASED, SENT, Held, Hold, Job
+from consilience.sites.home import (
+    HELD,
+    NOT_RELEASED,
+    REFUSED,
+    RELEASED,
+    SENT,
+    DiskHome,
+    Held,
+    Hold,
+    Job,
+)
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire.envelope import Reply, Request

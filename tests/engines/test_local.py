@@ -23,6 +23,7 @@ from consilience.testing.fakes import (
     federation_of,
     members,
 )
+from tests.sites.homes import record_files
 
 TABLES = {f"s{i}": np.random.default_rng(i).normal(size=(30 + i, 2)) for i in range(3)}
 
@@ -61,7 +62,8 @@ def nothing_said(self: Any, keys: Any, *, wait: str, deadline: float) -> list[Ar
 
 def new_each_time(self: Any, requests: Any) -> None:
     for site in self.members.values():
-        site.home._records.clear()
+        for parts in record_files(site.home):
+            del site.home.files[parts]
         site.policy = type(site.policy)(preset="consortium")
         self._calls = getattr(self, "_calls", 0) + 1
     LocalEngine.send(self, requests)
@@ -113,7 +115,7 @@ def test_steps_run_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     import joblib
     import threadpoolctl
 
-    from consilience.sites import computing as module
+    from consilience.sites import step_runner as module
 
     seen: list[int] = []
     plain = module._answered

@@ -11,7 +11,7 @@ from consilience.engines.federation import Federation
 from consilience.engines.study_run import method_of, read_site_files
 from consilience.sites.study import Partners, SiteFile, Study
 from consilience.testing.fakes import members, with_fixed_secrets
-from consilience.wire.partner_key import new_partner_key, save_partner_key
+from consilience.wire.keys import new_partner_key, save_partner_key
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -23,8 +23,7 @@ import pytest
 from consilience.engines.federation import Federation, Run
 from consilience.engines.folder import FolderEngine, watch
 from consilience.exceptions import QuorumError
-from consilience.sites.home import DiskHome
-from consilience.sites.jobs import HELD, NOT_RELEASED, REFUSED, RELEASED, SENT, Job
+from consilience.sites.home import HELD, NOT_RELEASED, REFUSED, RELEASED, SENT, DiskHome, Job
 from consilience.sites.site import Site
 from consilience.wire.envelope import Reply
 from consilience.wire.signing import SigningKey

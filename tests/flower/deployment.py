@@ -21,8 +21,8 @@ from typing import IO, Any
 from consilience.engines.flower import Desk, FlowerEngine
 from consilience.engines.flower._flwr import Server
 from consilience.engines.flower.grid import GridLink, read_secret
+from consilience.engines.flower.handler import Link
 from consilience.engines.flower.keys import make_federation
-from consilience.engines.flower.link import Link
 from consilience.engines.flower.node import FlowerNode
 from consilience.engines.flower.server import SuperLink
 from consilience.sites.site import Site

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consilience.cli.main import app
-from consilience.engines.flower import desk, grid
+from consilience.engines.flower import grid, handler
 from consilience.wire import files
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -39,9 +39,9 @@ class Doom:
 
 
 def asked(doom: Doom, *, after: bool) -> None:
-    real = desk.Desk.handle
+    real = handler.Desk.handle
 
-    def handle(self: desk.Desk, content: Mapping[str, object]) -> Any:
+    def handle(self: handler.Desk, content: Mapping[str, object]) -> Any:
         is_ask = content.get("kind") == "ask"
         if is_ask and not after:
             doom.count()
@@ -50,7 +50,7 @@ def asked(doom: Doom, *, after: bool) -> None:
             doom.count()
         return found
 
-    desk.Desk.handle = handle  # type: ignore[method-assign]
+    handler.Desk.handle = handle  # type: ignore[method-assign]
 
 
 def journal(doom: Doom) -> None:

@@ -23,7 +23,7 @@ from tests.cli.workspace import call
 from tests.faults.cases import loader
 
 if TYPE_CHECKING:
-    from consilience.engines.flower.link import Delivered
+    from consilience.engines.flower.handler import Delivered
     from tests.flower.deployment import Deployment
     from tests.flower.space import Space
 
@@ -169,7 +169,7 @@ def test_the_app_of_this_release_has_one_hash_everywhere() -> None:
 
 
 def test_our_node_refuses_it_and_never_loads_it(hostile: Patched, deployment: Deployment) -> None:
-    from consilience.engines.flower.desk import FOREIGN_APP
+    from consilience.engines.flower.handler import FOREIGN_APP
 
     with deployment.nodes(Site("a", loader("ash"))) as told:
         found = put(deployment, deployment.number("a"))

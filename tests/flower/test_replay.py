@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consilience.engines.federation import Federation, Run
-from consilience.engines.flower.desk import NOT_OURS, NOT_TRUSTED
-from consilience.engines.flower.link import Content, Delivered
+from consilience.engines.flower.handler import NOT_OURS, NOT_TRUSTED, Content, Delivered
 from consilience.sites.site import Site
 from consilience.wire.signing import SigningKey
 from tests.engines.flower_parties import here

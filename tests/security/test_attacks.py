@@ -27,6 +27,7 @@ from consilience.wire.disclosure import Released, replaced
 from consilience.wire.envelope import Reply
 from tests.exchange.cases import CASES, Case
 from tests.security.hostile import reads_all
+from tests.sites.homes import record_files
 
 BY_NAME = {attack.name: attack for attack in SUITE}
 OF_METHODS = tuple(
@@ -156,8 +157,9 @@ def test_without_the_memory_of_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
         from consilience.wire.envelope import Request
 
         request = Request.from_bytes(data)
-        for key in [k for k in self.home._records if k[1] == request.round]:  # type: ignore[attr-defined]
-            del self.home._records[key]  # type: ignore[attr-defined]
+        for parts in record_files(self.home):
+            if parts[2].startswith(f"{request.round:06d}-"):
+                del self.home.files[parts]  # type: ignore[attr-defined]
         return plain(self, data)
 
     monkeypatch.setattr(Site, "begin", forgetful)
@@ -192,7 +194,7 @@ def test_without_a_judge_of_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_check_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "_distinct", lambda pairs: dict(reversed(pairs)))
+    monkeypatch.setattr(codec._Counted, "of_map", lambda self, pairs: dict(reversed(pairs)))
     assert verdict("message: repeated key") == "open"
 
 

@@ -15,7 +15,7 @@ import pytest
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import CoordinatorContext, SiteData, Step
 from consilience.protocol.phases import opening
-from consilience.sites import computing as site_module
+from consilience.sites import step_runner as site_module
 from consilience.testing.attacks import SUITE
 from consilience.testing.canaries import Canary, find_canaries, number_canary, plant
 from consilience.testing.fakes import Failing, federation_of

@@ -25,7 +25,7 @@ from consilience.protocol.method import Preparation, SiteData, get_method
 from consilience.protocol.phases import standardise
 from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
-from consilience.sites import computing
+from consilience.sites import step_runner
 from consilience.sites.site import Site
 from consilience.testing.fakes import members, unchecked
 from consilience.wire.codec import decode_message
@@ -344,14 +344,14 @@ def test_without_the_rule_other_units_tell_no_more(monkeypatch: pytest.MonkeyPat
     *Control*: far from nought numbers are rounded, and tell how many rows lie beyond a point,
     where a column that is far from its centre is not one value (`docs/proofs/units.md`).
     """
-    asked = computing._asked_once
+    asked = step_runner._asked_once
 
     def careless(step: Any, request: Any, prior: Any, *more: Any) -> Any:
         if step.name == "standardise.apply":
             return {}
         return asked(step, request, dataclasses.replace(prior, transforms=()), *more)
 
-    monkeypatch.setattr(computing, "_asked_once", careless)
+    monkeypatch.setattr(step_runner, "_asked_once", careless)
     villain = Villain(site_of(table_of()), "one")
     near = [rescaled(villain, 2.0**k) for k in (0, 5, 10)]
     np.testing.assert_allclose(near[1:], [near[0]] * 2, rtol=1e-9)

@@ -19,8 +19,8 @@ import pytest
 from consilience.engines import health
 from consilience.engines.federation import load_run
 from consilience.engines.folder import Mailbox, Place
-from consilience.engines.folder.heartbeat import read as read_heartbeat
 from consilience.engines.folder.site import Watcher
+from consilience.engines.health import read as read_heartbeat
 from consilience.engines.signed import check_site
 from consilience.exceptions import (
     ConsilienceError,
@@ -478,7 +478,7 @@ def test_a_coordinator_of_another_study_that_is_trusted_too(parties: Parties) ->
 
 
 def test_a_heartbeat_is_of_its_site_only(parties: Parties) -> None:
-    from consilience.engines.folder.heartbeat import write
+    from consilience.engines.health import write
     from consilience.wire.keys import KeyList
 
     first, second = SITES

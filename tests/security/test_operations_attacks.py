@@ -17,20 +17,19 @@ from typing import Any
 import pytest
 
 from consilience.assisted.test.site import NoisySketched
+from consilience.engines import health as heartbeat
 from consilience.engines.federation import Federation
 from consilience.engines.flower import join
-from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR
+from consilience.engines.flower.handler import HOME_FAILED, OTHER_COORDINATOR, Content
 from consilience.engines.flower.keys import make_federation, make_node_key
-from consilience.engines.flower.link import Content
-from consilience.engines.folder import FolderEngine, Mailbox, heartbeat, mailbox, watch
+from consilience.engines.folder import FolderEngine, Mailbox, mailbox, watch
 from consilience.engines.folder.coordinator import remove_files
 from consilience.engines.folder.site import MOST_NEW, MOST_NEW_BYTES, NAMED
 from consilience.engines.health import heartbeat_of
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
 from consilience.exceptions import PrivacyError, RunError
-from consilience.sites.home import DiskHome, sole
-from consilience.sites.jobs import holds
+from consilience.sites.home import DiskHome, holds, sole
 from consilience.sites.loaders import file_site
 from consilience.sites.site import APPROVED, Site
 from consilience.sites.study import SiteFile, Study

@@ -22,7 +22,7 @@ from consilience.protocol.method import get_method
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy
-from consilience.sites.row_content import row_content
+from consilience.sites.row_history import row_content
 from consilience.sites.source import read_source
 from consilience.sites.study import Study
 from tests.granted import granted

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from consilience.engines.base import Arrival, Engine, Key
-from consilience.engines.flower.desk import query_context
-from consilience.engines.flower.link import Content
+from consilience.engines.flower.handler import Content, query_context
 from consilience.engines.signed import Place
 from consilience.exceptions import WireError
 from consilience.testing.fake_link import FakeSuperLink

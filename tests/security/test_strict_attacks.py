@@ -19,7 +19,7 @@ from consilience.completion.federated_pca.messages import Moments, Settings
 from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.protocol.method import ROLES, SiteData
 from consilience.protocol.phases import standardise
-from consilience.sites import encoding, row_differences, row_guard
+from consilience.sites import encoding, row_guard
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
@@ -134,7 +134,7 @@ def test_one_indicator_after_the_other_leaves_nobody_over(
 
     *Control*: without the rule, runs with one indicator each count them and sum over them.
     """
-    monkeypatch.setattr("consilience.sites.charging.hold_coding", lambda *_: None)
+    monkeypatch.setattr("consilience.sites.accounting.hold_coding", lambda *_: None)
     table = people().assign(sex=np.repeat(["m", "f", "d"], [160, N - 160 - few, few]))
     settings = {} if levels is None else {"levels": {"sex": levels}}
 
@@ -201,7 +201,7 @@ def test_a_column_is_coded_in_one_way(kind: str, monkeypatch: pytest.MonkeyPatch
         of_a_level(site, "three", second)
     assert summed(site, "four", ["age"])[0] >= N - 2
     if kind == "order of levels":
-        monkeypatch.setattr("consilience.sites.charging.hold_coding", lambda *_: None)
+        monkeypatch.setattr("consilience.sites.accounting.hold_coding", lambda *_: None)
         monkeypatch.setattr(RowGuard, "hide_columns", lambda *_: None)
         monkeypatch.setattr(RowGuard, "_varied", lambda self, wanted, *_: wanted)
         assert N - before - of_a_level(site, "five", second) == pytest.approx(2.0)
@@ -273,8 +273,8 @@ def test_columns_of_their_own_are_told() -> None:
     rng = np.random.default_rng(2)
     for x in ((rng.random((1000, 20)) < 0.4).astype(float), rng.normal(size=(40, 20))):
         every = np.ones(20, dtype=bool)
-        view = row_differences.View(np.ones(len(x), dtype=bool), every, ~every, ~every)
-        assert not row_differences.failing(x, [view], every, Policy().limits).any()
+        view = row_guard.View(np.ones(len(x), dtype=bool), every, ~every, ~every)
+        assert not row_guard.failing(x, [view], every, Policy().limits).any()
 
 
 @pytest.mark.parametrize("few", [0, 1, 3])

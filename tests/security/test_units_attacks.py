@@ -16,7 +16,7 @@ from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import Centre, MeanAndSD, SumsRequest
 from consilience.protocol.method import Ask, Method
 from consilience.protocol.phases import moments, standardise
-from consilience.sites import computing
+from consilience.sites import step_runner
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.testing.table_attacks import told
@@ -107,7 +107,7 @@ def test_two_cuts_of_a_column_tell_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     """
     with pytest.raises(ValueError, match="not enough values"):  # no moments were told
         lab_of_the_person(monkeypatch)
-    monkeypatch.setattr(computing, "_asked_once", lambda *_: {})
+    monkeypatch.setattr(step_runner, "_asked_once", lambda *_: {})
     assert lab_of_the_person(monkeypatch) is None
     monkeypatch.setattr(standardise, "_FAR", np.inf)
     assert lab_of_the_person(monkeypatch) == pytest.approx(people()["lab"][PERSON], abs=1e-6)

@@ -14,8 +14,7 @@ import pytest
 
 from consilience.cli.logs import LogLevel, as_line
 from consilience.exceptions import DamageError, RunError
-from consilience.sites.home import DiskHome, MemoryHome
-from consilience.sites.jobs import NOT_RELEASED
+from consilience.sites.home import NOT_RELEASED, SERIES, DiskHome, MemoryHome
 from consilience.sites.retention import old_runs, purge_old
 from consilience.sites.site import APPROVED, PURGED, TABLES, Site
 from consilience.wire.envelope import Reply, Request
@@ -156,16 +155,18 @@ def test_what_was_drawn_once_is_not_drawn_again(
     assert raised.value.public == OF_DATA
 
 
-@pytest.mark.parametrize("what", ["_records", "_series", "_kept"])
+@pytest.mark.parametrize("what", [".record", SERIES, ".bin"])
 def test_a_home_in_memory(what: str) -> None:
     home = MemoryHome()
     one = site(home=home)
     ask(one, OPEN)
     home.write_series(RUN, {"of before": {"asked": 1}})
     home.write_kept("d", "noise", {"x": 0.25})
-    kept = getattr(home, what)
-    kept.update({key: data[:-1] + bytes([data[-1] ^ 1]) for key, data in kept.items()})
-    if what == "_kept":
+    folder = "kept" if what == ".bin" else "runs"
+    for parts, data in home.files.items():
+        if parts[0] == folder and parts[2].endswith(what):
+            home.files[parts] = data[:-1] + bytes([data[-1] ^ 1])
+    if what == ".bin":
         with pytest.raises(DamageError, match="without a new price"):
             home.kept("d", "noise")
         return

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DisclosureError, ProtocolError
-from consilience.sites.gate import RULES, Reviewed, Series, _kinds_of, review
+from consilience.sites.gate import Reviewed, Series, _kinds_of, review
 from consilience.sites.policy import Policy
 from consilience.testing.attacks import recovers
 from consilience.wire import disclosure as d
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
+from consilience.wire.evidence import RULES
 from consilience.wire.message import (
     Aggregate,
     Disclosure,
@@ -30,12 +31,12 @@ SIMULATION = Policy.from_settings("simulation")
 
 
 @message("test-gate/aggregate", version=1)
-class SomeAggregate:
+class Summed:
     value: Any = Aggregate("*anything", gaps=True)
 
 
 @message("test-gate/model", version=1)
-class SomeModel:
+class Fitted:
     value: Any = Model("*anything")
 
 
@@ -45,20 +46,20 @@ class Rows:
 
 
 @message("test-gate/noised", version=1)
-class SomeNoised:
+class Noisy:
     value: Any = Noised("*anything")
 
 
 @message("test-gate/public", version=1)
-class SomePublic:
+class Told:
     value: Any = Public("*anything")
 
 
 TYPES = {
-    Disclosure.AGGREGATE: SomeAggregate,
-    Disclosure.MODEL: SomeModel,
+    Disclosure.AGGREGATE: Summed,
+    Disclosure.MODEL: Fitted,
     Disclosure.PER_RECORD: Rows,
-    Disclosure.NOISED: SomeNoised,
+    Disclosure.NOISED: Noisy,
 }
 
 
@@ -340,9 +341,9 @@ def test_what_rests_on_unknown_records_does_not_leave(released: Released) -> Non
 
 def test_a_value_of_another_class_does_not_leave() -> None:
     with pytest.raises(DisclosureError, match="not a value released as aggregate"):
-        review(SomeAggregate(value=d.per_record(np.ones(40))), SIMULATION, {})
+        review(Summed(value=d.per_record(np.ones(40))), SIMULATION, {})
     with pytest.raises(DisclosureError, match="not a value released as aggregate"):
-        review(SomeAggregate(value=1.0), SIMULATION, {})
+        review(Summed(value=1.0), SIMULATION, {})
 
 
 def test_refusals_name_field_and_rule_and_nothing_else() -> None:
@@ -367,7 +368,7 @@ def test_verdicts() -> None:
     gaps = d.aggregate(np.c_[normal(40), np.arange(40) < 3]).withhold_unsafe(STRICT.limits)
     reviewed = put(gaps)
     assert (reviewed.verdicts[0].verdict, reviewed.verdicts[0].rule) == ("withheld", "sum")
-    public = review(SomePublic(value="x"), STRICT, {})
+    public = review(Told(value="x"), STRICT, {})
     assert public.verdicts[0].verdict == "public"
 
 
@@ -463,7 +464,7 @@ def test_the_ledger_goes_on_from_what_is_known() -> None:
     assert other.verdicts[0].revealed == "2 of 3"
     with pytest.raises(DisclosureError, match="more of its columns would be known"):
         review(Rows(value=projected(1, seed=2)), CONSORTIUM, {}, revealed=other.revealed)
-    same = review(SomeAggregate(value=d.count(40)), CONSORTIUM, {}, revealed=other.revealed)
+    same = review(Summed(value=d.count(40)), CONSORTIUM, {}, revealed=other.revealed)
     assert same.revealed is other.revealed
     assert same.verdicts[0].revealed == ""
 
@@ -541,7 +542,7 @@ def test_sealing_comes_after_the_verdicts() -> None:
 
     def seal(content: Any) -> Any:
         seen.append(content)
-        return SomePublic(value="sealed")
+        return Told(value="sealed")
 
     reviewed = review(Rows(value=projected()), CONSORTIUM, {}, seal=seal)
     assert decode_message(reviewed.message).value == "sealed"
@@ -570,7 +571,7 @@ class Rounds:
             self.x, cells=cells, n_cells=self.k, entities=self.entities, series="sums"
         )
         made = made.withhold_unsafe(policy.limits)
-        reviewed = review(SomeAggregate(value=made), policy, self.series)
+        reviewed = review(Summed(value=made), policy, self.series)
         self.series = reviewed.series
         value = decode_message(reviewed.message).value.value
         self.released.append(value)
@@ -738,7 +739,7 @@ def test_other_classes_under_the_same_name_are_refused(cells: np.ndarray) -> Non
 def test_a_series_needs_the_class_of_each_record() -> None:
     made = d.aggregate(normal(40), series="sums")
     with pytest.raises(DisclosureError, match="needs the cell of each record"):
-        review(SomeAggregate(value=made), STRICT, {})
+        review(Summed(value=made), STRICT, {})
 
 
 def test_the_guard_leaves_earlier_series_alone(cells: np.ndarray) -> None:
@@ -788,7 +789,7 @@ def send_classes(
 ) -> Reviewed:
     of = np.arange(len(x)) % n_entities
     made = d.class_sums(x, cells=cells[of], n_cells=3, entities=of, series="sums", **more)
-    return review(SomeAggregate(value=made), STRICT, series)
+    return review(Summed(value=made), STRICT, series)
 
 
 @pytest.mark.parametrize("judged", [False, True])
@@ -857,7 +858,7 @@ def test_kinds_of_histories_are_the_different_columns(seed: int) -> None:
 
 
 def test_a_review_leaves_the_message_alone() -> None:
-    made = SomeAggregate(value=d.count(40))
+    made = Summed(value=d.count(40))
     reviewed = review(made, STRICT, {})
     assert decode_message(reviewed.message).value.value == 40
     assert dataclasses.asdict(STRICT) == dataclasses.asdict(Policy())

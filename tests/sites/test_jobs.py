@@ -23,23 +23,24 @@ from consilience.exceptions import ParameterError, QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.phases.opening import Heard
 from consilience.sites import home as home_module
-from consilience.sites.home import DiskHome, MemoryHome
-from consilience.sites.jobs import (
+from consilience.sites.home import (
     HELD,
     NOT_RELEASED,
     REFUSED,
     RELEASED,
     SENT,
+    DiskHome,
     Held,
     Hold,
     Jobs,
+    MemoryHome,
     holds,
 )
 from consilience.sites.policy import Policy
 from consilience.sites.retention import old_runs
 from consilience.sites.site import Site
 from consilience.testing.fakes import Question, RowsReply
-from consilience.wire import states
+from consilience.wire import files as states
 from consilience.wire.disclosure import per_record
 from consilience.wire.envelope import Reply, Request
 from tests.faults.cases import CASES, PARTNER_KEY, SITES, Case, loader

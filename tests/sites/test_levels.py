@@ -9,9 +9,8 @@ import pytest
 
 from consilience.exceptions import DataError
 from consilience.protocol.method import Columns, Preparation
-from consilience.sites.loaded import Loaded
 from consilience.sites.own_columns import SiteColumns
-from consilience.sites.prepare import load_with_report
+from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.source import read_source
 
 N = 100

@@ -18,11 +18,9 @@ from consilience.engines.local import LocalEngine
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Method, Preparation, SiteData
-from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import file_site, memory_site
-from consilience.sites.offer import propose
-from consilience.sites.own_columns import SiteColumns
-from consilience.sites.prepare import load_with_report
+from consilience.sites.own_columns import SiteColumns, propose
+from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
 from consilience.testing.record import record_of

@@ -13,10 +13,9 @@ import pytest
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.encoding import feature_names
-from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import load
 from consilience.sites.own_columns import SiteColumns, Unit
-from consilience.sites.prepare import load_with_report
+from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.source import read_source
 from consilience.wire.moment_facts import Coded
 

@@ -13,9 +13,8 @@ from consilience.engines.federation import Federation
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites import loaders
-from consilience.sites.loaded import Loaded
-from consilience.sites.loaders import file_site
-from consilience.sites.prepared_cache import FOLDER, KEEP, PreparedCache, purge_prepared
+from consilience.sites.loaders import FOLDER, KEEP, PreparedCache, file_site, purge_prepared
+from consilience.sites.prepare import Loaded
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
 from consilience.testing.fakes import FakeEngine

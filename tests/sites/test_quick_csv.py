@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from consilience.protocol.method import SiteData
-from consilience.sites import outputs, quick_csv
+from consilience.sites import outputs
 from consilience.sites.source import code_check, is_code
 
 N = 5000
@@ -39,18 +39,18 @@ def awkward_numbers() -> np.ndarray:
 def test_numbers_are_shown_as_repr_shows_them() -> None:
     x = awkward_numbers()
     k = np.arange(len(x)) - 3
-    found = quick_csv.lines([k, x], [None, None])
+    found = outputs.csv_lines([k, x], [None, None])
     assert found == by_csv([k.tolist(), x.tolist()])
 
 
 def test_blocks_and_rows_without_cells() -> None:
-    n = quick_csv._BLOCK + 7
+    n = outputs._BLOCK + 7
     rows = np.arange(0, n, 3)
     x = np.random.default_rng(0).normal(size=len(rows))
     cells: list[Any] = [""] * n
     for row, value in zip(rows.tolist(), x.tolist(), strict=True):
         cells[row] = value
-    found = quick_csv.lines([np.arange(n), x], [None, rows])
+    found = outputs.csv_lines([np.arange(n), x], [None, rows])
     assert found == by_csv([list(range(n)), cells])
 
 
@@ -66,15 +66,15 @@ def test_blocks_and_rows_without_cells() -> None:
 )
 def test_texts_that_csv_would_quote_are_left_to_it(texts: list[str], fine: bool) -> None:
     column = np.array(texts)
-    assert quick_csv.quick(column) is fine
+    assert outputs.quick(column) is fine
     if fine:
-        found = quick_csv.lines([np.arange(len(texts)), column], [None, None])
+        found = outputs.csv_lines([np.arange(len(texts)), column], [None, None])
         assert found == by_csv([list(range(len(texts))), texts])
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i4", "?", ">f8", "S3"])
 def test_other_types_are_left_to_csv(dtype: str) -> None:
-    assert not quick_csv.quick(np.zeros(3, dtype=dtype))
+    assert not outputs.quick(np.zeros(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("with_ids", [True, False])

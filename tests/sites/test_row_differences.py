@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.sites.row_differences import View, failing
+from consilience.sites.row_guard import View, failing
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import Coded, moment_facts
 

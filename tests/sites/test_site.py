@@ -385,7 +385,7 @@ def test_secrets_are_fresh_at_every_site_and_fixed_only_by_tests() -> None:
     def draw(one: Site) -> int:
         work = one.begin(OPEN.to_bytes())
         assert not isinstance(work, bytes)
-        from consilience.sites.computing import context_of
+        from consilience.sites.step_runner import context_of
 
         return int(context_of(work, {}).secret_rng.integers(2**62))
 

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.sites.source import Source, Table, read_source
-from consilience.sites.source_database import _explained
+from consilience.sites.source import Source, Table, _explained, read_source
 from tests.cli.workspace import Workspace, call
 from tests.sites.postgresql_server import PASSWORD, USER, Server, binaries
 

@@ -11,9 +11,8 @@ from consilience.exceptions import StudyError
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import load_with_report
-from consilience.sites.reference import Reference
 from consilience.sites.source import Source, read_source
-from consilience.sites.study import SiteFile, Study, check_name
+from consilience.sites.study import Reference, SiteFile, Study, check_name
 
 KEY = "ed25519:" + "A" * 43 + "="
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "heart"

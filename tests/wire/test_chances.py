@@ -10,7 +10,7 @@ import pytest
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
-from consilience.wire.chance_facts import chance_facts
+from consilience.wire.cell_facts import chance_facts
 from consilience.wire.disclosure import Released, bundle, chances
 from consilience.wire.message import Model, message
 

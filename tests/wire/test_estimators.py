@@ -62,8 +62,7 @@ from consilience.exceptions import WireError
 from consilience.numerics.trees import apply_link
 from consilience.wire import estimators as e
 from consilience.wire.codec import pack, unpack
-from consilience.wire.estimators import archive
-from consilience.wire.estimators.linear import encode_linear
+from consilience.wire.estimators import archive, encode_linear
 from consilience.wire.estimators.types import LOADERS, OBJECTS, TRUSTED
 
 RNG = np.random.default_rng(8)

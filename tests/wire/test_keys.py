@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.exceptions import SignatureError, StudyError, WireError
-from consilience.wire import keyring
+from consilience.wire import keys as keyring
 from consilience.wire.keys import KeyList, ListedKey, parties
 from consilience.wire.signing import Context, SigningKey, is_endorsed, public_key, unseal
 

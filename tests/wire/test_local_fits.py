@@ -11,8 +11,10 @@ from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire import disclosure as d
-from consilience.wire.disclosure import Evidence, Limits, Released
-from consilience.wire.local_fits import (
+from consilience.wire.disclosure import (
+    Evidence,
+    Limits,
+    Released,
     _largest_share,
     fit_fault,
     local_fit,

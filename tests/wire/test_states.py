@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from consilience.exceptions import ProtocolError, RunError
-from consilience.wire import states
-from consilience.wire.states import Snapshot, StateFile
+from consilience.wire import files as states
+from consilience.wire.files import Snapshot, StateFile
 
 TABLE = {
     "computed": ("held", "sent"),

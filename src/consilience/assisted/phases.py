@@ -20,8 +20,7 @@ from consilience.assisted.kernels.glm import Family
 from consilience.exceptions import ConsilienceError, DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
-from consilience.wire.centred import Projectable, projectable
-from consilience.wire.disclosure import Released, addressed, projection
+from consilience.wire.disclosure import Projectable, Released, addressed, projectable, projection
 
 NOTHING = np.empty(0)
 _KNOWN: WeakKeyDictionary[SiteData, OwnColumns] = WeakKeyDictionary()

@@ -132,7 +132,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
 
 def _reference(study: Study) -> tuple[list[tuple[str, str]], list[str]]:
     """What was read as reference rows, and what keeps them from being enough."""
-    from consilience.engines.reference_check import fact_line, facts_of
+    from consilience.engines.study_check import fact_line, facts_of
     from consilience.sites.reference import read_reference
 
     if study.reference is None:

@@ -483,7 +483,7 @@ def _files_over_columns(method: str) -> dict[str, str]:
 
 def _make_partner_key(path: Path) -> None:
     """Draw the secret of the two parties; one that is there is kept."""
-    from consilience.wire.partner_key import new_partner_key, save_partner_key
+    from consilience.wire.keys import new_partner_key, save_partner_key
 
     if not path.exists():
         save_partner_key(path, new_partner_key())

@@ -38,7 +38,7 @@ def health(
         return
     if folder is None or superlink is not None or keys is not None:
         raise StudyError("name --folder, or --superlink and --keys")
-    from consilience.engines.folder.heartbeat import health as folder_health
+    from consilience.engines.health import health as folder_health
     from consilience.engines.signed import SiteKeys
     from consilience.sites.study import Study
 

@@ -38,7 +38,7 @@ def partner_key(
     One party makes it and gives the others the same file; a file that is there is never
     overwritten.
     """
-    from consilience.wire.partner_key import new_partner_key, save_partner_key
+    from consilience.wire.keys import new_partner_key, save_partner_key
 
     save_partner_key(file, new_partner_key())
     typer.echo(
@@ -148,7 +148,7 @@ def offer(site_toml: SiteToml) -> None:
     Nothing is written: look at the lines, change them, and add them to the end of the site file.
     What fewer than min_records rows have is not offered, nor are columns that look like ids.
     """
-    from consilience.sites.offer import propose
+    from consilience.sites.own_columns import propose
     from consilience.sites.policy import Policy
     from consilience.sites.source import read_source
     from consilience.sites.study import SiteFile

@@ -28,7 +28,7 @@ def keys(
     To change a key, of a site or a coordinator: --rotate makes a new one beside it and prints the
     entry that whoever trusts the old key adds after it. The old key signs until --retire.
     """
-    from consilience.wire import keyring
+    from consilience.wire import keys as keyring
     from consilience.wire.signing import PRIVATE_FILE, SigningKey
 
     if rotate and retire:

@@ -17,8 +17,7 @@ from consilience.cli.site_common import SiteToml
 from consilience.exceptions import DamageError, RunError, StudyError
 
 if TYPE_CHECKING:
-    from consilience.sites.home import DiskHome
-    from consilience.sites.jobs import Job
+    from consilience.sites.home import DiskHome, Job
 
 _JOB = "A job as 'consilience site queue' names it."
 _SHOWN = 200

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.exceptions import ConsilienceError, StudyError
 from consilience.numerics.parallel import ordered_map
 from consilience.numerics.random import stream
-from consilience.sites.computing import Work, compute
-from consilience.sites.jobs import Held
+from consilience.sites.home import Held
+from consilience.sites.loaders import file_site
 from consilience.sites.site import Site
+from consilience.sites.step_runner import Work, compute
+from consilience.sites.study import SiteFile, Study
 from consilience.wire.envelope import Request
 
 _POLL = 0.1
@@ -137,3 +140,34 @@ class LocalEngine(Engine):
         clock = (request.run, request.site)
         self._clock[clock] = self._clock.get(clock, 0.0) + float(delay)
         return self._clock[clock]
+
+
+def check_site_files(study: Study, files: Mapping[str, SiteFile]) -> None:
+    """Check that there is one file for each site, with its name and a home of its own.
+
+    Raises
+    ------
+    StudyError
+    """
+    homes: dict[Path, str] = {}
+    for name in study.sites.names:
+        if name not in files:
+            raise StudyError(f"site {name!r} of the study has no site file: add it")
+        file = files[name]
+        if file.name != name:
+            raise StudyError(
+                f"the site file of {name!r} says that its name is {file.name!r}: make them agree"
+            )
+        home = file.home_path.resolve()
+        if home in homes:
+            raise StudyError(
+                f"sites {homes[home]!r} and {name!r} have the same home {file.home!r}: give each "
+                "its own"
+            )
+        homes[home] = name
+
+
+def local_engine(study: Study, files: Mapping[str, SiteFile]) -> LocalEngine:
+    """Build the engine over sites of this machine, each with its home on disk."""
+    check_site_files(study, files)
+    return LocalEngine([file_site(files[name]) for name in study.sites.names])

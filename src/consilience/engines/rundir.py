@@ -31,9 +31,15 @@ from typing import IO, Any
 
 from consilience.exceptions import ConsilienceError, RunError
 from consilience.protocol.result import Result
-from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
+from consilience.wire.files import (
+    AppendLog,
+    StateFile,
+    atomic_write,
+    explain,
+    make_directory,
+    write_json,
+)
 from consilience.wire.journal import Journal
-from consilience.wire.states import StateFile
 from consilience.wire.transcript import Line, Transcript, read_transcript
 
 RUN_SCHEMA = 1
@@ -136,8 +142,7 @@ class RunStore:
                     f"{path} already holds a run: go on with it by --resume, or choose another "
                     "directory by --out"
                 )
-            text = json.dumps(info.__dict__, indent=1, sort_keys=True) + "\n"
-            atomic_write(path / "run.json", text.encode())
+            write_json(path / "run.json", info.__dict__)
         return cls(info, path)
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -151,8 +156,7 @@ class RunStore:
             return
         files = result.to_files()
         context = {**context, "transcript": _end_of(tuple(self.transcript.lines))}
-        text = json.dumps(context, indent=1, sort_keys=True) + "\n"
-        atomic_write(self.path / "context.json", text.encode())
+        write_json(self.path / "context.json", context)
         atomic_write(self.path / "result.npz", files["result.npz"])
         atomic_write(self.path / "result.json", files["result.json"])
 

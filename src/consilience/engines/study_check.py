@@ -1,15 +1,20 @@
-"""Check a study against the tables of sites on this machine, without running anything."""
+"""Check a study against the tables of sites on this machine, without running anything.
+
+That includes whether a site's own policy grants what a study over columns will ask of it, and
+whether reference rows are rows of its own. A site refuses by itself, whatever is said here; this
+only spares a run that would end in refusals.
+"""
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from consilience.engines.consent_check import consent_refusal
-from consilience.engines.reference_check import own_rows_refusal
-from consilience.engines.study_run import check_site_files
+from consilience.engines.local import check_site_files
 from consilience.exceptions import (
     ConsilienceError,
     DataError,
@@ -17,14 +22,16 @@ from consilience.exceptions import (
     PrivacyError,
     StudyError,
 )
+from consilience.numerics.own_rows import compare_rows, row_digests
+from consilience.numerics.reference_average import ReferenceFacts, reference_facts
 from consilience.protocol.method import Columns, Method, SiteData
 from consilience.protocol.phases.align_ids import MIN_MATCHED
+from consilience.sites.accounting import Budget
 from consilience.sites.home import DiskHome
-from consilience.sites.loaded import Report
-from consilience.sites.loaders import offered_columns
+from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import load_with_report
+from consilience.sites.prepare import Report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
@@ -194,15 +201,8 @@ def _check(
         schema = wide_schema(table, columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
         _require_columns(schema, columns, file.columns)
-        loaded = load_with_report(
-            table,
-            asked,
-            study.preparation,
-            offered_columns(file, policy),
-            partition=study.partition,
-            min_records=policy.min_records,
-            common_rows=not policy.foreign_models,
-        )
+        own = offered_columns(file, policy)
+        loaded = load_under(policy, table, asked, study.preparation, own, study.partition)
         remarks = [
             *_about_table(loaded.report, study.partition),
             *_about_size(loaded.data, policy, method),
@@ -387,4 +387,145 @@ def _not_approved(study: Study) -> PrivacyError:
     return PrivacyError(
         f"the steward has not approved the study with the hash {study.hash()}: approve it with "
         "'consilience site approve'"
+    )
+
+
+# ---------------------------------------------------------------------------- consent over columns
+
+
+def consent_refusal(
+    study: Study, file: SiteFile, data: SiteData, policy: Policy, method: Method
+) -> PrivacyError | None:
+    """Say in one sentence what a site will refuse in a study over columns, if anything.
+
+    Parameters
+    ----------
+    study : Study
+    file : SiteFile
+    data : SiteData
+        Its prepared table.
+    policy : Policy
+    method : Method
+
+    Returns
+    -------
+    PrivacyError or None
+        The first thing for which there is no consent.
+    """
+    if not policy.share_ids:
+        return PrivacyError(
+            "the policy lets no hashed ids leave (share_ids), so no row can be matched"
+        )
+    asks = study.roles[file.name] == "initiator"
+    if method.name == "assisted-glm" and study.follows is None and asks:
+        return _about_response(file, policy, method)
+    if method.name == "assistance-test" and not asks:
+        return _about_sketch(file, data, policy, method)
+    if method.name == "assisted-glm" and not policy.per_record:
+        return PrivacyError(
+            "the policy lets no combination of columns leave for each record (per_record)"
+        )
+    return None
+
+
+def _about_response(file: SiteFile, policy: Policy, method: Method) -> PrivacyError | None:
+    way = getattr(method, "response", "")
+    if way == "share" and not policy.share_response:
+        return PrivacyError(
+            "the study gives partners the response (response = 'share') and the policy lets none "
+            "leave: the steward may grant share_response, or the study may mask it"
+        )
+    if way == "masked":
+        flip = float(getattr(method, "flip", 0.0))
+        return _about_price(file, policy, math.log((1 - flip) / flip), "a masked response")
+    return None
+
+
+def _about_sketch(
+    file: SiteFile, data: SiteData, policy: Policy, method: Method
+) -> PrivacyError | None:
+    epsilon = getattr(method, "epsilon", None)
+    if epsilon is None:
+        if policy.per_record:
+            return None
+        return PrivacyError("the policy lets no sketch without noise leave (per_record)")
+    bounds = data.bounds
+    if bounds is None or np.isnan(bounds).any():
+        lacking = [
+            name
+            for j, name in enumerate(data.feature_names)
+            if bounds is None or np.isnan(bounds[:, j]).any()
+        ]
+        return PrivacyError(
+            "noise has no price without public limits of the columns: give bounds of "
+            f"{', '.join(lacking)} in [columns] of the site file"
+        )
+    return _about_price(file, policy, float(epsilon), "a sketch with noise")
+
+
+def _about_price(file: SiteFile, policy: Policy, epsilon: float, what: str) -> PrivacyError | None:
+    """Whether a price is within what is left; what was drawn before costs nothing more."""
+    if not policy.noised:
+        return PrivacyError(f"the policy does not let {what} leave (noised)")
+    charges: tuple[float, ...] = ()
+    if file.home_path.is_dir():
+        ledger = Budget.read(DiskHome(file.home_path).ledger(policy.data_id)).ledger
+        charges = tuple(ledger.get("epsilon", {}).values())
+    left = policy.max_epsilon - math.fsum(charges)
+    drawn = any(math.isclose(charge, epsilon, rel_tol=1e-9) for charge in charges)
+    if drawn or epsilon <= left + policy.max_epsilon * 1e-12:
+        return None
+    return PrivacyError(
+        f"{what} costs epsilon {epsilon:g}, and {max(left, 0.0):g} of {policy.max_epsilon:g} is "
+        "left on this data: the steward may raise max_epsilon"
+    )
+
+
+# ---------------------------------------------------------------------------------- reference rows
+
+
+def facts_of(reference: ReferenceRows) -> ReferenceFacts:
+    """Rank and conditioning; missing cells count as the mean of their column."""
+    rows = reference.rows
+    known = ~np.isnan(rows)
+    total = np.where(known, rows, 0.0).sum(axis=0)
+    mean = total / np.maximum(known.sum(axis=0), 1)
+    return reference_facts(np.where(known, rows, mean))
+
+
+def fact_line(reference: ReferenceRows) -> str:
+    """What was read, in one line."""
+    facts = facts_of(reference)
+    kept = "" if facts.n_rows == reference.rows_read else f", {facts.n_rows} kept"
+    return (
+        f"{reference.rows_read} rows read{kept} ({reference.description}), {facts.n_columns} "
+        f"columns of rank {facts.rank}"
+    )
+
+
+def own_rows_refusal(
+    reference: ReferenceRows, data: SiteData, policy: Policy
+) -> PrivacyError | None:
+    """Say that a site will refuse reference rows as its own, if it will.
+
+    Parameters
+    ----------
+    reference : ReferenceRows
+    data : SiteData
+        Its prepared table.
+    policy : Policy
+        One that protects no record refuses nothing.
+    """
+    if policy.min_records < 2 or not len(reference.rows):
+        return None
+    salt = secrets.token_bytes(16)
+    found = compare_rows(
+        row_digests(data.features, salt), row_digests(reference.rows, salt), policy.min_records
+    )
+    if not found.offered:
+        return None
+    return PrivacyError(
+        f"{found.found} of the {len(reference.rows)} reference rows are rows of its table, more "
+        "than chance explains, and reference rows go to all sites: name a file of public rows in "
+        "[reference], or leave the section out and let the method draw its rows"
     )

@@ -5,24 +5,23 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.engines import rundir
-from consilience.engines.columns import check_number, check_partition
-from consilience.engines.local import LocalEngine
+from consilience.engines.federation import Run, check_number, check_partition, load_run
+from consilience.engines.local import check_site_files
+from consilience.engines.local import local_engine as local_engine
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.protocol.method import Method, get_method
 from consilience.protocol.phases.prepare import check_missing
-from consilience.sites.loaders import file_site
 from consilience.sites.reference import read_reference
 from consilience.sites.study import SiteFile, Study
 
 if TYPE_CHECKING:
     from consilience.engines.base import Engine
-    from consilience.engines.federation import Run
     from consilience.wire.signing import SigningKey
 
 SITES = "sites"
@@ -56,37 +55,6 @@ def read_site_files(study: Study, folder: Path | None = None) -> dict[str, SiteF
         files[name] = SiteFile.load(path)
     check_site_files(study, files)
     return files
-
-
-def check_site_files(study: Study, files: Mapping[str, SiteFile]) -> None:
-    """Check that there is one file for each site, with its name and a home of its own.
-
-    Raises
-    ------
-    StudyError
-    """
-    homes: dict[Path, str] = {}
-    for name in study.sites.names:
-        if name not in files:
-            raise StudyError(f"site {name!r} of the study has no site file: add it")
-        file = files[name]
-        if file.name != name:
-            raise StudyError(
-                f"the site file of {name!r} says that its name is {file.name!r}: make them agree"
-            )
-        home = file.home_path.resolve()
-        if home in homes:
-            raise StudyError(
-                f"sites {homes[home]!r} and {name!r} have the same home {file.home!r}: give each "
-                "its own"
-            )
-        homes[home] = name
-
-
-def local_engine(study: Study, files: Mapping[str, SiteFile]) -> LocalEngine:
-    """Build the engine over sites of this machine, each with its home on disk."""
-    check_site_files(study, files)
-    return LocalEngine([file_site(files[name]) for name in study.sites.names])
 
 
 def folder_engine(study: Study, folder: Path, key: Path, *, on_note: Any = None) -> Engine:
@@ -238,8 +206,6 @@ def followed_run(study: Study, folder: Path) -> Run | None:
     RunError
         It is not there, has not ended, or was made by another release.
     """
-    from consilience.engines.federation import load_run
-
     if study.follows is None:
         return None
     return load_run(find_run(study.follows.run, folder))

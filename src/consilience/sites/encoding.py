@@ -156,9 +156,7 @@ def of_few(value: NDArray[Any], unknown: NDArray[np.bool_], least: int) -> NDArr
 
 
 def by_name(
-    plan: Iterable[Encoding],
-    features: NDArray[np.float64],
-    levels: Mapping[str, tuple[str, ...]],
+    plan: Iterable[Encoding], features: NDArray[np.float64], levels: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[list[Any], NDArray[np.float64]]]:
     """Name of each prepared column, with its coding and its values (`loaded.Everyone`)."""
     named = [

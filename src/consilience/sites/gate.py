@@ -1,36 +1,9 @@
 """The only way out of a site.
 
 The gate looks at what a released value rests on (its evidence, computed by ``wire.disclosure``) and
-compares it with the site's own policy. It never trusts what a message says of itself. A reply is
+compares it with the site's own policy, by the rule of its kind (``wire.evidence`` has the list of
+rules). It never trusts what a message says of itself. A reply is
 released whole or refused whole; a refusal names field and rule, never a value or a count.
-
-=============  ====================================================================================
-kind           rule
-=============  ====================================================================================
-count          every number of records is 0 or at least `min_records`
-keyed-count    the same, and no empty cell (its key would be a value without records)
-sum            cells rest on `min_records` records (and `min_entities`), none dominated by one
-moments        the same, and rows >= 2 x columns
-class-moments  the same for each class and block of columns that is not withheld
-links          each class that they rest on has rows >= 2 x columns of the largest component
-class-sums     the same in every class that is not empty or withheld, and of `min_entities`
-centroids      every class rests on `min_records` records
-linear         rows >= 2 x parameters, and at least `min_records`
-summary        a statistic of no record (an abstention) or of at least `min_records`
-figures        the same, and rows >= numbers (not under `min_records = 1`)
-rounded        the same, rounded to at least one over the number of records
-estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
-estimators     the same, for each of them
-fits           each fit rests on rows >= 2 x parameters and on effective rows >= parameters, no cell
-               of its curvature on one record (not under `min_records = 1`)
-slopes         sums at coefficients that a coordinator chose: consent of the policy to values of
-               single records, and `min_records`
-per-record     consent of the policy
-projection     the same; directions known of the columns, over all runs, within the policy's limit
-response       consent of its own (`share_response`)
-hashed-ids     consent of its own (`share_ids`)
-noised         consent of the policy, epsilon within what the step has spent
-=============  ====================================================================================
 
 A sum with a *series* (repeated over rounds) is guarded against differencing: records are grouped by
 the cells that they were in at every release so far, and each group must hold at least `min_records`
@@ -54,18 +27,9 @@ from consilience.exceptions import DisclosureError, ProtocolError, WireError
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.wire.codec import encode_message
-from consilience.wire.disclosure import (
-    Evidence,
-    Limits,
-    Released,
-    class_moments_fault,
-    estimator_fault,
-    may_leave,
-    replaced,
-    reprojected,
-)
+from consilience.wire.disclosure import Released, may_leave, replaced, reprojected
 from consilience.wire.envelope import Verdict
-from consilience.wire.local_fits import fit_fault
+from consilience.wire.evidence import RULES, Evidence, Limits
 from consilience.wire.message import Disclosure, FieldSpec, iterate_fields
 
 Series = dict[str, dict[str, Any]]
@@ -138,8 +102,14 @@ def review(
         if not policy.allows(spec.disclosure, evidence.rule):
             what = _CONSENTS.get(evidence.rule, f"{spec.disclosure.value} values")
             raise _refusal(name, f"the policy does not allow {what}")
-        _check_recipient(name, spec, evidence)
-        RULES[evidence.rule](name, evidence, policy.limits)
+        # A field for a role is addressed to one site, any other is addressed to nobody.
+        if spec.for_role and not evidence.recipient:
+            raise _refusal(name, "it is for one site's eyes and says not whose")
+        if evidence.recipient and not spec.for_role:
+            raise _refusal(name, "it is for one site's eyes and would be read by others")
+        fault = RULES[evidence.rule](evidence, policy.limits)
+        if fault is not None:
+            raise _refusal(name, fault)
         epsilon += evidence.epsilon
         # Gaps of a response are rows that take no part; elsewhere they are cells withheld.
         gaps = evidence.rule not in ("response", "noised") and _has_gaps(content.value)
@@ -193,14 +163,6 @@ _CONSENTS = {
 """What has a consent of its own, as a refusal calls it."""
 
 
-def _check_recipient(name: str, spec: FieldSpec, evidence: Evidence) -> None:
-    """A field for a role is addressed to one site, any other is addressed to nobody."""
-    if spec.for_role and not evidence.recipient:
-        raise _refusal(name, "it is for one site's eyes and says not whose")
-    if evidence.recipient and not spec.for_role:
-        raise _refusal(name, "it is for one site's eyes and would be read by others")
-
-
 def _refusal(name: str, rule: str) -> DisclosureError:
     sentence = f"the gate refused field {name!r}: {rule}"
     return DisclosureError(sentence, public=sentence)
@@ -208,144 +170,6 @@ def _refusal(name: str, rule: str) -> DisclosureError:
 
 def _has_gaps(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and bool(np.isnan(value).any())
-
-
-# --------------------------------------------------------------------------- rules by kind
-
-
-def _cells(name: str, evidence: Evidence, limits: Limits) -> None:
-    if evidence.small(limits).any():
-        rule = f"a cell rests on fewer than {limits.min_records} records"
-        if evidence.rule == "sum" and evidence.n_columns:  # moments, so that cells are columns
-            rule += "; leave out columns in which fewer rows than that, or none, differ"
-        raise _refusal(name, rule)
-    if evidence.dominated(limits).any():
-        raise _refusal(name, f"one record has more than {limits.max_share:g} of a cell")
-
-
-def _keyed(name: str, evidence: Evidence, limits: Limits) -> None:
-    _cells(name, evidence, limits)
-    if evidence.records is not None and (evidence.records == 0).any():
-        raise _refusal(name, "a key without records")
-
-
-def _moments(name: str, evidence: Evidence, limits: Limits) -> None:
-    if evidence.n_records < 2 * evidence.n_columns:
-        raise _refusal(name, "a moment matrix needs at least twice as many rows as columns")
-    _cells(name, evidence, limits)
-
-
-def _class_sums(name: str, evidence: Evidence, limits: Limits) -> None:
-    if evidence.records is None or evidence.members is None:
-        raise _refusal(name, "what it rests on is not known")
-    _cells(name, evidence, limits)
-    sizes = np.bincount(evidence.members[evidence.members >= 0], minlength=len(evidence.records))
-    sizes = np.where(evidence.records.any(axis=1), sizes, 0)  # withheld classes rest on nothing
-    if limits.min_records > 1 and ((sizes > 0) & (sizes < 2 * evidence.n_columns)).any():
-        raise _refusal(name, "the sums of a class need at least twice as many rows as columns")
-
-
-def _class_moments(name: str, evidence: Evidence, limits: Limits) -> None:
-    faults = (class_moments_fault(part, limits) for part in evidence.parts)
-    fault = next((fault for fault in faults if fault is not None), None)
-    if fault is not None:
-        raise _refusal(name, fault)
-
-
-def _links(name: str, evidence: Evidence, limits: Limits) -> None:
-    _cells(name, evidence, limits)
-    if evidence.records is None:
-        raise _refusal(name, "what it rests on is not known")
-    rests_on = evidence.records[evidence.records > 0]
-    # Columns that no link joins are told nothing of.
-    told = limits.min_records > 1 and evidence.n_columns > 1
-    if told and (not len(rests_on) or rests_on.min() < 2 * evidence.n_columns):
-        raise _refusal(name, "linked columns are more than half the rows of a class")
-
-
-def _classes(name: str, evidence: Evidence, limits: Limits) -> None:
-    records = evidence.records
-    # No class at all is fine: `model` makes sure that nothing but gaps is released then.
-    if records is None or (records < limits.min_records).any():
-        raise _refusal(name, f"a class rests on fewer than {limits.min_records} records")
-
-
-def _enough(name: str, evidence: Evidence, limits: Limits) -> None:
-    if 0 < evidence.n_records < limits.min_records:
-        raise _refusal(name, f"it rests on fewer than {limits.min_records} records")
-
-
-def _few_figures(name: str, evidence: Evidence, limits: Limits) -> None:
-    _enough(name, evidence, limits)
-    if limits.min_records > 1 and evidence.n_records < evidence.n_parameters:
-        raise _refusal(name, "it holds more figures than records behind it")
-
-
-def _linear(name: str, evidence: Evidence, limits: Limits) -> None:
-    _enough(name, evidence, limits)
-    if evidence.n_records < 2 * evidence.n_parameters:
-        raise _refusal(name, "a linear model needs at least twice as many rows as parameters")
-
-
-def _rounded(name: str, evidence: Evidence, limits: Limits) -> None:
-    _cells(name, evidence, limits)
-    records, steps = evidence.records, evidence.steps
-    if records is None or steps is None:
-        raise _refusal(name, "what it rests on is not known")
-    # One over a number, times that number, may be a little less than 1.
-    if limits.min_records > 1 and (steps * records < np.minimum(records, 1) * (1 - 1e-9)).any():
-        raise _refusal(name, "it is rounded too finely for its number of records")
-
-
-def _estimator(name: str, evidence: Evidence, limits: Limits) -> None:
-    fault = estimator_fault(evidence, limits)
-    if fault is not None:
-        raise _refusal(name, fault)
-
-
-def _fits(name: str, evidence: Evidence, limits: Limits) -> None:
-    for part in evidence.parts or (evidence,):
-        fault = fit_fault(part, limits)
-        if fault is not None:
-            raise _refusal(name, fault)
-
-
-def _slopes(name: str, evidence: Evidence, limits: Limits) -> None:
-    for part in evidence.parts or (evidence,):
-        _enough(name, part, limits)
-
-
-def _consented(name: str, evidence: Evidence, limits: Limits) -> None:
-    """Nothing beyond the consent that `review` has checked by class."""
-
-
-Rule = Callable[[str, Evidence, Limits], None]
-
-RULES: dict[str, Rule] = {
-    "count": _cells,
-    "keyed-count": _keyed,
-    "sum": _cells,
-    "moments": _moments,
-    "class-moments": _class_moments,
-    "links": _links,
-    "class-sums": _class_sums,
-    "centroids": _classes,
-    "linear": _linear,
-    "summary": _enough,
-    "figures": _few_figures,
-    "rounded": _rounded,
-    "estimator": _estimator,
-    "estimators": _estimator,
-    "fit": _fits,
-    "fits": _fits,
-    "slopes": _slopes,
-    "all-slopes": _slopes,
-    "per-record": _consented,
-    "projection": _consented,
-    "response": _consented,
-    "hashed-ids": _consented,
-    "noised": _consented,
-}
 
 
 # --------------------------------------------------------------------------- revealed rank
@@ -397,7 +221,11 @@ def _guard_differences(released: Released, series: Series, limits: Limits) -> tu
         raise _refusal("series", "a repeated sum needs the cell of each record")
     value = np.array(released.value, dtype=float)
     masks = evidence.members[None, :] == np.arange(len(value))[:, None]
-    last = series.get(evidence.series) or _nothing(masks, value)
+    last = series.get(evidence.series) or {  # before its first release nothing is known
+        "masks": np.zeros_like(masks),
+        "value": np.full_like(value, np.nan),
+        "groups": np.zeros(masks.shape[1], dtype=np.int64),
+    }
     if last["masks"].shape != masks.shape or last["value"].shape != value.shape:
         raise _refusal("series", "a repeated sum has other cells or columns than before")
     columns = tuple(range(1, value.ndim))
@@ -409,21 +237,8 @@ def _guard_differences(released: Released, series: Series, limits: Limits) -> tu
     return replaced(released, value), bool((repeat & known).any())
 
 
-def _nothing(masks: np.ndarray, value: np.ndarray) -> dict[str, Any]:
-    """What is known of a series before its first release."""
-    return {
-        "masks": np.zeros_like(masks),
-        "value": np.full_like(value, np.nan),
-        "groups": np.zeros(masks.shape[1], dtype=np.int64),
-    }
-
-
 def _settle(
-    masks: np.ndarray,
-    last: dict[str, Any],
-    repeat: np.ndarray,
-    evidence: Evidence,
-    limits: Limits,
+    masks: np.ndarray, last: dict[str, Any], repeat: np.ndarray, evidence: Evidence, limits: Limits
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose the cells whose last release is repeated.
 

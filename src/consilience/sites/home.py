@@ -16,6 +16,18 @@
 
 A file that is not as it was written is a `DamageError` that names it. Records, series, jobs and
 outputs concern one run, ledger and kept draws a data set: what does not need the file goes on.
+
+Replies that wait for the steward are the jobs of a site. A question is a job, named by run, round
+and attempt::
+
+    computed -> sent                            nothing is held: no file, its record is all there is
+    computed -> held -> released -> sent        the steward lets the reply leave
+                held -> refused  -> sent        a refusal leaves instead
+
+The record (`Record.held_after`) says that a reply is held, written in the rename that keeps the
+reply itself: at no moment is there a reply that may leave by mistake. The job's file
+(``jobs/<run>/<round>-<attempt>.json``) has what the steward decided, by compare-and-set, so that
+two decisions cannot both be made; a held reply without a file is computed, and still held.
 """
 
 from __future__ import annotations
@@ -34,14 +46,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from consilience.exceptions import DamageError, RunError, WireError
-from consilience.wire.codec import digest, pack, unpack
-from consilience.wire.files import AppendLog, Beneath, atomic_write, explain, make_directory
-
-if TYPE_CHECKING:
-    from consilience.sites.jobs import Jobs
+from consilience.exceptions import DamageError, ParameterError, RunError, WireError
+from consilience.protocol.phases.opening import Heard
+from consilience.wire.codec import decode_message, digest, pack, plain_fields, unpack
+from consilience.wire.envelope import Reply
+from consilience.wire.files import (
+    AppendLog,
+    Beneath,
+    Snapshot,
+    StateFile,
+    atomic_write,
+    explain,
+    make_directory,
+)
+from consilience.wire.message import Disclosure, iterate_fields
+from consilience.wire.transcript import describe_shape
 
 T = TypeVar("T")
 
@@ -119,14 +140,6 @@ def _checked(body: bytes) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-def _body(data: bytes) -> bytes:
-    """Return what `_checked` was given; `WireError` where it is not as it was written."""
-    seal, body = data[:_CHECKSUM], data[_CHECKSUM:]
-    if hashlib.sha256(body).digest() != seal:
-        raise WireError("bytes that are not as they were written")
-    return body
-
-
 class Home(ABC):
     """Interface of both homes.
 
@@ -137,6 +150,8 @@ class Home(ABC):
     RunError
         The home as a whole cannot be read or written.
     """
+
+    _place = "here"
 
     def where(self, *parts: str) -> str:
         """What a file of the home is called towards the steward."""
@@ -162,10 +177,13 @@ class Home(ABC):
 
     def _decoded(self, decode: Callable[[bytes], T], data: bytes, *parts: str) -> T:
         """Decode what a file of the home has after its checksum."""
+        seal, body = data[:_CHECKSUM], data[_CHECKSUM:]
         try:
-            return decode(_body(data))
+            if hashlib.sha256(body).digest() == seal:
+                return decode(body)
         except (WireError, DamageError, TypeError, ValueError):
-            raise self.damaged(*parts) from None
+            pass
+        raise self.damaged(*parts)
 
     @property
     @abstractmethod
@@ -173,32 +191,51 @@ class Home(ABC):
         """Replies that were held, and what the steward decided."""
 
     @abstractmethod
-    def record(self, run: str, round_: int, attempt: int) -> Record | None:
-        """Return the record of one answered question, if there is one."""
+    def _read(self, *parts: str) -> bytes | None:
+        """Content of a file, None where there is nothing."""
 
     @abstractmethod
+    def _write(self, data: bytes, *parts: str) -> None:
+        """Write a file, whole or not at all, and durably."""
+
+    def _kept_value(self, *parts: str) -> dict[str, Any] | None:
+        """Value of a file with a checksum, None where there is nothing."""
+        data = self._read(*parts)
+        return None if data is None else self._decoded(_plain, data, *parts)
+
+    def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        """Return the record of one answered question, if there is one."""
+        parts = _record_parts(run, round_, attempt)
+        data = self._read(*parts)
+        return None if data is None else self._decoded(Record.from_bytes, data, *parts)
+
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
+        self._write(_checked(record.to_bytes()), *_record_parts(run, record.round, record.attempt))
 
     @abstractmethod
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
 
-    @abstractmethod
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
+        return self._kept_value("runs", check_run_id(run), SERIES) or {}
 
-    @abstractmethod
     def write_series(self, run: str, series: dict[str, Any]) -> None:
         """Keep them; before the reply that they describe is committed."""
+        self._write(_checked(pack(series)), "runs", check_run_id(run), SERIES)
 
-    @abstractmethod
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
+        for name, data in sorted(outputs.items()):
+            self._write(data, "outputs", check_run_id(run), _output_name(name))
 
-    @abstractmethod
     def read_output(self, run: str, name: str) -> bytes:
         """Read one of them; `RunError` where it does not exist."""
+        data = self._read("outputs", check_run_id(run), _output_name(name))
+        if data is None:
+            raise RunError(f"no output {name!r} of run {run} is kept {self._place}")
+        return data
 
     @abstractmethod
     def output_names(self, run: str) -> tuple[str, ...]:
@@ -216,13 +253,13 @@ class Home(ABC):
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
 
-    @abstractmethod
     def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
         """Read what was drawn once for a data set, if it was."""
+        return self._kept_value(*_kept_parts(data_id, name))
 
-    @abstractmethod
     def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
         """Keep it, durably; before the reply that shows it is committed."""
+        self._write(_checked(pack(value)), *_kept_parts(data_id, name))
 
     @abstractmethod
     def log(self, event: str, **facts: Any) -> None:
@@ -260,64 +297,38 @@ class MemoryHome(Home):
     """Home of a site that lives in this process."""
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, int, int], bytes] = {}
+        self.files: dict[tuple[str, ...], bytes] = {}
         self._written: dict[str, float] = {}
-        self._series: dict[str, bytes] = {}
-        self._outputs: dict[str, dict[str, bytes]] = {}
         self._ledgers: dict[str, dict[str, Any]] = {}
-        self._kept: dict[tuple[str, str], bytes] = {}
         self.lines: list[dict[str, Any]] = []
 
     @cached_property
     def jobs(self) -> Jobs:
         """Replies that were held, and what the steward decided."""
-        from consilience.sites.jobs import Jobs
-
         return Jobs(None)
 
-    def record(self, run: str, round_: int, attempt: int) -> Record | None:
-        """Return the record of one answered question, if there is one."""
-        data = self._records.get((run, round_, attempt))
-        if data is None:
-            return None
-        return self._decoded(Record.from_bytes, data, *_record_parts(run, round_, attempt))
+    def _read(self, *parts: str) -> bytes | None:
+        return self.files.get(parts)
+
+    def _write(self, data: bytes, *parts: str) -> None:
+        self.files[parts] = data
 
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
-        self._records[(run, record.round, record.attempt)] = _checked(record.to_bytes())
+        super().commit(run, record)
         self._written[run] = time.time()
 
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
         return dict(self._written)
 
-    def series(self, run: str) -> dict[str, Any]:
-        """Last releases of a run's repeated sums, over all lines of questions."""
-        if run not in self._series:
-            return {}
-        return self._decoded(_plain, self._series[run], "runs", run, SERIES)
-
-    def write_series(self, run: str, series: dict[str, Any]) -> None:
-        """Keep them; before the reply that they describe is committed."""
-        self._series[run] = _checked(pack(series))
-
-    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
-        """Keep files of a run at the site."""
-        self._outputs.setdefault(run, {}).update(outputs)
-
-    def read_output(self, run: str, name: str) -> bytes:
-        """Read one of them; `RunError` where it does not exist."""
-        if name not in self._outputs.get(run, {}):
-            raise RunError(f"no output {name!r} of run {run} is kept here")
-        return self._outputs[run][name]
-
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
-        return tuple(sorted(self._outputs.get(run, {})))
+        return tuple(sorted(parts[2] for parts in self.files if parts[:2] == ("outputs", run)))
 
     def runs(self) -> tuple[str, ...]:
         """Runs that left outputs."""
-        return tuple(sorted(self._outputs))
+        return tuple(sorted({parts[1] for parts in self.files if parts[0] == "outputs"}))
 
     def ledger(self, data_id: str) -> dict[str, Any]:
         """Read the ledger of a data set."""
@@ -326,15 +337,6 @@ class MemoryHome(Home):
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
         self._ledgers[data_id] = dict(ledger)
-
-    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
-        """Read what was drawn once for a data set, if it was."""
-        data = self._kept.get((data_id, name))
-        return None if data is None else self._decoded(_plain, data, *_kept_parts(data_id, name))
-
-    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
-        """Keep it."""
-        self._kept[(data_id, name)] = _checked(pack(value))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -346,7 +348,7 @@ class MemoryHome(Home):
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
-        self._records = {key: data for key, data in self._records.items() if key[0] != run}
+        self.files = {p: data for p, data in self.files.items() if p[:2] != ("runs", run)}
         self._written.pop(run, None)
         self.jobs.purge(run)
 
@@ -367,12 +369,11 @@ class DiskHome(Home):
 
     def __init__(self, path: Path) -> None:
         self.path = make_directory(path, mode=0o700)
+        self._place = f"in {self.path}"
 
     @cached_property
     def jobs(self) -> Jobs:
         """Replies that were held, and what the steward decided."""
-        from consilience.sites.jobs import Jobs
-
         return Jobs(self.path / "jobs")
 
     @cached_property
@@ -412,16 +413,6 @@ class DiskHome(Home):
             return self.damaged(*parts, why=f"cannot be {verb} ({error.strerror})")
         return explain(error, {"written": "write"}.get(verb, verb), self.path.joinpath(*parts))
 
-    def record(self, run: str, round_: int, attempt: int) -> Record | None:
-        """Return the record of one answered question, if there is one."""
-        parts = _record_parts(run, round_, attempt)
-        data = self._read(*parts)
-        return None if data is None else self._decoded(Record.from_bytes, data, *parts)
-
-    def commit(self, run: str, record: Record) -> None:
-        """Keep a record; afterwards the reply may leave."""
-        self._write(_checked(record.to_bytes()), *_record_parts(run, record.round, record.attempt))
-
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
         try:
@@ -432,28 +423,6 @@ class DiskHome(Home):
             raise explain(error, "read", self.path / "runs") from error
         folders = [self.path / "runs" / name for name in sorted(names)]
         return {folder.name: _last_written(folder) for folder in folders if folder.is_dir()}
-
-    def series(self, run: str) -> dict[str, Any]:
-        """Last releases of a run's repeated sums, over all lines of questions."""
-        parts = ("runs", check_run_id(run), SERIES)
-        data = self._read(*parts)
-        return {} if data is None else self._decoded(_plain, data, *parts)
-
-    def write_series(self, run: str, series: dict[str, Any]) -> None:
-        """Keep them; before the reply that they describe is committed."""
-        self._write(_checked(pack(series)), "runs", check_run_id(run), SERIES)
-
-    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
-        """Keep files of a run at the site."""
-        for name, data in sorted(outputs.items()):
-            self._write(data, "outputs", check_run_id(run), _output_name(name))
-
-    def read_output(self, run: str, name: str) -> bytes:
-        """Read one of them; `RunError` where it does not exist."""
-        data = self._read("outputs", check_run_id(run), _output_name(name))
-        if data is None:
-            raise RunError(f"no output {name!r} of run {run} is kept in {self.path}")
-        return data
 
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
@@ -483,16 +452,6 @@ class DiskHome(Home):
         text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
         self._write(text.encode(), *_ledger_parts(data_id))
 
-    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
-        """Read what was drawn once for a data set, if it was."""
-        parts = _kept_parts(data_id, name)
-        data = self._read(*parts)
-        return None if data is None else self._decoded(_plain, data, *parts)
-
-    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
-        """Keep it, durably."""
-        self._write(_checked(pack(value)), *_kept_parts(data_id, name))
-
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -501,7 +460,8 @@ class DiskHome(Home):
 
     def read_log(self) -> tuple[dict[str, Any], ...]:
         """Return the lines of the site's own log."""
-        return tuple(_log_line(line) for line in (self._read("log.jsonl") or b"").splitlines())
+        lines = (self._read("log.jsonl") or b"").splitlines()
+        return tuple(_json(line) or {"event": "a line that cannot be read"} for line in lines)
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
@@ -532,11 +492,6 @@ def _last_written(folder: Path) -> float:
         with suppress(OSError):
             last = max(last, path.lstat().st_mtime)
     return last
-
-
-def _log_line(line: bytes) -> dict[str, Any]:
-    """A line of the log, as far as it can be read."""
-    return _json(line) or {"event": "a line that cannot be read"}
 
 
 def _json(data: bytes) -> dict[str, Any] | None:
@@ -589,3 +544,216 @@ def _sweep(home: Path) -> None:
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > _OLD:
                 part.unlink()
+
+
+# --------------------------------------------------------------- replies that wait for the steward
+
+COMPUTED, HELD, RELEASED, REFUSED, SENT = "computed", "held", "released", "refused", "sent"
+TABLE = {
+    COMPUTED: (HELD, SENT),
+    HELD: (RELEASED, REFUSED),
+    RELEASED: (SENT,),
+    REFUSED: (SENT,),
+    SENT: (),
+}
+NOT_RELEASED = "the steward did not release the reply"
+"""All that a coordinator reads of a refusal: the steward's reason may tell of the data."""
+_MOST_REASON = 300
+_FACTS = {"method", "step", "since", "bytes", "fields"}
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+Hold = Literal["none", "per-record", "all"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Instead of a reply: it is computed and kept, and waits for the steward.
+
+    Asking the same question again is how to learn of the decision.
+    """
+
+    run: str
+    round: int
+    attempt: int
+    step: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as it stood when it was read.
+
+    Attributes
+    ----------
+    run : str
+    round, attempt : int
+    state : str
+    facts : dict
+        ``method``, ``step``, ``since`` (seconds since 1970), ``fields`` (name, class, shape),
+        ``bytes``; after a decision ``decided`` (when) and, of a refusal, ``reason``.
+    """
+
+    run: str
+    round: int
+    attempt: int
+    state: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the steward calls it: ``<run>/<round>-<attempt>``."""
+        return f"{self.run}/{self.round}-{self.attempt}"
+
+
+class Jobs:
+    """The jobs of a site that were ever held.
+
+    Parameters
+    ----------
+    folder : Path or None
+        ``jobs/`` in the site's home; ``None`` keeps them in memory.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._memory: dict[tuple[str, int, int], StateFile] = {}
+
+    def state(self, run: str, round_: int, attempt: int) -> StateFile:
+        """Return the state of one job."""
+        if self._folder is not None:
+            path = self._folder / check_run_id(run) / f"{int(round_)}-{int(attempt)}.json"
+            return StateFile(path, TABLE, COMPUTED)
+        key = (check_run_id(run), round_, attempt)
+        return self._memory.setdefault(key, StateFile(None, TABLE, COMPUTED))
+
+    def stamp(self, run: str, round_: int, attempt: int) -> object:
+        """What changes with every move of a job, at the price of one look at the disk."""
+        state = self.state(run, round_, attempt)
+        if state.path is None:
+            return state.read().version
+        try:
+            found = state.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def all(self) -> list[Job]:
+        """All jobs in order, except damaged ones: one stops no other.
+
+        Raises
+        ------
+        RunError
+            The home cannot be read.
+        """
+        return self._read()[0]
+
+    def damages(self) -> list[DamageError]:
+        """What is damaged among the jobs; `RunError` as in `all`."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[Job], list[DamageError]]:
+        found, damages = [], []
+        for key in sorted(self._keys()):
+            state = self.state(*key)
+            try:
+                name, version, facts = state.read()
+            except DamageError as error:
+                damages.append(error)
+                continue
+            if version and not facts.keys() >= _FACTS:
+                damages.append(state.damaged())
+            elif version:
+                found.append(Job(*key, name, facts))
+        return found, damages
+
+    def waiting(self) -> list[Job]:
+        """Jobs that are held, in order."""
+        return [job for job in self.all() if job.state == HELD]
+
+    def release(self, run: str, round_: int, attempt: int) -> bool:
+        """Let a held reply leave; False where it is not held (any more)."""
+        return self.state(run, round_, attempt).move(HELD, RELEASED, decided=time.time())
+
+    def refuse(self, run: str, round_: int, attempt: int, reason: str = "") -> bool:
+        """Let a refusal leave instead of a held reply; False where it is not held (any more).
+
+        Parameters
+        ----------
+        reason : str
+            For the steward's own records: it stays in the home.
+
+        Raises
+        ------
+        ParameterError
+            The reason is too long.
+        """
+        said = "".join(c if c.isprintable() else " " for c in reason).strip()
+        if len(said) > _MOST_REASON:
+            raise ParameterError.of("reason", f"at most {_MOST_REASON} characters", f"{len(said)}")
+        facts = {"decided": time.time(), "reason": said}
+        return self.state(run, round_, attempt).move(HELD, REFUSED, **facts)
+
+    def is_held(self, run: str) -> bool:
+        """Whether a reply of a run waits for the steward; `DamageError` where that is not known."""
+        keys = [key for key in self._keys() if key[0] == run]
+        return any(self.state(*key).read().state == HELD for key in keys)
+
+    def purge(self, run: str) -> None:
+        """Drop the jobs of a run."""
+        for key in [key for key in self._memory if key[0] == run]:
+            del self._memory[key]
+        if self._folder is None:
+            return
+        try:
+            Beneath(self._folder).remove(check_run_id(run))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise explain(error, "remove", self._folder / run) from error
+
+    def _keys(self) -> Iterator[tuple[str, int, int]]:
+        yield from list(self._memory)
+        if self._folder is None:
+            return
+        try:
+            for path in self._folder.glob("[!.]*/[!.]*.json"):
+                round_, _, attempt = path.stem.partition("-")
+                run = path.parent.name
+                if is_run_id(run) and _NUMBER.fullmatch(round_) and _NUMBER.fullmatch(attempt):
+                    yield run, int(round_), int(attempt)
+        except OSError as error:
+            raise explain(error, "read", self._folder) from error
+
+
+def holds(hold: Hold, content: object) -> bool:
+    """Whether a reply waits for the steward; a refusal has no content and does not.
+
+    Nor does a word that was heard, which says nothing and for which nobody waits.
+    """
+    if hold == "none" or content is None or isinstance(content, Heard):
+        return False
+    # What is noised is mostly a value for each record, and never less than a value with a price.
+    kinds = {spec.disclosure for _, spec, _ in iterate_fields(content)}
+    return hold == "all" or bool(kinds & {Disclosure.PER_RECORD, Disclosure.NOISED})
+
+
+def waiting_facts(record: Record) -> dict[str, Any]:
+    """What the list of held replies shows of a record: never a value."""
+    reply = Reply.from_bytes(record.reply)
+    message = decode_message(reply.message)
+    plain = plain_fields(message)
+    fields = [
+        {"field": name, "class": spec.disclosure.value, "shape": describe_shape(plain[name])}
+        for name, spec, _ in iterate_fields(message)
+    ]
+    return {
+        "method": record.method,
+        "step": reply.step,
+        "since": time.time(),
+        "bytes": len(record.reply),
+        "fields": fields,
+    }
+
+
+def was_refused(job: Snapshot) -> bool:
+    """Whether the steward decided against a reply, whether or not the refusal has left."""
+    return "reason" in job.facts

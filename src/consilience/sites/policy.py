@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.exceptions import DisclosureError, ParameterError, StudyError
+from consilience.parameters import FLAG, LEFT_OUT, Allowed, allows, number, one_of, rules_of, whole
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import Disclosure
 
@@ -20,7 +21,18 @@ Preset = Literal["strict", "consortium", "simulation"]
 _BY_PRESET: Any = object()
 """Stands for "as the preset says" until a policy is built."""
 
-_DATA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DATA_ID = Allowed(
+    lambda v: isinstance(v, str) and bool(_NAME.fullmatch(v)),
+    "1 to 64 letters, digits, '.', '_' or '-'",
+)
+_SHARE = Allowed(number(above=0, high=1).holds, "a number in (0, 1]")
+_EPSILON = Allowed(number(0, 1e6).holds, "a number of at least 0")
+_WHOLE_OR_ANY = Allowed((LEFT_OUT | whole(1)).holds, whole(1).words)
+_RANK = Allowed(
+    (one_of("default", "full") | whole(0)).holds,
+    '"default", "full" or a whole number of at least 0',
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +81,22 @@ class Policy:
     """
 
     preset: Preset = "strict"
-    data_id: str = "default"
-    min_records: int = _BY_PRESET
-    max_share: float = _BY_PRESET
-    min_entities: int = _BY_PRESET
-    per_record: bool = _BY_PRESET
-    noised: bool = _BY_PRESET
-    share_ids: bool = _BY_PRESET
-    share_response: bool = _BY_PRESET
-    share_names: bool = _BY_PRESET
-    foreign_models: bool = _BY_PRESET
-    max_models_per_row: int | None = _BY_PRESET
-    max_revealed_rank: Literal["default", "full"] | int = _BY_PRESET
-    max_epsilon: float = _BY_PRESET
-    max_runs: int | None = _BY_PRESET
+    data_id: str = allows(_DATA_ID, default="default")
+    min_records: int = allows(whole(1), default=_BY_PRESET)
+    max_share: float = allows(_SHARE, default=_BY_PRESET)
+    min_entities: int = allows(whole(1), default=_BY_PRESET)
+    per_record: bool = allows(FLAG, default=_BY_PRESET)
+    noised: bool = allows(FLAG, default=_BY_PRESET)
+    share_ids: bool = allows(FLAG, default=_BY_PRESET)
+    share_response: bool = allows(FLAG, default=_BY_PRESET)
+    share_names: bool = allows(FLAG, default=_BY_PRESET)
+    foreign_models: bool = allows(FLAG, default=_BY_PRESET)
+    max_models_per_row: int | None = allows(_WHOLE_OR_ANY, default=_BY_PRESET)
+    max_revealed_rank: Literal["default", "full"] | int = allows(_RANK, default=_BY_PRESET)
+    max_epsilon: float = allows(_EPSILON, default=_BY_PRESET)
+    max_runs: int | None = allows(_WHOLE_OR_ANY, default=_BY_PRESET)
     approved_studies: tuple[str, ...] | None = None
-    max_message_bytes: int = 1 << 28
+    max_message_bytes: int = allows(whole(1 << 10), default=1 << 28)
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -92,46 +104,9 @@ class Policy:
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is _BY_PRESET:
                 object.__setattr__(self, name, value)
-        checks: tuple[tuple[str, bool, str], ...] = (
-            (
-                "data_id",
-                isinstance(self.data_id, str) and bool(_DATA_ID.fullmatch(self.data_id)),
-                "1 to 64 letters, digits, '.', '_' or '-'",
-            ),
-            ("min_records", _whole(self.min_records, 1), "a whole number of at least 1"),
-            ("min_entities", _whole(self.min_entities, 1), "a whole number of at least 1"),
-            ("max_share", _number(self.max_share, 0.0, 1.0), "a number in (0, 1]"),
-            ("max_epsilon", _number(self.max_epsilon, -1.0, 1e6), "a number of at least 0"),
-            (
-                "max_runs",
-                self.max_runs is None or _whole(self.max_runs, 1),
-                "a whole number of at least 1",
-            ),
-            (
-                "max_models_per_row",
-                self.max_models_per_row is None or _whole(self.max_models_per_row, 1),
-                "a whole number of at least 1",
-            ),
-            (
-                "max_message_bytes",
-                _whole(self.max_message_bytes, 1 << 10),
-                "a whole number of at least 1024",
-            ),
-            ("per_record", isinstance(self.per_record, bool), "true or false"),
-            ("noised", isinstance(self.noised, bool), "true or false"),
-            ("share_ids", isinstance(self.share_ids, bool), "true or false"),
-            ("share_response", isinstance(self.share_response, bool), "true or false"),
-            ("share_names", isinstance(self.share_names, bool), "true or false"),
-            ("foreign_models", isinstance(self.foreign_models, bool), "true or false"),
-            (
-                "max_revealed_rank",
-                self.max_revealed_rank in ("default", "full") or _whole(self.max_revealed_rank, 0),
-                '"default", "full" or a whole number of at least 0',
-            ),
-        )
-        for name, fine, allowed in checks:
-            if not fine:
-                raise ParameterError.of(f"policy {name}", allowed, getattr(self, name))
+        for name, rule in rules_of(self).items():
+            if not rule.holds(getattr(self, name)):
+                raise ParameterError.of(f"policy {name}", rule.words, getattr(self, name))
         if isinstance(self.approved_studies, str):
             raise ParameterError.of("policy approved_studies", "a list", self.approved_studies)
         if self.approved_studies is not None:
@@ -211,60 +186,25 @@ class Policy:
         return self.max_revealed_rank
 
 
+_BY_SETTING: dict[str, tuple[Any, Any, Any]] = {
+    # strict, consortium, simulation
+    "min_records": (10, 10, 1),
+    "max_share": (0.5, 0.5, 1.0),
+    "min_entities": (3, 3, 1),
+    "per_record": (False, True, True),
+    "noised": (False, False, True),
+    "share_ids": (False, True, True),
+    "share_response": (False, False, True),
+    "share_names": (False, False, True),
+    "foreign_models": (False, True, True),
+    "max_models_per_row": (20, 200, None),
+    "max_revealed_rank": (0, "default", "full"),
+    "max_epsilon": (0.0, 0.0, 1e6),
+    "max_runs": (20, 200, None),
+}
 PRESETS: dict[str, dict[str, Any]] = {
-    "strict": {
-        "min_records": 10,
-        "max_share": 0.5,
-        "min_entities": 3,
-        "per_record": False,
-        "noised": False,
-        "share_ids": False,
-        "share_response": False,
-        "share_names": False,
-        "foreign_models": False,
-        "max_models_per_row": 20,
-        "max_revealed_rank": 0,
-        "max_epsilon": 0.0,
-        "max_runs": 20,
-    },
-    "consortium": {
-        "min_records": 10,
-        "max_share": 0.5,
-        "min_entities": 3,
-        "per_record": True,
-        "noised": False,
-        "share_ids": True,
-        "share_response": False,
-        "share_names": False,
-        "foreign_models": True,
-        "max_models_per_row": 200,
-        "max_revealed_rank": "default",
-        "max_epsilon": 0.0,
-        "max_runs": 200,
-    },
-    "simulation": {
-        "min_records": 1,
-        "max_share": 1.0,
-        "min_entities": 1,
-        "per_record": True,
-        "noised": True,
-        "share_ids": True,
-        "share_response": True,
-        "share_names": True,
-        "foreign_models": True,
-        "max_models_per_row": None,
-        "max_revealed_rank": "full",
-        "max_epsilon": 1e6,
-        "max_runs": None,
-    },
+    preset: {name: values[place] for name, values in _BY_SETTING.items()}
+    for place, preset in enumerate(("strict", "consortium", "simulation"))
 }
 """``strict`` is the default; ``consortium`` is for partners who signed a contract; ``simulation``
 is for one person who holds all the data, and is marked as such in transcript and report."""
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _number(value: object, above: float, most: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and above < value <= most

@@ -7,73 +7,15 @@ never open the file: they know it by its hash, which is part of the study's.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
-from consilience.sites.loaded import Loaded
-from consilience.sites.prepare import load_with_report
-from consilience.sites.source import Source, Table, expand, read_source
-
-if TYPE_CHECKING:
-    from consilience.sites.study import Study
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_WORDS = (
-    ("[source]", "[reference]"),
-    ("the site file uses", "the study file uses"),
-    (": a site needs at least one", ": give at least one"),
-    (", list what stands for a missing value in [columns] missing_codes, or", ", or"),
-    (", or list what stands for a missing value in [columns] missing_codes", ""),
-    ("add it, or give its name there in [columns] rename", "add it under this name"),
-)
-"""What a site can do about its table and a study cannot do about reference rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference(Source):
-    """The ``[reference]`` of a study file: a file as in ``[source]`` of a site file.
-
-    Parameters
-    ----------
-    sha256 : str, optional
-        Hash of the file's bytes. Where it is given, the study's hash is known without the file.
-
-    Raises
-    ------
-    StudyError
-        A setting is missing, unknown or contradicts another, or the rows are in a database.
-    """
-
-    sha256: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check, in words about this section."""
-        if self.path is None or self.url is not None or self.query is not None:
-            raise StudyError(
-                "[reference] needs the path of a file, whose content is part of the study: save "
-                "the rows of a database in one"
-            )
-        try:
-            super().__post_init__()
-        except StudyError as error:
-            raise type(error)(_reworded(str(error))) from None
-        if self.sha256 is not None and not _SHA256.fullmatch(self.sha256):
-            raise StudyError(
-                "[reference] sha256 is not a hash: give the 64 hexadecimal digits, in small "
-                "letters, that 'sha256sum FILE' prints"
-            )
-
-    @property
-    def file_name(self) -> str:
-        """Name of the file, without where it is."""
-        return PurePosixPath(str(self.path)).name
+from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.source import Table, read_source
+from consilience.sites.study import Study, reworded
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,25 +47,6 @@ class ReferenceRows:
         return tuple(tuple(row) for row in self.rows.tolist())
 
 
-def reference_hash(reference: Reference, base: Path) -> str:
-    """SHA-256 of the file's bytes, whatever the study file says that it is.
-
-    Raises
-    ------
-    StudyError
-        The file is missing or cannot be read.
-    """
-    path = _path(reference, base)
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise StudyError(
-            f"the reference file {path} cannot be read ({error.strerror}) and its content is part "
-            "of the study: put it there, or write its sha256 into [reference]"
-        ) from None
-
-
 def read_reference(study: Study) -> ReferenceRows:
     """Read the reference rows of a study, prepared as its sites prepare their tables.
 
@@ -148,7 +71,7 @@ def read_reference(study: Study) -> ReferenceRows:
     try:
         table = read_source(study.reference, study.base)
     except DataError as error:
-        raise DataError(_reworded(str(error))) from None
+        raise DataError(reworded(str(error))) from None
     if table.content_hash != study.reference_hash():
         raise StudyError(
             f"{table.description} is not the reference file of this study, whose SHA-256 begins "
@@ -180,7 +103,7 @@ def _prepared(table: Table, study: Study) -> Loaded:
     try:
         loaded = load_with_report(table, columns, study.preparation)
     except DataError as error:
-        raise DataError(f"reference rows: {_reworded(str(error))}") from None
+        raise DataError(f"reference rows: {reworded(str(error))}") from None
     for column in loaded.report.columns:
         if column.n_foreign:
             raise DataError(
@@ -189,16 +112,3 @@ def _prepared(table: Table, study: Study) -> Loaded:
                 "declare all levels in [data.levels]"
             )
     return loaded
-
-
-def _path(reference: Reference, base: Path) -> Path:
-    try:
-        return base / expand(str(reference.path))
-    except DataError as error:
-        raise StudyError(_reworded(str(error))) from None
-
-
-def _reworded(sentence: str) -> str:
-    for old, new in _WORDS:
-        sentence = sentence.replace(old, new)
-    return sentence

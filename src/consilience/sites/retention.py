@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from consilience.exceptions import DamageError, ParameterError, RunError
 from consilience.sites.home import DiskHome, Home
-from consilience.sites.prepared_cache import purge_prepared
+from consilience.sites.loaders import purge_prepared
 from consilience.sites.site import Site
 
 DAY = 86400.0

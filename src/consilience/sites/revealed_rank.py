@@ -104,19 +104,13 @@ class RevealedRank:
         return replace(both, counted=self.counted | other.counted)
 
     def after(
-        self,
-        names: Sequence[str],
-        directions: FloatArray,
-        factor: FloatArray | None = None,
+        self, names: Sequence[str], directions: FloatArray, factor: FloatArray | None = None
     ) -> RevealedRank:
         """Span after a release; see :meth:`admit` for the arguments."""
         return self.admit(names, directions, factor)[0]
 
     def admit(
-        self,
-        names: Sequence[str],
-        directions: FloatArray,
-        factor: FloatArray | None = None,
+        self, names: Sequence[str], directions: FloatArray, factor: FloatArray | None = None
     ) -> tuple[RevealedRank, FloatArray]:
         """Take in a release.
 

@@ -7,7 +7,7 @@
    after the preparing steps so far.
 3. The step computes (`compute`: a pure function of a `Work`, which may run in another process).
 4. The gate reviews the reply; outputs, state and reply are written; then the reply leaves.
-5. Where replies are held it does not leave before the steward has released it (``jobs.py``):
+5. Where replies are held it does not leave before the steward has released it (``home.py``):
    until then the answer is `Held`, and asking again gives the reply, or a refusal.
 
 Whatever goes wrong becomes a refusal whose reason names no value; the site's own log has the rest.
@@ -37,13 +37,11 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.numerics.parallel import one_thread
-from consilience.protocol.method import Method, SiteData, Step, get_method
+from consilience.protocol.method import Method, SiteData, get_method
 from consilience.protocol.phases import agree_levels, opening
-from consilience.protocol.phases.prepare import check_missing
-from consilience.sites import charging, outputs
-from consilience.sites.computing import Outcome, Work, compute, refused, step_of
-from consilience.sites.home import Home, MemoryHome, Record, check_run_id
-from consilience.sites.jobs import (
+from consilience.protocol.phases.prepare import HOUSE_STEPS, check_missing
+from consilience.sites import accounting, outputs
+from consilience.sites.home import (
     COMPUTED,
     HELD,
     NOT_RELEASED,
@@ -52,14 +50,19 @@ from consilience.sites.jobs import (
     SENT,
     Held,
     Hold,
+    Home,
+    MemoryHome,
+    Record,
+    check_run_id,
     holds,
     waiting_facts,
     was_refused,
 )
-from consilience.sites.loaded import AllRows, Loaded
 from consilience.sites.policy import Policy
+from consilience.sites.prepare import AllRows, Loaded
 from consilience.sites.revealed_rank import RevealedRank
 from consilience.sites.row_guard import RowGuard
+from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
@@ -364,15 +367,15 @@ class Site:
             sentence = "a column holds values outside its declared levels"
             raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
         if r.step != agree_levels.NAME:
-            charging.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
+            accounting.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
         name = self._kept_name(r, data)
-        charging.count_models(r, data, self.policy, self.home)
+        accounting.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
             work,
             data=data,
             prior=prior,
             earlier_outputs=earlier,
-            epsilon=charging.charge(r, name, self.policy, self.home),
+            epsilon=accounting.charge(r, name, self.policy, self.home),
             series=self.home.series(r.run),
             partner_key=self._partner_key,
             ledger=self.home.ledger(self.policy.data_id),
@@ -516,12 +519,7 @@ class Site:
         return self._hashed(data, message, run)
 
     def _same_rows(
-        self,
-        data: SiteData,
-        everyone: AllRows | None,
-        run: str,
-        method: type[Method],
-        opens: bool,
+        self, data: SiteData, everyone: AllRows | None, run: str, method: type[Method], opens: bool
     ) -> SiteData:
         """The rows that a run uses: the same ones as long as it goes on, of the same table."""
         known = self.home.ledger(TABLES)
@@ -574,7 +572,7 @@ class Site:
     @staticmethod
     def _transformed(name: str, encoded: bytes, data: SiteData) -> SiteData:
 
-        for step in _house_steps():
+        for step in HOUSE_STEPS:
             if step.name == name and step.transform is not None:
                 with one_thread():
                     return step.transform(decode_message(encoded), data)
@@ -613,12 +611,6 @@ class Site:
 _MOST_PREPARED = 2
 """Runs whose rows stay in memory: a coordinator may open many."""
 _NO_ROWS = SiteData(np.empty((0, 0)), (), np.empty(0, dtype=np.int64))
-
-
-def _house_steps() -> tuple[Step, ...]:
-    from consilience.protocol.phases.prepare import HOUSE_STEPS
-
-    return HOUSE_STEPS
 
 
 def _release() -> str:

@@ -3,6 +3,11 @@
 Cells of a CSV file stay text until the study says which columns are numbers: nothing is guessed.
 No error of this module shows the content of a cell, not even to the site itself: a row number is
 enough to find it.
+
+Arrow reads CSV files as text, row by row as they stand; its own messages show cells and are never
+passed on. Tables of PostgreSQL and SQLite are read through ADBC. A driver's own message may show
+the password, the query or a cell, so none is passed on: what is told is one of the sentences of
+this module, chosen by the code or a phrase in the message.
 """
 
 from __future__ import annotations
@@ -23,6 +28,13 @@ from consilience.exceptions import DataError, ParameterError, StudyError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+import uuid
+from contextlib import suppress
+from urllib.parse import quote
+
+from consilience.exceptions import MissingExtraError
 
 UNREADABLE = "the site's table cannot be read; the site's own log says why"
 
@@ -367,8 +379,6 @@ def read_source(source: object, base: Path | None = None) -> Table:
     base = Path() if base is None else Path(base)
     if isinstance(source, Source):
         if source.url is not None:
-            from consilience.sites.source_database import read_database
-
             return read_database(source, base)
         return _read_file(source, base)
     return _from_memory(source)
@@ -413,8 +423,6 @@ def _read_file(source: Source, base: Path) -> Table:
     if not data.strip():
         raise fail(f"{path} is empty: check path in [source]")
     if form == "csv":
-        from consilience.sites.source_csv import Csv
-
         separator = source.separator or ("tab" if ending.lower() == ".tsv" else ",")
         frame = Csv(source, separator, str(path)).read(data)
     elif form == "parquet":
@@ -568,3 +576,381 @@ def _content(chunk: Any) -> bytes:
         return b""
     ends = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
     return data.to_pybytes()[ends[0] : ends[-1]] if len(ends) else b""
+
+
+# --------------------------------------------------------------------------------------- CSV files
+
+
+@dataclass(frozen=True)
+class Csv:
+    """Reader of one CSV file; every cell becomes text.
+
+    Parameters
+    ----------
+    source : Source
+    separator : str
+        As in `Source`.
+    where : str
+        Name of the file in errors.
+    """
+
+    source: Source
+    separator: str
+    where: str
+
+    def read(self, data: bytes) -> Any:
+        """Return a pyarrow Table; blank lines are no rows.
+
+        Raises
+        ------
+        DataError
+            The bytes are no CSV file, or rows differ in length.
+        """
+        data = self._as_utf8(data)
+        if self.separator == "whitespace":
+            data = _single_blanks(data, self.source.quote)
+        return self._table(data, self._names(data))
+
+    def _as_utf8(self, data: bytes) -> bytes:
+        if codecs.lookup(self.source.encoding).name == "utf-8":
+            return data
+        try:
+            return data.decode(self.source.encoding).encode()
+        except UnicodeDecodeError as error:
+            before = data[: error.start].decode(self.source.encoding, "ignore")
+            raise self._badly_encoded(before) from None
+
+    def _badly_encoded(self, before: str) -> DataError:
+        line = 1 + (before.count("\n") or before.count("\r"))
+        return fail(
+            f"line {line} of {self.where} is not {self.source.encoding} text: set encoding in "
+            "[source], for example 'latin-1'"
+        )
+
+    def _options(
+        self, data: bytes, threads: bool, ragged: list[Any] | None = None
+    ) -> dict[str, Any]:
+        import pyarrow.csv as csv
+
+        def skip(row: Any) -> str:
+            if ragged is not None:
+                ragged.append((row.expected_columns, row.actual_columns, row.number))
+            return "skip"
+
+        # A block must hold at least one row, however wide the table.
+        line = min((i for i in (data.find(b"\n"), data.find(b"\r")) if i >= 0), default=len(data))
+        quote = self.source.quote
+        names = list(self.source.column_names) or None
+        return {
+            "read_options": csv.ReadOptions(
+                use_threads=threads,
+                block_size=max(1 << 20, 8 * line),
+                column_names=names,
+                skip_rows_after_names=1 if names and self.source.header else 0,
+            ),
+            "parse_options": csv.ParseOptions(
+                delimiter=self._delimiter,
+                quote_char=quote or False,
+                newlines_in_values=bool(quote) and quote.encode() in data,
+                # Arrow decodes a row before it hands it over, and prints what goes wrong there.
+                invalid_row_handler=None if ragged is None else skip,
+            ),
+        }
+
+    @property
+    def _delimiter(self) -> str:
+        if self.separator == "whitespace":
+            return " "
+        return SEPARATORS.get(self.separator, self.separator)
+
+    def _names(self, data: bytes) -> list[str]:
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        if self.source.column_names:
+            return list(self.source.column_names)
+        names: list[str] = []
+        for skips in (False, True):
+            options = self._options(data, False, [] if skips else None)
+            try:
+                with csv.open_csv(pa.BufferReader(data), **options) as reader:
+                    names = list(reader.schema.names)
+            except (pa.ArrowException, UnicodeDecodeError):
+                self._require_text(data)
+            if names:
+                break
+        else:
+            raise self._not_csv()
+        if _look_like_data(names):
+            raise fail(
+                f"the first row of {self.where} holds numbers, not column names: "
+                "set header = false and column_names in [source]"
+            )
+        return names
+
+    def _table(self, data: bytes, names: list[str]) -> Any:
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        convert = csv.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            strings_can_be_null=True,
+            null_values=[""],
+        )
+
+        def read(threads: bool, ragged: list[Any] | None = None) -> Any:
+            options = self._options(data, threads, ragged)
+            return csv.read_csv(pa.BufferReader(data), convert_options=convert, **options)
+
+        try:
+            return read(True)
+        except pa.ArrowException:
+            self._require_text(data)
+        ragged: list[Any] = []
+        with suppress(pa.ArrowException):
+            read(False, ragged)
+        raise self._ragged(ragged) if ragged else self._not_csv()
+
+    def _require_text(self, data: bytes) -> None:
+        """Refuse bytes that are no text, and say where."""
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise self._badly_encoded(data[: error.start].decode()) from None
+
+    def _not_csv(self) -> DataError:
+        return fail(f"{self.where} is not a readable CSV file: check separator and quote")
+
+    def _ragged(self, rows: list[Any]) -> DataError:
+        # Arrow counts the header as row 1; people count rows of data.
+        shift = 1 if self.source.header else 0
+        numbers = sorted(number - shift for _, _, number in rows if number is not None)
+        expected, found = rows[0][0], rows[0][1]
+        return fail(
+            f"{self.where} has {len(rows)} rows whose number of cells differs from the "
+            f"{expected} column names ({found} in the first{row_list(numbers)}): "
+            "check separator, quote and column_names in [source]"
+        )
+
+
+def _look_like_data(names: list[str]) -> bool:
+    """Whether a header is a row of numbers (0, 1, 2, ... are names that pandas gives)."""
+    numbers = [name for name in names if is_number(name)]
+    if not numbers or [int(n) for n in numbers if n.isdecimal()] == list(range(len(numbers))):
+        return False
+    return len(numbers) == len(names) or any(not n.isdecimal() for n in numbers)
+
+
+def _single_blanks(data: bytes, quote: str) -> bytes:
+    """Put one blank between cells; blanks inside quotes stay."""
+    mark = re.escape(quote.encode())
+    if quote and quote.encode() in data:
+        pattern = re.compile(mark + rb"[^" + mark + rb"]*" + mark + rb"|[ \t]+")
+        data = pattern.sub(lambda m: b" " if m.group()[:1] in b" \t" else m.group(), data)
+    else:
+        data = re.sub(rb"[ \t]+", b" ", data)
+    return re.sub(rb"(?:^ )|(?: (?=[\r\n]|\Z))|(?<=[\r\n]) ", b"", data)
+
+
+# --------------------------------------------------------------------------------------- databases
+
+_BATCH_ROWS = 1_000_000_000
+"""The SQLite driver takes each column's type from its first batch: all rows are one batch."""
+
+_WHOLE = r"^-?[0-9]+$"
+_PASSWORD = (
+    "in the url, '@', ':', '/', '#' and '%' of a password are written %40, %3A, %2F, %23, %25"
+)
+_CLIENT = "check url and query in [source], for example by running the query in the database's own "
+_CLIENT += "client"
+_ASK = "ask whoever runs the database server"
+
+# What the driver's message or code says, what it means, and what to do. Order matters.
+_CONNECTING: tuple[tuple[str, str, str], ...] = (
+    ("password authentication failed", "wrong user or password", f"check both; {_PASSWORD}"),
+    (
+        "no password supplied",
+        "no password was given",
+        "set one in the url as ${NAME}, in PGPASSWORD or in ~/.pgpass",
+    ),
+    (r"role .* does not exist", "no such user", "check the user in [source] url"),
+    (r"database .* does not exist", "no such database", "check the last part of [source] url"),
+    ("no pg_hba.conf entry", "the server admits no such user from this machine", _ASK),
+    ("does not support SSL", "the server offers no TLS", f"{_ASK}, or change sslmode in the url"),
+    ("certificate", "the server's certificate is not accepted", "check sslrootcert in the url"),
+    ("too many clients", "the server has no free connection", "try again later"),
+    ("could not translate host name", "no such host", f"check it; {_PASSWORD}"),
+    ("Connection refused", "nobody listens at the host and port", "check them in [source] url"),
+    ("timeout expired", "the server does not answer", "check host and port in [source] url"),
+    ("No such file or directory", "the server's socket is not there", "check [source] url"),
+    (
+        r"invalid (percent|integer|URI|connection)|missing .* in URI|unexpected character",
+        "the url cannot be read",
+        f"check it; {_PASSWORD}",
+    ),
+    (
+        r"server closed the connection|connection to server was lost|could not receive data|"
+        r"no connection to the server|terminating connection|connection not open",
+        "the server went away",
+        "look whether it runs, and begin again",
+    ),
+    ("no such table", "no such table", "check the query in [source]"),
+    ("no such column", "no such column", "check the query in [source]"),
+    ("syntax error", "the query is no valid SQL", "check the query in [source]"),
+    ("readonly database", "the query would write", "only read in the query of [source]"),
+    ("not a database", "the file is no SQLite database", "check url in [source]"),
+    ("malformed", "the file is damaged", "check it with 'PRAGMA integrity_check'"),
+    ("database is locked", "another program has locked the database", "try again later"),
+)
+_SQLSTATES: dict[str, tuple[str, str]] = {
+    "42P01": ("no such table", "check the query in [source]"),
+    "3F000": ("no such schema", "check the query in [source]"),
+    "42703": ("no such column", "check the query in [source]"),
+    "42883": ("no such function or operator for these types", "check the query in [source]"),
+    "42601": ("the query is no valid SQL, or more than one statement", "check it in [source]"),
+    "42501": ("the user may not read this", f"{_ASK} for the right to SELECT"),
+    "25006": ("the query would write", "only read in the query of [source]"),
+    "22012": ("the query divides by zero", "check the query in [source]"),
+    "57014": ("the server cancelled the query", "it took too long: raise statement_timeout"),
+    "57P01": ("the server went away", "look whether it runs, and begin again"),
+    "57P02": ("the server went away", "look whether it runs, and begin again"),
+    "57P03": ("the server does not take connections yet", "try again later"),
+}
+
+
+def read_database(source: Source, base: Path) -> Table:
+    """Read the table that the query of a source gives.
+
+    The whole table is read through the driver's stream of batches in Arrow's form; no copy of it
+    as Python objects is made. On PostgreSQL the query runs in a transaction that can only read.
+
+    Raises
+    ------
+    DataError
+        The database cannot be reached or the query fails; its text shows neither.
+    StudyError
+        The url is of another kind of database.
+    MissingExtraError
+        The driver is not installed.
+    """
+    url = expand(str(source.url))
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        connect, target = _sqlite(url, base)
+    elif scheme in ("postgresql", "postgres"):
+        connect, target = _postgresql(), url
+    else:
+        raise StudyError(
+            "[source] url must start with sqlite: or postgresql:, then the path or the address"
+        )
+    where = f"the query of the {scheme} database"
+    failure: tuple[str, str] | None = None
+    try:
+        with connect(target) as connection, connection.cursor() as cursor:
+            if scheme == "sqlite":
+                rows = {"adbc.sqlite.query.batch_rows": _BATCH_ROWS}
+                cursor.adbc_statement.set_options(**rows)
+            else:
+                cursor.execute("SET TRANSACTION READ ONLY")
+            cursor.execute(source.query)
+            frame = cursor.fetch_arrow_table()
+    except _driver_errors() as error:
+        failure = _explained(error)
+    # Outside the handler, so that the driver's error is not its context.
+    if failure is not None:
+        raise fail(f"{where} failed ({failure[0]}): {failure[1]}")
+    frame = _plain(frame)
+    return finished(frame, column_hash(frame), where)
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """What happened, and what to do: constant texts, and a code at most."""
+    state = str(getattr(error, "sqlstate", None) or "")
+    if state in _SQLSTATES:
+        return _SQLSTATES[state]
+    text = str(error)
+    # After "query:" the driver may repeat the query, whose words say nothing about the failure.
+    said = re.split(r"\n+(?:query:|Query was:)", text)[0]
+    if not state:
+        for phrase, what, remedy in _CONNECTING:
+            if re.search(phrase, said):
+                return what, remedy
+    code = state or str(getattr(getattr(error, "status_code", None), "name", "no code"))
+    return code, _CLIENT
+
+
+def _sqlite(url: str, base: Path) -> tuple[Callable[[str], Any], str]:
+    rest = url.removeprefix("sqlite:")
+    path = base / (rest[3:] if rest.startswith("///") else rest)
+    if not path.is_file():
+        raise fail(f"there is no file {path}: check url in [source]")
+    try:
+        from adbc_driver_sqlite import dbapi
+    except ImportError:
+        raise MissingExtraError("database", "reading a SQLite database") from None
+    return dbapi.connect, f"file:{quote(str(path.resolve()))}?mode=ro"
+
+
+def _postgresql() -> Any:
+    try:
+        from adbc_driver_postgresql import dbapi
+    except ImportError:
+        raise MissingExtraError("database", "reading a PostgreSQL database") from None
+    return dbapi.connect
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    import adbc_driver_manager
+    import pyarrow as pa
+
+    return adbc_driver_manager.Error, pa.ArrowException, OSError
+
+
+# --------------------------------------------------------------------------- PostgreSQL's types
+
+
+def _plain(frame: Any) -> Any:
+    """Turn types that only PostgreSQL has into numbers and texts where that loses nothing."""
+    import pyarrow as pa
+
+    columns = {}
+    for position, field in enumerate(frame.schema):
+        columns[position] = _plain_column(position, field, frame.column(position))
+    return pa.Table.from_arrays(list(columns.values()), names=frame.column_names)
+
+
+def _plain_column(position: int, field: Any, column: Any) -> Any:
+    import pyarrow as pa
+
+    if (field.metadata or {}).get(b"POSTGRESQL:type") == b"money":
+        # The driver gives a whole number of cents or of something else, as the server is set.
+        raise fail(
+            f"column {position + 1} of the query is of type money, whose decimals depend on the "
+            "server: cast it in the query of [source], for example price::numeric"
+        )
+    kind = field.type
+    if not isinstance(kind, pa.BaseExtensionType):
+        return column
+    chunks = [chunk.storage for chunk in column.chunks]
+    plain = pa.chunked_array(chunks, type=kind.storage_type)
+    if kind.extension_name == "arrow.opaque" and kind.type_name == "numeric":
+        return _numeric(plain)
+    if kind.extension_name == "arrow.uuid":
+        texts = [None if one is None else str(uuid.UUID(bytes=one)) for one in plain.to_pylist()]
+        return pa.chunked_array([pa.array(texts, type=pa.string())])
+    return plain
+
+
+def _numeric(texts: Any) -> Any:
+    """Turn decimal texts into whole numbers where all are whole, otherwise into floats."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kept = texts.drop_null()
+    if pc.all(pc.match_substring_regex(kept, _WHOLE)).as_py() is not False and len(kept):
+        for kind in (pa.int64(), pa.decimal128(38, 0)):
+            try:
+                return pc.cast(texts, kind)
+            except pa.ArrowInvalid:
+                continue
+    return pc.cast(texts, pa.float64())

@@ -14,7 +14,8 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -32,9 +33,8 @@ from pydantic import (
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import feature_names
-from consilience.sites.jobs import Hold
+from consilience.sites.home import Hold
 from consilience.sites.own_columns import SiteColumns
-from consilience.sites.reference import Reference, reference_hash
 from consilience.sites.source import Source, expand
 from consilience.wire.keys import KeyList, parties
 
@@ -52,6 +52,92 @@ _OTHER_KIND = {
     "SiteFile": {"study file, not a site file": {"method", "sites"}},
 }
 """What betrays that somebody gave the other kind of file."""
+
+
+# --------------------------------------------------------------------------- reference rows
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_WORDS = (
+    ("[source]", "[reference]"),
+    ("the site file uses", "the study file uses"),
+    (": a site needs at least one", ": give at least one"),
+    (", list what stands for a missing value in [columns] missing_codes, or", ", or"),
+    (", or list what stands for a missing value in [columns] missing_codes", ""),
+    ("add it, or give its name there in [columns] rename", "add it under this name"),
+)
+"""What a site can do about its table and a study cannot do about reference rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference(Source):
+    """The ``[reference]`` of a study file: a file as in ``[source]`` of a site file.
+
+    Parameters
+    ----------
+    sha256 : str, optional
+        Hash of the file's bytes. Where it is given, the study's hash is known without the file.
+
+    Raises
+    ------
+    StudyError
+        A setting is missing, unknown or contradicts another, or the rows are in a database.
+    """
+
+    sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check, in words about this section."""
+        if self.path is None or self.url is not None or self.query is not None:
+            raise StudyError(
+                "[reference] needs the path of a file, whose content is part of the study: save "
+                "the rows of a database in one"
+            )
+        try:
+            super().__post_init__()
+        except StudyError as error:
+            raise type(error)(reworded(str(error))) from None
+        if self.sha256 is not None and not _SHA256.fullmatch(self.sha256):
+            raise StudyError(
+                "[reference] sha256 is not a hash: give the 64 hexadecimal digits, in small "
+                "letters, that 'sha256sum FILE' prints"
+            )
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file, without where it is."""
+        return PurePosixPath(str(self.path)).name
+
+
+def reference_hash(reference: Reference, base: Path) -> str:
+    """SHA-256 of the file's bytes, whatever the study file says that it is.
+
+    Raises
+    ------
+    StudyError
+        The file is missing or cannot be read.
+    """
+    try:
+        path = base / expand(str(reference.path))
+    except DataError as error:
+        raise StudyError(reworded(str(error))) from None
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StudyError(
+            f"the reference file {path} cannot be read ({error.strerror}) and its content is part "
+            "of the study: put it there, or write its sha256 into [reference]"
+        ) from None
+
+
+def reworded(sentence: str) -> str:
+    """A sentence about a site's table, said of reference rows."""
+    for old, new in _WORDS:
+        sentence = sentence.replace(old, new)
+    return sentence
+
+
+# --------------------------------------------------------------------------- names
 
 
 def check_name(kind: str, name: str) -> str:
@@ -471,7 +557,7 @@ class SiteFile(_File):
         """
         if self.partners is None:
             return b""
-        from consilience.wire.partner_key import load_partner_key
+        from consilience.wire.keys import load_partner_key
 
         try:
             path = Path(os.path.normpath(self.base / expand(self.partners.key)))

@@ -34,7 +34,7 @@ from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases import opening
-from consilience.sites.jobs import Held
+from consilience.sites.home import Held
 from consilience.sites.site import Site
 from consilience.testing.alterations import MUTATIONS, every_field, leaves_room
 from consilience.testing.canaries import Canary, canaries_after, plant

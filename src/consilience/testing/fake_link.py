@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.engines.flower.coordinator import FlowerEngine
-from consilience.engines.flower.desk import Desk
-from consilience.engines.flower.link import Content, Delivered, LinkLost
+from consilience.engines.flower.handler import Content, Delivered, Desk, LinkLost
 from consilience.sites.site import Site
 from consilience.wire.signing import SigningKey
 

@@ -34,11 +34,11 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.result import Result
-from consilience.sites.computing import Work
 from consilience.sites.home import MemoryHome
-from consilience.sites.loaded import Loaded
 from consilience.sites.policy import Policy
+from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
+from consilience.sites.step_runner import Work
 from consilience.wire.codec import pack
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request

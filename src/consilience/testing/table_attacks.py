@@ -28,10 +28,10 @@ from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
 from consilience.protocol.method import Columns, Method, SiteData
-from consilience.sites import computing
-from consilience.sites.loaded import Loaded
+from consilience.sites import step_runner
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
+from consilience.sites.prepare import Loaded
 from consilience.sites.site import Site
 from consilience.testing.fakes import (
     Factory,
@@ -549,7 +549,7 @@ def _two_runs(method: Method, federation: Federation, least: int) -> Outcome:
 def _rows_used(name: str) -> Iterator[set[frozenset[int]]]:
     """Note which rows of its table a site takes for each question that it answers."""
     found: set[frozenset[int]] = set()
-    plain = computing._answered
+    plain = step_runner._answered
 
     def noting(work: Any) -> Any:
         outcome = plain(work)
@@ -557,7 +557,7 @@ def _rows_used(name: str) -> Iterator[set[frozenset[int]]]:
             found.add(frozenset(work.data.rows.tolist()))
         return outcome
 
-    with mock.patch.object(computing, "_answered", noting):
+    with mock.patch.object(step_runner, "_answered", noting):
         yield found
 
 

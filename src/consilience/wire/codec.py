@@ -149,12 +149,7 @@ def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
             max_ext_len=0,
             max_bin_len=max_bytes,
         )
-    except (
-        ValueError,
-        msgpack.exceptions.UnpackException,
-        RecursionError,
-        MemoryError,
-    ) as error:
+    except (ValueError, msgpack.exceptions.UnpackException, RecursionError, MemoryError) as error:
         raise WireError(f"bytes that are not a message ({type(error).__name__})") from None
     return _from_wire(raw, 0)
 
@@ -183,7 +178,9 @@ def plain_fields(msg: object) -> dict[str, Any]:
         if spec.disclosure is Disclosure.PUBLIC:
             if isinstance(content, Released):
                 raise ProtocolError(f"{where} is declared public but holds a released value")
-            value = content if spec.record is None else _stated(where, spec.record, content)
+            if spec.record is not None and type(content) is not spec.record:
+                raise ProtocolError(f"{where} must hold {spec.record.__name__}")
+            value = content if spec.record is None else plain(content)
         else:
             if not isinstance(content, Released) or content.disclosure is not spec.disclosure:
                 raise ProtocolError(
@@ -193,19 +190,6 @@ def plain_fields(msg: object) -> dict[str, Any]:
         check_shape(where, spec, value, dims)
         fields[name] = value
     return fields
-
-
-def _stated(where: str, record: type, settings: Any) -> dict[str, Any]:
-    if type(settings) is not record:
-        raise ProtocolError(f"{where} must hold {record.__name__}")
-    return plain(settings)
-
-
-def _record(where: str, record: type, fields: dict[str, Any]) -> Any:
-    try:
-        return record(**fields)
-    except (ParameterError, TypeError, ValueError):
-        raise fault(where, "settings that do not go together") from None
 
 
 def decode_message(
@@ -235,9 +219,13 @@ def decode_message(
     dims = dict(known)
     content: dict[str, Any] = {}
     for name, spec in kind.fields.items():
-        check_shape(f"{kind.name}.{name}", spec, fields[name], dims, known)
+        where = f"{kind.name}.{name}"
+        check_shape(where, spec, fields[name], dims, known)
         if spec.record is not None:
-            content[name] = _record(f"{kind.name}.{name}", spec.record, fields[name])
+            try:
+                content[name] = spec.record(**fields[name])
+            except (ParameterError, TypeError, ValueError):
+                raise fault(where, "settings that do not go together") from None
         elif spec.disclosure is Disclosure.PUBLIC:
             content[name] = fields[name]
         else:
@@ -254,12 +242,7 @@ LONGEST = 2000
 
 
 def decode_reply(
-    data: bytes,
-    request: object,
-    known: Mapping[str, Any],
-    *,
-    site: str,
-    roles: Mapping[str, str],
+    data: bytes, request: object, known: Mapping[str, Any], *, site: str, roles: Mapping[str, str]
 ) -> Any:
     """Decode a reply and judge it by its declaration, for all methods alike.
 
@@ -351,7 +334,10 @@ def _to_wire(value: Any, depth: int) -> Any:
     if isinstance(value, np.ndarray):
         return _array_to_wire(value)
     if isinstance(value, Sealed):
-        return _sealed_to_wire(value)
+        raw = {"$": "sealed", "f": value.sender, "t": value.recipient, "b": value.data}
+        if not _is_sealed(raw):
+            raise ProtocolError("a sealed value lacks its sites or its ciphertext")
+        return raw
     if isinstance(value, tuple | list):
         return [_to_wire(item, depth + 1) for item in value]
     if isinstance(value, dict):
@@ -375,19 +361,6 @@ def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _sealed_to_wire(sealed: Sealed) -> dict[str, Any]:
-    raw = {"$": "sealed", "f": sealed.sender, "t": sealed.recipient, "b": sealed.data}
-    if not _is_sealed(raw):
-        raise ProtocolError("a sealed value lacks its sites or its ciphertext")
-    return raw
-
-
-def _sealed_from_wire(raw: dict[str, Any]) -> Sealed:
-    if set(raw) != {"$", "f", "t", "b"} or not _is_sealed(raw):
-        raise WireError("a malformed sealed value")
-    return Sealed(raw["f"], raw["t"], raw["b"])
-
-
 def _is_sealed(raw: dict[str, Any]) -> bool:
     names = (raw["f"], raw["t"])
     fine = all(isinstance(name, str) and 0 < len(name) <= MAX_SITE_NAME for name in names)
@@ -406,20 +379,15 @@ class _Counted:
 
     def of_map(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         self._take(1 + 2 * len(pairs))
-        return _distinct(pairs)
+        found = dict(pairs)
+        if len(found) < len(pairs):  # it would mean different things to different readers
+            raise WireError("a map with a repeated key")
+        return found
 
     def _take(self, n: int) -> None:
         self._left -= n
         if self._left < 0:
             raise WireError(f"a message of more than {MAX_TOTAL} items was refused")
-
-
-def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Make a map of pairs; a repeated key would mean different things to different readers."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise WireError("a map with a repeated key")
-    return found
 
 
 def _from_wire(raw: Any, depth: int) -> Any:
@@ -428,8 +396,12 @@ def _from_wire(raw: Any, depth: int) -> Any:
     if isinstance(raw, list):
         return tuple(_from_wire(item, depth + 1) for item in raw)
     if isinstance(raw, dict):
+        if raw.get("$") == "sealed":
+            if set(raw) != {"$", "f", "t", "b"} or not _is_sealed(raw):
+                raise WireError("a malformed sealed value")
+            return Sealed(raw["f"], raw["t"], raw["b"])
         if "$" in raw:
-            return _sealed_from_wire(raw) if raw["$"] == "sealed" else _array_from_wire(raw)
+            return _array_from_wire(raw)
         if not all(isinstance(key, str) for key in raw):
             raise WireError("a map with keys that are not texts")
         return {key: _from_wire(item, depth + 1) for key, item in raw.items()}

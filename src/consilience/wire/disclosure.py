@@ -20,6 +20,9 @@ model              MODEL           records, records in each class, number of par
 chances            MODEL or        records in each class, records behind each sum that went into it,
                    AGGREGATE       largest share of one record
 estimator          MODEL           type, records, parameters or records per leaf
+local_fit          MODEL           records, parameters, effective number of records behind the
+                                   curvature, largest share of one record in a cell of it
+slopes             AGGREGATE       records
 per_record         PER_RECORD      number of records
 projection         PER_RECORD or   directions, names of the columns, triangular factor of the
                    NOISED          columns; with noise also epsilon and mechanism
@@ -28,6 +31,7 @@ hashed_ids         PER_RECORD      number of records
 noised             NOISED          epsilon, name of the mechanism
 addressed          as its value    the same, and the site that alone may read it
 bundle             as its parts    that of the parts, side by side
+together           as its parts    that of the parts, each by itself
 relayed            as stated       none: the coordinator passes on what sites released
 =================  ==============  =============================================================
 """
@@ -44,17 +48,20 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ProtocolError
-from consilience.wire.block_facts import block_facts, has_numbers, numbers_in
-from consilience.wire.cell_facts import cell_facts, class_facts, facts_with_counts, sums_by_class
-from consilience.wire.centred import Projectable, projectable
-from consilience.wire.centred import column_factor as column_factor
-from consilience.wire.chance_facts import chance_facts
+from consilience.wire.cell_facts import (
+    cell_facts,
+    chance_facts,
+    class_facts,
+    facts_with_counts,
+    sums_by_class,
+)
 from consilience.wire.evidence import Evidence as Evidence
 from consilience.wire.evidence import Limits as Limits
-from consilience.wire.faults import class_moments_fault as class_moments_fault
-from consilience.wire.faults import estimator_fault as estimator_fault
+from consilience.wire.evidence import class_moments_fault as class_moments_fault
+from consilience.wire.evidence import estimator_fault as estimator_fault
+from consilience.wire.evidence import fit_fault as fit_fault
 from consilience.wire.message import Disclosure
-from consilience.wire.moment_facts import Coded, column_facts, moment_facts
+from consilience.wire.moment_facts import Coded, block_facts, column_facts, moment_facts
 from consilience.wire.rounding import by_entity, coarse, largest_move
 
 _KEY = object()
@@ -126,14 +133,11 @@ class Released:
         if evidence.share is not None:
             changes["share"] = np.where(mask, 0.0, evidence.share)
         if evidence.entities is not None:
-            changes["entities"] = np.where(_grown(mask, evidence.entities), 0, evidence.entities)
+            # Entities may be counted for the leading axes only.
+            extra = tuple(range(evidence.entities.ndim, mask.ndim))
+            whole = mask.all(axis=extra) if extra else mask
+            changes["entities"] = np.where(whole, 0, evidence.entities)
         return Released(value, self._disclosure, dataclasses.replace(evidence, **changes), _KEY)
-
-
-def _grown(mask: NDArray[np.bool_], like: NDArray[Any]) -> NDArray[np.bool_]:
-    """Reduce a cell mask to the leading axes that `like` has."""
-    extra = tuple(range(like.ndim, mask.ndim))
-    return np.asarray(mask.all(axis=extra) if extra else mask)
 
 
 def count(n: int) -> Released:
@@ -256,11 +260,7 @@ def _divided(total: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def cross_products(
-    x: FloatArray,
-    *,
-    limits: Limits,
-    coded: Sequence[Coded] = (),
-    constant: bool = False,
+    x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = (), constant: bool = False
 ) -> Released:
     """Release ``x'x`` for rows ``x`` (n, p), with the facts of each cell.
 
@@ -690,7 +690,6 @@ def projection(
     unit = np.ones(len(wide)) if units is None else np.asarray(units, dtype=float)
     if unit.shape != (len(wide),) or not (np.isfinite(unit) & (unit > 0)).all():
         raise ProtocolError("a projection has one positive unit for each column")
-    noise = {} if mechanism is None else _noise_of(mechanism)
     evidence = Evidence(
         "projection",
         len(x),
@@ -699,15 +698,12 @@ def projection(
         columns=tuple(names),
         factor=factor * unit,
         rows=None if mechanism is not None else centred if units is None else centred * unit,
-        **noise,
+        epsilon=0.0 if mechanism is None else mechanism.epsilon,
+        mechanism="" if mechanism is None else mechanism.name,
     )
     if mechanism is None:
         return Released(centred @ directions, Disclosure.PER_RECORD, evidence, _KEY)
     return Released(mechanism.release(x @ directions), Disclosure.NOISED, evidence, _KEY)
-
-
-def _noise_of(mechanism: Mechanism) -> dict[str, Any]:
-    return {"epsilon": mechanism.epsilon, "mechanism": mechanism.name}
 
 
 def reprojected(released: Released, directions: FloatArray) -> Released:
@@ -794,9 +790,22 @@ def replaced(released: Released, value: Any) -> Released:
     return Released(value, released.disclosure, evidence, _KEY)
 
 
-def is_nest(value: Any) -> bool:
-    """Whether a value is a dict or tuple (arrays and scalars are leaves)."""
-    return isinstance(value, Mapping | tuple)
+def numbers_in(value: Any) -> int:
+    """How many numbers are in a nest of arrays."""
+    if isinstance(value, Mapping):
+        return sum(numbers_in(item) for item in value.values())
+    if isinstance(value, tuple | list):
+        return sum(numbers_in(item) for item in value)
+    return int(np.size(value))
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether anything but gaps is in a nest of arrays."""
+    if isinstance(value, Mapping):
+        return any(has_numbers(item) for item in value.values())
+    if isinstance(value, tuple | list):
+        return any(has_numbers(item) for item in value)
+    return not bool(np.isnan(np.asarray(value, dtype=float)).all())
 
 
 @dataclass(frozen=True)
@@ -910,3 +919,182 @@ def stacked(parts: Sequence[Released]) -> Released:
     )
     value = np.stack([np.asarray(part.value, dtype=float) for part in parts])
     return Released(value, parts[0].disclosure, evidence, _KEY)
+
+
+# ------------------------------------------------------------------------- columns for projections
+
+
+def column_factor(x: NDArray[Any]) -> FloatArray:
+    """Triangular factor R of the centred columns, (min(n, p), p): R'R is their scatter matrix.
+
+    Ranks of projections can be computed from it without the rows.
+    """
+    return _factor(_centred(np.asarray(x, dtype=float))[0])
+
+
+def _factor(centred: FloatArray) -> FloatArray:
+    """R of a QR decomposition; by the Gram matrix where that loses three digits at most.
+
+    With columns of length 1 whose Gram matrix has condition 1e5, a factor from it is off by about
+    1e-11 of the least singular value: far from the 1e-8 at which ranks are counted.
+    """
+    if centred.shape[0] > 4 * centred.shape[1] > 0:
+        gram = centred.T @ centred
+        lengths = np.sqrt(np.diag(gram))
+        if (lengths > 0).all() and np.isfinite(lengths).all():
+            values = np.linalg.eigvalsh(gram / np.outer(lengths, lengths))
+            if values[0] > 1e-5 * values[-1]:
+                return np.asarray(np.linalg.cholesky(gram / np.outer(lengths, lengths)).T * lengths)
+    return np.asarray(np.linalg.qr(centred, mode="r"))
+
+
+def _centred(x: FloatArray) -> tuple[FloatArray, bool]:
+    """Columns without their means, zero if constant but for rounding; and whether there is one."""
+    mean = x.mean(axis=0)
+    centred = x - mean
+    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
+    constant = lengths <= 1e-13 * np.sqrt(len(x)) * np.abs(mean)
+    if constant.any():
+        centred[:, constant] = 0.0
+    return np.asarray(centred), bool(constant.any())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Projectable:
+    """Columns checked and centred once, for a number of projections. Made by `projectable`.
+
+    Attributes
+    ----------
+    centred : (n, p) array
+        Read-only.
+    factor : (min(n, p), p) array
+        Read-only.
+    zeroed : bool
+        Whether a column is constant and became zero.
+    """
+
+    centred: FloatArray
+    factor: FloatArray
+    zeroed: bool
+    key: dataclasses.InitVar[object]
+
+    def __post_init__(self, key: object) -> None:
+        if key is not _KEY:
+            raise ProtocolError("columns for projections are made only by projectable")
+        self.centred.flags.writeable = self.factor.flags.writeable = False
+
+
+def projectable(x: NDArray[Any], factor: NDArray[Any] | None = None) -> Projectable:
+    """Check and centre columns for a number of projections.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    factor : (min(n, p), p) array, optional
+        `column_factor` of these very rows, where it was computed before.
+
+    Raises
+    ------
+    ProtocolError
+        No rows, numbers that are not finite, or the factor of other rows.
+    """
+    x = np.asarray(x, dtype=float)
+    if x.ndim != 2 or not len(x) or not np.isfinite(x).all():
+        raise ProtocolError("a projection needs rows, and finite numbers")
+    centred, zeroed = _centred(x)
+    found = np.array(_factor(centred) if factor is None else factor, dtype=float)
+    if factor is not None and not _same_scatter(found, centred):
+        raise ProtocolError("the factor of a projection is that of other rows")
+    return Projectable(centred, found, zeroed, _KEY)
+
+
+def _same_scatter(factor: FloatArray, centred: FloatArray) -> bool:
+    """Whether a factor has the lengths of the columns."""
+    if factor.shape != (min(centred.shape), centred.shape[1]):
+        return False
+    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
+    return np.allclose(np.sqrt((factor**2).sum(axis=0)), lengths, rtol=1e-8, atol=1e-12)
+
+
+# ----------------------------------------------------------------------- fits of a site's own rows
+
+_TOGETHER = {"fit": "fits", "slopes": "all-slopes"}
+
+
+def local_fit(
+    value: FloatArray, *, rows: FloatArray, weights: FloatArray, n_parameters: int
+) -> Released:
+    """Release a fit of the site's own rows with the curvature of its loss.
+
+    Parameters
+    ----------
+    value : array
+        Coefficients and curvature, packed; empty where there is no fit to tell.
+    rows : (n, q) array
+        Rows of the design.
+    weights : (n, k) array
+        Weights of the rows in the curvature, whose cells are ``sum_i w_ik x_ij x_il``; the first
+        column holds the total weight of each row.
+    n_parameters : int
+
+    Notes
+    -----
+    A fit of rows that it separates rests on the few that are nearest to its boundary: the weights
+    of all others vanish. So the evidence counts effective rows, ``(sum w)^2 / sum w^2``.
+    """
+    n = len(rows)
+    effective = np.zeros((), dtype=np.int64)
+    share = np.zeros(())
+    if n:
+        total = weights[:, 0].sum()
+        squares = (weights[:, 0] ** 2).sum()
+        spread = total**2 / squares if squares > 0 else 0.0
+        effective = np.asarray(np.floor(spread * (1 + 1e-12)), dtype=np.int64)
+        share = np.asarray(
+            _largest_share(rows, weights[:, 1:] if weights.shape[1] > 1 else weights)
+        )
+    evidence = Evidence("fit", n, effective, share, n_parameters=n_parameters)
+    return Released(np.asarray(value, dtype=float), Disclosure.MODEL, evidence, _KEY)
+
+
+def _largest_share(rows: FloatArray, weights: FloatArray) -> float:
+    """Largest share of one record in any cell of the weighted cross-products."""
+    top = 0.0
+    for w in np.abs(weights).T:
+        scaled = np.abs(rows) * np.sqrt(w)[:, None]
+        peak_of = scaled.max(axis=0)
+        size = scaled / np.where(peak_of > 0, peak_of, 1.0)  # so that no sum can overflow
+        whole = size.T @ size
+        for j in range(rows.shape[1]):
+            peak = (size[:, j:] * size[:, [j]]).max(axis=0)
+            found = np.divide(peak, whole[j, j:], out=np.zeros_like(peak), where=whole[j, j:] > 0)
+            top = max(top, float(found.max()))
+    return top
+
+
+def slopes(value: FloatArray, *, n_records: int) -> Released:
+    """Release sums over all records at coefficients that the coordinator chose.
+
+    Loss, gradient and curvature of a curved loss at steep coefficients are sums over the records
+    near a plane of somebody's choice: the policy must let values of single records leave.
+    """
+    evidence = Evidence("slopes", int(n_records), np.asarray(n_records, dtype=np.int64))
+    return Released(np.asarray(value, dtype=float), Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def together(parts: Sequence[Released], kind: str) -> Released:
+    """Release several fits, or several sums, as a tuple; each must pass the rule by itself.
+
+    Parameters
+    ----------
+    parts : sequence of Released
+    kind : {"fit", "slopes"}
+    """
+    evidences = tuple(part.evidence for part in parts if part.evidence is not None)
+    if len(evidences) < len(parts) or any(e.rule != kind for e in evidences):
+        raise ProtocolError("fits go together with fits that this site made, and sums with sums")
+    said = [e.n_records for e in evidences if e.n_records]
+    joined = Evidence(_TOGETHER[kind], min(said, default=0), parts=evidences)
+    disclosure = Disclosure.MODEL if kind == "fit" else Disclosure.AGGREGATE
+    values: tuple[Any, ...] = tuple(part.value for part in parts)
+    return Released(values, disclosure, joined, _KEY)

@@ -42,15 +42,11 @@ class _Envelope:
             )
         if set(raw) != {f.name for f in dataclasses.fields(cls)}:
             raise WireError(f"a {cls.__name__.lower()} without its declared fields")
-        for name, kind in cls._types().items():
-            if type(raw[name]) is not kind:
-                raise WireError(f"{cls.__name__.lower()}.{name} has the wrong type")
-        return cls(**raw)
-
-    @classmethod
-    def _types(cls) -> dict[str, type]:
         known = {"str": str, "int": int, "bytes": bytes}
-        return {f.name: known[str(f.type)] for f in dataclasses.fields(cls) if str(f.type) in known}
+        for f in dataclasses.fields(cls):
+            if type(raw[f.name]) is not known.get(str(f.type), type(raw[f.name])):
+                raise WireError(f"{cls.__name__.lower()}.{f.name} has the wrong type")
+        return cls(**raw)
 
 
 @dataclass(frozen=True)

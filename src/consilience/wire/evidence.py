@@ -1,8 +1,40 @@
-"""What the gate may know about a released value, and the numbers of a policy that it goes by."""
+"""What a released value rests on, and the rule of each kind by which the gate judges it.
+
+=============  ====================================================================================
+kind           rule
+=============  ====================================================================================
+count          every number of records is 0 or at least `min_records`
+keyed-count    the same, and no empty cell (its key would be a value without records)
+sum            cells rest on `min_records` records (and `min_entities`), none dominated by one
+moments        the same, and rows >= 2 x columns
+class-moments  the same for each class and block of columns that is not withheld
+links          each class that they rest on has rows >= 2 x columns of the largest component
+class-sums     the same in every class that is not empty or withheld, and of `min_entities`
+centroids      every class rests on `min_records` records
+linear         rows >= 2 x parameters, and at least `min_records`
+summary        a statistic of no record (an abstention) or of at least `min_records`
+figures        the same, and rows >= numbers (not under `min_records = 1`)
+rounded        the same, rounded to at least one over the number of records
+estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
+estimators     the same, for each of them
+fits           each fit rests on rows >= 2 x parameters and on effective rows >= parameters, no cell
+               of its curvature on one record (not under `min_records = 1`)
+slopes         sums at coefficients that a coordinator chose: consent of the policy to values of
+               single records, and `min_records`
+per-record     consent of the policy
+projection     the same; directions known of the columns, over all runs, within the policy's limit
+response       consent of its own (`share_response`)
+hashed-ids     consent of its own (`share_ids`)
+noised         consent of the policy, epsilon within what the step has spent
+=============  ====================================================================================
+
+A rule says in one phrase, without a value or a count of the site, why a value may not leave. What
+is under consent, directions and epsilon are compared by ``sites.gate``, which knows the policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.wire.estimators.types import is_memorising
 
 
 @dataclass(frozen=True)
@@ -104,3 +137,202 @@ def _entities(evidences: Sequence[Evidence]) -> IntArray | None:
 def _side_by_side(facts: Sequence[NDArray[Any] | None]) -> Any:
     flat = [np.ravel(f) for f in facts if f is not None]
     return np.concatenate(flat) if flat else None
+
+
+# --------------------------------------------------------------------------- rules by kind
+
+Rule = Callable[[Evidence, Limits], str | None]
+
+_UNKNOWN = "what it rests on is not known"
+
+
+def _first_fault(rule: Rule, parts: Iterable[Evidence], limits: Limits) -> str | None:
+    """What a rule finds in the first part that it does not let pass."""
+    faults = (rule(part, limits) for part in parts)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _cells(evidence: Evidence, limits: Limits) -> str | None:
+    if evidence.small(limits).any():
+        fault = f"a cell rests on fewer than {limits.min_records} records"
+        if evidence.rule == "sum" and evidence.n_columns:  # moments, so that cells are columns
+            fault += "; leave out columns in which fewer rows than that, or none, differ"
+        return fault
+    if evidence.dominated(limits).any():
+        return f"one record has more than {limits.max_share:g} of a cell"
+    return None
+
+
+def _keyed_count(evidence: Evidence, limits: Limits) -> str | None:
+    empty = evidence.records is not None and (evidence.records == 0).any()
+    return _cells(evidence, limits) or ("a key without records" if empty else None)
+
+
+def _moments(evidence: Evidence, limits: Limits) -> str | None:
+    if evidence.n_records < 2 * evidence.n_columns:
+        return "a moment matrix needs at least twice as many rows as columns"
+    return _cells(evidence, limits)
+
+
+def _class_sums(evidence: Evidence, limits: Limits) -> str | None:
+    if evidence.records is None or evidence.members is None:
+        return _UNKNOWN
+    sizes = np.bincount(evidence.members[evidence.members >= 0], minlength=len(evidence.records))
+    sizes = np.where(evidence.records.any(axis=1), sizes, 0)  # withheld classes rest on nothing
+    fault = _cells(evidence, limits)
+    few = limits.min_records > 1 and ((sizes > 0) & (sizes < 2 * evidence.n_columns)).any()
+    if fault is None and few:
+        return "the sums of a class need at least twice as many rows as columns"
+    return fault
+
+
+def class_moments_fault(part: Evidence, limits: Limits) -> str | None:
+    """Say why the sums of products of a class over a block may not leave, None if they may."""
+    if limits.min_records > 1 and part.n_records < max(limits.min_records, 2 * part.n_columns):
+        return "a moment matrix of a class needs at least twice as many rows as columns"
+    if part.small(limits).any() or part.dominated(limits).any():
+        return "a cell of a class rests on too few records, or mostly on one"
+    return None
+
+
+def _links(evidence: Evidence, limits: Limits) -> str | None:
+    fault = _cells(evidence, limits)
+    if fault is not None or evidence.records is None:
+        return fault or _UNKNOWN
+    rests_on = evidence.records[evidence.records > 0]
+    # Columns that no link joins are told nothing of.
+    told = limits.min_records > 1 and evidence.n_columns > 1
+    if told and (not len(rests_on) or rests_on.min() < 2 * evidence.n_columns):
+        return "linked columns are more than half the rows of a class"
+    return None
+
+
+def _classes(evidence: Evidence, limits: Limits) -> str | None:
+    records = evidence.records
+    # No class at all is fine: `model` makes sure that nothing but gaps is released then.
+    if records is None or (records < limits.min_records).any():
+        return f"a class rests on fewer than {limits.min_records} records"
+    return None
+
+
+def _enough(evidence: Evidence, limits: Limits) -> str | None:
+    if 0 < evidence.n_records < limits.min_records:
+        return f"it rests on fewer than {limits.min_records} records"
+    return None
+
+
+def _figures(evidence: Evidence, limits: Limits) -> str | None:
+    many = limits.min_records > 1 and evidence.n_records < evidence.n_parameters
+    fault = "it holds more figures than records behind it" if many else None
+    return _enough(evidence, limits) or fault
+
+
+def _linear(evidence: Evidence, limits: Limits) -> str | None:
+    few = evidence.n_records < 2 * evidence.n_parameters
+    fault = "a linear model needs at least twice as many rows as parameters" if few else None
+    return _enough(evidence, limits) or fault
+
+
+def _rounded(evidence: Evidence, limits: Limits) -> str | None:
+    fault = _cells(evidence, limits)
+    records, steps = evidence.records, evidence.steps
+    if fault is not None or records is None or steps is None:
+        return fault or _UNKNOWN
+    # One over a number, times that number, may be a little less than 1.
+    if limits.min_records > 1 and (steps * records < np.minimum(records, 1) * (1 - 1e-9)).any():
+        return "it is rounded too finely for its number of records"
+    return None
+
+
+def estimator_fault(evidence: Evidence, limits: Limits) -> str | None:
+    """Say why a fitted estimator, or one of a bundle of them, may not leave a site.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of ``disclosure.estimator``, or of a ``bundle`` of them.
+    limits : Limits
+
+    Returns
+    -------
+    str or None
+        One phrase without a value or a count of the site, ``None`` if nothing speaks against it.
+
+    Notes
+    -----
+    Where a single record may be released (``min_records`` of 1: one person holds all data) neither
+    rows inside a model nor its number of parameters can tell more than the site may tell anyway.
+    """
+    if evidence.parts:
+        return _first_fault(estimator_fault, evidence.parts, limits)
+    if limits.min_records <= 1:
+        return None
+    if is_memorising(evidence.type_name):
+        return f"a {evidence.type_name.rsplit('.', 1)[-1]} carries training rows"
+    if evidence.n_records < limits.min_records:
+        return f"it rests on fewer than {limits.min_records} records"
+    if evidence.n_records < 2 * evidence.n_parameters:
+        return "a model needs at least twice as many rows as parameters"
+    if evidence.records is not None and (evidence.records < limits.min_records).any():
+        return f"a leaf rests on fewer than {limits.min_records} records"
+    return None
+
+
+def fit_fault(evidence: Evidence, limits: Limits) -> str | None:
+    """Say why a fit may not leave a site; None if nothing speaks against it.
+
+    Notes
+    -----
+    Rows >= 2 x parameters, effective rows >= parameters, both >= `min_records`, and no cell of the
+    curvature that one record rules. Nothing is asked where a single record may be released.
+    """
+    if limits.min_records <= 1 or evidence.n_records == 0:
+        return None
+    if evidence.n_records < max(limits.min_records, 2 * evidence.n_parameters):
+        return "a linear model needs at least twice as many rows as parameters"
+    effective = 0 if evidence.records is None else int(evidence.records)
+    if effective < max(limits.min_records, evidence.n_parameters):
+        return "the curvature of a fit rests on too few rows: its classes are nearly separate"
+    if evidence.dominated(limits).any():
+        return f"one record has more than {limits.max_share:g} of a cell of a curvature"
+    return None
+
+
+def _class_moments(evidence: Evidence, limits: Limits) -> str | None:
+    return _first_fault(class_moments_fault, evidence.parts, limits)
+
+
+def _fits(evidence: Evidence, limits: Limits) -> str | None:
+    return _first_fault(fit_fault, evidence.parts or (evidence,), limits)
+
+
+def _slopes(evidence: Evidence, limits: Limits) -> str | None:
+    return _first_fault(_enough, evidence.parts or (evidence,), limits)
+
+
+def _consented(evidence: Evidence, limits: Limits) -> str | None:
+    """Nothing beyond the consent that the gate has checked by class."""
+    return None
+
+
+RULES: dict[str, Rule] = {
+    "count": _cells,
+    "keyed-count": _keyed_count,
+    "sum": _cells,
+    "moments": _moments,
+    "class-moments": _class_moments,
+    "links": _links,
+    "class-sums": _class_sums,
+    "centroids": _classes,
+    "linear": _linear,
+    "summary": _enough,
+    "figures": _figures,
+    "rounded": _rounded,
+    "estimator": estimator_fault,
+    "estimators": estimator_fault,
+    "fit": _fits,
+    "fits": _fits,
+    "slopes": _slopes,
+    "all-slopes": _slopes,
+    **dict.fromkeys(("per-record", "projection", "response", "hashed-ids", "noised"), _consented),
+}

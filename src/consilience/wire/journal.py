@@ -14,7 +14,7 @@ from pathlib import Path
 
 from consilience.exceptions import RunError, WireError
 from consilience.wire.codec import pack, unpack
-from consilience.wire.files import AppendLog, atomic_write
+from consilience.wire.files import AppendLog
 
 _HEAD = struct.Struct("<II")
 
@@ -183,10 +183,3 @@ def _whole(data: bytes) -> int:
             break
         position += _HEAD.size + length
     return position
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write JSON with sorted keys, atomically."""
-    import json
-
-    atomic_write(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())

@@ -13,16 +13,38 @@ Keys come into a list only by the hand of whoever writes the file: nothing that 
 shared folder adds one. What an endorsement changes is the *identity* of the party, which is what
 others have approved: a key that an earlier one endorses, and a date, which only takes trust away,
 leave it as it was; a key that nobody endorsed makes it another.
+
+`rotate` and `retire` keep a directory with the key of a party, and for a while with the one that
+follows it::
+
+    <dir>/
+      consilience.key, consilience.pub     the key that signs
+      next/consilience.key, .pub           made by `rotate`, signs after `retire`
+      endorsements.txt                     one line for each key that followed, public
+
+Between the two steps everybody who lists the old key adds the new one. Both steps may be killed
+anywhere and are then done again.
+
+The partner key is a secret that the parties of a study over columns share, and a third-party
+coordinator lacks. Ids are matched by hashes under it, and keys for fields of one site's eyes only
+are made with it.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import os
+import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 
-from consilience.exceptions import StudyError
-from consilience.wire.signing import is_endorsed, public_key
+from consilience.exceptions import RunError, StudyError
+from consilience.wire.files import atomic_write, create_file, explain
+from consilience.wire.signing import PRIVATE_FILE, PUBLIC_FILE, SigningKey, is_endorsed, public_key
 
 SOON = 30
 """Days before the end of a last key in which a check says so."""
@@ -219,3 +241,196 @@ def _day(value: object) -> date | None:
         raise StudyError(
             "until of a key is the last day on which it counts, such as 2027-01-31: correct it"
         ) from None
+
+
+# ------------------------------------------------------------------------------ a party's own keys
+
+NEXT = "next"
+ENDORSEMENTS = "endorsements.txt"
+
+
+@dataclass(frozen=True)
+class Retired:
+    """What `retire` did.
+
+    Attributes
+    ----------
+    old, new : str
+        Public keys: the one that is gone and the one that signs now.
+    entry : str
+        The new one as it is listed after the old one.
+    """
+
+    old: str
+    new: str
+    entry: str
+
+
+def entry(public: str, endorsement: str) -> str:
+    """The line that goes into a list of keys of a study file or a site file (TOML)."""
+    return f'{{ key = "{public}", endorsement = "{endorsement}" }}'
+
+
+def rotate(directory: Path) -> str:
+    """Make the key that follows the one in a directory; returns its endorsed `entry`.
+
+    A key that waits already is not replaced: its entry is returned again.
+
+    Raises
+    ------
+    StudyError
+        There is no key to follow, or others may read one of them.
+    RunError
+        The directory cannot be written.
+    """
+    old = SigningKey.load(_existing(directory))
+    place = directory / NEXT
+    if (place / PRIVATE_FILE).exists() and (place / PUBLIC_FILE).exists():
+        new = SigningKey.load(place)
+    else:
+        # Half of a key is left by a process that was killed: nobody was told of it.
+        for name in (PRIVATE_FILE, PUBLIC_FILE):
+            (place / name).unlink(missing_ok=True)
+        new = SigningKey.generate()
+        new.save(place)
+    return entry(new.public, old.endorse(new.public))
+
+
+def retire(directory: Path) -> Retired:
+    """Sign with the key that follows, and remove the old one.
+
+    Raises
+    ------
+    StudyError
+        No key follows.
+    RunError
+        The directory cannot be written.
+    """
+    old = SigningKey.load(_existing(directory))
+    place = directory / NEXT
+    if not (place / PRIVATE_FILE).exists():
+        last = _last(directory)
+        if last is not None and last.new == old.public:
+            _tidy(directory, old)  # killed after the exchange of keys
+            return last
+        raise StudyError(
+            f"no key follows the one in {directory}: make one with 'consilience site keys "
+            f"{directory} --rotate', and have it listed first"
+        )
+    new = SigningKey.load(place)
+    _note(directory, old, new.public)
+    try:
+        os.replace(place / PRIVATE_FILE, directory / PRIVATE_FILE)
+    except OSError as error:
+        raise explain(error, "replace", directory / PRIVATE_FILE) from error
+    _tidy(directory, new)
+    return Retired(old.public, new.public, entry(new.public, old.endorse(new.public)))
+
+
+def _existing(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise StudyError(f"{directory} is not a directory with a key: make one without an option")
+    return directory
+
+
+def _note(directory: Path, old: SigningKey, new: str) -> None:
+    """Keep the endorsement: once the old key is gone nobody can make it again."""
+    path = directory / ENDORSEMENTS
+    line = f"{old.public} {new} {old.endorse(new)}"
+    lines = _lines(path)
+    if line not in lines:
+        atomic_write(path, "".join(f"{one}\n" for one in [*lines, line]).encode())
+
+
+def _last(directory: Path) -> Retired | None:
+    for line in reversed(_lines(directory / ENDORSEMENTS)):
+        old, new, endorsement = (*line.split(), "", "", "")[:3]
+        if is_endorsed(new, by=old, endorsement=endorsement):
+            return Retired(old, new, entry(new, endorsement))
+        return None
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        raise RunError(f"{path} cannot be read: move it away, or restore it") from None
+
+
+def _tidy(directory: Path, key: SigningKey) -> None:
+    """Bring the public file in line with the private one."""
+    atomic_write(directory / PUBLIC_FILE, key.public.encode() + b"\n", mode=0o644)
+    place = directory / NEXT
+    try:
+        (place / PUBLIC_FILE).unlink(missing_ok=True)
+        if place.is_dir():
+            place.rmdir()
+    except OSError as error:
+        raise explain(error, "remove", place) from error
+
+
+# ----------------------------------------------------------------------------- the key of partners
+
+PREFIX = "partner-key:"
+_BYTES = 32
+
+
+def new_partner_key() -> bytes:
+    """Draw a key."""
+    return secrets.token_bytes(_BYTES)
+
+
+def save_partner_key(path: Path, key: bytes) -> None:
+    """Write a key to a new file that only its owner may read.
+
+    Raises
+    ------
+    StudyError
+        There is such a file: it is never overwritten.
+    RunError
+        The file cannot be written.
+    """
+    try:
+        create_file(path, f"{PREFIX}{base64.b64encode(key).decode()}\n".encode())
+    except RunError as error:
+        if not isinstance(error.__cause__, FileExistsError):
+            raise
+        raise StudyError(
+            f"{path} exists already and is not overwritten: use that key, or name another file"
+        ) from None
+
+
+def load_partner_key(path: Path) -> bytes:
+    """Read a key.
+
+    Raises
+    ------
+    StudyError
+        There is no such file, other users may read it, or it holds no partner key.
+    """
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise StudyError(
+            f"the partner key {path} cannot be read ({error.strerror}): make one with 'consilience "
+            "site partner-key FILE' and give every party of the study the same one"
+        ) from None
+    except UnicodeDecodeError:
+        text, mode = "", 0
+    if stat.S_IMODE(mode) & 0o077:
+        raise StudyError(
+            f"other users of this machine may read the partner key {path}: run 'chmod 600 {path}'"
+        )
+    try:
+        key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not text.startswith(PREFIX) or len(key) != _BYTES:
+        raise StudyError(
+            f"{path} holds no partner key: make one with 'consilience site partner-key FILE'"
+        )
+    return key

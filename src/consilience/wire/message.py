@@ -154,13 +154,10 @@ class FieldSpec:
 def _declared(
     disclosure: Disclosure, shape: str, doc: str, *, to: str = "coordinator", **rules: Any
 ) -> Any:
-    dims = shape[1:] if shape.startswith("*") else _dimensions(shape)
+    named = tuple(int(part) if part.isdigit() else part for part in shape.split())
+    dims: tuple[str | int, ...] | str = shape[1:] if shape.startswith("*") else named
     spec = FieldSpec(disclosure, dims, audience=to, doc=doc, **rules)
     return dataclasses.field(metadata={"sends": spec})
-
-
-def _dimensions(shape: str) -> tuple[str | int, ...]:
-    return tuple(int(part) if part.isdigit() else part for part in shape.split())
 
 
 def Public(shape: str = "", doc: str = "", **rules: Any) -> Any:
@@ -452,11 +449,7 @@ def _check_scalar(where: str, spec: FieldSpec, value: Any) -> None:
 
 
 def _check_parts(
-    where: str,
-    spec: FieldSpec,
-    value: Any,
-    dims: dict[str, int],
-    known: Mapping[str, int] | None,
+    where: str, spec: FieldSpec, value: Any, dims: dict[str, int], known: Mapping[str, int] | None
 ) -> None:
     if not isinstance(value, dict):
         raise fault(where, "a dict was declared")

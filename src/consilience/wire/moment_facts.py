@@ -8,6 +8,12 @@ a linear combination of what leaves, is in docs/proofs/told-moments.md.
 
 Nothing and few look the same: a count of 0 is too small like one of 1, unless it is 0 by the coding
 (two levels of one category), which everybody knows.
+
+A sum rests on the records that differ from the point it is taken about, and whoever knows n and the
+means of columns can take it about any point. So columns are looked at about their means, about
+their medians, and about values that several records have.
+
+Sums of products by class and block of columns (`block_facts`) are judged in the same way.
 """
 
 from __future__ import annotations
@@ -15,14 +21,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.evidence import Limits
-from consilience.wire.usual_values import about, beside_two, hardly_apart, off_both, others
 
 MOST_LEVELS = 5
 """Ways to part the levels of a category in two grow with 2 to their number: 15 at five."""
@@ -123,15 +129,11 @@ def _withheld(
     if limits.min_records > 1:
         for group in coded:
             told = [j for j in group.columns if not unsafe[j]]
-            while told and _few_left_out(x, group, told, limits.min_records):
+            if group.whole and len(told) == len(group.columns):
+                continue
+            while told and int(_rest(x, told).sum()) < limits.min_records:
                 unsafe[told.pop(0)] = True
     return np.asarray(unsafe)
-
-
-def _few_left_out(x: FloatArray, group: Coded, told: Sequence[int], least: int) -> bool:
-    if group.whole and len(told) == len(group.columns):
-        return False
-    return int(_rest(x, told).sum()) < least
 
 
 def _rest(x: FloatArray, columns: Sequence[int]) -> BoolArray:
@@ -600,3 +602,197 @@ def _part_fours(joined: BoolArray, products: FloatArray, variable: IntArray, mos
                 _part(joined, variable, np.full(len(b), c), b)
                 changed = True
                 break
+
+
+# ------------------------------------------------------------------------------------ usual values
+
+
+def about(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Columns about their means and about their medians; one without any value is all gaps.
+
+    Where one record alone lies at the median, what is taken is halfway to the next one: only a
+    value that several records share is a usual one.
+    """
+    gaps = np.isnan(x)
+    known = np.where(gaps.all(axis=0), 0.0, x)
+    # A column with an infinite value is no number about its mean: it is withheld.
+    with np.errstate(invalid="ignore"):
+        if gaps.any():
+            mean, middle = np.nanmean(known, axis=0), np.nanmedian(known, axis=0)
+        else:
+            mean, middle = x.mean(axis=0), np.median(x, axis=0)
+        single = (x == middle).sum(axis=0) == 1
+        above = np.where(x > middle, x, np.inf).min(axis=0, initial=np.inf)
+        moved = single & np.isfinite(above)
+        middle = np.where(moved, middle / 2 + np.where(moved, above, 0.0) / 2, middle)
+        return x - mean, x - middle
+
+
+def others(column: FloatArray, least: int) -> int:
+    """Records with another value than the one that most have, if several have it.
+
+    Parameters
+    ----------
+    column : (n,) array
+        NaN where a value is missing.
+    least : int
+        The number is exact where it is below, and a bound otherwise.
+    """
+    known = column[~np.isnan(column)]
+    n = len(known)
+    if n >= 2 * least:  # what more than half have is at the median
+        most = int((known == np.partition(known, n // 2)[n // 2]).sum())
+    else:
+        most = int(np.unique(known, return_counts=True)[1].max(initial=0))
+    return n - most if most > 1 else n
+
+
+def beside_two(column: FloatArray, least: int) -> int:
+    """Records beside those of the two most common values; all of a column of two.
+
+    The sum of (x - a)(x - b) is over these.
+    """
+    found = int((~np.isnan(column)).sum())
+    for value in _spikes(column, least):
+        rest = others(column[column != value], least)
+        found = min(found, rest) if rest else found
+    return found
+
+
+def off_both(x: FloatArray, least: int) -> IntArray:
+    """Fewest records that are at none of two values that several have, one of each column, (p, p).
+
+    The sum of (x - a)(y - b) is over these; and over those at neither x = a nor y - x = b or
+    y + x = b the sum of (x - a)(y - x - b), which follows from the same sums.
+    """
+    n, p = x.shape
+    found = np.full((p, p), n, dtype=np.int64)
+    for j in range(p):
+        for value in _spikes(x[:, j], least):
+            rest = x[(x[:, j] != value) & ~np.isnan(x[:, j])]
+            own = rest[:, j]
+            for k in (k for k in range(p) if k != j):
+                at = (rest[:, k], rest[:, k] - own, rest[:, k] + own)
+                found[j, k] = min(found[j, k], *(others(one, least) for one in at))
+    return np.minimum(found, found.T)
+
+
+def hardly_apart(x: FloatArray, least: int) -> NDArray[np.bool_]:
+    """Pairs of columns that differ by one and the same number in all but few records, (p, p).
+
+    Or add up to one: sums over the one less those over the other are sums over these few.
+    """
+    p = x.shape[1]
+    found = np.zeros((p, p), dtype=bool)
+    for j in range(p):
+        for k in range(j):
+            found[j, k] = found[k, j] = any(
+                # A look at some of the records settles most pairs.
+                others(_between(x[:_LOOK, j], x[:_LOOK, k], sign), least) < least
+                and others(_between(x[:, j], x[:, k], sign), least) < least
+                for sign in (-1.0, 1.0)
+            )
+    return found
+
+
+def _between(first: FloatArray, second: FloatArray, sign: float) -> FloatArray:
+    return np.asarray(first + sign * second)
+
+
+_LOOK = 2000
+
+
+def _spikes(column: FloatArray, least: int) -> FloatArray:
+    """Values of several records without which fewer than `least` might be left of another column.
+
+    Of two values at which two columns leave so few elsewhere, one has nearly half of the records.
+    """
+    known = column[~np.isnan(column)]
+    n = len(known)
+    if n >= 3 * least:  # more than a third of the records: it is at one of two places
+        places = [n // 3, n - 1 - n // 3]
+        values = np.unique(np.partition(known, places)[places])
+        counts = np.array([(known == value).sum() for value in values])
+    else:
+        values, counts = np.unique(known, return_counts=True)
+    return np.asarray(values[(counts > 1) & (2 * counts > n - least)])
+
+
+# ------------------------------------------------------------------- by class and block of columns
+
+Place = tuple[int, slice]
+
+
+def block_facts(
+    x: FloatArray,
+    cells: IntArray,
+    n_cells: int,
+    blocks: Sequence[IntArray],
+    entities: NDArray[Any] | None,
+    limits: Limits,
+    coded: Sequence[Coded] = (),
+) -> tuple[FloatArray, list[tuple[Place, dict[str, Any]]]]:
+    """Sums of products about class means, and the evidence of each class and block.
+
+    Of rows with gaps (NaN) the facts are those of the pairs of values that are there, and the
+    number of rows is that of the column with the fewest values. The sums are over these pairs too.
+
+    Cells are judged as `moment_facts` says: about means, about medians, and as counts.
+
+    Returns
+    -------
+    value : (n_cells, m) array
+        Upper triangles of the blocks, one after the other; 0 for classes without rows.
+    facts : list of (place, facts)
+        Place of a class and block in `value`; records behind it, columns, and facts of its cells.
+    """
+    sizes = [len(block) * (len(block) + 1) // 2 for block in blocks]
+    ends = np.cumsum([0, *sizes])
+    value = np.zeros((n_cells, int(ends[-1])))
+    facts: list[tuple[Place, dict[str, Any]]] = []
+    for k in range(n_cells):
+        members = np.flatnonzero(cells == k)
+        if not len(members):
+            continue
+        own = x[members]
+        behind = None if entities is None else len(np.unique(np.asarray(entities)[members]))
+        for b, block in enumerate(blocks):
+            part = own[:, block]
+            gaps = np.isnan(part)
+            if gaps.all(axis=0).any():
+                part = part[:0]  # a column without any value: the block rests on no row
+            place = k, slice(int(ends[b]), int(ends[b + 1]))
+            upper = np.triu_indices(len(block))
+            there = _centred(part)
+            products = there.T @ there
+            value[place] = ((products + products.T) / 2)[upper]
+            within = coded_within(coded, block)
+            facts.append((place, _of_block(part, behind, limits, within)))
+    return value, facts
+
+
+def _centred(part: FloatArray) -> FloatArray:
+    """Rows about their means, 0 where there is no value."""
+    if not len(part):
+        return part
+    if np.isnan(part).any():
+        return np.asarray(np.nan_to_num(part - np.nanmean(part, axis=0)))
+    return np.asarray(part - part.mean(axis=0))
+
+
+def _of_block(
+    part: FloatArray, entities: int | None, limits: Limits, coded: Sequence[Coded]
+) -> dict[str, Any]:
+    judged = moment_facts(part, limits=limits, coded=coded)
+    upper = np.triu_indices(part.shape[1])
+    # What gives way for another cell's sake rests on no more than that one.
+    records = np.where(judged.unsafe, 1, judged.records)
+    found: dict[str, Any] = {
+        "n_records": int((~np.isnan(part)).sum(axis=0).min(initial=len(part))),
+        "n_columns": part.shape[1],
+        "records": records[upper],
+        "share": judged.share[upper],
+    }
+    if entities is not None:
+        found["entities"] = np.full(len(upper[0]), entities, dtype=np.int64)
+    return found

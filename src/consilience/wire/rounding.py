@@ -36,22 +36,18 @@ def coarse(
     """
     if chance is not None:
         variance = variance * 1.1 ** (chance[1] - 0.5)
-    up = 0.5 if chance is None else chance[0]
     error = np.sqrt(np.nan_to_num(variance))
     influence = error / np.sqrt(np.maximum(np.nan_to_num(effective), 1.0))
     steps = step_above(np.maximum(np.maximum(influence, error / 5), np.nan_to_num(largest)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        rounded_mean = np.where(steps > 0, _whole(mean / steps, up) * steps, mean)
+        steps_of = mean / steps
+        whole = np.round(steps_of) if chance is None else np.floor(steps_of + chance[0])
+        rounded_mean = np.where(steps > 0, whole * steps, mean)
         square = step_above(np.nan_to_num(largest) ** 2)
         fine = np.where(square > 0, np.ceil(variance / square) * square, _digits(variance, 2))
     blunt = np.where(dominated, step_above(np.nan_to_num(variance)), fine)
     # A count of the rows on one side of a line would tell where a row lies.
     return rounded_mean, blunt, _on_grid(effective)
-
-
-def _whole(x: FloatArray, up: FloatArray | float) -> FloatArray:
-    """Whole numbers beside `x`: the nearest one, or by chance."""
-    return np.asarray(np.round(x) if np.ndim(up) == 0 else np.floor(x + up))
 
 
 def by_entity(parts: FloatArray, entities: NDArray[np.int64]) -> FloatArray:

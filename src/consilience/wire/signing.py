@@ -70,7 +70,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from consilience.exceptions import SignatureError, StudyError, WireError
 from consilience.wire.codec import pack
-from consilience.wire.files import explain, make_directory
+from consilience.wire.files import create_file, make_directory
 
 PREFIX = "ed25519:"
 PRIVATE_FILE = "consilience.key"
@@ -208,8 +208,8 @@ class SigningKey:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        _create(private, pem, 0o600)
-        _create(public, self.public.encode() + b"\n", 0o644)
+        create_file(private, pem)
+        create_file(public, self.public.encode() + b"\n", mode=0o644)
         return private
 
     def seal(
@@ -429,15 +429,3 @@ def _statement(magic: bytes, context: Context, body: bytes) -> bytes:
 
 def _succession(old: str, new: str) -> bytes:
     return _ENDORSES + pack({"old": old, "new": new})
-
-
-def _create(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file; one that exists is an error."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise explain(error, "write", path) from error

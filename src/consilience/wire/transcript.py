@@ -121,7 +121,7 @@ class Transcript:
         said = {v["field"]: v for v in verdicts}
         plain = plain_fields(msg)
         if not plain:
-            self._bare(round_, step, site, direction, "sent", "", carried)
+            self._add(self._bare(round_, step, site, direction, "sent", protection=carried))
         for name, spec, _ in iterate_fields(msg):
             encoded = pack_parts(plain[name])
             verdict = said.get(name, {})
@@ -147,20 +147,14 @@ class Transcript:
             )
 
     def absence(
-        self,
-        *,
-        round_: int,
-        step: str,
-        site: str,
-        verdict: str,
-        reason: str,
-        sealed: bool = False,
+        self, *, round_: int, step: str, site: str, verdict: str, reason: str, sealed: bool = False
     ) -> None:
         """Record that a site refused, in a reply that was sealed or not, or did not answer."""
         carried = "" if verdict == "absent" else OPEN
         if sealed:
             carried = sealed_to("coordinator")
-        self._bare(round_, step, site, "from-site", verdict, reason, carried)
+        line = self._bare(round_, step, site, "from-site", verdict, reason, protection=carried)
+        self._add(line)
 
     def _bare(
         self,
@@ -169,28 +163,25 @@ class Transcript:
         site: str,
         direction: str,
         verdict: str,
-        rule: str,
-        carried: str,
-    ) -> None:
-        """Record something that has no content."""
-        self._add(
-            Line(
-                run=self._run,
-                round=round_,
-                step=step,
-                site=site,
-                direction=direction,
-                audience="coordinator" if direction == "from-site" else "site",
-                field="",
-                disclosure="public",
-                shape="",
-                bytes=0,
-                digest="",
-                verdict=verdict,
-                rule=rule,
-                epsilon=0.0,
-                protection=carried,
-            )
+        rule: str = "",
+        protection: str = "",
+    ) -> Line:
+        """Line of something that has no content."""
+        audience = "coordinator" if direction == "from-site" else "site"
+        content: dict[str, Any] = {"disclosure": "public", "shape": "", "bytes": 0, "digest": ""}
+        return Line(
+            self._run,
+            round_,
+            step,
+            site,
+            direction,
+            audience,
+            field="",
+            **content,
+            verdict=verdict,
+            rule=rule,
+            epsilon=0.0,
+            protection=protection,
         )
 
     def reply(self, reply: Reply, msg: object, *, sealed: bool = False) -> None:
@@ -207,24 +198,8 @@ class Transcript:
 
     def asked_again(self, round_: int) -> None:
         """Record that this round and later ones are asked again of those who did not answer."""
-        self._append(
-            Line(
-                run=self._run,
-                round=round_,
-                step="",
-                site="",
-                direction="to-site",
-                audience="site",
-                field="",
-                disclosure="public",
-                shape="",
-                bytes=0,
-                digest="",
-                verdict=_AGAIN,
-                rule="from this round on the run goes on anew",
-                epsilon=0.0,
-            )
-        )
+        rule = "from this round on the run goes on anew"
+        self._append(self._bare(round_, "", "", "to-site", _AGAIN, rule))
         self._forget(round_, len(self.lines))
 
     def _forget(self, round_: int, until: int) -> None:

@@ -19,6 +19,7 @@ from consilience.sites.accounting import Budget
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
 from tests.assisted.assisted import SIGNED, Parties, check_tables, parties
+from tests.sites.homes import records_of
 
 DEFAULT = Policy(preset="consortium", share_response=True)
 NOISY = dataclasses.replace(SIGNED, noised=True, max_epsilon=10.0)
@@ -33,10 +34,9 @@ def method(name: str = "binomial", **settings: Any) -> AssistedGLM:
 
 def given_to(federation: Federation, site: str, run: Run) -> np.ndarray:
     """The response that a partner was given, in the order of the ids; NaN elsewhere."""
-    home: Any = members(federation)[site].home
-    for key in sorted(home._records):
-        state = home.record(*key).state
-        if key[0] == run.info.run and "y" in state:
+    for name, record in records_of(members(federation)[site].home):
+        state = record.state
+        if name == run.info.run and "y" in state:
             used = np.asarray(state["weights"]) > 0
             return np.where(used, np.asarray(state["y"]), np.nan)
     raise AssertionError("no response came")
@@ -193,7 +193,9 @@ def test_following_what_is_no_fit_says_so() -> None:
     with pytest.raises(StudyError, match="cannot follow"):
         method().run(federation, seed=2, follows=tested)
     run = method().run(federation, seed=3)
-    members(federation)["b"].home._outputs.pop(run.info.run)  # type: ignore[attr-defined]
+    home: Any = members(federation)["b"].home
+    for parts in [p for p in home.files if p[:2] == ("outputs", run.info.run)]:
+        del home.files[parts]
     with pytest.raises(ConsilienceError, match=r"b refused: .*left no predictor here"):
         method().run(federation, seed=4, follows=run)
 

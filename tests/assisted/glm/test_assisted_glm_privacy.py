@@ -20,9 +20,9 @@ from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.protocol.method import Preparation
 from consilience.protocol.phases.prepare import steps_of
 from consilience.report import write
-from consilience.sites.computing import KEYS
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
+from consilience.sites.step_runner import KEYS
 from consilience.testing.canaries import Canary, find_canaries
 from consilience.testing.fakes import members, scripted
 from consilience.wire.codec import decode_message
@@ -30,6 +30,7 @@ from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure, Sealed, iterate_fields, message_type
 from consilience.wire.sealing import Keyring, open_message
 from tests.assisted.assisted import SIGNED, Parties, parties
+from tests.sites.homes import record_files, records_of
 
 DEFAULT = Policy(preset="consortium", share_response=True)
 NOISY = dataclasses.replace(SIGNED, noised=True, max_epsilon=10.0)
@@ -60,8 +61,7 @@ def leaves(value: Any) -> Iterator[np.ndarray]:
 
 
 def records(federation: Federation, site: str) -> list[Any]:
-    home: Any = members(federation)[site].home
-    return [home.record(*key) for key in sorted(home._records)]
+    return [record for _, record in records_of(members(federation)[site].home)]
 
 
 def seen_by(watched: Federation, site: str) -> list[tuple[str, Any]]:
@@ -304,7 +304,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     them = marked(n=120)
     watched, _, _ = watched_run(them, method(), tmp_path / "run", at="third-party")
     home: Any = members(watched)["a"].home
-    own = {str(key): data for key, data in home._records.items()}
+    own = {str(parts): home.files[parts] for parts in record_files(home)}
     canaries = secrets_of(watched, them)
     response = [c for c in canaries if c.name.startswith("the response")]
     assert found_in(response, own) != []

@@ -15,7 +15,7 @@ from consilience.assisted.kernels.joint_glm import SpanModel
 from consilience.engines.local import LocalEngine
 from consilience.protocol.method import SiteData
 from consilience.protocol.phases import align_ids
-from consilience.sites import computing, site
+from consilience.sites import site, step_runner
 from tests.assisted.assisted import Parties, parties
 
 
@@ -25,7 +25,7 @@ def forget_everything(one: site.Site) -> None:
     training._ROWS.clear()
     phases._KNOWN.clear()
     align_ids._PLACES.clear()
-    computing._counted.cache_clear()
+    step_runner._counted.cache_clear()
     one._prepared.clear()
 
 

@@ -130,8 +130,8 @@ def test_a_useful_partner_and_one_that_is_not() -> None:
 
 
 def kept_of(fed: Federation, site: str = "lab") -> list[dict[str, Any]]:
-    home = members(fed)[site].home
-    return [home.kept(*key) for key in home._kept]  # type: ignore[attr-defined]
+    home: Any = members(fed)[site].home
+    return [home._kept_value(*parts) for parts in home.files if parts[0] == "kept"]
 
 
 def spent(fed: Federation, site: str = "lab") -> float:
@@ -464,8 +464,7 @@ def test_no_party_learns_what_only_another_one_knows() -> None:
 
     def everything(site: str) -> bytes:
         home: Any = members(fed)[site].home
-        records = b"".join(home._records.values())
-        return records + repr((home._ledgers, home._kept, home._outputs, home.lines)).encode()
+        return b"".join(home.files.values()) + repr((home._ledgers, home.lines)).encode()
 
     lab, clinic = everything("lab"), everything("clinic")
     for form in (*forms(made["clinic"]["y"]), *forms(block(made["clinic"])), b"clinic_"):

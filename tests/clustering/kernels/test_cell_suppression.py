@@ -7,7 +7,7 @@ import pytest
 
 from consilience.clustering.estimators.local_models import absorbing_rows, entries_of
 from consilience.clustering.kernels import cell_suppression as tt
-from consilience.wire.chance_facts import chance_facts
+from consilience.wire.cell_facts import chance_facts
 
 LIMITS = {"min_records": 10, "max_share": 0.5}
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.wire.chance_facts import chance_facts
+from consilience.wire.cell_facts import chance_facts
 
 WITHHELD, OWN, TOGETHER, HIDDEN, LARGEST = range(5)
 """What is shown in a cell: nothing, its own sum, an equal part of the sum of small cells, a guess

@@ -59,10 +59,13 @@ from consilience.wire.disclosure import (
     cell_counts,
     count,
     cross_products,
+    fit_fault,
+    local_fit,
     rounded,
+    slopes,
+    together,
     weighted_means,
 )
-from consilience.wire.local_fits import fit_fault, local_fit, slopes, together
 from consilience.wire.moment_facts import Coded, moment_facts
 
 LEFT_OUT, TRAINING, CHOOSING, TEST = -1, 0, 1, 2

@@ -32,7 +32,7 @@ The protocol, in five rules:
 5. Nothing but our own sentences leaves a site, because Flower would send the text of an exception
    to the server.
 
-Modules: ``link.py`` is the seam, ``coordinator.py`` and ``desk.py`` are the two ends, which do not
+Modules: ``coordinator.py`` and ``handler.py`` are the two ends, with the seam in it, which do not
 import Flower; ``grid.py``, ``node.py``, ``server.py`` and ``_flwr.py`` do; ``keys.py`` makes
 certificates and keys, ``join.py`` puts all of it together from a study's files.
 """
@@ -40,7 +40,6 @@ certificates and keys, ``join.py`` puts all of it together from a study's files.
 from __future__ import annotations
 
 from consilience.engines.flower.coordinator import FlowerEngine
-from consilience.engines.flower.desk import Desk
-from consilience.engines.flower.link import Delivered, Link, LinkLost
+from consilience.engines.flower.handler import Delivered, Desk, Link, LinkLost
 
 __all__ = ["Delivered", "Desk", "FlowerEngine", "Link", "LinkLost"]

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from consilience.engines.flower.link import Content, LinkLost
+from consilience.engines.flower.handler import Content, LinkLost
 from consilience.exceptions import EngineError, MissingExtraError, StudyError
 
 # Before Flower is imported, which reads them then; whatever the surroundings say.

@@ -11,8 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from consilience.engines.base import Arrival, Engine, Key
-from consilience.engines.flower.desk import IGNORED, query_context
-from consilience.engines.flower.link import Content, Delivered, Link, LinkLost
+from consilience.engines.flower.handler import (
+    IGNORED,
+    Content,
+    Delivered,
+    Link,
+    LinkLost,
+    query_context,
+)
 from consilience.engines.signed import OnNote, Place, SiteKeys, check_poll, pause
 from consilience.exceptions import EngineError, SignatureError, WireError
 from consilience.wire.codec import digest

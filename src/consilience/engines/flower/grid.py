@@ -30,7 +30,7 @@ from consilience.engines.flower._flwr import (
     unpacked,
     whole,
 )
-from consilience.engines.flower.link import Content, Delivered, LinkLost
+from consilience.engines.flower.handler import Content, Delivered, LinkLost
 from consilience.exceptions import StudyError
 from consilience.wire.codec import MAX_BYTES
 
@@ -66,7 +66,7 @@ _TRIES = 3
 
 
 class GridLink:
-    """Serves one run of Flower; see `consilience.engines.flower.link.Link`.
+    """Serves one run of Flower; see `consilience.engines.flower.handler.Link`.
 
     Parameters
     ----------

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from consilience.engines.flower.coordinator import FlowerEngine
-from consilience.engines.flower.desk import Desk
+from consilience.engines.flower.handler import Desk, Link, LinkLost
 from consilience.engines.flower.keys import CA, NODE_KEY, SECRET, days_left
-from consilience.engines.flower.link import Link, LinkLost
 from consilience.engines.health import Heartbeat, SiteHealth, judged
 from consilience.engines.signed import OnNote
 from consilience.exceptions import PrivacyError, StudyError, WireError
-from consilience.sites.home import sole
-from consilience.sites.jobs import Hold
+from consilience.sites.home import Hold, sole
 from consilience.sites.loaders import file_site
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Confirm

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -36,7 +35,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from consilience.engines.signed import check_site
 from consilience.exceptions import ParameterError, StudyError
-from consilience.wire.files import explain, make_directory
+from consilience.wire.files import create_file, make_directory
 from consilience.wire.signing import PRIVATE_FILE, SigningKey
 
 CA, CA_KEY = "ca.crt", "ca.key"
@@ -106,20 +105,20 @@ def make_federation(
     ca_text = ca.public_bytes(serialization.Encoding.PEM)
     public = {}
     top = make_directory(directory, mode=0o700)
-    _create(top / CA, ca_text)
-    _create(top / CA_KEY, _pem(ca_key), secret=True)
+    create_file(top / CA, ca_text, mode=0o644)
+    create_file(top / CA_KEY, _pem(ca_key))
     home = make_directory(directory / COORDINATOR, mode=0o700)
-    _create(home / CA, ca_text)
-    _create(home / SERVER, server.public_bytes(serialization.Encoding.PEM))
-    _create(home / SERVER_KEY, _pem(server_key), secret=True)
+    create_file(home / CA, ca_text, mode=0o644)
+    create_file(home / SERVER, server.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    create_file(home / SERVER_KEY, _pem(server_key))
     make_secret(home)
     public[COORDINATOR] = _party_key(home)
     nodes = make_directory(home / NODES)
     for site in names:
         own = make_directory(directory / SITES / site, mode=0o700)
-        _create(own / CA, ca_text)
+        create_file(own / CA, ca_text, mode=0o644)
         line = make_node_key(own, site)
-        _create(nodes / f"{site}.pub", line.encode() + b"\n")
+        create_file(nodes / f"{site}.pub", line.encode() + b"\n", mode=0o644)
         public[site] = _party_key(own)
     return public
 
@@ -141,9 +140,12 @@ def make_node_key(directory: Path, site: str) -> str:
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH
     text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    line = _public_line(key.public_key(), site)
-    _create(directory / NODE_KEY, text, secret=True)
-    _create(directory / NODE_PUBLIC, line.encode() + b"\n")
+    own = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    line = f"{own.decode()} {site}"
+    create_file(directory / NODE_KEY, text)
+    create_file(directory / NODE_PUBLIC, line.encode() + b"\n", mode=0o644)
     return line
 
 
@@ -160,7 +162,7 @@ def make_secret(directory: Path) -> Path:
     require_directory(directory)
     path = directory / SECRET
     if not path.exists():
-        _create(path, secrets.token_hex(32).encode(), secret=True)
+        create_file(path, secrets.token_hex(32).encode())
     return path
 
 
@@ -282,11 +284,6 @@ def _host(text: str) -> x509.GeneralName:
     return x509.DNSName(text)
 
 
-def _public_line(key: ec.EllipticCurvePublicKey, site: str) -> str:
-    form = serialization.PublicFormat.OpenSSH
-    return f"{key.public_bytes(serialization.Encoding.OpenSSH, form).decode()} {site}"
-
-
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     form = serialization.PrivateFormat.PKCS8
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
@@ -299,16 +296,3 @@ def _party_key(directory: Path) -> str:
     key = SigningKey.generate()
     key.save(directory)
     return key.public
-
-
-def _create(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Write a new file; one that exists is an error."""
-    mode = 0o600 if secret else 0o644
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise explain(error, "write", path) from error

@@ -30,8 +30,7 @@ from consilience.engines.flower._flwr import (
     unpacked,
     whole,
 )
-from consilience.engines.flower.desk import FOREIGN_APP, NOT_OURS, TOO_LARGE
-from consilience.engines.flower.link import Content, LinkLost
+from consilience.engines.flower.handler import FOREIGN_APP, NOT_OURS, TOO_LARGE, Content, LinkLost
 from consilience.exceptions import StudyError
 from consilience.wire.codec import MAX_BYTES
 from consilience.wire.files import atomic_write

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.engines.flower._flwr import Server, check_release, client, losses
+from consilience.engines.flower.handler import LinkLost
 from consilience.engines.flower.keys import (
     CA,
     NODES,
@@ -43,7 +44,6 @@ from consilience.engines.flower.keys import (
     make_secret,
     require_directory,
 )
-from consilience.engines.flower.link import LinkLost
 from consilience.exceptions import EngineError, StudyError
 
 # isort: split

@@ -13,9 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilience.engines.flower._flwr import check_release, packed, unpacked
-from consilience.engines.flower.desk import HOME_FAILED, NOT_OURS, UNFORESEEN, Desk
+from consilience.engines.flower.handler import HOME_FAILED, NOT_OURS, UNFORESEEN, Content, Desk
 from consilience.engines.flower.join import check_here
-from consilience.engines.flower.link import Content
 from consilience.exceptions import EngineError, RunError
 from consilience.sites.home import sole
 from consilience.sites.loaders import file_site
@@ -49,12 +48,7 @@ def _answer(message: Message, context: Context) -> Content:
     file = SiteFile.load(Path(str(context.node_config["site"])))
     key = SigningKey.load(Path(str(context.node_config["keys"])))
     site = file_site(file, cache=True)
-    desk = Desk(
-        site,
-        key,
-        file.trust.coordinators,
-        check=lambda text: check_here(file, text),
-    )
+    desk = Desk(site, key, file.trust.coordinators, check=lambda text: check_here(file, text))
     if content.get("kind") != "ask":
         return desk.handle(content)
     try:

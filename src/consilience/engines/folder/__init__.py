@@ -31,7 +31,7 @@ The protocol, in eight rules:
 6. **What is lost comes again.** What a party wrote and finds altered or missing it writes again, at
    first at once. What is there and has no effect (an ask without reply, the last reply of a run
    that does not go on) is written again after a while, because a synchroniser may have lost it;
-   the waits double, so that a slow copy can end (``schedule.py``). Copies that synchronisers make
+   the waits double, so that a slow copy can end (``mailbox.py``). Copies that synchronisers make
    beside a message are named once and never read: the message itself comes again.
 7. **Keys come from files that people wrote.** A party may have several, with last days
    (`wire.keys`); nothing in the folder adds one, takes one away, or moves a day.

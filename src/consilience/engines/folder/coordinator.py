@@ -14,12 +14,13 @@ from consilience.engines.folder.mailbox import (
     COPY,
     FOLDERS,
     RUNS,
+    UNSEEN,
     Looked,
     Mailbox,
+    Schedule,
     existing,
     printable,
 )
-from consilience.engines.folder.schedule import UNSEEN, Schedule
 from consilience.engines.signed import IN_STUDY, OnNote, Place, SiteKeys, check_poll, pause
 from consilience.exceptions import EngineError, RunError, SignatureError, WireError
 from consilience.sites.home import check_run_id

@@ -16,21 +16,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from consilience.engines.folder.heartbeat import Heart
 from consilience.engines.folder.mailbox import (
     COPY,
+    UNSEEN,
+    Allowance,
     Looked,
     Mailbox,
+    Schedule,
     Stamp,
     existing,
     printable,
     reason_of,
 )
-from consilience.engines.folder.schedule import UNSEEN, Allowance, Schedule
+from consilience.engines.health import Heart
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators, check_poll, pause
 from consilience.exceptions import DamageError, RunError, SignatureError, WireError
-from consilience.sites.home import sole
-from consilience.sites.jobs import Held
+from consilience.sites.home import Held, sole
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
 from consilience.wire.envelope import Reply
@@ -151,7 +152,8 @@ class Watcher:
             if (
                 self._looked.holds(place, stamps)
                 and not self._unseen.is_due(place)
-                and not self._is_decided(place)
+                # The steward may have decided on a reply since the last look.
+                and not (place in self._held and self._held[place] != self._decision(place))
             ):
                 continue
             if place not in self._verified:
@@ -274,10 +276,6 @@ class Watcher:
             bytes=len(reply),
         )
         return True
-
-    def _is_decided(self, place: Place) -> bool:
-        """Whether the steward may have decided on a reply since the last look."""
-        return place in self._held and self._held[place] != self._decision(place)
 
     def _decision(self, place: Place) -> object:
         """What changes when the steward decides."""

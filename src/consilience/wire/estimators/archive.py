@@ -308,18 +308,12 @@ def _node_fault(
         shown = shown if re.fullmatch(r"[\w.]+", shown) else "of its parts"
         if f"{module}.{kind}" not in loaders.get(loader, frozenset()):  # type: ignore[arg-type]
             return f"type {shown} is not on the list"
-        if loader == "DTypeNode" and _plain_array(node.get("content")) is False:
+        content = node.get("content")
+        is_array = isinstance(content, dict) and content.get("__loader__") == "NdArrayNode"
+        if loader == "DTypeNode" and not is_array:
             return "type of an array is not on the list"
         return None
-    return _settings_fault(node)
-
-
-def _plain_array(node: Any) -> bool:
-    return isinstance(node, dict) and node.get("__loader__") == "NdArrayNode"
-
-
-def _settings_fault(node: dict[str, Any]) -> str | None:
-    """Whether the settings of an object ask for other processes or for files."""
+    # Settings that ask for other processes or for files.
     for key in _SINGLE:
         part = node.get(key)
         if isinstance(part, dict) and part.get("content") not in ("null", "1"):

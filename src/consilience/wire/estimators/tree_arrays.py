@@ -17,10 +17,9 @@ from consilience.wire.estimators.types import (
     FORESTS,
     LARGEST,
     SINGLE_TREES,
+    Portable,
     qualified,
 )
-
-Portable = dict[str, Any]
 
 LINKS = ("identity", "mean", "logistic", "double-logistic", "softmax")
 MAX_SPLITS = 5_000_000

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+Portable = dict[str, Any]
+"""A model as a plain nest."""
+
 MEMORISING = (
     "sklearn.neighbors.",
     "sklearn.svm._classes.",
@@ -236,11 +241,7 @@ LOADERS: dict[str, frozenset[str]] = {
         f"numpy.{name}"
         for name in ("cbrt", "exp", "expm1", "log", "log10", "log1p", "log2", "sqrt", "square")
     )
-    | {
-        "numpy.exp2",
-        "numpy.power",
-        "scipy._lib.array_api_compat.numpy._aliases.asarray",
-    },
+    | {"numpy.exp2", "numpy.power", "scipy._lib.array_api_compat.numpy._aliases.asarray"},
 }
 """For each way of building an object from an archive, the types that it may build."""
 

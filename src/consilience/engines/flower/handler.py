@@ -13,6 +13,11 @@ hello   who are you, are you well?                   a heartbeat (`engines.healt
 check   could this study run on your table?          yes, or why not
 ask     a request of a run                           the reply, or that it waits for the steward
 ======= ============================================ ===========================================
+
+`Link` and `Delivered` are the seam between the exchange and Flower: what either end needs of a
+connection, and no more. `FlowerEngine` speaks with a `Link`, a site's `Desk` is called by a node;
+neither imports Flower. ``grid.py`` and ``node.py`` have both over a real SuperLink;
+``consilience.testing.fake_link`` has both in one process, with losses, delays and repetitions.
 """
 
 from __future__ import annotations
@@ -20,14 +25,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
 
-from consilience.engines.flower.link import Content
 from consilience.engines.health import heartbeat_of
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators
-from consilience.exceptions import ConsilienceError, RunError, SignatureError, WireError
-from consilience.sites.jobs import Held
+from consilience.exceptions import (
+    ConsilienceError,
+    EngineError,
+    RunError,
+    SignatureError,
+    WireError,
+)
+from consilience.sites.home import Held
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply
@@ -273,3 +283,48 @@ def _json(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise WireError("a question that cannot be read")
     return found
+
+
+# ---------------------------------------------------------------------------------------- the seam
+
+Value = str | int | bytes
+Content = dict[str, Value]
+
+
+class LinkLost(EngineError):
+    """The connection, or Flower's run behind it, is gone: a new one may be opened."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What came back for one message.
+
+    Attributes
+    ----------
+    id : str
+        Of the message that it answers.
+    content : dict or None
+        None where Flower has an error instead.
+    fault : str
+        Flower's kind of error. Its text may come from anybody and is not kept.
+    """
+
+    id: str
+    content: Mapping[str, object] | None
+    fault: str = ""
+
+
+class Link(Protocol):
+    """A coordinator's connection to the nodes of one SuperLink."""
+
+    def nodes(self) -> tuple[int, ...]:
+        """Return the nodes that are connected now; `LinkLost` where that cannot be known."""
+
+    def push(self, node: int, content: Content, *, seconds: float) -> str:
+        """Hand over a message that is of use for so long; returns its id, empty if not taken."""
+
+    def pull(self, ids: Collection[str]) -> list[Delivered]:
+        """Return what has come back for these messages, each at most once."""
+
+    def close(self, *, well: bool) -> None:
+        """End Flower's run behind the link."""
