@@ -11,8 +11,6 @@ MOST_TIMES = 3.0
 """Times that a joint fit may take of the pooled one, at 100,000 rows and 50 columns a party."""
 
 TEXT = """\
-## Assisted learning: measured against wanted
-
 The assistance test and the assisted GLM (Zhang, Yang and Ding, *Additive-effect assisted learning*,
 2025). Bounds are ours; the pages of the tables say what the figures are. `size_power` is size and
 power at level .05. All training is with the limit on directions at `"full"`; what the default limit
@@ -20,7 +18,7 @@ costs is on the page of `training`. `local` intervals are the negative control. 
 columns than records: where it misses, alternation is slow under a weak penalty.
 """
 REAL_DATA = """\
-### Real data split by columns
+## Real data split by columns
 
 [Heart](examples/heart_columns/README.md): history and signs with a clinic, ECG and exercise test
 with a cardiology. [NSL-KDD](examples/nsl_kdd/README.md): ten destination-host columns with a host,
@@ -55,7 +53,7 @@ FIGURES = (
     ("heart, NSL-KDD", "chance to be found at epsilon 8", "reported", ".59, .83", ""),
     ("heart, NSL-KDD", "chance to be found without noise", "reported", ".91, 1", ""),
 )
-SPEED = "### Speed of a joint fit\n"
+SPEED = "## Speed of a joint fit\n"
 
 
 def real_data() -> Iterator[str]:

@@ -13,6 +13,7 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 Row = dict[str, str]
 NOT_KEYS = ("figure", "source", "at_least", "at_most", "missed")
@@ -22,16 +23,91 @@ ENOUGH, ENOUGH_FOLDS = 10, 5
 """Data sets, or parts of one table held out in turn, below which a bound does not count as met."""
 
 
-def lines(root: Path, paper: str, tables: str = "*") -> Iterator[str]:
-    """Yield the table of the replications of a paper; `tables` is a pattern of their names."""
-    yield "| table | case | figure | source | wanted | measured | standard error | data sets | |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for listing in sorted(root.glob(f"replications/{paper}/{tables}/expected.csv")):
-        found = rows_of(listing.parent / "result.csv")
-        place = listing.parent.relative_to(root).as_posix()
-        for wanted in rows_of(listing):
-            cells = (f"[{listing.parent.name}]({place}/README.md)", *_cells(wanted, found))
-            yield f"| {' | '.join(cells)} |"
+class Judged(NamedTuple):
+    """A bound beside what was measured; cells of a table, as text."""
+
+    case: str
+    figure: str
+    source: str
+    wanted: str
+    seen: str
+    error: str
+    sets: str
+    verdict: str
+    beside: str = ""
+
+
+class Claim(NamedTuple):
+    """A sentence, what was wanted, what was seen, how many bounds are met, and the proof."""
+
+    says: str
+    wanted: str
+    seen: str
+    bounds: str
+    proof: str
+
+
+COLUMNS = {
+    "case": "case",
+    "figure": "figure",
+    "source": "source",
+    "wanted": "wanted",
+    "seen": "measured",
+    "error": "standard error",
+    "beside": "",
+    "sets": "data sets",
+    "verdict": "",
+}
+
+
+def judged(root: Path, table: str) -> list[Judged]:
+    """Return the bounds of a table of `replications/` ("paper/table")."""
+    folder = root / "replications" / table
+    found = rows_of(folder / "result.csv")
+    return [Judged(*_cells(wanted, found)) for wanted in rows_of(folder / "expected.csv")]
+
+
+def lines(bounds: list[Judged], beside: str = "") -> Iterator[str]:
+    """Yield bounds as lines of a table, without the columns in which nothing stands."""
+    used = [name for name in COLUMNS if any(getattr(bound, name) for bound in bounds)]
+    heads = [beside if name == "beside" else COLUMNS[name] for name in used]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(used) + "|"
+    for bound in bounds:
+        yield f"| {' | '.join(getattr(bound, name) for name in used)} |"
+
+
+def claim(says: str, bounds: list[Judged], proof: str) -> Claim:
+    """Put what was wanted and seen, over all bounds on one figure, beside a sentence."""
+    judged_ones = [bound for bound in bounds if bound.verdict]
+    if len({bound.figure for bound in judged_ones}) > 1:
+        return Claim(says, "by figure", "by figure", tally(bounds), proof)
+    limits = list(dict.fromkeys(bound.wanted for bound in judged_ones))
+    seen = [end for bound in judged_ones for end in bound.seen.split(" to ") if end]
+    ends = (min(seen, key=float), max(seen, key=float)) if seen else ("", "")
+    return Claim(says, _limits(limits), _span(list(ends)), tally(bounds), proof)
+
+
+def _limits(limits: list[str]) -> str:
+    """One text for the bounds of several cases."""
+    if len(limits) < 3:
+        return "; ".join(limits)
+    for side in ("at least ", "at most "):
+        if all(limit.startswith(side) for limit in limits):
+            numbers = sorted((limit.removeprefix(side) for limit in limits), key=float)
+            return f"{side}{numbers[0]} to {numbers[-1]}, by case"
+    return "by case"
+
+
+def tally(bounds: list[Judged]) -> str:
+    """Return how many bounds are met, missed and open."""
+    verdicts = [bound.verdict for bound in bounds if bound.verdict]
+    missed = sum("missed" in verdict for verdict in verdicts)
+    met = sum(verdict == "met" for verdict in verdicts)
+    text = f"{met} of {len(verdicts)} met"
+    text += f", **{missed} missed**" if missed else ""
+    rest = len(verdicts) - met - missed
+    return f"{text}, {rest} open" if rest else text
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -49,7 +125,7 @@ def _cells(wanted: Row, found: list[Row]) -> tuple[str, ...]:
     case = ", ".join(f"{k} {v}" for k, v in keys.items())
     source = wanted.get("source") or ""
     low, high = wanted.get("at_least") or "", wanted.get("at_most") or ""
-    bound = f"{low} to {high}" if low and high else f"at least {low}" if low else ""
+    bound = _span([low, high]) if low and high else f"at least {low}" if low else ""
     bound = bound or (f"at most {high}" if high else "")
     head = (case, wanted["figure"], source, bound)
     rows = [row for row in found if matches(keys, row)]

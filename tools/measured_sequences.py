@@ -7,39 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tools import measured_bounds
-
 MOST_SECONDS = 1.0
 """Seconds of one iteration on 100,000 sequences of length 30, 10 states and 6 classes."""
 LARGEST = "100,000 of length 30, 10 states, 6 classes"
 PEERS = ("textbook", "hmmlearn")
 
 TEXT = """\
-## Sequences and categories: measured against wanted
-
-Mixtures of Markov chains (Duan et al., arXiv 2409.08396, sequence data) and latent classes, as
-local models of ensemble clustering. Bounds are ours; each table's page says what its figures are
-and why one is missed. "ensemble_minus_oracle": adjusted Rand index less that under the true
-parameters; "ensemble_over_local": differences between sites of the classes' transition matrices,
-over those of two separate local fits.
+Sequences and categories: mixtures of Markov chains (Duan et al., arXiv 2409.08396, sequence data)
+and latent classes, as local models of ensemble clustering. Bounds are ours; each table's page says
+what its figures are and why one is missed. "ensemble_minus_oracle": adjusted Rand index less that
+under the true parameters; "ensemble_over_local": differences between sites of the classes'
+transition matrices, over those of two separate local fits.
 """
 SPEED = """\
-### Speed of EM on sequences and categories
+## Speed of EM on sequences and categories
 
 From `benchmarks/mixtures.py`: the same iterations from the same start, CPU seconds on one thread.
 Ratios are of times on the same sequences: as many as stand in brackets, where that is not all.
 """
-
-
-def lines(root: Path) -> Iterator[str]:
-    """Yield the section."""
-    yield TEXT
-    yield from measured_bounds.lines(root, "ensemble_clustering", "markov*")
-    yield ""
-    yield from measured_bounds.lines(root, "ensemble_clustering", "categories")
-    yield ""
-    yield SPEED
-    yield from speed(root)
 
 
 def ratio(name: str, found: dict[str, Any]) -> str:
