@@ -240,7 +240,7 @@ def test_parameters_are_counted_where_sequences_tell_of_them() -> None:
     events = mm.events_of(Sequences.of([[0, 1, 2], [1, 2, -1]], 5))  # 3, 4 absent, 2 never left
     assert mm.parameter_count(events, 1) == 2 + 2 * 2
     assert mm.parameter_count(events, 3) == 2 + 3 * 6
-    assert information(-10.0, 6, events.total)[1] == pytest.approx(20 + 6 * np.log(2))
+    assert information(-10.0, 6, events.n)[1] == pytest.approx(20 + 6 * np.log(2))
 
 
 def test_counts_by_class() -> None:

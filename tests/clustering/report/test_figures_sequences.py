@@ -168,7 +168,7 @@ def test_sequences_without_any_state_are_not_drawn(draw: Any) -> None:
 
 @pytest.mark.parametrize("length", [0, "x", 1.5])
 def test_lengths_of_figures_are_checked(length: Any) -> None:
-    with pytest.raises(ParameterError, match="length must be an integer of at least 1"):
+    with pytest.raises(ParameterError, match="length must be a whole number of at least 1"):
         room.plot_state_distribution(chains(), length=length)
 
 
