@@ -46,7 +46,7 @@ from consilience.protocol.result import Result
 from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Public, message
 from consilience.wire.signing import SigningKey
 
 RESULTS = Path(__file__).parent / "results"
@@ -95,7 +95,7 @@ def case(n_sites: int, rows: int, pairs: int) -> dict[str, Any]:
 
 @message("echo/echo", version=1)
 class Echo:
-    content: np.ndarray = sends(Disclosure.PUBLIC, ("n",))
+    content: np.ndarray = Public("n")
 
 
 @step("echo")

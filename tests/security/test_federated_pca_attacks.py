@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience import Columns, Federation
-from consilience.completion.federated_pca import FederatedPCA, groups, messages
+from consilience.completion.federated_pca import FederatedPCA, messages
+from consilience.completion.federated_pca import site as groups
 from consilience.completion.federated_pca.messages import Conclude, Moments, Settings, arrays_of
 from consilience.numerics.ppca import PPCAModel
 from consilience.protocol.method import Preparation, SiteData, get_method
