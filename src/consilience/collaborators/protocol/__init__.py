@@ -418,6 +418,7 @@ class MetaClustering(Method):
         self, ctx: CoordinatorContext, partners: Partners, folds: Sequence[Decision]
     ) -> Generator[Ask, Replies, tuple[int, FloatArray]]:
         """Number of groups by held-out loss, and that loss for 1, 2, ... groups."""
+        # sites compare a bounded number of cuts
         most = min(len(partners.sites), self.max_clusters or 10, at_site.MAX_CUTS)
         cuts = np.zeros((len(folds), most, len(partners.sites)), dtype=np.int64)
         for w, fold in enumerate(folds):
@@ -451,6 +452,7 @@ class MetaClustering(Method):
         said = ctx.require(asked, at_least=0)
         if not s.gain_folds:
             return {}
+        # NaN where a site did not answer
         means, errors = np.full((2, len(partners.sites), len(GAINS)), np.nan)
         for i, site in enumerate(partners.sites):
             if site in said:

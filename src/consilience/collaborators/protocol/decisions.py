@@ -117,6 +117,7 @@ def pooled_covariance(moments: SiteMoments, sites: Sequence[str]) -> tuple[Float
             there = np.isfinite(products)
             total += np.where(there, products, 0.0)
             freedom += np.where(there, max(moments.n[s] - 1, 1), 0.0)
+        # n - 1 summed over the sites that tell their products
         rows = float(freedom.max())
         # Cells that some sites withheld rest on the others; `shrunk_covariance` divides by n - 1.
         covariance = np.where(freedom > 0, total / np.maximum(freedom, 1.0), 0.0)
@@ -175,6 +176,7 @@ def detection(
     """
     useful = np.maximum(variance - own_loss, 0.0)
     unit = variance[:, None] + variance[None, :]
+    # excess of a pair whose models are of no use to each other
     target = useful[:, None] + useful[None, :]
     strength = power(target, tests.margin, tests.standard_error, growth=tests.growth)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,6 +228,7 @@ def status_of(
     if n_clusters > 1 and not given:
         # Also where no model beats a constant: sites may differ in their constants.
         return "groups"
+    # one-sided 5 %, split among the ways of predicting
     least = float(ndtri(1 - 0.05 / max(1, len(useful))))
     if not any(_beyond(sizes, value, error) > least for value, error in useful):
         return "no-signal"
@@ -274,10 +277,12 @@ def shrunken(shift: FloatArray, variance: FloatArray) -> tuple[FloatArray, float
     w = 1 / v
     mean = (w * m).sum() / w.sum()
     excess = (w * (m - mean) ** 2).sum() - (len(m) - 1)
+    # DerSimonian and Laird (1986): method of moments
     tau2 = max(0.0, excess / (w.sum() - (w**2).sum() / w.sum()))
     w = 1 / (v + tau2)
     mean = (w * m).sum() / w.sum()
     intercepts = np.zeros(len(shift))
+    # shrunken towards the common mean by the share of noise
     intercepts[known] = mean + tau2 / (tau2 + v) * (m - mean)
     return intercepts, float(np.sqrt(tau2))
 
@@ -340,6 +345,7 @@ class Partners:
 
     def spread(self, labels: IntArray) -> IntArray:
         """Labels (..., L) of these sites among all owners, -1 for the others."""
+        # owners that are not placed have no group
         wide = np.full((*labels.shape[:-1], self.n_owners), -1, dtype=np.int64)
         wide[..., self.position] = labels
         return wide
@@ -363,6 +369,7 @@ def reference_points(rng: np.random.Generator, moments: SiteMoments) -> FloatArr
         known = np.isfinite(means)
         rows = np.maximum((n * known).sum(axis=0), 1)
         mean = (n * np.nan_to_num(means)).sum(axis=0) / rows
+        # total variance: within sites and between their means
         between = np.where(known, (np.nan_to_num(means) - mean) ** 2, 0.0)
         variance = (n * (np.nan_to_num(spreads) + between)).sum(axis=0) / rows
     return np.asarray(mean + np.sqrt(variance) * rng.standard_normal((N_REFERENCE, means.shape[1])))
@@ -401,6 +408,7 @@ def placeable(
     else:
         enough = np.nan_to_num(seen.effective) >= MIN_ROWS
         usable = enough & np.isfinite(seen.excess) & np.isfinite(seen.variance)
+    # a pair needs both directions
     pairs = usable & usable.T
     met = [i for i in answered if any(pairs[i, j] for j in answered if j != i)]
     if not met:
@@ -571,9 +579,11 @@ def _least_squares(products: list[FloatArray]) -> dict[str, Any]:
     """Fit from summed cross-products of (1, x, y), after centring, which keeps digits."""
     total = np.sum(products, axis=0)
     n, first = total[0, 0], total[0]
+    # sums about the means: X'X less n times the products of the means
     centred = (total - np.outer(first, first) / n)[1:, 1:]
     scale = np.sqrt(np.maximum(np.diagonal(centred)[:-1], 0.0))
     scale = np.where(scale > 0, scale, 1.0)
+    # columns of length 1, for a sound least squares
     inner = centred[:-1, :-1] / scale / scale[:, None]
     coef = np.linalg.lstsq(inner, centred[:-1, -1] / scale, rcond=None)[0] / scale
     intercept = (first[-1] - first[1:-1] @ coef) / n

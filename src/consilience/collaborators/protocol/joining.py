@@ -115,6 +115,7 @@ def _all_partners(
     rows = [partners.sites.index(x) for x in new]
     centre = np.average(earlier.means, axis=0, weights=earlier.n_records)
     used = np.abs(earlier.inverse).sum(axis=0) > 0
+    # columns that took no part then take none now
     fresh = np.where(used & np.isfinite(partners.means[rows]), partners.means[rows], centre)
     return dataclasses.replace(
         partners,
@@ -137,11 +138,13 @@ def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, Pairw
     """All pairs: in both directions where they are known, else in one."""
     tests = tests_of(seen, wide.sizes, wide.variance, wide.own, margin)
     n = wide.sizes.astype(float)
+    # one direction alone: the error of the other fit does not cancel
     share = n[:, None] / (n[:, None] + n[None, :])
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(seen.variance * (1 + share))
         one = (seen.excess - margin * wide.variance[None, :]) / error
         one = np.where((seen.effective >= 20) & np.isfinite(one), one, np.nan)
+    # of the two directions the one that is known
     one_way = np.where(np.isnan(one), one.T, one)
     z = np.where(tests.comparable, tests.z, one_way)
     np.fill_diagonal(z, 0.0)
@@ -213,6 +216,7 @@ def _labels(
     alone = np.flatnonzero(found < 0)
     if len(alone):
         rows = alone + n_old
+        # newcomers that fit no group are grouped among themselves
         found[alone] = earlier.n_clusters + cluster(z[np.ix_(rows, rows)]).labels
     return np.concatenate([earlier.labels, found])
 

@@ -252,6 +252,7 @@ class MetaClusteringResult(Result):
         pairs = np.triu(np.isfinite(self.together), 1)
         if not self.stability_runs or not pairs.any():
             return ""
+        # pairs within and between the groups
         same = (self.labels[:, None] == self.labels[None, :]) & pairs
         other = pairs & ~same
         parts = []
@@ -282,6 +283,7 @@ class MetaClusteringResult(Result):
             if np.isnan(mean):
                 continue
             low, high = mean - 1.96 * error, mean + 1.96 * error
+            # by a 95 % interval
             verdict = "gains" if low > 0 else ("loses" if high < 0 else "makes no clear difference")
             if key == "all_minus_shifted" and self.n_clusters > 1 and low <= 0:
                 continue
@@ -451,6 +453,7 @@ def build_result(
         As the fields of the result; ``together`` holds the labels of each resample.
     """
     replies = [partners.replies[x] for x in partners.sites]
+    # what could have been seen, whatever was found
     strength, least = detection(main.tests, partners.variance, partners.own)
     useful = np.array([float(r.useful.value[0]) for r in replies])
     error = np.sqrt([float(r.useful_error.value[0]) for r in replies])

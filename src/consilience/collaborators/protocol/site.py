@@ -110,6 +110,7 @@ def shown_views(data: SiteData, s: Settings, state: State, site: SiteContext) ->
             mask = np.zeros(n, dtype=bool)
             mask[stream(seed, "resample", i).permutation(n)[: int(RESAMPLE_SHARE * n)]] = True
             kept.append(mask)
+    # each fold must be large enough to be a difference of two fits
     whole = np.bincount(fold).min(initial=n) >= least
     y = standardised(data, s).y if s.levels else np.empty(n)
     main = View(np.arange(n, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -214,6 +215,7 @@ def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> Float
     pooled = Pooled(np.array(message.inverse.value), float(message.trace.value), 0.0)
     weights = overlap_weights_all(x, me, means, sizes, pooled)
     if limits.min_records > 1:
+        # made-up means cannot cut the rows in two
         weights = np.maximum(weights, LOW_WEIGHT * weights.max(axis=0))
     return weights
 
@@ -287,6 +289,7 @@ def _whatever_the_rows_are(
     )
     for i, probe in zip(odd, probes, strict=True):
         if not isinstance(probe, str):
+            # what knows nothing: equal shares, or the mean
             neutral = np.full(s.n_outputs, 1 / s.n_outputs if s.levels else rows.y.mean())
             found[i] = np.tile(neutral, (len(rows.x), 1))
     return found
@@ -313,6 +316,7 @@ def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -
         ordered = np.partition(f, sorted({k, len(y) - 1 - k}), axis=0)
         low, high = ordered[k], ordered[len(y) - 1 - k]
         beyond = np.minimum(BEYOND * (high - low), spread)
+        # Samuelson (1968): no row lies further than sqrt(n) spreads from the mean
         low = np.maximum(low - beyond, y.mean() - half)
         cut.append(np.clip(f, low, np.minimum(high + beyond, y.mean() + half)))
     return cut
@@ -348,6 +352,7 @@ def select_step(
     reference = np.asarray(message.reference.value, dtype=float)
     if len(reference) > MAX_REFERENCE:
         raise DisclosureError("more reference points than a site answers for", public=TOO_MANY)
+    # these need no fit: they could not be used whatever the rows are
     refused = _known_refusals(s, site)
     chosen: list[Selection] = []
     protected = site.limits.min_records > 1
@@ -496,6 +501,7 @@ def exchange(
     for v, view in enumerate(all_views):
         y = rows.y[view.rows]
         losses = np.stack([record_losses(s.loss, y, f[view.rows]) for f in found[v]], axis=1)
+        # D_ij before the mean: loss of a foreign model less that of the own, cross-fitted
         d = losses - state["own"][v][:, None]
         d[:, me] = 0.0  # a site is not compared with itself
         by = chances(message, v, site, state["seed"])
@@ -542,6 +548,7 @@ def _shift(
 
 def _weighted(predictions: FloatArray, sizes: NDArray[Any]) -> FloatArray:
     """Average (n, L, q) over models, weighted by rows; models that failed are left out."""
+    # models that failed are left out of the average
     usable = np.isfinite(predictions).all(axis=(0, 2))
     w = np.asarray(sizes, dtype=float) * usable
     if not w.sum():
@@ -613,6 +620,7 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
             everyone + message.shifts.value[w],
             np.tile(constant_prediction(rows.y[view.rows], s.n_outputs)[:1], (len(held), 1)),
         )
+        # losses of each way of predicting
         own, group, all_, shifted, constant = (
             record_losses(s.loss, rows.y[held], way) for way in ways
         )

@@ -217,6 +217,7 @@ def _hatched(ax: Axes, shown: FloatArray) -> None:
 def _numbers(ax: Axes, shown: FloatArray, colours: Colormap, scale: Normalize, text: str) -> None:
     for i, j in np.argwhere(np.isfinite(shown)).tolist():
         red, green, blue, _ = colours(scale(shown[i, j]))
+        # luminance: white numbers on dark cells
         dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
         value = shown[i, j]
         words = text.format(value) if abs(value) < 1000 else f"{value:.0e}"
@@ -273,6 +274,7 @@ def plot_merges(result: Any) -> Figure:
     high = float(max(known.max(initial=0.0), THRESHOLD + 1.0))
     straight = high - low <= _STRAIGHT
     low, beyond = (low, high + 0.12 * (high - low)) if straight else (1.5 * low, 2.2 * high)
+    # merges without a pair to compare stand beyond all others
     x = np.concatenate([np.full(n, low), np.where(np.isfinite(heights), heights, beyond)])
     y = np.concatenate([np.argsort(order) + 0.5, np.zeros(n - 1)])
     made = np.arange(n - 1) < n - result.n_clusters
@@ -409,6 +411,7 @@ def plot_detectable(result: Any) -> Figure:
     shown = np.clip(np.nan_to_num(pairs(result.detectable), nan=30.0), 1e-3, 30.0)
     within = shown[(kinds == 1) | (kinds == 2)]
     low, high = float(within.min(initial=0.05)), float(within.max(initial=1.0))
+    # equal widths on the logarithmic axis
     bins = np.geomspace(low * 0.9, high * 1.1, 29)
     with drawing.style():
         fig = Figure(figsize=(drawing.WIDTH, 3.7))
@@ -561,6 +564,7 @@ def _gain_limits(
     """Range that holds nearly all intervals, zero and the overall interval."""
     known = np.isfinite(value) & np.isfinite(error)
     low, high = value[known] - drawing.Z95 * error[known], value[known] + drawing.Z95 * error[known]
+    # of many sites the few widest intervals may run out of the picture
     cut = 0.0 if known.sum() <= 20 else 0.02
     ends = [0.0]
     if known.any():

@@ -256,6 +256,7 @@ def comparability(result: MetaClusteringResult) -> Block:
     off = ~np.eye(n, dtype=bool)
     usable = np.isfinite(result.z) & off
     partners = usable.sum(axis=1)
+    # the matrix holds each pair twice
     total, known = n * (n - 1) // 2, int(usable.sum()) // 2
     effective = np.where(off, np.asarray(result.effective, dtype=float), np.nan)
     text = [
@@ -275,6 +276,7 @@ def comparability(result: MetaClusteringResult) -> Block:
             else f"The weights leave {percent(float(np.median(share)), 0)} of a site's rows in "
             f"the median comparison and {percent(float(share.min()), 0)} in the least."
         )
+    # fewest partners first, ties in the order of the sites
     few = np.lexsort((np.arange(n), partners))[:FEWEST]
     rows = tuple(
         (

@@ -149,9 +149,11 @@ class Chain:
             self.keys,
             self.round,
             shortcut_counts=None if exact else self.totals.counts,
+            # section 3.2: psi drawn, or the shortcut from the counts
             alpha=None if exact else self.alpha,
         )
         new = totals_of(self.blocks, self.labels, self.n_classes)
+        # the first sums count alone
         rate = 1.0 if first else self.rate
         self.totals = smoothed(None if first else self.totals, new, rate)
         self.own = own_weights(own, self.labels, 1.0 - rate, rate)
@@ -186,6 +188,7 @@ class Chain:
             self.delta2 = model.draw_delta2(drawn[used], self.rng)
         if settings.sigma == "draw":
             found = model.draw_sigma2(self.totals, classes, self.rng, weights=drawn)
+            # below it rounding hides the prior
             least = resolved_sigma2(self.delta2, self.totals.products)
             self.sigma2 = max(found, SMALLEST_SIGMA2, least)
         counts = self.agent_counts()
@@ -253,6 +256,7 @@ class Chain:
         for s in range(n_sweeps):
             self.sweep()
             now, classes, shares = self._probabilities(), self.classes(), self.base
+            # of the labels: with it the mean log probability bounds that of the events
             entropy -= float(np.sum(now * np.log(np.where(now > 0, now, 1.0))))
             if s:  # classes may change places where entities are few, or classes too many
                 order = model.align_classes(now, probabilities, self.blocks.n)
@@ -261,6 +265,7 @@ class Chain:
             sizes[s] = self.blocks.n @ now
             kept.append(classes)
             base += shares
+            # beta on its grid is averaged as a logarithm
             sums += (self.sigma2, self.delta2, np.log(self.beta))
         mean, covariance = model.coefficient_moments(kept, sizes)
         sigma2, delta2, log_beta = (sums / n_sweeps).tolist()
@@ -351,6 +356,7 @@ def start_chain(
     """
     pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
     if settings.schedule == "sequential":
+        # see `noise` above: less of it parts the classes sooner
         pooled *= noise
     sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
     labels = np.full(len(blocks.n), -1, dtype=np.int64)

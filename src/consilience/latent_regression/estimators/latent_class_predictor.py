@@ -94,6 +94,7 @@ class Units:
             matrix[0, 0] = self.target_scale
         slopes = self.target_scale / self.scale
         matrix[np.arange(1, p + 1), np.arange(extra, p + extra)] = slopes
+        # intercept of the table: less what the centres of the columns stand for
         matrix[0, extra:] = -slopes * self.centre
         values = mean @ matrix.T
         with np.errstate(over="ignore"):  # of units that are too large for a variance
@@ -381,6 +382,7 @@ class LatentClassPredictor:
         known, group = self._groups(len(x), entity, agent)
         weights = self._weights(x, entity, agent, observed)
         first, code = pair_codes(known, group)[::-1]
+        # one label for all rows of an entity
         ends = weights[first].cumsum(axis=1)
         ends /= ends[:, -1:]
         roots = np.linalg.cholesky(_covered(self.covariance))
@@ -417,6 +419,7 @@ class LatentClassPredictor:
         if entity is None:
             return agents, nobody
         inner = places(self._names, as_ids(entity, n, "entity"), "entity")
+        # agent and entity as one number, -1 where either is unknown
         pairs = np.where((agents < 0) | (inner < 0), -1, agents * len(self._names) + inner)
         at = places(self._pairs, pairs, "entity")
         return agents, np.where(at < 0, -1, self._order[at]) if len(self._order) else nobody
@@ -441,6 +444,7 @@ class LatentClassPredictor:
         counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
         weights = np.asarray(unseen_weights(counts, self.base, self.beta))[agents]
         seen = entities >= 0
+        # entities of the fit have their posterior, others the shares of their agent
         weights[seen] = self.probabilities[entities[seen]]
         if observed is not None:
             self._update(weights, ~seen, x, self._groups(len(x), entity, agent), observed)

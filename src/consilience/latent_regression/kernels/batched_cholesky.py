@@ -208,6 +208,7 @@ def pack(precision, low, mean, k, packed):
         packed_mean[(tile * f + i) * WIDTH + lane] = mean[i]
         for j in range(i + 1):
             packed_d[at] = precision[i, j]
+            # the diagonal inverted: products in the place of divisions
             packed_low[at] = 1.0 / low[i, i] if i == j else low[i, j]
             at += WIDTH
 
@@ -277,6 +278,7 @@ def eliminate(a, size, floor, result):
         diagonal = load(a, row + column)
         noise = times(diagonal, rounding)
         pivot = one_product(diagonal, a, row, a, row, j)
+        # a pivot below 1 / delta^2 is rounding: it is raised
         inverse = inverse_root(at_least(at_least(pivot, least), noise))
         product = times(product, inverse)
         if j % 4 == 3 or j == size - 1:  # one logarithm for four pivots
@@ -284,6 +286,7 @@ def eliminate(a, size, floor, result):
             for k in range(WIDTH):
                 result[k] -= 2.0 * np.log(result[2 * WIDTH + k])
             product = splat(1.0)
+        # one that is nothing but rounding has its column cleared
         inverse = unless_below(pivot, noise, inverse)
         i = j + 1
         while i + 4 <= size + 1:

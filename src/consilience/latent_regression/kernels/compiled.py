@@ -305,6 +305,7 @@ def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a
             minus = plus_product(minus, mean, plus(g, splat(r[i])))
             store(a, last + i * WIDTH, times(g, splat(inv_sigma2)))
     eliminate(a, f, floor, result)
+    # e'e / sigma^2 - g' M^-1 g
     e2 = times(minus, splat(-inv_sigma2))
     store(result, WIDTH, less_product(e2, load(result, WIDTH), splat(1.0)))
 
@@ -314,7 +315,9 @@ def by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result):
     """Log|M| - log|D| and the square of eight classes from ``I + X D^-1 X' / sigma^2``, n x n."""
     rows, f = x.shape
     scale = np.sqrt(inv_sigma2)
+    # e / sigma
     errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
+    # V = X L'^-1 / sigma, so that V V' = X D^-1 X' / sigma^2
     solve_rows(x, scale, packed_low, tile * (f * (f + 1) // 2) * WIDTH, v)
     identity_plus_products(v, rows, f, a)
     last = (rows * (rows + 1) // 2) * WIDTH
@@ -347,6 +350,7 @@ def judge(events, entity, packed, log_det, inv_sigma2, floor, work, out):
     packed_d, packed_low, packed_mean = packed
     a, e, v, result = work
     log_scale = events.n[entity] * np.log(2.0 * np.pi / inv_sigma2)
+    # n x n or F x F, whichever is cheaper: |M| / |D| = |I + X D^-1 X' / sigma^2|
     few = y.size * FEATURES_PER_ROW <= r.size
     finite = True
     for tile in range((out.size + WIDTH - 1) // WIDTH):
@@ -356,6 +360,7 @@ def judge(events, entity, packed, log_det, inv_sigma2, floor, work, out):
             by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result)
         for k in range(tile * WIDTH, min(out.size, (tile + 1) * WIDTH)):
             lane = k - tile * WIDTH
+            # log|M| - log|D|
             ratio = result[lane] if few else result[lane] - log_det[k]
             out[k] = -0.5 * (log_scale + ratio + result[WIDTH + lane])
             finite = finite and np.isfinite(out[k])
@@ -393,11 +398,13 @@ def judge_own(events, entity, weight, state, k, inv_sigma2, floor, rooms):
     low, m_low, mean, g = rooms
     f = mean.size
     s, precision = events.products[entity], state.precision[k]
+    # D - own S / sigma^2 and c - own r / sigma^2: the class without the entity
     share = weight * inv_sigma2
     for i in range(f):
         for j in range(i + 1):
             low[i, j] = precision[i, j] - share * s[i, j]
         mean[i] = state.linear[k, i] - share * events.cross[entity, i]
+    # D without the entity
     log_det = factor(low, floor, precision)
     solve_lower(low, mean)
     solve_upper(low, mean)
@@ -408,6 +415,7 @@ def judge_own(events, entity, weight, state, k, inv_sigma2, floor, rooms):
         for i in range(f):
             for j in range(i + 1):
                 m_low[i, j] = precision[i, j] + (inv_sigma2 - share) * s[i, j]
+        # M = D + S / sigma^2 with the entity whole
         m_log_det = factor(m_low, floor, precision)
     e2 = squared_error(events, entity, mean, g)
     g *= inv_sigma2
@@ -455,6 +463,7 @@ def choose(weights, prior, u, best):
         weights[k] = prior[k] * np.exp(weights[k] - top) if prior[k] > 0.0 else 0.0
         total += weights[k]
     chosen, cumulative, largest = -1, 0.0, 0.0
+    # inverse of the cumulative probabilities at u
     target = u * total
     drawn = False
     for k in range(weights.size):
@@ -491,6 +500,7 @@ def set_prior(mine, base, beta, everywhere, alpha, prior):
         for k in range(n_classes):
             total += everywhere[k]
     for k in range(n_classes):
+        # section 3.2: N_i^k + beta psi_k, or the shortcut for psi_k
         share = base[k] if alpha < 0.0 else (everywhere[k] + alpha / n_classes) / total
         prior[k] = mine[k] + beta * share
 
@@ -535,6 +545,7 @@ def count_tables(agent_counts, beta, base, keys, round_number, out):
         for k in range(agent_counts.shape[1]):
             c = beta * base[k]
             for t in range(agent_counts[a, k]):
+                # a place of its own for each class and customer
                 place = np.uint64(k) * np.uint64(1 << 40) + np.uint64(t)
                 if t == 0 or uniform(key, round_number, place) * (c + t) < c:
                     out[a, k] += 1

@@ -184,10 +184,12 @@ def blocks_of(
     _check_table(x, y, entity_code, agent_code, weight)
 
     position, entity_agent = _entities(entity_code, agent_code)
+    # events without an outcome belong to an entity and to no sum
     used = np.flatnonzero(~np.isnan(y) & (weight > 0))
     order = used[np.argsort(position[used], kind="stable")].astype(np.int64)
     n_entities = entity_agent.size
     start = np.searchsorted(position[order], np.arange(n_entities + 1)).astype(np.int64)
+    # rows times the root of their weight: X'WX is a plain product of them
     root = np.sqrt(weight[order])
     scaled_x = np.ascontiguousarray(x[order] * root[:, None])
     scaled_y = y[order] * root
@@ -330,6 +332,7 @@ def tree_sum(parts: Sequence[FloatArray]) -> FloatArray:
     if not level:
         raise ParameterError.of("parts", "at least one array", 0)
     while len(level) > 1:
+        # an odd last one goes up as it is: the order hangs on the number of parts alone
         pairs = [level[i] + level[i + 1] for i in range(0, len(level) - 1, 2)]
         level = pairs + level[len(level) & ~1 :]
     return np.array(level[0])
@@ -369,6 +372,7 @@ class Classes:
     @staticmethod
     def of(mean: FloatArray, covariance: FloatArray, sigma2: float, delta2: float) -> Classes:
         """Classes whose coefficients have these means (K, F) and covariances (K, F, F)."""
+        # D = V^-1, made symmetric again after the inversion
         precision = np.linalg.inv(covariance)
         precision = (precision + np.swapaxes(precision, 1, 2)) / 2
         cholesky = np.asarray(np.linalg.cholesky(precision), dtype=np.float64)
@@ -409,6 +413,7 @@ def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
     from consilience.latent_regression.kernels import compiled
 
     k, f = totals.cross.shape
+    # D_k, c_k, L_k, m_k and log|D_k|, filled by the compiled loop
     state = compiled.State(
         np.empty((k, f, f)), np.empty((k, f)), np.zeros((k, f, f)), np.empty((k, f)), np.empty(k)
     )
@@ -456,6 +461,7 @@ def block_log_likelihood(
     out = np.empty((e, k))
     given = kernel_events(blocks), kernel_state(classes)
     variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
+    # eq. 4 (corrected), 8 and 9 over all events of an entity at once
     if not compiled.likelihoods(*given, *variances, checked_own(own, e, k), 0, e, out):
         raise out_of_range()
     return out
@@ -501,6 +507,7 @@ def agent_key(seed: int, agent: str | int) -> int:
     different agents.
     """
     name: str | int = agent if isinstance(agent, str) else int(agent)
+    # repr keeps 1 and "1" apart
     text = repr(("latent class", int(seed), name))
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "little")
 

@@ -66,6 +66,7 @@ def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
         Totals that are no sums of outer products.
     """
     _, mean, log_det = coefficient_posterior(totals.products, totals.cross, sigma2, delta2)
+    # |y - X m|^2 = y'y + m'(S m - 2 r), with S = X'X and r = X'y
     away = np.einsum("kfg,kg->kf", totals.products, mean) - 2.0 * totals.cross
     squares = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, away), 0.0)
     exponent = squares / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
@@ -100,8 +101,10 @@ def log_partition(counts: ArrayLike, alpha: float) -> float:
     sizes = np.asarray(counts, dtype=np.float64)
     each = each_share(alpha, len(sizes))
     k, used = len(sizes), int(np.count_nonzero(sizes))
+    # Dirichlet-multinomial probability of one labelling
     labelling = gammaln(alpha) - gammaln(alpha + sizes.sum())
     labelling += float(np.sum(gammaln(each + sizes) - gammaln(each)))
+    # times the K! / (K - k)! labellings that are the same partition
     return float(labelling + gammaln(k + 1.0) - gammaln(k - used + 1.0))
 
 
@@ -112,6 +115,7 @@ def coefficient_posterior(
     for name, value in (("sigma2", sigma2), ("delta2", delta2)):
         if not (math.isfinite(value) and value > 0):
             raise ParameterError.of(name, "a positive number", value)
+    # A = delta2 D has a diagonal of at least 1, whatever the units
     ratio = delta2 / sigma2
     with np.errstate(over="ignore", invalid="ignore"):  # refused in the next line
         scaled = np.eye(cross.shape[1]) + ratio * products
@@ -143,6 +147,7 @@ def each_share(alpha: float, n_classes: int) -> float:
 def draw_weights(classes: Classes, rng: np.random.Generator) -> FloatArray:
     """Draw ``w_k ~ N(m_k, D_k^-1)`` for every class, shape (K, F)."""
     noise = rng.standard_normal(classes.mean.shape)
+    # w = m + L'^-1 e has the covariance (L L')^-1 = D^-1
     root = np.swapaxes(np.asarray(classes.cholesky), 1, 2)
     return np.asarray(classes.mean + np.linalg.solve(root, noise[..., None])[..., 0])
 
@@ -385,6 +390,7 @@ def coefficient_moments(
         raise DataError("moments of coefficients need at least one round")
     means = np.stack([classes.mean for classes in kept])
     share = np.ones(means.shape[:2]) if weights is None else np.array(weights, dtype=np.float64)
+    # a class that stood empty throughout: all rounds alike
     share[:, ~(share.sum(axis=0) > 0)] = 1.0
     share /= share.sum(axis=0)
     mean = np.einsum("rk,rkf->kf", share, means)
@@ -424,6 +430,7 @@ def pair_entropies(probabilities: FloatArray) -> FloatArray:
     found = np.zeros((k, k))
     plain = _p_log_p(p).sum(axis=0)
     for a in range(k):
+        # entropy of the split of p_a + p_b into its parts
         both = _p_log_p(p[:, [a]] + p[:, a + 1 :]).sum(axis=0)
         found[a, a + 1 :] = found[a + 1 :, a] = np.maximum(both - plain[a] - plain[a + 1 :], 0.0)
     return found
@@ -484,9 +491,11 @@ def expected_entropies(totals: Totals, sigma2: float, delta2: float) -> Entropie
         def one_way(a: IntArray, b: IntArray) -> FloatArray:
             """Entropies of the labels of the entities of `a`, against `b`."""
             step = mean[a] - mean[b]
+            # d = (m_a - m_b)' S (m_a - m_b) / sigma2; the log likelihood ratio is N(d/2, d)
             distance = np.maximum(np.einsum("nf,nfg,ng->n", step, each[a], step), 0.0) / sigma2
             ratio = distance[:, None] / 2 + np.sqrt(distance)[:, None] * nodes
             ratio += np.log(some[a] / some[b])[:, None]
+            # cut where the exponential would overflow
             p = 1.0 / (1.0 + np.exp(-np.clip(ratio, -700.0, 700.0)))
             entropy = -(_p_log_p(p) + _p_log_p(1.0 - p)) @ shares
             return np.asarray(np.where((a != b) & (counts[b] > 0), counts[a] * entropy, 0.0))
@@ -631,6 +640,7 @@ def merge_down(
         mappings.append(state.group.copy())
     kept = len(path)
     if n_classes is None:
+        # mergers after the highest log probability are undone
         kept = int(np.argmax(np.cumsum([0.0, *(gain for _, gain in path)])))
     return _renumbered(mappings[kept], np.asarray(totals.counts, dtype=np.float64)), path[:kept]
 
@@ -672,6 +682,7 @@ class _Groups:
 
     def gain_of_labelling(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of the number of labellings that are one partition."""
+        # K! / (K - k)! of log_partition, with k - 1 in the place of k
         used = int(np.count_nonzero(self.counts))
         both = (self.counts[first] > 0) & (self.counts[second] > 0)
         if self.each is None:
@@ -707,6 +718,7 @@ def _renumbered(group: IntArray, counts: FloatArray) -> IntArray:
     """Number groups by descending counts, ties by their first member."""
     names, first, inverse = np.unique(group, return_index=True, return_inverse=True)
     sizes = np.bincount(inverse, weights=counts, minlength=len(names))
+    # by size, ties by the first old class in them
     order = np.lexsort((first, -sizes))
     place = np.empty(len(names), dtype=np.int64)
     place[order] = np.arange(len(names))

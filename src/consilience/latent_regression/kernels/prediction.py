@@ -63,6 +63,7 @@ def class_predictions(x: FloatArray, classes: Classes) -> tuple[FloatArray, Floa
     mean, variance = np.empty((len(rows), k)), np.empty((len(rows), k))
     means = np.ascontiguousarray(classes.mean.T)
     lower = np.ascontiguousarray(np.moveaxis(root, 0, 2))
+    # eq. 4 with its variance read as sigma2 + x'D^-1 x
     _kernels()[0](rows, means, lower, float(classes.sigma2), mean, variance)
     return mean, variance
 
@@ -93,6 +94,7 @@ def unseen_weights(agent_counts: ArrayLike, base: ArrayLike, beta: float) -> Flo
         raise ParameterError.of("beta", "a positive number", beta)
     counts = np.asarray(agent_counts, dtype=np.float64)
     psi = np.asarray(base, dtype=np.float64)
+    # Chinese restaurant of the agent: the next entity given those that were seen
     return np.asarray((counts + beta * psi) / (counts.sum(axis=-1, keepdims=True) + beta))
 
 
@@ -118,6 +120,7 @@ def posterior_weights(log_prior: ArrayLike, log_likelihood: ArrayLike) -> FloatA
     most = logs.max(axis=-1, keepdims=True, initial=-np.inf)
     if not np.isfinite(most).all():
         raise DataError("no class is possible for an entity: its weights are not defined")
+    # relative to the largest: none overflows, one is 1
     weights = np.exp(logs - most)
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
@@ -152,6 +155,7 @@ def mixture_quantile(weights: ArrayLike, means: ArrayLike, sds: ArrayLike, q: fl
     if not 0 < q < 1:
         raise ParameterError.of("q", "between 0 and 1", q)
     w, m, s = _checked(weights, means, sds)
+    # upper quantiles are lower ones of the mirrored mixture
     return _lower(w, m, s, q) if q <= 0.5 else -_lower(w, -m, s, 1.0 - q)
 
 
@@ -235,6 +239,7 @@ def _quantiles(w: Any, m: Any, s: Any, tail: float, z: float, found: Any) -> Non
         total = 0.0
         for c in range(k):
             total += w[i, c]
+        # weights sum to 1 to rounding only
         goal = tail * total
         used, centre, least, low, high = 0, 0.0, np.inf, np.inf, -np.inf
         for c in range(k):

@@ -83,6 +83,7 @@ def smoothed(totals: S | None, new: S, rate: float) -> S:
     _check_rate(rate)
     if totals is None:
         return new
+    # algorithm 3: totals <- (1 - gamma) totals + gamma new, on unscaled sums
     blended: S = totals * (1.0 - rate) + new * rate
     return blended
 
@@ -130,6 +131,7 @@ def own_weights(
     if kept.shape[0] != len(labels) or labels.max(initial=-1) >= kept.shape[1]:
         raise DataError("labels and weights do not have the same entities and classes")
     placed = np.flatnonzero(labels >= 0)
+    # the entity is in the sums of its class with the weight of the round
     kept[placed, labels[placed]] += weight
     return kept
 
@@ -147,6 +149,7 @@ def expected_moves(probabilities: FloatArray) -> float:
     float
         Sum over the entities of ``1 - sum_k p_k^2``, the chance that two draws differ.
     """
+    # chance that two draws from one distribution differ
     return float(np.sum(1.0 - np.sum(probabilities * probabilities, axis=1)))
 
 
@@ -289,6 +292,7 @@ def sweep(
 
     from consilience.latent_regression.kernels import compiled
 
+    # one class more: what an entity leaves is kept there until it is known where it goes
     room = (np.concatenate([a, np.zeros((1, *a.shape[1:]))]) for a in totals.arrays)
     sums = compiled.Sums(*map(plain, room))
     moved = compiled.sweep_entities(
@@ -371,6 +375,7 @@ def draw_labels(
         raise ParameterError.of("n_workers", "at least 1", n_workers)
     given = kernel_events(blocks), kernel_state(classes)
     variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
+    # an entity's own part is taken out of every class that holds it
     removed = checked_own(own, e, k)
     agent_start = blocks.agent_start
     probabilities = np.empty((e, k))
@@ -398,6 +403,7 @@ def draw_labels(
 
     if not all(_over_threads(judge, _parts(e, n_workers), n_workers)):
         raise out_of_range()
+    # threads share out whole agents: an agent's entities are drawn in turn
     cuts = np.searchsorted(agent_start, [first for first, _ in _parts(e, n_workers)])
     bounds = [int(c) for c in np.unique([*cuts, 0, blocks.n_agents])]
     moved = _over_threads(draw, list(pairwise(bounds)), n_workers)
@@ -450,6 +456,7 @@ def _checked_prior(
     if shortcut_alpha is not None:
         if not (np.isfinite(shortcut_alpha) and shortcut_alpha > 0):
             raise ParameterError.of("alpha", "positive and finite", shortcut_alpha)
+        # with the shortcut psi comes from the counts (section 3.2)
         shares = np.zeros(n_classes)
     else:
         shares = _shares(base, n_classes)

@@ -134,6 +134,7 @@ def _scaled(total: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatAr
     p = len(total)
     change = np.zeros((p, p))
     change[0, 0] = 1.0
+    # (1, x, y) C has the centred and scaled columns, so its products are C'TC
     change[0, 1:] = -centre / scale
     change[np.arange(1, p), np.arange(1, p)] = 1.0 / scale
     return np.asarray(change.T @ total @ change)
@@ -151,6 +152,7 @@ def _dependent(
     varies = np.flatnonzero(~constant[:-1])
     if len(varies):
         values, vectors = np.linalg.eigh(products[np.ix_(varies, varies)])
+        # combinations of columns that are constant
         none = np.abs(vectors[:, values < _DEPENDENT])
         found[varies] = (none > _PART).any(axis=1)
     return found
@@ -167,6 +169,7 @@ def _one_class(
     sigma2 = float(
         start_sigma2(products[None], cross[None], np.array([square]), np.array([total[0, 0]]))
     )
+    # penalty sigma2 / delta2 = 1
     ridge = np.linalg.solve(products + np.eye(len(products)), cross)
     return sigma2, np.asarray(ridge, dtype=np.float64)
 
@@ -383,6 +386,7 @@ class Rounds:
         rest = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, fitted), 0.0).sum()
         free = float(totals.n.sum()) - mean.size
         if free > 0:
+            # residual variance of the sites' own classes
             found = max(float(rest) / free, SMALLEST_SIGMA2)
             self.shared.sigma2 = min(self.shared.sigma2, found)
 
@@ -465,6 +469,7 @@ class Rounds:
         new = tree_sum(list(current.values())) * scale
         self.totals = smoothed(self.totals, new, rate)
         for site, st in self.standing.items():
+            # algorithm 3: what was in the totals fades by the learning rate
             st.decay *= 1.0 - rate
             st.weight *= 1.0 - rate
             if site in current:
@@ -477,6 +482,7 @@ class Rounds:
         drawn = draw_weights(classes, self.rng)
         used = sums.n > 1e-9
         if shared.draws_sigma:
+            # noise and prior are drawn with the same coefficients
             sigma2 = draw_sigma2(sums, classes, self.rng, weights=drawn)
             shared.sigma2 = max(sigma2, SMALLEST_SIGMA2)
         if shared.draws_delta and used.any():
@@ -561,6 +567,7 @@ class Rounds:
         if self.kept:
             self.totals = np.asarray(np.mean([each.totals for each in self.kept], axis=0))
         counts = self.sums.counts
+        # smoothed classes with less than half an entity are what was left behind
         cells = np.flatnonzero(counts >= LEAST_ENTITIES)
         cells = cells[np.argsort(-counts[cells], kind="stable")]
         if not len(cells):

@@ -113,6 +113,7 @@ class Events:
         has most, look like any other; sums around one centre tell those around all others.
         """
         rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        # the lower median: a value of the table, not between two of them
         middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
         moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
         return np.asarray(moved * self.root[:, None])
@@ -205,6 +206,7 @@ def events_of(
     agents = (
         np.full(len(names), site.site) if data.agent is None else np.asarray(data.agent).astype(str)
     )
+    # by name, so that the order of rows does not matter
     agent_names, agent = np.unique(agents, return_inverse=True)
     agent = agent.ravel().astype(np.int64)
     entity, agent_of, first = _entities(names, agent)
@@ -316,6 +318,7 @@ def _draws(
         held = (chance < settings.holdout) & weighs
         # Every entity keeps an event.
         lowest = np.lexsort((-chance, ~weighs, entity))
+        # the first of each entity in that order stays in the sums
         held[lowest[np.unique(entity[lowest], return_index=True)[1]]] = False
     return keys, held
 
@@ -418,6 +421,7 @@ def _moves(
     if large.all():
         return wanted
     rest = ~large[part]
+    # the rest was in no sum so far, or is large enough to be left out by itself
     if unseen or enough(members[rest]):
         return np.where(rest, -1, wanted)
     # They need company: a big part where they hardly disturb it, or else others are left out.

@@ -227,6 +227,7 @@ def _are_sums(sums: FloatArray, n_features: int) -> bool:
     columns = n_features + 2
     if sums.shape[1] != packed_size(columns, MARKS):
         return False
+    # a class with gaps is withheld as a whole
     told = sums[~np.isnan(sums).any(axis=1)]
     grams = full_products(told, columns)
     marks = told[:, -MARKS:]

@@ -387,6 +387,7 @@ def _where_we_stand(
         return np.where(labels >= 0, mapping[np.maximum(labels, 0)], -1)
 
     own = own_weights(used["own"], used["released"], message.decay, message.weight)
+    # columns of classes that have become one are added up
     np.add.at(merged.T, mapping, own.T)
     if answers[-1] is used:
         released = relabelled(released)
@@ -418,6 +419,7 @@ def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray
     code = events.agent_of[used] * here.s.n_cells + released[used]
     order = np.argsort(code, kind="stable")
     sorted_code = code[order]
+    # place of each entity within its agent and class
     rank = np.arange(len(order)) - np.searchsorted(sorted_code, sorted_code)
     opened[used[order]] = rank < tables[sorted_code]
     return opened
@@ -523,6 +525,7 @@ def _figures(
     rows, entities = here.z[held] / events.root[held, None], events.entity[held]
     x, y = np.ascontiguousarray(events.design(rows, here.s.fit_intercept)), rows[:, -1]
     mixture = _Mixture(known[entities], *class_predictions(x, classes))
+    # mean of the mixture over the classes of the entity
     mixed = (mixture.weights * mixture.means).sum(axis=1)
     low, high = mixture_interval(*mixture, here.s.level)
     ridge, variance = np.asarray(message.ridge.value), float(message.ridge_variance.value)
@@ -532,6 +535,7 @@ def _figures(
     rest = blocks.cross - blocks.products @ ridge
     own = np.linalg.solve(blocks.products + penalty, rest[:, :, None])[:, :, 0]
     by_own = by_all + (x * own[entities]).sum(1)
+    # the ridge has a normal distribution of its own
     log_ridge = -0.5 * (np.log(2 * math.pi * variance) + (y - by_all) ** 2 / variance)
     columns = [
         (y - by_all) ** 2 * unit**2,

@@ -183,6 +183,7 @@ def saved(result: Any) -> Saved:
     # The events of a site with one entity deviate from their own mean by nothing, taken together.
     if len(error) < len(gain) or not (error > 0).all():
         return saved_over(result, RIDGE)
+    # error of a weighted mean over independent sites
     half = Z95 * float(np.sqrt((part**2 * error**2).sum()))
     return Saved(float(weight @ gain) / unit, half / unit)
 
@@ -200,6 +201,7 @@ def saved_over(result: Any, model: int) -> Saved:
     share = float(weight @ difference)
     if n < 3:
         return Saved(share)
+    # between sites, by the spread of their differences
     error = np.sqrt(((weight * (difference - share)) ** 2).sum() * n / (n - 1))
     return Saved(share, float(t.isf(0.025, n - 1) * error), "sites")
 

@@ -86,28 +86,16 @@ def plot_latent_members(result: Any) -> Figure:
         fig, ax = drawing.sheet(_tall(n), width=wide)
         ax.set_facecolor(drawing.RULE)
         top = float(np.nanmax(values, initial=0.05))
-        mesh = ax.pcolormesh(
-            np.ma.masked_invalid(values),
-            cmap=drawing.RISING,
-            vmin=0,
-            vmax=top,
-            edgecolor=drawing.PAPER,
-            linewidth=0.8 if n <= NAMED else 0.0,
-        )
+        lines: dict[str, Any] = {"edgecolor": drawing.PAPER, "linewidth": 0.8 * (n <= NAMED)}
+        shown = np.ma.masked_invalid(values)
+        mesh = ax.pcolormesh(shown, cmap=drawing.RISING, vmin=0, vmax=top, **lines)
         if n <= WRITTEN and k <= WRITTEN // 2:
             for i, j in np.ndindex(n, k):
-                v = values[i, j]
-                known = bool(np.isfinite(v))
-                colour = "#ffffff" if known and v > 0.62 * top else "#000000"
-                ax.text(
-                    j + 0.5,
-                    i + 0.5,
-                    f"{v:.0%}" if known else "\N{EN DASH}",
-                    ha="center",
-                    va="center",
-                    fontsize=8.5,
-                    color=colour if known else drawing.INK,
-                )
+                v, words, colour = values[i, j], "\N{EN DASH}", drawing.INK
+                if np.isfinite(v):
+                    words, colour = f"{v:.0%}", "#ffffff" if v > 0.62 * top else "#000000"
+                place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
+                ax.text(j + 0.5, i + 0.5, words, color=colour, **place)
         names = [drawing.label(s, 24) for s in result.sites]
         if n <= NAMED:
             ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])
@@ -116,8 +104,8 @@ def plot_latent_members(result: Any) -> Figure:
             ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
         ax.axhline(1, color=drawing.INK, linewidth=0.9)
         ax.set_ylim(n, 0)
-        words = "class {}" if k <= 8 else "{}"
-        ax.set_xticks(np.arange(k) + 0.5, [words.format(j + FIRST) for j in range(k)])
+        head = "class {}" if k <= 8 else "{}"
+        ax.set_xticks(np.arange(k) + 0.5, [head.format(j + FIRST) for j in range(k)])
         ax.xaxis.tick_top()
         drawing.bare(ax, "")
         bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
@@ -180,16 +168,9 @@ def plot_latent_held_out(result: Any) -> Figure:
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1.7, 1.0])
         left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=drawing.RULE)
         for column, marker, face, edge, words in MARKS:
-            left.plot(
-                shares[:, column],
-                at,
-                linestyle="none",
-                marker=marker,
-                markersize=size,
-                markerfacecolor=face,
-                markeredgecolor=edge,
-                label=words,
-            )
+            look: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": edge}
+            look |= {"linestyle": "none", "marker": marker, "markersize": size}
+            left.plot(shares[:, column], at, label=words, **look)
         left.axvline(1, color=drawing.INK, linewidth=0.9)
         left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
         left.xaxis.set_major_formatter(FuncFormatter(share_words))
@@ -213,6 +194,7 @@ def chance(result: Any) -> FloatArray:
     n = np.where(np.isfinite(result.coverage), n, np.nan)
     n = np.concatenate([[np.nansum(n)], n])
     n = np.where(n > 0, n, np.nan)
+    # standard error of a share of n events
     return np.asarray(Z95 * np.sqrt(level * (1 - level) / n))
 
 
@@ -226,14 +208,8 @@ def _coverage(ax: Axes, result: Any, size: float) -> None:
     ax.hlines(at[sized], *ends, color=drawing.BLUE, linewidth=1.4)
     ax.plot(covered[known], at[known], "D", color=drawing.BLUE, markersize=size)
     ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
-    ax.annotate(
-        f"wanted: {level:.0%}",
-        (level, 1.0),
-        xycoords=("data", "axes fraction"),
-        ha="center",
-        va="bottom",
-        fontsize=8.5,
-    )
+    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
+    ax.annotate(f"wanted: {level:.0%}", (level, 1.0), va="bottom", fontsize=8.5, **place)
     ax.xaxis.set_major_formatter(FuncFormatter(share_words))
     ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.set_xlabel("events within their interval")
@@ -288,14 +264,9 @@ def plot_latent_releases(result: Any) -> Figure:
         fig.set_layout_engine("constrained")
         axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
         for ax, (name, words) in zip(axes, RELEASES, strict=True):
-            mesh = ax.pcolormesh(
-                np.arange(r + 1) - 0.5,
-                np.arange(n + 1) - 0.5,
-                np.ma.masked_invalid(shares[name].T),
-                cmap=drawing.RISING,
-                vmin=0,
-                vmax=1,
-            )
+            edges = (np.arange(r + 1) - 0.5, np.arange(n + 1) - 0.5)
+            shown = np.ma.masked_invalid(shares[name].T)
+            mesh = ax.pcolormesh(*edges, shown, cmap=drawing.RISING, vmin=0, vmax=1)
             ax.set_facecolor(drawing.PAPER)
             ax.set_title(words)
             ax.set_xlabel("round")
@@ -382,6 +353,7 @@ def _alike(values: FloatArray, errors: FloatArray) -> list[tuple[int, int]]:
     """Pairs of classes that no coefficient tells apart, with as many looks as coefficients."""
     from scipy.stats import norm
 
+    # Bonferroni over the coefficients
     limit = float(norm.isf(0.025 / max(values.shape[1], 1)))
     found = []
     for a, b in zip(*np.triu_indices(len(values), 1), strict=True):
@@ -427,10 +399,8 @@ def _coefficient_table(found: Any) -> Table:
         value, half = found.values[:, j], found.z * found.errors[:, j]
         words = numbers([*value, *half])
         k = len(value)
-        cells = (
-            f"{v} {PLUS_MINUS} {e}" if v != DASH else DASH
-            for v, e in zip(words[:k], words[k:], strict=True)
-        )
+        both = zip(words[:k], words[k:], strict=True)
+        cells = (f"{v} {PLUS_MINUS} {e}" if v != DASH else DASH for v, e in both)
         rows.append((drawing.short(name, 60), *cells))
     head = ("coefficient", *(class_name(k) for k in range(found.n_classes)))
     note = (
@@ -506,8 +476,7 @@ def rounds(run: Any, result: Any) -> Block:
 
 
 def _merge_path(result: Any) -> FloatArray:
-    path = np.asarray(result.merge_path, dtype=float)
-    return path.reshape(-1, 2) if path.size else np.empty((0, 2))
+    return np.asarray(result.merge_path, dtype=float).reshape(-1, 2)
 
 
 def _merge_words(result: Any, counts: FloatArray) -> list[str]:
@@ -527,6 +496,7 @@ def _merge_words(result: Any, counts: FloatArray) -> list[str]:
     ]
     cost = path[path[:, 1] < 0]
     if len(cost):
+        # classes before the first merge that cost likelihood
         likely = int(cost[0, 0]) + 1
         words.append(
             f"Below {plural(likely, 'class', 'classes')} each merge made the events less likely: "
@@ -555,14 +525,11 @@ def _trace_table(result: Any, lines: dict[str, FloatArray]) -> Table:
         "n_classes": "classes",
         "learning_rate": "learning rate",
     }
-    columns: list[Sequence[str]] = []
-    for name, values in lines.items():
-        if name == "moved":
-            columns.append([percent(float(v)) for v in values])
-        elif name == "n_classes":
-            columns.append([count_words(v) for v in values])
-        else:
-            columns.append(numbers(values))
+    written: dict[str, Any] = {"moved": percent, "n_classes": count_words}
+    columns: list[Sequence[str]] = [
+        [written[name](float(v)) for v in values] if name in written else numbers(values)
+        for name, values in lines.items()
+    ]
     n = min((len(c) for c in columns), default=0)
     told = np.asarray(result.reported, dtype=bool).sum(axis=1)
     rows = tuple(
