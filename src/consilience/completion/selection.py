@@ -225,6 +225,7 @@ def generator(random_state: Any) -> np.random.Generator:
     from sklearn.utils import check_random_state
 
     try:
+        # a legacy RandomState gives the seed of a Generator
         drawn = check_random_state(random_state)
     except ValueError:
         raise ParameterError.of(

@@ -7,8 +7,8 @@ import pytest
 
 from consilience.completion.kernels.conditional_normal import (
     Moments,
+    conditional_entry_errors,
     directions_of,
-    rest_of_row_errors,
 )
 from consilience.exceptions import DataError
 from consilience.numerics.ppca import path_from_moments
@@ -22,7 +22,7 @@ def moments(x: np.ndarray) -> Moments:
 
 def errors(fitted: np.ndarray, judged: np.ndarray, most: int) -> np.ndarray:
     own = moments(fitted)
-    return rest_of_row_errors(own.mean, directions_of(own), moments(judged), most)
+    return conditional_entry_errors(own.mean, directions_of(own), moments(judged), most)
 
 
 @pytest.mark.parametrize("p", [2, 3, 7])
@@ -46,14 +46,14 @@ def test_more_columns_than_rows() -> None:
 def test_a_column_that_is_a_direction_by_itself_is_predicted_by_its_mean() -> None:
     """Nothing of it is in the other columns, so least squares of least norm say the mean."""
     own = Moments(50, np.zeros(3), 50 * np.diag([9.0, 4.0, 1.0]))
-    found = rest_of_row_errors(own.mean, np.eye(3), own, 2)
+    found = conditional_entry_errors(own.mean, np.eye(3), own, 2)
     np.testing.assert_allclose(found, 50 * 14.0)
 
 
 @pytest.mark.parametrize("most", [-1, 3])
 def test_ranks_out_of_range(most: int) -> None:
     with pytest.raises(DataError, match="two columns or more"):
-        rest_of_row_errors(np.zeros(3), np.eye(3), Moments(5, np.zeros(3), np.eye(3)), most)
+        conditional_entry_errors(np.zeros(3), np.eye(3), Moments(5, np.zeros(3), np.eye(3)), most)
 
 
 def chosen(seed: int, conditional: bool) -> int:

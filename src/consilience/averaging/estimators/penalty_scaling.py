@@ -318,6 +318,7 @@ def shares(
     """
     rho = rho if m else 0.0
     per_row = 1.0 / max(m, 1)
+    # the rows of the table on top of this module, one after another
     if convention.name == "sum":
         return Shares(1.0, rho * n * per_row, n / n_total)
     if convention.name == "normalised":

@@ -169,7 +169,7 @@ class Learner:
     reference : (m, p) array or sparse matrix, optional
         Reference rows; without them only plain fits are possible, and no preprocessing.
     convention : {"auto", "sum", "normalised", "rows", "trees"}
-        How the learner weighs rows against its penalty, see :mod:`.conventions`.
+        How the learner weighs rows against its penalty, see :mod:`.penalty_scaling`.
     n_total : float, optional
         Sum of the weights of all sites; a fit's own sum where it is not given.
     seed : int
@@ -321,6 +321,7 @@ class Learner:
         response = np.concatenate([response, *responses]) if responses else response
         if not self.convention.weights and own is not None:
             return self._copied(rows, blocks, response, own, pseudo, n)
+        # mean own loss + penalty + rho mean pseudo loss, in the learner's own convention
         weights = None if own is None else np.concatenate([part.own * own, pseudo])
         factor = part.penalty
         if weights is not None and self._largest_weight_one:
@@ -372,6 +373,7 @@ class Learner:
         """Fit on copies of rows instead of weights."""
         own_copies, pseudo_copies, per_weight = copies_of(own, pseudo)
         ratio = float(pseudo_copies.sum() / own_copies.sum())
+        # copies count as rows: their number stands for the sum of weights
         copied_n = per_weight * n
         if self.convention.name == "sum":
             factor = copied_n / (self.n_total or n)

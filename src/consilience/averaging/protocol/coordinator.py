@@ -92,6 +92,7 @@ def reference_of(
         found = yield from site_moments(ctx)
         mean, covariance = _pooled(ctx, found.n, found.means, found.products)
         rows = normal_reference(mean, covariance, m, ctx.rng)
+        # E aa' = S + mean mean': the directions in which the data vary
         moments = covariance + np.outer(mean, mean)
         kind = "moments"
     elif method.reference == "normal":
@@ -355,6 +356,7 @@ class Rounds:
         for t in tracks:
             own = [self.predictions[site][0, t] for site in sites]
             shares = [self.weights[site][0] for site in sites]
+            # share times distance from the average, relative to its size
             pulls[t, places] = influences(own, shares, self.averages[0, t])
         self.influence.append(pulls)
 
@@ -396,6 +398,7 @@ class Rounds:
             if round_ == 0:
                 continue
             # Steps from round to round are rounded by their own, smaller errors.
+            # the gain of a round is the sum of the steps up to it
             path = path + np.nan_to_num(gain[:, 0])
             told = np.isfinite(gain[:, 1])
             gains[told, round_], errors[told, round_] = path[told], error[told, 1]

@@ -145,6 +145,7 @@ def held_out(
     seed : int
     """
     most = min(most, max(1000, _HELD_BYTES // (8 * max(n_values, 1))))
+    # one share for all splits, so that they weigh alike
     share = min(share, most / sum(sizes))
     found = []
     for b, size in enumerate(sizes):

@@ -78,6 +78,7 @@ class AndersonMixing:
             return image
         steps = np.diff(np.array(self._points), axis=0).T
         changes = np.diff(np.array(self._residuals), axis=0).T
+        # Anderson 1965: the combination of earlier differences nearest to the residual
         weights = np.linalg.lstsq(changes, residual, rcond=_RCOND)[0]
         return np.asarray(image - (steps + changes) @ weights)
 

@@ -317,11 +317,14 @@ def row_scores(entries: Entries, v: FloatArray, penalty: FloatArray) -> FloatArr
             continue
         loadings = v if len(x) == p else v[columns]
         if penalty.min() > 0:
+            # (V_O' V_O + diag(penalty)) t = V_O' x_O
             gram = whole if len(x) == p else loadings.T @ loadings + ridge
             scores[i] = np.linalg.solve(gram, loadings.T @ x)
         elif len(x) == p and not penalty.any():
+            # orthonormal columns: the regression is a projection
             scores[i] = loadings.T @ x
         else:
+            # some penalties are 0: rows of roots beside the loadings, and the shortest solution
             roots = np.diag(np.sqrt(penalty))
             scores[i] = np.linalg.lstsq(
                 np.vstack([loadings, roots]), np.concatenate([x, np.zeros(k)]), rcond=None

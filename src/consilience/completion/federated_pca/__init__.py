@@ -14,9 +14,9 @@ conclude: Conclude              ->  keeps the model, scores of its rows, the com
 Groups of different sites make up folds. The sums over all groups but those of a fold are the exact
 moments of these rows (Chan, Golub and LeVeque 1983), and so are their principal directions. They
 predict every entry of the fold's rows from the other entries of its row by least squares; what that
-misses is a function of the group's moments (`completion/kernels/rest_of_row.py`). So every rank is
-judged at entries that no fit has seen, and nothing more is asked. The model of the chosen rank is
-that of `ProbabilisticPCA` on the pooled rows.
+misses is a function of the group's moments (`completion/kernels/conditional_normal.py`). So every
+rank is judged at entries that no fit has seen, and nothing more is asked. The model of the chosen
+rank is that of `ProbabilisticPCA` on the pooled rows.
 
 Phases: opening, agree_levels, standardise (before all methods).
 

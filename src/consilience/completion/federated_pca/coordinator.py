@@ -14,8 +14,8 @@ from consilience.completion.federated_pca.messages import SPREADS, Told, square_
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.kernels.conditional_normal import (
     Moments,
+    conditional_entry_errors,
     directions_of,
-    rest_of_row_errors,
 )
 from consilience.exceptions import QuorumError, StudyError
 from consilience.numerics.block_moments import pooled
@@ -187,6 +187,7 @@ def errors_of(pool: Pool, folds: Mapping[str, Sequence[int]], max_rank: int | No
     if n_folds < 2:
         none = np.zeros((len(pool.sites), 0), dtype=np.int64)
         return Errors(none[0], np.zeros((*none.shape, 0)), none, True)
+    # Chan, Golub and LeVeque 1983: moments of all rows but those of a fold
     others = [_sum([g for _, at, g in groups if at != fold]) for fold in range(n_folds)]
     most = min(m - 1, *(int(fitted.n) - 1 for fitted in others))
     last = most if max_rank is None else min(most, max_rank)
@@ -196,7 +197,7 @@ def errors_of(pool: Pool, folds: Mapping[str, Sequence[int]], max_rank: int | No
         directions = directions_of(fitted)
         for b, at, group in groups:
             if at == fold:
-                sums[b, fold] += rest_of_row_errors(fitted.mean, directions, group, last)
+                sums[b, fold] += conditional_entry_errors(fitted.mean, directions, group, last)
                 entries[b, fold] += int(group.n) * m
     return Errors(np.arange(last + 1), sums, entries, last == most)
 
@@ -296,6 +297,7 @@ def _explained(pool: Pool, whole: Moments, model: PPCAModel) -> FloatArray:
     for site in pool.sites:
         own = pool.together((site,))
         gap = own.mean - whole.mean
+        # second moments about the pooled mean
         about = own.covariance + np.outer(gap, gap)
         total = float(np.trace(about))
         along = float(np.trace(model.directions.T @ about @ model.directions))

@@ -155,6 +155,7 @@ def krzanowski_lai(found: Partitions) -> Criterion:
         Not defined at the last k. Source: Krzanowski and Lai 1988.
     """
     k, p = found.n_clusters, found.x.shape[1]
+    # k^(2/p) W_k, whose steps are DIFF_k
     scaled = k ** (2.0 / p) * found.dispersions
     differences = scaled[:-1] - scaled[1:]  # DIFF of 2, ..., K
     values = np.full(len(k), np.nan)
@@ -183,6 +184,7 @@ def hartigan(found: Partitions, *, threshold: float = 10.0) -> Criterion:
     ratio = np.full(len(k) - 1, np.inf)
     np.divide(w[:-1], w[1:], out=ratio, where=w[1:] > 0)
     ratio[w[:-1] == 0] = 1.0
+    # (W_k / W_(k+1) - 1) (n - k - 1)
     values[:-1] = (ratio - 1) * (len(found.x) - k[:-1] - 1)
     return _first("hartigan", found, values, values[:-1] <= threshold)
 
@@ -209,6 +211,7 @@ def jump(found: Partitions, *, power: float | None = None) -> Criterion:
         heights = np.where(positive, 0.0, 1.0)
     else:
         heights = np.exp(-y * (np.log(w) - np.log(w.min())))
+    # d_k^-Y - d_(k-1)^-Y, over the largest; 1 / d_0 counts as 0
     values = np.diff(heights, prepend=0.0)
     return _largest("jump", found, values)
 
@@ -262,8 +265,11 @@ def gap(
         table = rng.uniform(low, high, size=(len(found.x), len(axes))) @ axes
         none = Partitions.of(table, len(found.labels), rng=rng, n_init=n_init)
         logs[b] = _logs(none.dispersions)
+    # gap_k: mean of log W_k without classes, minus log W_k
     values = logs.mean(axis=0) - _logs(found.dispersions)
+    # s_k = sd_k sqrt(1 + 1/B): the simulation error belongs to it
     se = logs.std(axis=0) * np.sqrt(1 + 1 / n_references)
+    # the first k with gap_k >= gap_(k+1) - s_(k+1)
     holds = values[:-1] >= values[1:] - se[1:]
     return _first("gap", found, values, holds, se)
 

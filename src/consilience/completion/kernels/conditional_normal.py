@@ -80,7 +80,9 @@ def normal_given_observed(
     for rows, gaps in _batches(seen):
         blocks = precision[gaps[:, :, None], gaps[:, None, :]]
         right = np.take_along_axis(pulled[rows], gaps, axis=1)
+        # x_g - mean_g = -K_gg^-1 K_gs (x_s - mean_s), with K the inverse covariance matrix
         step[rows[:, None], gaps] = -np.linalg.solve(blocks, right[:, :, None])[:, :, 0]
+        # log |S_ss| = log |S| + log |K_gg|
         free[rows] += np.linalg.slogdet(blocks)[1]
     squares = ((step @ precision) * step).sum(axis=1)
     constant = seen.sum(axis=1) * np.log(2 * np.pi)
@@ -147,6 +149,7 @@ def factors_given_observed(
     k = len(components)
     weights = seen / noise
     outer = (components[:, None, :] * components[None, :, :]).reshape(k * k, -1)
+    # (I + L_s D_s^-1 L_s') z = L_s D_s^-1 (x_s - mean_s)
     systems = np.eye(k) + (weights @ outer.T).reshape(-1, k, k)
     right = (weights * np.where(seen, x - mean, 0.0)) @ components.T
     return np.asarray(np.linalg.solve(systems, right[:, :, None])[:, :, 0])
@@ -220,6 +223,7 @@ def normal_moments(x: FloatArray, *, tol: float = 1e-6, max_iter: int = 200) -> 
         n_iter += 1
         filled, more = _expected(z, rows, centre, covariance, n / (n + p))
         centre = filled.mean(axis=0)
+        # expected products: those of expected values, plus their covariances
         after = (_products(filled - centre) + more) / n
         converged = bool(np.abs(after - covariance).max() <= tol)
         covariance = after
@@ -254,6 +258,7 @@ def _expected(
         Factor of the covariances.
     """
     varies = np.diag(covariance) > 0
+    # smaller by n / (n + p), the diagonal kept: the departure named above
     used = share * covariance + np.diag(np.where(varies, (1 - share) * np.diag(covariance), 1.0))
     precision = np.linalg.inv(used)
     filled, more = np.array(z), np.zeros_like(used)
@@ -313,7 +318,7 @@ def directions_of(fitted: Moments) -> FloatArray:
     return np.asarray(np.linalg.eigh(fitted.covariance)[1][:, ::-1])
 
 
-def rest_of_row_errors(
+def conditional_entry_errors(
     mean: FloatArray, directions: FloatArray, judged: Moments, max_rank: int
 ) -> FloatArray:
     """Squared errors of the entries of some rows, by rank.
@@ -343,6 +348,7 @@ def rest_of_row_errors(
     if p < 2 or not 0 <= max_rank < p:
         raise DataError("entries are predicted from others of their row: give two columns or more")
     gap = judged.mean - mean
+    # M = S + (m - mean)(m - mean)'
     m = judged.products / judged.n + np.outer(gap, gap)
     q = directions.T @ m @ directions
     # Pairs of directions above a rank, counted from the last: each adds itself and those after it.
