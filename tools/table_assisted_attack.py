@@ -26,6 +26,7 @@ from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply
 from consilience.wire.message import iterate_fields
 from consilience.wire.sealing import Keyring, open_message
+from tests.sites.homes import records_of
 
 FloatArray = NDArray[np.float64]
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "what-assisted-learning-reveals.md"
@@ -94,9 +95,7 @@ def federation(
 def seen(fed: Federation, run: str) -> FloatArray:
     """Every vector with a number for each row that the partner sent in a run, decrypted."""
     home: Any = {name: site.home for name, site in members(fed).items()}
-    kept = {
-        name: [home[name].record(*k) for k in home[name]._records if k[0] == run] for name in home
-    }
+    kept = {name: [kept for of, kept in records_of(home[name]) if of == run] for name in home}
     keys = next(r.state["_keys"] for r in kept["a"] if "peers" in r.state.get("_keys", {}))
     ring = Keyring(keys["private"], KEY, run, "a", keys["peers"])
     found = []
