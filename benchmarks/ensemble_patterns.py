@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 from consilience.clustering.estimators.cluster_models import fit_cluster_model
 from consilience.clustering.kernels.ensemble import assign, build_ensemble, pattern_features
 from consilience.clustering.kernels.label_patterns import distinct_patterns
-from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from tests.reference import ensemble_naive as naive
 
 RESULTS = Path(__file__).parent / "results"

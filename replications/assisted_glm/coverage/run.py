@@ -22,14 +22,11 @@ from consilience.assisted.kernels.joint_intervals import (  # noqa: E402
     local_errors,
     paper,
 )
-from consilience.datasets.simulate_assisted import (  # noqa: E402
-    SplitColumns,
-    simulate_opposed,
-    simulate_setting,
-)
+from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
 from consilience.exceptions import ParameterError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.joint import train_jointly  # noqa: E402
+from replications.assisted_glm.simulate import simulate_opposed  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,
     crossed,

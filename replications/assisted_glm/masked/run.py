@@ -17,13 +17,10 @@ sys.path.insert(0, str(ROOT))
 from consilience.assisted.kernels.glm import family  # noqa: E402
 from consilience.assisted.kernels.joint_glm import fit_jointly  # noqa: E402
 from consilience.assisted.kernels.joint_intervals import joint_intervals  # noqa: E402
-from consilience.datasets.simulate_assisted import (  # noqa: E402
-    SplitColumns,
-    simulate_canonical,
-    simulate_setting,
-)
+from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
 from consilience.exceptions import ConsilienceError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
+from replications.assisted_glm.simulate import simulate_canonical  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,
     crossed,

@@ -21,8 +21,9 @@ from consilience.assisted.kernels.joint_intervals import (
     partner_residual,
     ritz_values,
 )
-from consilience.datasets.simulate_assisted import simulate_canonical, simulate_setting
+from consilience.datasets.simulate_assisted import simulate_setting
 from consilience.exceptions import DataError, ParameterError
+from replications.assisted_glm.simulate import simulate_canonical
 from tests.reference import assisted_glm as textbook
 
 FAMILIES = ["binomial", "poisson", "normal", "log-cosh", "pseudo-huber"]

@@ -6,10 +6,10 @@ import pytest
 from consilience.clustering.estimators.cluster_models import KMeansModel, fit_cluster_model
 from consilience.clustering.kernels import ensemble as en
 from consilience.clustering.kernels.label_patterns import distinct_patterns
-from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from tests.reference import ensemble_naive as naive
 
 

@@ -44,7 +44,7 @@ from consilience.clustering.kernels.mixture_starts import (
     weight_remarks,
 )
 from consilience.clustering.kernels.sequences import Sequences
-from consilience.datasets.simulate_sequences import draw_chains
+from consilience.datasets.simulate_treatments import draw_chains
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
