@@ -438,7 +438,7 @@ def test_a_closed_pipe_is_quiet(ran: Workspace) -> None:
 
 
 def test_lines_of_progress_name_few_of_many_sites() -> None:
-    from consilience.cli.progress import shortened
+    from consilience.cli.run import shortened
 
     assert shortened(["b", "a"]) == "a, b"
     many = [f"s{i}" for i in range(9)]

@@ -12,12 +12,11 @@ from consilience import __version__
 from consilience.cli import (
     check,
     demo,
-    health,
     methods,
     purge,
     report,
     run,
-    show,
+    runs,
     status,
     transcript,
 )
@@ -59,11 +58,11 @@ app.command()(demo.demo)
 app.command()(methods.methods)
 app.command()(check.check)
 app.command()(run.run)
-app.command()(show.show)
+app.command()(runs.show)
 app.command()(transcript.transcript)
 app.command()(report.report)
 app.command()(status.status)
-app.command()(health.health)
+app.command()(status.health)
 app.command()(purge.purge)
 for _name, _module in APPS.items():
     if importlib.util.find_spec(_module) is not None:
