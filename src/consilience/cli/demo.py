@@ -484,8 +484,11 @@ def demo(
     for name, text in files.items():
         if not (folder / name).exists():
             atomic_write(folder / name, text.encode(), mode=0o644)
-    if DEMOS[method].tables == "patients":
-        _make_partner_key(folder / PARTNER_KEY)
+    # The secret of the two parties; one that is there is kept.
+    if DEMOS[method].tables == "patients" and not (folder / PARTNER_KEY).exists():
+        from consilience.wire.partner_key import new_partner_key, save_partner_key
+
+        save_partner_key(folder / PARTNER_KEY, new_partner_key())
     console.say(DEMOS[method].about)
     console.say(
         f"Study, site files and tables are in {folder}; now the sites answer, each behind its own "
@@ -617,14 +620,6 @@ def _files_over_columns(method: str) -> dict[str, str]:
         files[f"sites/{site}.toml"] = SITES_OVER_COLUMNS[site].format(features=listed)
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
-
-
-def _make_partner_key(path: Path) -> None:
-    """Draw the secret of the two parties; one that is there is kept."""
-    from consilience.wire.partner_key import new_partner_key, save_partner_key
-
-    if not path.exists():
-        save_partner_key(path, new_partner_key())
 
 
 def _refuse_foreign(folder: Path, files: dict[str, str]) -> None:

@@ -301,7 +301,7 @@ def _facts(job: Job) -> dict[str, Any]:
         "round": job.round,
         "attempt": job.attempt,
         "step": job.facts["step"],
-        "since": _utc(job.facts["since"]),
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(job.facts["since"]))),
         "bytes": job.facts["bytes"],
         "fields": job.facts["fields"],
     }
@@ -326,10 +326,6 @@ def _value(value: object) -> str:
         return np.array2string(value, threshold=_SHOWN, precision=6)
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _utc(when: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(when)))
 
 
 @app.command("partner-key")

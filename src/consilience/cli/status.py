@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from json import dumps, loads
 from pathlib import Path
@@ -59,28 +58,19 @@ def status(
         look, show = (lambda: [{**_one(path), **_held(path, sites)}]), _tell_one
     while True:
         found = look()
+        shown = found if show is _tell_all else found[0]
         if not json:
             show(found, folder)
         elif watch:
-            typer.echo(_compact(found if show is _tell_all else found[0]))
+            typer.echo(dumps(shown, ensure_ascii=True, allow_nan=False))
         else:
-            console.print_json(found if show is _tell_all else found[0])
+            console.print_json(shown)
         if not watch or (show is _tell_one and found[0]["state"] not in _AT_WORK):
             return
-        _wait_for_change(look, found, every)
+        while look() == found:
+            time.sleep(every)
         if not json:
             typer.echo()
-
-
-def _wait_for_change(
-    look: Callable[[], list[dict[str, Any]]], before: list[dict[str, Any]], every: float
-) -> None:
-    while look() == before:
-        time.sleep(every)
-
-
-def _compact(value: Any) -> str:
-    return dumps(value, ensure_ascii=True, allow_nan=False)
 
 
 def _one(path: Path) -> dict[str, Any]:

@@ -41,8 +41,7 @@ from consilience.testing.fakes import (
     with_fixed_secrets,
     with_policy,
 )
-from consilience.testing.outcome import Attack, Outcome
-from consilience.testing.record import SEED
+from consilience.testing.record import SEED, Attack, Outcome
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply

@@ -23,7 +23,7 @@ from consilience.report import write
 from consilience.sites.computing import KEYS
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
-from consilience.testing.canaries import Canary, find_canaries
+from consilience.testing.attacks import Canary, find_canaries
 from consilience.testing.fakes import members, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request

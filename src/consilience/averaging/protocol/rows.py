@@ -13,10 +13,10 @@ from consilience.averaging.protocol.messages import Settings
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State
-from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.protected_rows import (
+from consilience.protocol.phases.holdout import (
     class_codes,
     drawing_seed,
+    held_out,
     made_constant,
     with_common_levels,
     without_thin,

@@ -16,8 +16,7 @@ from consilience.collaborators.protocol.messages import Settings
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State
-from consilience.protocol.phases.holdout import uniform
-from consilience.protocol.phases.protected_rows import class_codes
+from consilience.protocol.phases.holdout import class_codes, uniform
 from consilience.wire.disclosure import Limits
 
 RESAMPLE_SHARE = 0.8

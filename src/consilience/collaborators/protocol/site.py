@@ -50,7 +50,7 @@ from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.protocol.phases.protected_rows import drawing_seed, without_thin
+from consilience.protocol.phases.holdout import drawing_seed, without_thin
 from consilience.wire.disclosure import (
     Evidence,
     Limits,

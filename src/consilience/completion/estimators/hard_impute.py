@@ -11,8 +11,7 @@ from consilience.completion.estimators.low_rank_base import LowRankFactoriser
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import MAX_ITER, TOL, hard_path
-from consilience.numerics.low_rank import LowRankFit
-from consilience.numerics.ranks import check_ranks
+from consilience.numerics.low_rank import LowRankFit, check_ranks
 
 _STARTS = ("zero", "path")
 

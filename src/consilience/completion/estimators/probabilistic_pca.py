@@ -16,9 +16,8 @@ from consilience.completion.estimators.low_rank_base import Factors, LowRankFact
 from consilience.exceptions import DataError
 from consilience.numerics.centring import Centre
 from consilience.numerics.entries import Entries
-from consilience.numerics.ppca import PPCAModel, from_moments
-from consilience.numerics.ppca_em import ppca_path
-from consilience.numerics.ranks import check_ranks
+from consilience.numerics.low_rank import check_ranks
+from consilience.numerics.ppca import PPCAModel, from_moments, ppca_path
 
 _CELLS = 4_000_000  # numbers of a batch of rows
 

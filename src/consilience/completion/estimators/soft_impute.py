@@ -12,8 +12,7 @@ from consilience.arrays import FloatArray
 from consilience.completion.estimators.low_rank_base import LowRankFactoriser
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit
-from consilience.numerics.ranks import check_ranks
+from consilience.numerics.low_rank import LowRankFit, check_ranks
 from consilience.numerics.soft_impute import rank_path, refit, soft_path
 
 

@@ -49,7 +49,7 @@ from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmeans
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, register
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table import counted, whole_number
 
 NAME = "cluster-count"
 MOST_CLUSTERS = 100

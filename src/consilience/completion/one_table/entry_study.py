@@ -57,8 +57,7 @@ from consilience.protocol.method import (
     get_method,
     step,
 )
-from consilience.protocol.one_table.judging import hidden
-from consilience.protocol.one_table.words import whole_number
+from consilience.protocol.one_table import hidden, whole_number
 from consilience.protocol.phases.entry_errors import (
     entry_seed,
     few_missing,

@@ -60,7 +60,7 @@ from consilience.protocol.method import (
     SiteData,
     register,
 )
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table import counted, whole_number
 from consilience.wire.disclosure import Limits, aggregate
 
 NAME = "matrix-completion"

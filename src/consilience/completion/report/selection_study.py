@@ -8,9 +8,9 @@ from typing import Any
 from consilience.completion.one_table.entry_result import EntryStudyResult
 from consilience.report import selection_evidence
 from consilience.report.drawing import short
+from consilience.report.figures_selection import Curve, curve_of
 from consilience.report.run import Run
 from consilience.report.sections import Block, MethodReport, percent, plural
-from consilience.report.selection_reading import Curve, curve_of
 
 STAYS = (
     "The errors of held-out entries stayed at the site: they rest on too few rows, or there "

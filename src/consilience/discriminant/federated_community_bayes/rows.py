@@ -10,10 +10,10 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State
-from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.protected_rows import (
+from consilience.protocol.phases.holdout import (
     class_codes,
     drawing_seed,
+    held_out,
     made_constant,
     require_numbers,
     with_common_levels,

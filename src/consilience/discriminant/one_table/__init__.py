@@ -21,6 +21,6 @@ from __future__ import annotations
 from consilience.discriminant.one_table.messages import Fit, Fitted
 from consilience.discriminant.one_table.result import OneTableResult
 from consilience.discriminant.one_table.study import LocalFit, OneTableStudy, fit_step
-from consilience.protocol.one_table.rows import Rows
+from consilience.protocol.one_table import Rows
 
 __all__ = ["Fit", "Fitted", "LocalFit", "OneTableResult", "OneTableStudy", "Rows", "fit_step"]

@@ -61,8 +61,7 @@ from consilience.discriminant.one_table.study import (
 )
 from consilience.exceptions import ParameterError, StudyError
 from consilience.protocol.method import CoordinatorContext, register
-from consilience.protocol.one_table.rows import Rows
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table import Rows, counted, whole_number
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier

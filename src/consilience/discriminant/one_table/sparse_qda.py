@@ -53,8 +53,7 @@ from consilience.discriminant.one_table.result import OneTableResult
 from consilience.discriminant.one_table.study import LocalFit, LogProba, OneTableStudy, fit_step
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import CoordinatorContext, register
-from consilience.protocol.one_table.rows import Rows
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table import Rows, counted, whole_number
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA

@@ -32,15 +32,16 @@ from consilience.protocol.method import (
     get_method,
     step,
 )
-from consilience.protocol.one_table.judging import (
+from consilience.protocol.one_table import (
+    Rows,
     errors_by_candidate,
     evidence,
+    fitted_and_held,
     judge,
     row_scores,
     rows_by_class,
     small_classes,
 )
-from consilience.protocol.one_table.rows import Rows, fitted_and_held
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 

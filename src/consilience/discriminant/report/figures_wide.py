@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.report.network_layout import lay_out
 from consilience.report import drawing
-from consilience.report.wide_reading import Network, Tree, network_of, tree_of
+from consilience.report.figures_wide_choice import Network, Tree, network_of, tree_of
 
 MOST_LINKS = 80
 """Links that are drawn; of more, the strongest."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from consilience.arrays import IntArray
 from consilience.discriminant.report import figures_wide
 from consilience.report import drawing
+from consilience.report.figures_wide_choice import candidates_of, tree_of
 from consilience.report.sections import Block, Picture, Table, listed, numbers, plural
 from consilience.report.wide_evidence import Rules, choice, count_words, with_error
-from consilience.report.wide_reading import candidates_of, tree_of
 
 OPEN_COMMUNITIES = 20
 MOST_COMMUNITIES = 300

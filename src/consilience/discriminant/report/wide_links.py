@@ -10,15 +10,15 @@ import numpy as np
 
 from consilience.discriminant.report import figures_wide
 from consilience.report import drawing
-from consilience.report.sections import Block, Picture, Table, numbers, percent, plural
-from consilience.report.wide_evidence import choice
-from consilience.report.wide_reading import (
+from consilience.report.figures_wide_choice import (
     DENSITY,
     Network,
     candidates_of,
     community_words,
     network_of,
 )
+from consilience.report.sections import Block, Picture, Table, numbers, percent, plural
+from consilience.report.wide_evidence import choice
 
 OPEN_PAIRS = 15
 MOST_PAIRS = 300
