@@ -93,10 +93,6 @@ def _more_dimensions(array: dict[str, Any]) -> None:
     array["s"] = [1, *array["s"]]
 
 
-def _nested(depth: int) -> bytes:
-    return b"\x91" * depth + b"\xc0"
-
-
 def _twice(data: bytes) -> bytes:
     """Repeat the key of the fields, once with nothing in it."""
     raw = _raw(data)
@@ -118,7 +114,10 @@ MUTATIONS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
         "a value nested a hundred times",
         every_field(json.loads("[" * 99 + "]" * 99)),
     ),
-    "nested without end": ("brackets until the reader's stack ends", lambda data: _nested(200_000)),
+    "nested without end": (
+        "brackets until the reader's stack ends",
+        lambda data: b"\x91" * 200_000 + b"\xc0",
+    ),
     "wrong dtype": ("small whole numbers in place of others", _every_array(_small_integers)),
     "wrong shape": ("a dimension too many", _every_array(_more_dimensions)),
     "NaN": ("arrays filled with NaN", _every_array(_fill(np.nan))),
