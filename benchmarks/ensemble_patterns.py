@@ -25,10 +25,11 @@ from consilience.clustering.kernels.ensemble import (
     distinct_patterns,
     pattern_features,
 )
-from consilience.datasets.simulate import simulate_gaussian_sites
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from tests.reference import ensemble_naive as naive
 
 RESULTS = Path(__file__).parent / "results"

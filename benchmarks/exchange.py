@@ -26,7 +26,6 @@ import pandas as pd
 
 from benchmarks.ensemble_patterns import machine
 from consilience import Columns, EnsembleClustering, Federation
-from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.numerics.random import stream
@@ -48,6 +47,7 @@ from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire.message import Public, message
 from consilience.wire.signing import SigningKey
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 
 RESULTS = Path(__file__).parent / "results"
 FEATURES = tuple(f"x{j}" for j in range(10))

@@ -219,7 +219,7 @@ def calls() -> list[list[str]]:
     """Calls that say the same on every machine."""
     import typer.main
 
-    from consilience.cli.demo import DEMOS
+    from consilience.datasets.load import DEMOS
     from consilience.cli.main import app
     from consilience.protocol import BUILT_IN
 

@@ -27,8 +27,8 @@ from consilience.clustering.kernels.markov_mixture import (
 )
 from consilience.clustering.kernels.mixtures import climb
 from consilience.clustering.kernels.sequences import Sequences
-from consilience.datasets.simulate_sequences import LONG, SHORT, simulate_sequences
 from consilience.numerics.random import stream
+from replications.ensemble_clustering.simulate_sequences import LONG, SHORT, simulate_sequences
 from tests.reference import markov_mixture as textbook
 
 PEER = Path(__file__).parent / "hmm_fits.py"

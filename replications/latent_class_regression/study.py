@@ -18,11 +18,11 @@ from consilience.datasets.simulate_latent_classes import (
     LatentClassEvents,
     simulate_latent_classes,
 )
-from consilience.datasets.simulate_reference import split_evenly
 from consilience.engines.federation import Federation
 from consilience.numerics.random import stream
 from consilience.protocol.method import Columns
 from consilience.sites.policy import Policy
+from replications.reference_averaging.simulate import split_evenly
 
 FloatArray = NDArray[np.float64]
 Predict = Callable[[LatentClassEvents], FloatArray]

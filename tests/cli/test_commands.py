@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from consilience.cli.console import clean
-from consilience.cli.demo import DEMOS, demo_files
+from consilience.datasets.load import DEMOS
+from consilience.cli.demo import demo_files
 from consilience.cli.methods import ladder, parameter_docs
 from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
@@ -438,7 +439,7 @@ def test_a_closed_pipe_is_quiet(ran: Workspace) -> None:
 
 
 def test_lines_of_progress_name_few_of_many_sites() -> None:
-    from consilience.cli.progress import shortened
+    from consilience.cli.run import shortened
 
     assert shortened(["b", "a"]) == "a, b"
     many = [f"s{i}" for i in range(9)]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience.datasets.partition import partition
+from consilience.datasets.load import partition
 from consilience.exceptions import ParameterError
 
 FRAME = pd.DataFrame({"a": np.arange(200.0), "c": np.repeat(["x", "y"], 100)})

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.exceptions import ParameterError
 from consilience.numerics.random import stream
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 
 
 def test_classes_have_the_stated_moments():

@@ -5,15 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate_assisted import (
-    draw_response,
-    simulate_canonical,
-    simulate_opposed,
-    simulate_setting,
-    simulate_wide,
-)
+from consilience.datasets.simulate_assisted import draw_response, simulate_setting
 from consilience.exceptions import ParameterError
 from consilience.numerics.random import stream
+from replications.assisted_glm.simulate import simulate_canonical, simulate_opposed, simulate_wide
 
 
 @pytest.mark.parametrize(("setting", "own", "shared"), [(1, 6, 0), (2, 4, 4), (3, 2, 8)])

@@ -5,15 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate_meta import (
-    simulate_fairness,
-    simulate_friedman_groups,
-    simulate_functions,
-    simulate_linear_groups,
-    tamper,
-)
+from consilience.datasets.simulate_meta import simulate_fairness, simulate_functions, tamper
 from consilience.exceptions import ParameterError
 from consilience.numerics.random import stream
+from replications.meta_clustering.simulate import simulate_friedman_groups, simulate_linear_groups
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate_reference import (
+from consilience.exceptions import ParameterError
+from consilience.numerics.random import stream
+from replications.reference_averaging.simulate import (
     simulate_curved_rows,
     simulate_split_rows,
     simulate_texts,
     simulate_unlike_sites,
     split_evenly,
 )
-from consilience.exceptions import ParameterError
-from consilience.numerics.random import stream
 
 
 def test_signal_of_the_source():

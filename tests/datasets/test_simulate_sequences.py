@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate_sequences import (
+from consilience.datasets.simulate_treatments import draw_chains
+from consilience.exceptions import ParameterError
+from replications.ensemble_clustering.simulate_sequences import (
     SHORT,
-    draw_chains,
     simulate_sequences,
     state_names,
 )
-from consilience.exceptions import ParameterError
 
 
 def test_two_sites_of_the_source() -> None:

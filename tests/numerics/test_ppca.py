@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.decomposition import PCA
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics import ppca, ppca_em
+from consilience.numerics import ppca
 from consilience.numerics.entries import Entries
 from consilience.numerics.ppca import (
     NOISE_FLOOR,
@@ -18,9 +18,9 @@ from consilience.numerics.ppca import (
     from_moments,
     nearest_covariance,
     path_from_moments,
+    ppca_path,
     principal,
 )
-from consilience.numerics.ppca_em import ppca_path
 from tests.numerics.low_rank_data import gappy
 from tests.reference import ppca as textbook
 
@@ -192,7 +192,7 @@ def test_complete_entries_are_the_formula() -> None:
 def test_steps_reach_the_formula(rank: int) -> None:
     """The steps for missing entries, on complete ones."""
     x, _ = gappy(60, 6, 2)
-    (fit,) = ppca_em._path(Entries.of(x), [rank], 1e-13, 5000)
+    (fit,) = ppca._path(Entries.of(x), [rank], 1e-13, 5000)
     mean, covariance, _ = textbook.maximum(x, rank)
     np.testing.assert_allclose(fit.model.mean, mean, atol=1e-5)
     np.testing.assert_allclose(fit.model.covariance(), covariance, atol=1e-4)
@@ -223,14 +223,14 @@ def test_no_plain_step_goes_higher() -> None:
 @pytest.mark.parametrize("missing", [0.3, 0.85])
 def test_likelihood_rises_in_every_step(missing: float) -> None:
     _, x = gappy(60, 30, 3, missing=missing)
-    data = ppca_em._Data.of(Entries.of(x))
+    data = ppca._Data.of(Entries.of(x))
     assert isinstance(data.mask, np.ndarray) == (missing == 0.3)
     rng = np.random.default_rng(0)
-    state = ppca_em._State(np.zeros(30), rng.standard_normal((30, 3)), 1.0)
+    state = ppca._State(np.zeros(30), rng.standard_normal((30, 3)), 1.0)
     values = []
     for _ in range(30):
         model = principal(state.mean + data.centre, state.w, state.noise)
-        state, value = ppca_em._step(data, state)
+        state, value = ppca._step(data, state)
         assert value == pytest.approx(np.nansum(model.log_likelihood(x)), rel=1e-10)
         values.append(value)
     assert all(after >= before - 1e-8 for before, after in pairwise(values))
@@ -293,7 +293,7 @@ def test_small_matrices(shape: tuple[int, int]) -> None:
 def test_batches_of_steps_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     _, x = gappy(40, 8, 2)
     (whole,) = ppca_path(Entries.of(x), [2])
-    monkeypatch.setattr(ppca_em, "_CELLS", 50)
+    monkeypatch.setattr(ppca, "_CELLS", 50)
     (parts,) = ppca_path(Entries.of(x), [2])
     np.testing.assert_allclose(parts.model.covariance(), whole.model.covariance(), atol=1e-9)
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.averaging.estimators.proximal_fit import Learner
-from consilience.datasets.simulate_reference import simulate_unlike_sites
+from replications.reference_averaging.simulate import simulate_unlike_sites
 from consilience.exceptions import ParameterError
 from consilience.numerics import reference_average as kernel
 from consilience.numerics.random import stream
+from replications.reference_averaging.simulate import simulate_unlike_sites
 from tests.reference import reference_averaging as textbook
 
 # --------------------------------------------------------------------------- weights of rounds

@@ -21,8 +21,8 @@ from consilience.numerics.soft_impute import (
     unshrunk_rank_path,
 )
 from consilience.numerics.soft_impute_als import SparseSolver
-from consilience.numerics.soft_impute_dual import relative_gap
-from consilience.numerics.sparse_ridge_kernels import LANES, ridge_step
+from consilience.numerics.soft_impute_dense import relative_gap
+from consilience.numerics.soft_impute_kernels import LANES, ridge_step
 from tests.reference import soft_impute as textbook
 
 SOLVERS = ("dense", "als")

@@ -14,7 +14,7 @@ from consilience.completion.kernels.leave_one_entry_out import leave_one_out_har
 from consilience.exceptions import ParameterError
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.report import figures_selection, selection_evidence
-from consilience.report.selection_reading import Curve, curve_of
+from consilience.report.figures_selection import Curve, curve_of
 from tests.report.told import drawn, letters, spoken
 
 

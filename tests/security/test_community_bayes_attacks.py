@@ -31,7 +31,7 @@ from consilience.discriminant.federated_community_bayes.messages import (
 from consilience.protocol.method import Ask, Refused, SiteData
 from consilience.protocol.phases import holdout
 from consilience.sites.policy import Policy
-from consilience.testing.canaries import canaries_after, number_canary, plant
+from consilience.testing.attacks import canaries_after, number_canary, plant
 from consilience.testing.fakes import federation_of, rows_of, scripted, with_data
 from consilience.wire.codec import unpack
 from consilience.wire.disclosure import relayed

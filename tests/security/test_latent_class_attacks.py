@@ -36,8 +36,7 @@ from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
-from consilience.testing.attacks import recovers
-from consilience.testing.canaries import canaries_after, number_canary, plant
+from consilience.testing.attacks import canaries_after, number_canary, plant, recovers
 from consilience.testing.fakes import federation_of, members, rows_of, scripted, with_data
 from consilience.testing.record import copied_home
 from consilience.wire.codec import decode_message, encode_message

@@ -35,7 +35,7 @@ from consilience.learners.candidates import as_text
 from consilience.numerics.own_rows import row_digests
 from consilience.protocol.method import Ask, Preparation, Refused
 from consilience.protocol.phases.opening import Open
-from consilience.testing.canaries import canaries_after, number_canary, plant
+from consilience.testing.attacks import canaries_after, number_canary, plant
 from consilience.testing.fakes import federation_of, members, rows_of, scripted, with_data
 from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed

@@ -34,7 +34,7 @@ from consilience.discriminant.federated_sparse_qda.messages import (
 from consilience.protocol.method import Preparation, get_method
 from consilience.protocol.phases.opening import Open
 from consilience.sites.policy import Policy
-from consilience.testing.canaries import canaries_after, number_canary, plant
+from consilience.testing.attacks import canaries_after, number_canary, plant
 from consilience.testing.fakes import members, rows_of, scripted, with_data
 from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from consilience.exceptions import ProtocolError, WireError
 from consilience.protocol.phases.moments import Sums
-from consilience.testing.alterations import MUTATIONS
+from consilience.testing.recalling import MUTATIONS
 from consilience.wire.codec import (
     MAX_DEPTH,
     decode_message,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.exceptions import DataError, ProtocolError, StudyError, WireError
-from consilience.testing.alterations import MUTATIONS
+from consilience.testing.recalling import MUTATIONS
 from consilience.wire import sealing
 from consilience.wire.codec import decode_message, encode_message, pack, unpack
 from consilience.wire.disclosure import Released, count, per_record, received

@@ -15,14 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.assisted.kernels.glm import Fit, family, fit  # noqa: E402
-from consilience.datasets.simulate_assisted import (  # noqa: E402
-    SplitColumns,
-    simulate_canonical,
-    simulate_opposed,
-    simulate_setting,
-)
+from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.joint import nsl_kdd, train_jointly  # noqa: E402
+from replications.assisted_glm.simulate import simulate_canonical, simulate_opposed  # noqa: E402
 from replications.assisted_glm.study import Table, options, replicate  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -15,9 +15,10 @@ sys.path.insert(0, str(ROOT))
 
 from consilience.assisted.kernels.glm import Family, Fit, Penalty, family, fit  # noqa: E402
 from consilience.assisted.kernels.joint_glm import Alternation, Partner  # noqa: E402
-from consilience.datasets.simulate_assisted import SplitColumns, simulate_wide  # noqa: E402
+from consilience.datasets.simulate_assisted import SplitColumns  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.baselines import auc, loss  # noqa: E402
+from replications.assisted_glm.simulate import simulate_wide  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,
     crossed,

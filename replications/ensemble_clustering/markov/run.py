@@ -15,18 +15,18 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.datasets.simulate_sequences import (  # noqa: E402
-    LONG,
-    SHORT,
-    TWO_SITES,
-    SimulatedSequences,
-    simulate_sequences,
-)
 from consilience.numerics.random import stream  # noqa: E402
 from replications.ensemble_clustering.coded_sites import (  # noqa: E402
     CodedSites,
     one_data_set,
     summary,
+)
+from replications.ensemble_clustering.simulate_sequences import (  # noqa: E402
+    LONG,
+    SHORT,
+    TWO_SITES,
+    SimulatedSequences,
+    simulate_sequences,
 )
 from tools.stale_results import table_hash  # noqa: E402
 

@@ -10,8 +10,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.datasets.simulate_meta import simulate_friedman_groups  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
+from replications.meta_clustering.simulate import simulate_friedman_groups  # noqa: E402
 from replications.meta_clustering.study import (  # noqa: E402
     Table,
     average_model,

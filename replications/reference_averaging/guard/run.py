@@ -19,13 +19,13 @@ from consilience.averaging.tall.reference_averaging import (  # noqa: E402
     ReferenceAveragingClassifier,
     ReferenceAveragingRegressor,
 )
-from consilience.datasets.simulate_reference import (  # noqa: E402
+from consilience.numerics.random import stream  # noqa: E402
+from consilience.numerics.reference_average import averaged  # noqa: E402
+from replications.reference_averaging.simulate import (  # noqa: E402
     simulate_curved_rows,
     simulate_split_rows,
     split_evenly,
 )
-from consilience.numerics.random import stream  # noqa: E402
-from consilience.numerics.reference_average import averaged  # noqa: E402
 from replications.reference_averaging.study import (  # noqa: E402
     ADAPTIVE,
     FIXED,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.datasets.simulate_reference import SplitRows
+from replications.reference_averaging.simulate import SplitRows
 from replications.reference_averaging.study import FloatArray, Weights
 
 Solver = Callable[[FloatArray, FloatArray, float, FloatArray], FloatArray]

@@ -111,7 +111,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: str = 
 def frame(shown: Any) -> None:
     """Print a data frame; one that is too wide is turned on its side if it then fits better."""
     text = _frame_text(shown)
-    if _widest(text) > width() and len(shown) < len(shown.columns):
+    widest = max(map(len, text.splitlines()), default=0)
+    if widest > width() and len(shown) < len(shown.columns):
         text = _frame_text(shown.T)
     for row in text.splitlines():
         typer.echo(clean(row).rstrip())
@@ -119,10 +120,6 @@ def frame(shown: Any) -> None:
 
 def _frame_text(shown: Any) -> str:
     return str(shown.to_string(float_format=lambda value: f"{value:.4g}", na_rep="-"))
-
-
-def _widest(text: str) -> int:
-    return max((len(row) for row in text.splitlines()), default=0)
 
 
 def on_terminal() -> bool:

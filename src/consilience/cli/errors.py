@@ -1,4 +1,7 @@
-"""How the command line ends: one sentence and a number."""
+"""How the command line ends, one sentence and a number, and how its help reads.
+
+Help texts are plain text, the same for every command, with a line for each argument.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,70 @@ import errno
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
+from typer.utils import get_params_from_function
 
 from consilience.cli.console import complain
-from consilience.cli.help import PlainContext, plain
 from consilience.exceptions import ConsilienceError, StudyError, shortened
+
+CLICKS_ARGUMENTS = "Positional arguments"
+
+
+class PlainFormatter(click.HelpFormatter):
+    """Writes brackets as they are: typer escapes them as if rich were to read them."""
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write names and their texts in two columns."""
+        plain = [(name, text.replace("\\[", "[")) for name, text in rows]
+        super().write_dl(plain, col_max, col_spacing)
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Write a section; arguments once, though both click and typer have one for them."""
+        start = len(self.buffer)
+        with super().section(name):
+            yield
+        if name == CLICKS_ARGUMENTS:
+            del self.buffer[start:]
+
+
+class PlainContext(click.Context):
+    """Context whose help is plain."""
+
+    formatter_class = PlainFormatter
+
+
+def plain(command: click.Command) -> click.Command:
+    """Let a command and those below it show plain help."""
+    command.context_class = PlainContext
+    if hasattr(command, "rich_markup_mode"):
+        command.rich_markup_mode = None
+    _restore_arguments(command)
+    for inner in getattr(command, "commands", {}).values():
+        plain(inner)
+    return command
+
+
+def _restore_arguments(command: click.Command) -> None:
+    """Give arguments their texts: recent releases of click reset what typer had set."""
+    function = getattr(command.callback, "__wrapped__", None)
+    if function is None:
+        return
+    declared = get_params_from_function(function)
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument) and parameter.name in declared:
+            said = getattr(declared[parameter.name].default, "help", None)
+            parameter.help = parameter.help or said
+
 
 UNFORESEEN = 1
 INTERRUPTED = 130

@@ -16,7 +16,7 @@ from consilience.cli import console
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.run import EngineName, Plan, execute, tell
 from consilience.cli.runs import as_json
-from consilience.cli.site_common import one_sentence as _one_sentence
+from consilience.cli.site import one_sentence as _one_sentence
 
 if TYPE_CHECKING:
     from consilience.engines.flower.join import Seen

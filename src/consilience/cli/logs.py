@@ -185,14 +185,11 @@ def as_line(kind: str, level: LogLevel, facts: dict[str, Any]) -> str:
         # The sentence about a damaged file names its path, in which any word may stand.
         shown["code"] = kind if kind == "damaged" else code_of(str(facts["reason"]))
     if kind == "failed":
-        shown |= {"code": facts["code"], "message": _without_secrets(str(facts["message"]))}
+        sentence = str(facts["message"])
+        for pattern, instead in _SECRETS:
+            sentence = pattern.sub(instead, sentence)
+        shown |= {"code": facts["code"], "message": sentence}
     return json.dumps({key: shown[key] for key in KEYS if key in shown}, ensure_ascii=True)
-
-
-def _without_secrets(sentence: str) -> str:
-    for pattern, shown in _SECRETS:
-        sentence = pattern.sub(shown, sentence)
-    return sentence
 
 
 def _class_of(error: ConsilienceError) -> str:

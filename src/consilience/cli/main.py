@@ -9,18 +9,8 @@ import platform
 import typer
 
 from consilience import __version__
-from consilience.cli import (
-    check,
-    demo,
-    health,
-    methods,
-    purge,
-    report,
-    run,
-    show,
-    status,
-    transcript,
-)
+from consilience.cli import check, methods, purge, report, run, runs, status, transcript
+from consilience.cli import demo
 from consilience.cli.errors import House
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}
@@ -59,11 +49,11 @@ app.command()(demo.demo)
 app.command()(methods.methods)
 app.command()(check.check)
 app.command()(run.run)
-app.command()(show.show)
+app.command()(runs.show)
 app.command()(transcript.transcript)
 app.command()(report.report)
 app.command()(status.status)
-app.command()(health.health)
+app.command()(status.health)
 app.command()(purge.purge)
 for _name, _module in APPS.items():
     if importlib.util.find_spec(_module) is not None:

@@ -9,6 +9,7 @@ import typer
 
 from consilience.cli import console
 from consilience.cli.runs import RUNS, directory, state_of
+from consilience.exceptions import RunError
 
 DAY = 86400.0
 
@@ -49,7 +50,7 @@ def purge(
     path = directory(run)
     reason = _kept_because(path, force)
     if reason is not None:
-        raise _as_error(path, reason)
+        raise RunError(f"{path} was not purged: {reason}")
     if dry_run:
         console.line(f"Would drop the payloads of {path}")
         return
@@ -61,7 +62,6 @@ def purge(
 
 def _purge_old(runs: Path, days: float, folder: Path | None, dry_run: bool, force: bool) -> None:
     from consilience.engines.study_run import runs_in
-    from consilience.exceptions import RunError
 
     if not runs.is_dir():
         raise RunError(f"there is no folder of runs {runs}: name it")
@@ -90,12 +90,6 @@ def _kept_because(path: Path, force: bool) -> str | None:
     if state != "finished" and not force:
         return "it has not ended and could not be resumed afterwards: add --force if that is meant"
     return None
-
-
-def _as_error(path: Path, reason: str) -> Exception:
-    from consilience.exceptions import RunError
-
-    return RunError(f"{path} was not purged: {reason}")
 
 
 def _drop(path: Path, folder: Path | None) -> tuple[bool, bool]:

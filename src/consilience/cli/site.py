@@ -2,34 +2,334 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from types import FrameType, SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from consilience.cli import console, site_keys, site_purge, site_queue
+from consilience.cli import console
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
-from consilience.cli.site_common import SiteToml
-from consilience.cli.site_common import one_sentence as _one_sentence
-from consilience.exceptions import DamageError, RunError, StudyError
+from consilience.exceptions import ConsilienceError, DamageError, RunError, StudyError
+
+if TYPE_CHECKING:
+    from consilience.sites.home import DiskHome
+    from consilience.sites.home import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SiteToml = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
+
+
+def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
+    """End with the error's sentence and exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ConsilienceError as error:
+            typer.echo(console.clean(error), err=True)
+            raise typer.Exit(error.exit_code) from None
+
+    return wrapped
+
 
 app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
 
-app.command()(_one_sentence(site_keys.keys))
-app.command()(_one_sentence(site_purge.purge))
-app.command()(_one_sentence(site_queue.queue))
-app.command()(_one_sentence(site_queue.preview))
-app.command()(_one_sentence(site_queue.release))
-app.command()(_one_sentence(site_queue.refuse))
+
+@app.command()
+@one_sentence
+def keys(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
+    rotate: Annotated[
+        bool,
+        typer.Option("--rotate", help="Make the key that follows it, and print its endorsed line."),
+    ] = False,
+    retire: Annotated[
+        bool,
+        typer.Option("--retire", help="Sign with the key that follows from now on; drop the old."),
+    ] = False,
+) -> None:
+    """Make a key in DIR and print its public half, the line for the study file.
+
+    A key that is there already is never overwritten: its public half is printed.
+
+    To change a key, of a site or a coordinator: --rotate makes a new one beside it and prints the
+    entry that whoever trusts the old key adds after it. The old key signs until --retire.
+    """
+    from consilience.wire import keys as keyring
+    from consilience.wire.signing import PRIVATE_FILE, SigningKey
+
+    if rotate and retire:
+        raise StudyError(
+            "give --rotate first, and --retire once everybody has listed the new key: one at a time"
+        )
+    if rotate:
+        old, line = SigningKey.load(directory).public, keyring.rotate(directory)
+        typer.echo(f"the key that signs until --retire: {old}", err=True)
+        typer.echo("add after it, wherever it is listed:", err=True)
+        typer.echo(line)
+        return
+    if retire:
+        done = keyring.retire(directory)
+        typer.echo(f"the key that is gone: {done.old}", err=True)
+        typer.echo("where it is listed, it may get a last day; the one that signs now:", err=True)
+        typer.echo(done.entry)
+        return
+    if (directory / PRIVATE_FILE).exists():
+        typer.echo(f"there is a key already: {directory / PRIVATE_FILE}", err=True)
+        typer.echo(SigningKey.load(directory).public)
+        return
+    key = SigningKey.generate()
+    path = key.save(directory)
+    typer.echo(f"private key (keep it here, show it to nobody): {path}", err=True)
+    typer.echo(key.public)
+
+
+@app.command()
+@one_sentence
+def purge(
+    site_toml: SiteToml,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option(
+            "--older-than", min=0, metavar="DAYS", help="All runs not asked for so many days."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be dropped, and drop nothing.")
+    ] = False,
+) -> None:
+    """Drop what the site keeps to answer again in a run; its outputs and ledgers stay.
+
+    The run can never go on at this site afterwards. Stop a watch on the site first. The home's log
+    notes each run that was dropped.
+    """
+    from consilience.sites.home import check_run_id, sole
+    from consilience.sites.loaders import file_site
+    from consilience.sites.retention import old_runs, purge_old, purge_run
+    from consilience.sites.study import SiteFile
+
+    if (run is None) == (older_than is None):
+        raise StudyError("name a run, or give --older-than DAYS: one of them")
+    site = file_site(SiteFile.load(site_toml))
+    if dry_run:
+        # Reads only, so a watch may go on.
+        if run is not None:
+            found = [check_run_id(run)] if run in site.home.recorded() else []
+        else:
+            found = list(old_runs(site.home, older_than or 0.0))
+    else:
+        with sole(site.home):
+            if run is not None:
+                purge_run(site, check_run_id(run), "by the steward")
+                found = [run]
+            else:
+                found = list(purge_old(site, older_than or 0.0, why="by the steward"))
+    for name in found:
+        if dry_run:
+            typer.echo(f"would drop the records of run {name} at site {site.name}")
+        else:
+            typer.echo(
+                f"dropped the records of run {name} at site {site.name}; outputs and ledgers stay"
+            )
+    if not found:
+        typer.echo(f"there are no records to drop at site {site.name}")
+
+
+_JOB = "A job as 'consilience site queue' names it."
+_SHOWN = 200
+
+
+@app.command()
+@one_sentence
+def queue(
+    site_toml: SiteToml,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the replies that wait for the steward."""
+    home = _home(site_toml)
+    jobs, damages = home.jobs.waiting(), home.jobs.damages()
+    if as_json:
+        typer.echo(json.dumps([_facts(job) for job in jobs], indent=1, sort_keys=True))
+    elif not jobs:
+        typer.echo("no reply waits" if not damages else "no reply waits that can be read")
+    else:
+        for job in jobs:
+            for line in _described(job):
+                typer.echo(console.clean(line))
+    _raise(damages)
+
+
+@app.command()
+@one_sentence
+def preview(
+    site_toml: SiteToml,
+    job: Annotated[str, typer.Argument(metavar="JOB", help=_JOB)],
+    values: Annotated[
+        bool, typer.Option("--values", help="Show the numbers too; at a terminal only.")
+    ] = False,
+) -> None:
+    """Show what a waiting reply would tell: fields, classes, shapes, sizes, verdicts."""
+    from consilience.protocol.method import get_method
+    from consilience.wire.codec import decode_message, plain_fields
+    from consilience.wire.envelope import Reply
+
+    home = _home(site_toml)
+    found = _find(home, job)
+    record = home.record(found.run, found.round, found.attempt)
+    if record is None:
+        raise RunError(f"the records of run {found.run} were purged: nothing can leave any more")
+    method = get_method(str(found.facts["method"]))
+    reply = Reply.from_bytes(record.reply)
+    message = decode_message(reply.message)
+    asked = SimpleNamespace(run=reply.run, round=reply.round, step=reply.step, method=method.name)
+    for line in describe(asked, message, reply.verdicts):
+        typer.echo(line)
+    if not values:
+        return
+    if not sys.stdout.isatty():
+        raise StudyError("values are shown at a terminal only: leave --values out")
+    for name, value in plain_fields(message).items():
+        typer.echo(console.clean(f"{name} ="))
+        for line in _value(value).splitlines():
+            typer.echo(console.clean(f"  {line}"))
+
+
+@app.command()
+@one_sentence
+def release(
+    site_toml: SiteToml,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help=_JOB)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that wait now.")] = False,
+) -> None:
+    """Let waiting replies leave; a watch that is running sends them."""
+    if bool(jobs) == everything:
+        raise StudyError("name jobs, or give --all: one of them")
+    home = _home(site_toml)
+    damages = home.jobs.damages() if everything else []
+    chosen = home.jobs.waiting() if everything else [_find(home, name) for name in jobs or ()]
+    for job in chosen:
+        if not home.jobs.release(job.run, job.round, job.attempt):
+            raise _decided(home, job)
+        typer.echo(console.clean(f"released {job.name}"))
+    if not chosen:
+        typer.echo("no reply waits" if not damages else "no reply waits that can be read")
+    _raise(damages)
+
+
+@app.command()
+@one_sentence
+def refuse(
+    site_toml: SiteToml,
+    job: Annotated[str, typer.Argument(metavar="JOB", help=_JOB)],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="For your own records: it stays in the home.")
+    ] = "",
+) -> None:
+    """Let a refusal leave instead of a waiting reply.
+
+    The site goes back to where it was before the question. What was spent from a budget is not
+    given back. The coordinator reads that the reply was not released, and no reason.
+    """
+    home = _home(site_toml)
+    found = _find(home, job)
+    if not home.jobs.refuse(found.run, found.round, found.attempt, reason):
+        raise _decided(home, found)
+    typer.echo(console.clean(f"refused {found.name}"))
+
+
+# --------------------------------------------------------------------------- inside
+
+
+def _home(site_toml: Path) -> DiskHome:
+    """The site's home; a watch may be at work in it."""
+    from consilience.sites.home import DiskHome
+    from consilience.sites.study import SiteFile
+
+    file = SiteFile.load(site_toml)
+    if not file.home_path.is_dir():
+        raise RunError(f"site {file.name!r} has no home {file.home_path} yet: nothing ran here")
+    return DiskHome(file.home_path)
+
+
+def _find(home: DiskHome, name: str) -> Job:
+    """The job of a name; the part behind the run will do where no other has it."""
+    waiting = home.jobs.waiting()
+    found = [job for job in waiting if name in (job.name, job.name.rpartition("/")[2])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RunError(f"several runs have a job {name!r}: name the run too, as RUN/{name}")
+    for job in home.jobs.all():
+        if name == job.name:
+            raise _decided(home, job)
+    _raise(home.jobs.damages())
+    known = ", ".join(job.name for job in waiting) or "none"
+    raise RunError(f"no job {name!r} waits here: those that do are {known}")
+
+
+def _raise(damages: list[DamageError]) -> None:
+    """Name what is damaged; it ends the command, once everything else is done."""
+    for error in damages[:-1]:
+        console.complain(str(error))
+    if damages:
+        raise damages[-1]
+
+
+def _decided(home: DiskHome, job: Job) -> RunError:
+    state, _, facts = home.jobs.state(job.run, job.round, job.attempt).read()
+    said = "refused" if "reason" in facts else "released"
+    more = ", and has been sent" if state == "sent" else ""
+    return RunError(f"job {job.name} was {said} before{more}: it is no longer held")
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "run": job.run,
+        "method": job.facts["method"],
+        "round": job.round,
+        "attempt": job.attempt,
+        "step": job.facts["step"],
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(job.facts["since"]))),
+        "bytes": job.facts["bytes"],
+        "fields": job.facts["fields"],
+    }
+
+
+def _described(job: Job) -> Iterator[str]:
+    facts = _facts(job)
+    yield (
+        f"{job.name}: round {job.round}, step {facts['step']} of {facts['method']}, "
+        f"{facts['bytes']} bytes, waiting since {facts['since']}"
+    )
+    rows = [(f["field"], f["class"], f["shape"]) for f in facts["fields"]]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    for name, disclosure, shape in rows:
+        yield f"  {name.ljust(widths[0])}  {disclosure.ljust(widths[1])}  {shape}"
+
+
+def _value(value: object) -> str:
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, threshold=_SHOWN, precision=6)
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 @app.command("partner-key")
-@_one_sentence
+@one_sentence
 def partner_key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
 ) -> None:
@@ -48,7 +348,7 @@ def partner_key(
 
 
 @app.command()
-@_one_sentence
+@one_sentence
 def watch(
     site_toml: SiteToml,
     folder: Annotated[Path, typer.Option(help="The shared folder.")],
@@ -110,7 +410,7 @@ def watch(
 
 
 @app.command()
-@_one_sentence
+@one_sentence
 def outputs(
     site_toml: SiteToml,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
@@ -141,7 +441,7 @@ def outputs(
 
 
 @app.command()
-@_one_sentence
+@one_sentence
 def offer(site_toml: SiteToml) -> None:
     """Propose which columns of the site's table studies may name, as lines for its file.
 
@@ -165,7 +465,7 @@ def offer(site_toml: SiteToml) -> None:
 
 
 @app.command()
-@_one_sentence
+@one_sentence
 def approve(
     site_toml: SiteToml,
     study_toml: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")],

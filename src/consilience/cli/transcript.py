@@ -78,7 +78,7 @@ def _show(lines: Sequence[Line]) -> None:
                 line.disclosure if line.field else "",
                 _short(line.shape),
                 f"{line.bytes:,}" if line.field else "",
-                _verdict(line),
+                f"{line.verdict}: {line.rule}" if line.rule else line.verdict,
                 line.protection,
             )
             for line in lines
@@ -130,10 +130,6 @@ def _recipient(line: Line) -> str:
         return line.site
     audience = {"all": "all sites", "site": COORDINATOR}.get(line.audience, line.audience)
     return audience if audience == COORDINATOR else f"{COORDINATOR}, {audience}"
-
-
-def _verdict(line: Line) -> str:
-    return f"{line.verdict}: {line.rule}" if line.rule else line.verdict
 
 
 def _short(shape: str) -> str:

@@ -1,15 +1,17 @@
 """Simulated treatment paths of patients at a few hospitals, for demonstrations.
 
 Which path a patient is on is known to nobody. Hospitals see the paths in different proportions.
+`draw_chains` draws from any Markov classes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience.datasets.simulate_sequences import draw_chains
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -90,3 +92,35 @@ def simulate_treatments(
         table[OUTCOME] = admitted
         tables[site] = table
     return tables
+
+
+def draw_chains(
+    initial: FloatArray,
+    transition: FloatArray,
+    label: NDArray[Any],
+    length: NDArray[Any],
+    rng: np.random.Generator,
+) -> IntArray:
+    """Draw one chain for each label: (n, longest), -1 after the end of a chain.
+
+    Parameters
+    ----------
+    initial, transition : (K, S) and (K, S, S) arrays
+    label, length : (n,) arrays of int
+    rng : numpy.random.Generator
+    """
+    longest = int(np.max(length, initial=0))
+    wide = np.full((len(label), longest), -1, dtype=np.int64)
+    for t in range(longest):
+        rows = np.flatnonzero(length > t)
+        own = label[rows]
+        chances = initial[own] if t == 0 else transition[own, wide[rows, t - 1]]
+        wide[rows, t] = draw_categories(chances, rng)
+    return wide
+
+
+def draw_categories(chances: FloatArray, rng: np.random.Generator) -> IntArray:
+    """One category for each row of chances."""
+    running = np.cumsum(chances, axis=1)
+    mark = rng.random(len(chances))[:, None] * running[:, -1:]
+    return np.minimum((running <= mark).sum(axis=1), chances.shape[1] - 1).astype(np.int64)

@@ -201,7 +201,7 @@ class PPCAPath(_Fits):
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits of increasing rank."""
-        from consilience.numerics.ppca_em import ppca_path
+        from consilience.numerics.ppca import ppca_path
 
         return ppca_path(train, parameters, **_given(self))
 

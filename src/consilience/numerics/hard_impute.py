@@ -28,9 +28,8 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, flip_signs, thin_svd
+from consilience.numerics.low_rank import LowRankFit, check_ranks, flip_signs, thin_svd
 from consilience.numerics.random import stream
-from consilience.numerics.ranks import check_ranks
 
 TOL = 3e-3  # in squares 1e-5
 MAX_ITER = 500

@@ -25,8 +25,7 @@ from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import fit_of
-from consilience.numerics.low_rank import LowRankFit, thin_svd
-from consilience.numerics.ranks import check_ranks
+from consilience.numerics.low_rank import LowRankFit, check_ranks, thin_svd
 
 TOL = 3e-3  # as of hard imputation: stopping early is part of the method
 MAX_ITER = 500

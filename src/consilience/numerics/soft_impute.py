@@ -16,8 +16,7 @@ import numpy as np
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, thin_svd
-from consilience.numerics.ranks import check_ranks
+from consilience.numerics.low_rank import LowRankFit, check_ranks, thin_svd
 
 if TYPE_CHECKING:
     from consilience.numerics.soft_impute_als import SparseSolver

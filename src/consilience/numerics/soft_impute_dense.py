@@ -3,6 +3,8 @@
 With the fill Z (observed entries kept, the others free) the penalised criterion is the minimum over
 the free entries of ``min_M |Z - M|^2 / 2 + alpha |M|_*``, whose gradient is ``Z - M`` there and has
 Lipschitz constant 1: soft-impute is the plain gradient method, and is accelerated here.
+
+`dual_value` is a lower bound of the criterion.
 """
 
 from __future__ import annotations
@@ -15,7 +17,36 @@ from consilience.arrays import FloatArray
 from consilience.numerics import soft_impute_kernels as kernels
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit, flip_signs, thin_svd
-from consilience.numerics.soft_impute_dual import dual_value, relative_gap
+
+
+def dual_value(loss: float, cross: float, alpha: float, norm: float) -> float:
+    """Dual criterion at the best multiple of a residual.
+
+    The dual of ``|X_O - M_O|^2 / 2 + alpha |M|_*`` is ``<Y, X> - |Y|^2 / 2`` over matrices Y that
+    are zero where nothing is observed and have spectral norm at most alpha.
+
+    Parameters
+    ----------
+    loss : float
+        Sum of squared residuals.
+    cross : float
+        Product of the residual with the observed entries.
+    alpha : float
+    norm : float
+        A bound of the spectral norm of the residual.
+    """
+    if loss <= 0.0:
+        return 0.0
+    c = cross / loss
+    if norm > 0.0:
+        c = min(c, alpha / norm)
+    return c * cross - 0.5 * c * c * loss
+
+
+def relative_gap(objective: float, dual: float) -> float:
+    """Duality gap over the criterion; 0 where the criterion is."""
+    return max(0.0, 1.0 - dual / objective) if objective > 0.0 else 0.0
+
 
 _GRAM = 5e-4  # penalties below this times the largest singular value need LAPACK's own values
 _STILL = 5  # steps over which the criterion of a capped rank must not change

@@ -141,7 +141,7 @@ def plot_class_profiles(result: Any) -> Figure:
             ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=8.5, color=colour)
         ax.set_yticks(np.arange(p) + 0.5, [drawing.label(n, 34) for n in result.feature_names])
         ax.set_ylim(p, 0)
-        ax.set_xticks(np.arange(k) + 0.5, [_class_tick(j, k) for j in range(k)])
+        ax.set_xticks(np.arange(k) + 0.5, [f"class {j}" if k <= 8 else str(j) for j in range(k)])
         ax.xaxis.tick_top()
         drawing.bare(ax, "")
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
@@ -149,10 +149,6 @@ def plot_class_profiles(result: Any) -> Figure:
         bar.set_label(f"below (blue) or above (orange) the mean: {what}")
         bar.outline.set_visible(False)
     return fig
-
-
-def _class_tick(j: int, k: int) -> str:
-    return f"class {j}" if k <= 8 else str(j)
 
 
 def plot_target_by_class(result: Any) -> Figure:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from consilience.report import figures_selection
+from consilience.report.figures_selection import Curve, value_words
 from consilience.report.sections import (
     DASH,
     Block,
@@ -19,7 +20,6 @@ from consilience.report.sections import (
     plural,
     site_name,
 )
-from consilience.report.selection_reading import Curve, value_words
 
 RULES = {
     "minimum": "the candidate with the smallest error was taken",

@@ -14,6 +14,7 @@ from consilience.engines.federation import Run
 from consilience.report import drawing, figures_wide_choice
 from consilience.report.disclosure import simulated
 from consilience.report.drawing import Z95
+from consilience.report.figures_wide_choice import Candidates, candidates_of
 from consilience.report.sections import (
     DASH,
     Block,
@@ -26,7 +27,6 @@ from consilience.report.sections import (
     plural,
     site_name,
 )
-from consilience.report.wide_reading import Candidates, candidates_of
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 WIDE_CONFUSION = 12

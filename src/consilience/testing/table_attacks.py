@@ -41,8 +41,7 @@ from consilience.testing.fakes import (
     with_fixed_secrets,
     with_policy,
 )
-from consilience.testing.outcome import Attack, Outcome
-from consilience.testing.record import SEED
+from consilience.testing.record import SEED, Attack, Outcome
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply
@@ -432,16 +431,15 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
     for (round_, site), reply in found.items():
         if not reply.message:
             continue
-        for count in counts_told(dict(_figures(reply))):
+        figures = {
+            name: content.value if isinstance(content, Released) else content
+            for name, _, content in iterate_fields(decode_message(reply.message))
+        }
+        for count in counts_told(figures):
             read += 1
             if count < least - 0.5:
                 return Outcome("open", f"site {site} tells {count:.3g} rows in round {round_}")
     return Outcome("blocked", f"none of {read} counts of 0/1 columns is of few rows")
-
-
-def _figures(reply: Reply) -> Iterator[tuple[str, Any]]:
-    for name, _, content in iterate_fields(decode_message(reply.message)):
-        yield name, content.value if isinstance(content, Released) else content
 
 
 def counts_told(fields: Mapping[str, Any]) -> Iterator[float]:

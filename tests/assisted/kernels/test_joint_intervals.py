@@ -17,7 +17,7 @@ from consilience.assisted.kernels.joint_intervals import (
     partner_residual,
     ritz_values,
 )
-from consilience.datasets.simulate_assisted import simulate_canonical, simulate_setting
+from consilience.datasets.simulate_assisted import simulate_setting
 from consilience.exceptions import DataError, ParameterError
 from replications.assisted_glm.in_one_process import fit_jointly
 from replications.assisted_glm.standard_errors import coefficient_errors, joint_intervals, paper

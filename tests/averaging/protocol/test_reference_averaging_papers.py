@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate_reference import simulate_split_rows
 from consilience.numerics.random import stream
 from replications.reference_averaging.guard.run import guarded, probe, unguarded
 from replications.reference_averaging.lasso.by_moments import curves
@@ -21,6 +20,7 @@ from replications.reference_averaging.lasso.run import closed
 from replications.reference_averaging.lasso.run import one as lasso
 from replications.reference_averaging.logistic.run import one as logistic
 from replications.reference_averaging.ridge.run import one as ridge
+from replications.reference_averaging.simulate import simulate_split_rows
 from replications.reference_averaging.sparse_text.run import one as texts
 from replications.reference_averaging.study import ADAPTIVE, FIXED
 from tests.stored_figures import check_stored_figures

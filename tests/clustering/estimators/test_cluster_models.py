@@ -5,10 +5,11 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from consilience.clustering.estimators import local_models as cm
-from consilience.datasets.simulate import simulate_gaussian_sites
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
+from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 
 KINDS = [("kmeans", "diag")] + [
     ("gaussian_mixture", kind) for kind in ("diag", "full", "spherical", "tied")

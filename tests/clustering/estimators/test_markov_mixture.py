@@ -17,9 +17,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience.clustering.estimators.markov_mixture import MarkovMixture
 from consilience.clustering.kernels.sequences import Sequences
-from consilience.datasets.simulate_sequences import SHORT, simulate_sequences
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from replications.ensemble_clustering.simulate_sequences import SHORT, simulate_sequences
 
 NAMES = list("abc")
 

@@ -10,7 +10,7 @@ import pytest
 from consilience.clustering.kernels import markov_mixture as mm
 from consilience.clustering.kernels.markov_mixture import expectations, markov_errors
 from consilience.clustering.kernels.sequences import Sequences
-from consilience.datasets.simulate_sequences import draw_chains
+from consilience.datasets.simulate_treatments import draw_chains
 from tests.reference import markov_mixture as textbook
 
 TRUTH = mm.MarkovParameters(

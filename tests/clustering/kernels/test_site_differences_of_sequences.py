@@ -13,7 +13,7 @@ import pytest
 
 from consilience.clustering.kernels.cell_suppression import OWN, WITHHELD
 from consilience.clustering.kernels.site_differences import SiteTables, site_differences
-from consilience.datasets.simulate_sequences import draw_chains
+from consilience.datasets.simulate_treatments import draw_chains
 
 K, S = 3, 5
 ROWS = np.repeat(np.arange(S + 1), S)

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from consilience import Columns, Federation, Preparation
-from consilience.datasets.simulate_sequences import simulate_sequences
 from consilience.testing.fakes import members, with_fixed_secrets
+from replications.ensemble_clustering.simulate_sequences import simulate_sequences
 from tests.granted import granted
 
 STATES = ("a", "b", "c", "d", "e")

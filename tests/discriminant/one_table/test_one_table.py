@@ -12,8 +12,7 @@ from consilience.discriminant.one_table import STAYS, STAYS_FEW
 from consilience.engines.federation import Run
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
 from consilience.protocol.method import Preparation
-from consilience.protocol.one_table.judging import hidden, judge
-from consilience.protocol.one_table.rows import Rows, fitted_and_held
+from consilience.protocol.one_table import Rows, fitted_and_held, hidden, judge
 from consilience.sites.policy import Policy
 from consilience.wire.disclosure import Limits
 from tests.discriminant.one_table.one_table import ShrunkenLDA, federation, table

@@ -17,8 +17,8 @@ from consilience import CommunityBayesClassifier, SparseQDA
 from consilience import report as room
 from consilience.discriminant.report import figures
 from consilience.exceptions import ParameterError
-from consilience.report import drawing, figures_wide_choice, wide_reading
-from consilience.report.wide_reading import Candidates, Contributions, Network, Tree
+from consilience.report import drawing, figures_wide_choice
+from consilience.report.figures_wide_choice import Candidates, Contributions, Network, Tree
 from tests.report.told import drawn, letters
 
 EVIL = ("<script>alert(1)</script>", "a$x_1$b", "n" * 90, "d")
@@ -243,15 +243,15 @@ def test_figures_of_a_fitted_sparse_qda() -> None:
     x, y = rng.normal(size=(200, 5)), np.repeat(["calm", "wild"], 100)
     x[100:, 1] += 2.0 * x[100:, 0]
     fit = SparseQDA(n_alphas=4).fit(pd.DataFrame(x, columns=list("abcde")), y)
-    found = wide_reading.network_of(fit)
+    found = figures_wide_choice.network_of(fit)
     assert found.names == tuple("abcde") and found.levels == ("calm", "wild")
     assert found.pairs[0].tolist() == [0, 1]
     assert {"a", "b", "wild"} <= set(letters(drawn(room.plot_interactions(fit))).split())
-    path = wide_reading.candidates_of(fit)
+    path = figures_wide_choice.candidates_of(fit)
     assert path.values[path.chosen] == fit.alpha_
     np.testing.assert_array_equal(path.errors, fit.path_.cv_error)
     assert f"chosen: {fit.alpha_:.3g}" in letters(drawn(room.plot_candidates(fit)))
-    assert wide_reading.network_of(SparseQDA(alpha=0.1).fit(x, y)).names[0] == "x0"
+    assert figures_wide_choice.network_of(SparseQDA(alpha=0.1).fit(x, y)).names[0] == "x0"
 
 
 def test_figures_of_a_fitted_community_bayes() -> None:
@@ -259,13 +259,13 @@ def test_figures_of_a_fitted_community_bayes() -> None:
     x, y = rng.normal(size=(120, 6)), np.repeat([0, 1], 60)
     x[:, :3] += rng.normal(size=(120, 1)) + y[:, None]
     fit = CommunityBayesClassifier(candidates=(1, 3, 5), cv=3).fit(x, y)
-    path = wide_reading.candidates_of(fit)
+    path = figures_wide_choice.candidates_of(fit)
     assert path.values.tolist() == [1, 3, 5] and path.values[path.chosen] == fit.n_communities_
     assert np.isfinite(path.loss).all() and not path.links.size
     svg = letters(drawn(room.plot_candidates(fit)))
     assert "log loss" in svg and f"chosen: {fit.n_communities_}" in svg
     assert f"cut: {fit.n_communities_} communit" in letters(drawn(room.plot_dendrogram(fit)))
-    said = wide_reading.contributions_of(fit, x[7])
+    said = figures_wide_choice.contributions_of(fit, x[7])
     _, values = figures_wide_choice.gaps(said, 1, 0)
     log_odds = np.diff(fit.predict_log_proba(x[[7]])[0])[0]
     assert values.sum() == pytest.approx(log_odds)
@@ -293,15 +293,19 @@ def test_names_of_others_are_never_markup_or_mathematics() -> None:
 
 
 def test_things_without_links_trees_or_candidates_are_refused() -> None:
-    for read in (wide_reading.network_of, wide_reading.tree_of, wide_reading.candidates_of):
+    for read in (
+        figures_wide_choice.network_of,
+        figures_wide_choice.tree_of,
+        figures_wide_choice.candidates_of,
+    ):
         with pytest.raises(ParameterError, match="fitted"):
             read(object())
 
 
 def test_communities_are_named_by_their_first_features() -> None:
-    words = wide_reading.community_words(("a", "b", "c", "d"), [1, 2, 3])
+    words = figures_wide_choice.community_words(("a", "b", "c", "d"), [1, 2, 3])
     assert words == "b, c and 1 more"
-    assert wide_reading.community_words(("a", "b"), [0]) == "a"
+    assert figures_wide_choice.community_words(("a", "b"), [0]) == "a"
 
 
 def test_merges_beyond_the_cut_are_grey_and_those_within_are_not() -> None:

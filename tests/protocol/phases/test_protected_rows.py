@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.protocol.method import SiteData
-from consilience.protocol.phases.protected_rows import (
+from consilience.protocol.phases.holdout import (
     drawing_seed,
     with_common_levels,
     without_thin,

@@ -24,7 +24,7 @@ from consilience.clustering.kernels.markov_mixture import (
 )
 from consilience.clustering.kernels.mixtures import numbers_of
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
-from consilience.datasets.simulate_sequences import draw_chains
+from consilience.datasets.simulate_treatments import draw_chains
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream

@@ -11,6 +11,7 @@ import numpy as np
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import sequence_evidence
 from consilience.report import drawing, figures, selection_evidence
+from consilience.report.figures_selection import curve_of
 from consilience.report.run import Run
 from consilience.report.sections import (
     Block,
@@ -23,7 +24,6 @@ from consilience.report.sections import (
     numbers,
     plural,
 )
-from consilience.report.selection_reading import curve_of
 
 FEW_PAIRS = 5
 NOT_BY_VOTE = ("cv", "given", "bic")

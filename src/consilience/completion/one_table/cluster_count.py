@@ -54,7 +54,7 @@ from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmea
 from consilience.numerics.random import stream
 from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import SiteContext, register
-from consilience.protocol.one_table.words import counted
+from consilience.protocol.one_table import counted
 
 NAME = "cluster-count"
 MOST_CLUSTERS = 100

@@ -53,7 +53,7 @@ from consilience.protocol.method import (
     get_method,
     step,
 )
-from consilience.protocol.one_table.judging import hidden
+from consilience.protocol.one_table import hidden
 from consilience.protocol.phases.entry_errors import (
     MOST_ENTRIES,
     are_errors,

@@ -68,7 +68,7 @@ from consilience.protocol.method import (
     SiteData,
     register,
 )
-from consilience.protocol.one_table.words import counted
+from consilience.protocol.one_table import counted
 from consilience.wire.disclosure import Limits, aggregate
 
 NAME = "matrix-completion"

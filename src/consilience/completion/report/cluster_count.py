@@ -10,6 +10,7 @@ import numpy as np
 from consilience.completion.one_table.cluster_count import ClusterCountResult
 from consilience.completion.report import selection_study
 from consilience.report import figures, selection_evidence
+from consilience.report.figures_selection import Curve
 from consilience.report.run import Run
 from consilience.report.sections import (
     DASH,
@@ -22,7 +23,6 @@ from consilience.report.sections import (
     percent,
     plural,
 )
-from consilience.report.selection_reading import Curve
 
 MODELS = {
     "observed-kmeans": "k-means over the values that each row has",

@@ -10,6 +10,7 @@ import numpy as np
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.report import figures_selection, selection_evidence
 from consilience.report.drawing import short
+from consilience.report.figures_selection import Curve, curve_of
 from consilience.report.run import Run
 from consilience.report.sections import (
     Block,
@@ -24,7 +25,6 @@ from consilience.report.sections import (
     plural,
     site_name,
 )
-from consilience.report.selection_reading import Curve, curve_of
 
 KNOWN = (
     "Rows are taken as independent. Rows of the same person, day or batch predict one another, and "

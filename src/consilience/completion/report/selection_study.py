@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 from consilience.completion.one_table.entry_study import EntryStudyResult
 from consilience.report import selection_evidence
 from consilience.report.drawing import short
+from consilience.report.figures_selection import Curve, curve_of
 from consilience.report.run import Run
 from consilience.report.sections import Block, MethodReport, percent, plural
-from consilience.report.selection_reading import Curve, curve_of
 
 R = TypeVar("R", bound=EntryStudyResult)
 

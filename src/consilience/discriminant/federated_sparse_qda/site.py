@@ -33,12 +33,10 @@ from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolEr
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
 from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.protected_rows import (
-    class_codes,
-    drawing_seed,
-    require_numbers,
-    with_common_levels,
-)
+from consilience.protocol.phases.holdout import class_codes
+from consilience.protocol.phases.holdout import drawing_seed
+from consilience.protocol.phases.holdout import require_numbers
+from consilience.protocol.phases.holdout import with_common_levels
 from consilience.wire.disclosure import (
     Limits,
     Released,

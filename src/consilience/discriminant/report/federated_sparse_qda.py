@@ -10,10 +10,10 @@ import numpy as np
 from consilience.discriminant.federated_sparse_qda.result import FederatedSparseQDAResult
 from consilience.discriminant.report.sparse_qda import KNOWN, SparseQDAReport
 from consilience.report.drawing import short
+from consilience.report.figures_wide_choice import community_words
 from consilience.report.run import Run
 from consilience.report.sections import Block, listed, plural, site_name
 from consilience.report.wide_evidence import Rules
-from consilience.report.wide_reading import community_words
 
 KNOWN_OVER_SITES = (
     "A site that lies about its moments moves the model; nothing in the exchange shows it.",

@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.report import drawing
-from consilience.report.wide_reading import Network, Tree, network_of, tree_of
+from consilience.report.figures_wide_choice import Network, Tree, network_of, tree_of
 
 _ROUNDS = 150
 _SETTLED = 1e-4

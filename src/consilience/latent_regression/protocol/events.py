@@ -33,8 +33,7 @@ from consilience.latent_regression.kernels.latent_class import Blocks, agent_key
 from consilience.latent_regression.protocol.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
-from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.protected_rows import drawing_seed
+from consilience.protocol.phases.holdout import drawing_seed, held_out
 from consilience.wire.disclosure import Limits, may_leave
 
 _PURPOSE = "latent-class-regression"

@@ -131,7 +131,9 @@ def released_errors(
         too_many = limits.min_records > 1 and (n_lines + 1) * a > n
         if not (unsafe or too_many):
             entries = _entries(line_of[folds[folds >= 0]], n_lines, n_missing, limits)
-            se = _standard_errors(by_row, held)
+            # Of the error per entry, from the spread over folds.
+            means = np.nansum(by_row, axis=0) / np.maximum(held, 1)[:, None]
+            se = np.asarray(means.std(axis=0, ddof=1) / np.sqrt(len(held)))
             se = two_digits(se) if limits.min_records > 1 else se
             return FoldErrors(found, entries, model(se, kind="figures", n_records=n))
     return nothing_released(a)
@@ -163,12 +165,6 @@ def _entries(lines: IntArray, n_lines: int, n_missing: int, limits: Limits) -> R
     counted = np.concatenate([lines, np.arange(extra) % n_lines])
     # Floats, as where something is withheld.
     return cell_counts(counted, n_lines).withhold(np.zeros(n_lines, dtype=bool))
-
-
-def _standard_errors(by_row: FloatArray, held: IntArray) -> FloatArray:
-    """Of the error per entry, from the spread over folds."""
-    means = np.nansum(by_row, axis=0) / np.maximum(held, 1)[:, None]
-    return np.asarray(means.std(axis=0, ddof=1) / np.sqrt(len(held)))
 
 
 def two_digits(values: FloatArray) -> FloatArray:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets.simulate_treatments import draw_categories, draw_chains
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def simulate_sequences(
     initial = rng.dirichlet(np.full(n_states, float(concentration)), n_classes)
     transition = rng.dirichlet(np.full(n_states, float(concentration)), (n_classes, n_states))
     site = np.repeat(np.arange(len(sizes)), np.asarray(sizes, dtype=np.int64))
-    label = _draw(shares[site], rng)
+    label = draw_categories(shares[site], rng)
     length = rng.integers(lengths[0], lengths[1] + 1, size=len(site))
     wide = draw_chains(initial, transition, label, length, rng)
     if missing:
@@ -168,38 +169,6 @@ def simulate_sequences(
         transition,
         shares,
     )
-
-
-def draw_chains(
-    initial: FloatArray,
-    transition: FloatArray,
-    label: NDArray[Any],
-    length: NDArray[Any],
-    rng: np.random.Generator,
-) -> IntArray:
-    """Draw one chain for each label: (n, longest), -1 after the end of a chain.
-
-    Parameters
-    ----------
-    initial, transition : (K, S) and (K, S, S) arrays
-    label, length : (n,) arrays of int
-    rng : numpy.random.Generator
-    """
-    longest = int(np.max(length, initial=0))
-    wide = np.full((len(label), longest), -1, dtype=np.int64)
-    for t in range(longest):
-        rows = np.flatnonzero(length > t)
-        own = label[rows]
-        chances = initial[own] if t == 0 else transition[own, wide[rows, t - 1]]
-        wide[rows, t] = _draw(chances, rng)
-    return wide
-
-
-def _draw(chances: FloatArray, rng: np.random.Generator) -> IntArray:
-    """One category for each row of chances."""
-    running = np.cumsum(chances, axis=1)
-    mark = rng.random(len(chances))[:, None] * running[:, -1:]
-    return np.minimum((running <= mark).sum(axis=1), chances.shape[1] - 1).astype(np.int64)
 
 
 def _shares(

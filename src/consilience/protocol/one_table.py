@@ -1,4 +1,8 @@
-"""What may be told of rows that were judged: counts that are large enough, and coarse means."""
+"""Rows of the one table: which are fitted, and which are held out, and what of it is told.
+
+Methods of one table share this. What may be told of rows that were judged: counts that are large
+enough, and coarse means.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.protocol.one_table.rows import Rows
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, SiteData
+from consilience.protocol.phases.holdout import class_codes, drawing_seed, held_out, require_numbers
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -18,6 +25,138 @@ from consilience.wire.disclosure import (
     cell_counts,
     weighted_means,
 )
+
+
+def counted(n: int, noun: str, several: str = "") -> str:
+    """Number and noun: "no pairs", "1 pair", "2 pairs"."""
+    return f"{n or 'no'} {noun if n == 1 else several or noun + 's'}"
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check a parameter that is a whole number.
+
+    Raises
+    ------
+    ParameterError
+    """
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not fits or (most is not None and value > most):
+        allowed = f"a whole number of at least {least}"
+        raise ParameterError.of(name, allowed + (f" and at most {most}" if most else ""), value)
+
+
+LEAST = 2
+"""Rows of a class that a fit needs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that take part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    y : (n,) int array
+        Class of each row: position among `levels`.
+    groups : (n,) int array or None
+        Entity of each row: those of one entity are held out, and judged in cross-validation,
+        together.
+    names, levels : tuples of str
+    fitted, held : int arrays
+        Positions of the rows.
+    seed : int
+        Of whatever an estimator draws.
+    """
+
+    x: FloatArray
+    y: IntArray
+    groups: IntArray | None
+    names: tuple[str, ...]
+    levels: tuple[str, ...]
+    fitted: IntArray
+    held: IntArray
+    seed: int
+
+    @property
+    def table(self) -> tuple[FloatArray, NDArray[np.str_], IntArray | None]:
+        """Columns, classes by name and groups of the rows that are fitted."""
+        groups = None if self.groups is None else self.groups[self.fitted]
+        return self.x[self.fitted], np.array(self.levels)[self.y[self.fitted]], groups
+
+    def fewest_entities(self) -> float:
+        """Entities behind the fitted rows of the class with fewest; infinite where not known."""
+        if self.groups is None:
+            return np.inf
+        y, groups = self.y[self.fitted], self.groups[self.fitted]
+        return min(len(np.unique(groups[y == k])) for k in np.unique(y))
+
+
+def fitted_and_held(
+    data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteContext
+) -> Rows:
+    """Check the rows and choose those that are held out.
+
+    Raises
+    ------
+    DataError
+        No target, levels that are not the declared ones, or too few rows.
+    """
+    y = class_codes(data, levels)
+    require_numbers(data)
+    least = site.limits.min_records
+    if len(y) < max(least, 2 * LEAST):
+        raise _refusal("the table has fewer rows than the policy lets anything rest on")
+    counts = np.bincount(y, minlength=len(levels))
+    lacking = [level for level, n in zip(levels, counts, strict=True) if 0 < n < LEAST]
+    if lacking:
+        sentence = f"a class has fewer than {LEAST} rows: add rows, or leave out its level"
+        raise DataError(f"class {lacking[0]!r} of the target: {sentence}", public=sentence)
+    if (counts > 0).sum() < 2:
+        raise _refusal("the rows are all of one class: a classifier needs two")
+    groups = None
+    if data.entity is not None:
+        groups = _by_appearance(data.entity)
+    seed = drawing_seed(data, site, "one table")
+    draws = stream(seed, "held out")
+    if groups is not None and least == 1:
+        held = _whole_entities(y, groups, holdout, draws)
+    else:
+        order = draws.permutation(len(y))
+        (held,) = held_out(data, y, [holdout], site.limits, order=order, spare=LEAST)
+    if groups is not None and len(np.unique(groups[held])) < site.limits.min_entities:
+        held = held[:0]
+    fitted = np.setdiff1d(np.arange(len(y)), held)
+    return Rows(data.features, y, groups, data.feature_names, levels, fitted, held, seed)
+
+
+def _by_appearance(entity: NDArray[np.str_]) -> IntArray:
+    """Numbers of the entities, in the order of their first rows."""
+    _, first, which = np.unique(entity, return_index=True, return_inverse=True)
+    place = np.empty(len(first), dtype=np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return place[which.ravel()]
+
+
+def _whole_entities(
+    y: IntArray, groups: IntArray, share: float, draws: np.random.Generator
+) -> IntArray:
+    """Rows of entities to hold out where no record is protected, up to the share asked for."""
+    wanted, held = int(share * len(y)), np.zeros(len(y), dtype=bool)
+    counts = np.bincount(y)
+    left = counts.copy()
+    for one in draws.permutation(int(groups.max()) + 1):
+        of = groups == one
+        if held.sum() + of.sum() > wanted:
+            continue
+        after = left - np.bincount(y[of], minlength=len(left))
+        if (after[counts > 0] >= LEAST).all():
+            held |= of
+            left = after
+    return np.flatnonzero(held)
+
+
+def _refusal(sentence: str) -> DataError:
+    return DataError(sentence, public=sentence)
 
 
 @dataclass(frozen=True, eq=False)
