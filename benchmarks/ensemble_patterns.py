@@ -25,7 +25,6 @@ from consilience.clustering.kernels.ensemble import (
     distinct_patterns,
     pattern_features,
 )
-from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream

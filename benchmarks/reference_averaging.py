@@ -28,8 +28,6 @@ from threadpoolctl import threadpool_limits
 from benchmarks.ensemble_patterns import machine
 from consilience import Columns, Federation, Policy, ReferenceAveraging
 from consilience.averaging.estimators.proximal_fit import Learner
-from replications.reference_averaging.simulate import SplitRows
-from replications.reference_averaging.simulate import simulate_split_rows
 from consilience.numerics.random import stream
 from consilience.numerics.reference_average import averaged, normal_reference, rho_of
 from replications.reference_averaging.simulate import SplitRows, simulate_split_rows

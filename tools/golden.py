@@ -219,8 +219,8 @@ def calls() -> list[list[str]]:
     """Calls that say the same on every machine."""
     import typer.main
 
-    from consilience.datasets.load import DEMOS
     from consilience.cli.main import app
+    from consilience.datasets.load import DEMOS
     from consilience.protocol import BUILT_IN
 
     def helps(command: Any, words: list[str]) -> Iterator[list[str]]:

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.clustering.estimators.local_models import KMeansModel
-from replications.ensemble_clustering.simulate import Design
-from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
 from replications.ensemble_clustering import baselines

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.averaging.estimators.proximal_fit import Learner
-from replications.reference_averaging.simulate import simulate_unlike_sites
 from consilience.exceptions import ParameterError
 from consilience.numerics import reference_average as kernel
 from consilience.numerics.random import stream

@@ -16,11 +16,7 @@ from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import CoordinatorContext, SiteData, Step
 from consilience.protocol.phases import opening
 from consilience.sites import step_runner as site_module
-from consilience.testing.attacks import SUITE
-from consilience.testing.attacks import Canary
-from consilience.testing.attacks import find_canaries
-from consilience.testing.attacks import number_canary
-from consilience.testing.attacks import plant
+from consilience.testing.attacks import SUITE, Canary, find_canaries, number_canary, plant
 from consilience.testing.fakes import Failing, federation_of
 from consilience.wire.message import message_type
 from tests.exchange.cases import CASES, Case

@@ -29,8 +29,8 @@ from consilience.latent_regression.protocol import events as latent_rows
 from consilience.numerics.random import stream
 from consilience.protocol import one_table as table_rows
 from consilience.protocol.method import Ask, SiteData
-from consilience.testing.fakes import rows as table_rows
 from consilience.testing.fakes import rows as averaging_rows
+from consilience.testing.fakes import rows as table_rows
 from consilience.wire.disclosure import Limits
 from tests.averaging.protocol.test_reference_averaging import spread_rows
 from tests.granted import GRANTED

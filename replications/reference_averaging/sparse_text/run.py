@@ -17,10 +17,8 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.averaging.estimators.proximal_fit import Learner  # noqa: E402
-from replications.reference_averaging.simulate import simulate_texts
-from replications.reference_averaging.simulate import split_evenly
 from consilience.numerics.random import stream  # noqa: E402
-from replications.reference_averaging.simulate import simulate_texts, split_evenly  # noqa: E402
+from replications.reference_averaging.simulate import simulate_texts, split_evenly
 from replications.reference_averaging.study import (  # noqa: E402
     ADAPTIVE,
     Results,

@@ -486,8 +486,7 @@ def demo(
             atomic_write(folder / name, text.encode(), mode=0o644)
     # The secret of the two parties; one that is there is kept.
     if DEMOS[method].tables == "patients" and not (folder / PARTNER_KEY).exists():
-        from consilience.wire.keys import new_partner_key
-        from consilience.wire.keys import save_partner_key
+        from consilience.wire.keys import new_partner_key, save_partner_key
 
         save_partner_key(folder / PARTNER_KEY, new_partner_key())
     console.say(DEMOS[method].about)

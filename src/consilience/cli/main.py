@@ -9,8 +9,7 @@ import platform
 import typer
 
 from consilience import __version__
-from consilience.cli import check, methods, purge, report, run, runs, status, transcript
-from consilience.cli import demo
+from consilience.cli import check, demo, methods, purge, report, run, runs, status, transcript
 from consilience.cli.errors import House
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}

@@ -20,8 +20,7 @@ from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.exceptions import ConsilienceError, DamageError, RunError, StudyError
 
 if TYPE_CHECKING:
-    from consilience.sites.home import DiskHome
-    from consilience.sites.home import Job
+    from consilience.sites.home import DiskHome, Job
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,8 +23,7 @@ from consilience.report import write
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
 from consilience.sites.step_runner import KEYS
-from consilience.testing.attacks import Canary
-from consilience.testing.attacks import find_canaries
+from consilience.testing.attacks import Canary, find_canaries
 from consilience.testing.fakes import members, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request

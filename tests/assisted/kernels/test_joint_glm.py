@@ -11,9 +11,9 @@ import pytest
 from consilience.assisted.kernels.glm import Penalty, family, fit
 from consilience.assisted.kernels.joint_glm import Alternation, Partner, SpanModel
 from consilience.datasets.simulate_assisted import simulate_setting
-from replications.assisted_glm.simulate import simulate_canonical
 from consilience.exceptions import DataError, ParameterError
 from replications.assisted_glm.in_one_process import fit_jointly
+from replications.assisted_glm.simulate import simulate_canonical
 from tests.reference import assisted_glm as textbook
 
 FAMILIES = ["binomial", "poisson", "normal", "log-cosh", "pseudo-huber"]

@@ -50,7 +50,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR, LinearSVC, LinearSVR
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from consilience.averaging.estimators import penalty_scaling as c
+from consilience.averaging.estimators import conventions as c
 from consilience.averaging.estimators.proximal_fit import Learner, separable
 from consilience.exceptions import ParameterError
 from tests.reference import pseudo_rows as textbook

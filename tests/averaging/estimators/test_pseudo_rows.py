@@ -34,7 +34,7 @@ from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScal
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeClassifier
 
-from consilience.averaging.estimators.penalty_scaling import stacked
+from consilience.averaging.estimators.conventions import stacked
 from consilience.averaging.estimators.proximal_fit import Learner, separable
 from consilience.exceptions import DataError, ParameterError
 from consilience.wire.estimators import encode, n_parameters

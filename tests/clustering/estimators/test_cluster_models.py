@@ -5,7 +5,6 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from consilience.clustering.estimators import local_models as cm
-from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream

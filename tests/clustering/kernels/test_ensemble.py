@@ -6,7 +6,6 @@ import pytest
 from consilience.clustering.estimators.local_models import KMeansModel, fit_cluster_model
 from consilience.clustering.kernels import ensemble as en
 from consilience.clustering.kernels.ensemble import distinct_patterns
-from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream

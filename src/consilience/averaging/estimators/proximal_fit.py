@@ -1,7 +1,7 @@
 """Fits of a black-box learner on own rows and on pseudo-rows, the averaged predictions of all.
 
 Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A General Algorithm
-for Distributed Learning*; weights and penalties as in :mod:`.penalty_scaling`.
+for Distributed Learning*; weights and penalties as in :mod:`.conventions`.
 
 For learners whose ``fit`` takes no ``sample_weight``, copies of rows stand for weights. Every own
 row of positive weight stays in every fit, and own rows weigh the same against each other in all of
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.averaging.estimators.penalty_scaling import (
+from consilience.averaging.estimators.conventions import (
     Convention,
     Frozen,
     Rows,
@@ -169,7 +169,7 @@ class Learner:
     reference : (m, p) array or sparse matrix, optional
         Reference rows; without them only plain fits are possible, and no preprocessing.
     convention : {"auto", "sum", "normalised", "rows", "trees"}
-        How the learner weighs rows against its penalty, see :mod:`.penalty_scaling`.
+        How the learner weighs rows against its penalty, see :mod:`.conventions`.
     n_total : float, optional
         Sum of the weights of all sites; a fit's own sum where it is not given.
     seed : int

@@ -35,8 +35,8 @@ Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A 
 for Distributed Learning*. Departures:
 
 * Weights follow from how a learner weighs loss against penalty
-  (``averaging.estimators.penalty_scaling``); the penalty keeps its meaning for the pooled table,
-  and rho is in units of the data.
+  (``averaging.estimators.conventions``); the penalty keeps its meaning for the pooled table, and
+  rho is in units of the data.
 * Classes are averaged as probabilities: each reference row enters once per level.
 * A probe at every site finds learners that do not keep their own predictions (forests, boosting),
   and rows that are held out measure every round: the best round is kept if it beats averaging by
@@ -78,7 +78,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.averaging.estimators.penalty_scaling import NAMES as CONVENTIONS
+from consilience.averaging.estimators.conventions import NAMES as CONVENTIONS
 from consilience.averaging.estimators.proximal_fit import separable
 from consilience.averaging.protocol import site as at_site
 from consilience.averaging.protocol.coordinator import Reference, Rounds, build_result, reference_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.averaging.estimators.penalty_scaling import convention_of, innermost
+from consilience.averaging.estimators.conventions import convention_of, innermost
 from consilience.averaging.protocol.messages import Accepted, Concluded, Fit, Fitted, Settings
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.exceptions import QuorumError, StudyError

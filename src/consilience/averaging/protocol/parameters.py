@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.averaging.estimators.penalty_scaling import convention_of, innermost, settled
+from consilience.averaging.estimators.conventions import convention_of, innermost, settled
 from consilience.exceptions import ParameterError
 from consilience.learners import candidates
 

@@ -39,12 +39,14 @@ from consilience.learners.losses import record_losses
 from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.holdout import class_codes
-from consilience.protocol.phases.holdout import drawing_seed
-from consilience.protocol.phases.holdout import made_constant
-from consilience.protocol.phases.holdout import with_common_levels
-from consilience.protocol.phases.holdout import without_thin
+from consilience.protocol.phases.holdout import (
+    class_codes,
+    drawing_seed,
+    held_out,
+    made_constant,
+    with_common_levels,
+    without_thin,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,

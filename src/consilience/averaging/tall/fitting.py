@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.averaging.estimators.penalty_scaling import innermost
+from consilience.averaging.estimators.conventions import innermost
 from consilience.averaging.estimators.proximal_fit import Learner, separable
 from consilience.averaging.tall.passes import (
     Common,

@@ -46,10 +46,7 @@ from consilience.learners.foreign_models import predict_all
 from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.protocol.phases.holdout import uniform
-from consilience.protocol.phases.holdout import class_codes
-from consilience.protocol.phases.holdout import drawing_seed
-from consilience.protocol.phases.holdout import without_thin
+from consilience.protocol.phases.holdout import class_codes, drawing_seed, uniform, without_thin
 from consilience.wire.codec import digest, pack
 from consilience.wire.disclosure import (
     Evidence,

@@ -25,11 +25,9 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import Centre, centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import MAX_ITER, TOL, hard_path
-from consilience.numerics.low_rank import LowRankFit
+from consilience.numerics.low_rank import LowRankFit, check_ranks
 from consilience.numerics.optspace import optspace_path
-from consilience.numerics.ppca import PPCAModel, from_moments
-from consilience.numerics.ppca import ppca_path
-from consilience.numerics.low_rank import check_ranks
+from consilience.numerics.ppca import PPCAModel, from_moments, ppca_path
 from consilience.numerics.soft_impute import rank_path, refit, soft_path
 
 # --- What estimators of a low-rank matrix with missing entries share: centre, rows, completion.

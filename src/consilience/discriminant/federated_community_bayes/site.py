@@ -42,13 +42,15 @@ from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
-from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.holdout import class_codes
-from consilience.protocol.phases.holdout import drawing_seed
-from consilience.protocol.phases.holdout import made_constant
-from consilience.protocol.phases.holdout import require_numbers
-from consilience.protocol.phases.holdout import with_common_levels
-from consilience.protocol.phases.holdout import without_thin
+from consilience.protocol.phases.holdout import (
+    class_codes,
+    drawing_seed,
+    held_out,
+    made_constant,
+    require_numbers,
+    with_common_levels,
+    without_thin,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,

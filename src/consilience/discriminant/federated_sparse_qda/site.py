@@ -32,11 +32,13 @@ from consilience.discriminant.kernels.joint_precision import RowMoments, compone
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
-from consilience.protocol.phases.holdout import held_out
-from consilience.protocol.phases.holdout import class_codes
-from consilience.protocol.phases.holdout import drawing_seed
-from consilience.protocol.phases.holdout import require_numbers
-from consilience.protocol.phases.holdout import with_common_levels
+from consilience.protocol.phases.holdout import (
+    class_codes,
+    drawing_seed,
+    held_out,
+    require_numbers,
+    with_common_levels,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,

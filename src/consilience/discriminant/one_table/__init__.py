@@ -48,14 +48,16 @@ from consilience.protocol.method import (
     get_method,
     step,
 )
-from consilience.protocol.one_table import errors_by_candidate
-from consilience.protocol.one_table import evidence
-from consilience.protocol.one_table import judge
-from consilience.protocol.one_table import row_scores
-from consilience.protocol.one_table import rows_by_class
-from consilience.protocol.one_table import small_classes
-from consilience.protocol.one_table import Rows
-from consilience.protocol.one_table import fitted_and_held
+from consilience.protocol.one_table import (
+    Rows,
+    errors_by_candidate,
+    evidence,
+    fitted_and_held,
+    judge,
+    row_scores,
+    rows_by_class,
+    small_classes,
+)
 from consilience.protocol.phases.holdout import say_share
 from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model

@@ -64,8 +64,7 @@ from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import StudyError
 from consilience.parameters import FLAG, allows, just, number, one_of, several, whole
 from consilience.protocol.method import CoordinatorContext, register
-from consilience.protocol.one_table import Rows
-from consilience.protocol.one_table import counted
+from consilience.protocol.one_table import Rows, counted
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier

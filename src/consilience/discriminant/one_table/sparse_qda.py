@@ -58,8 +58,7 @@ from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import DataError, StudyError
 from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, several, whole
 from consilience.protocol.method import CoordinatorContext, register
-from consilience.protocol.one_table import Rows
-from consilience.protocol.one_table import counted
+from consilience.protocol.one_table import Rows, counted
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA

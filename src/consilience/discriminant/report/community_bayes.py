@@ -12,10 +12,9 @@ from consilience.arrays import IntArray
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
 from consilience.discriminant.report import ClassesReport, figures
 from consilience.report import drawing, wide_evidence
+from consilience.report.figures_wide_choice import candidates_of, tree_of
 from consilience.report.sections import Block, Picture, Table, listed, numbers, plural
 from consilience.report.wide_evidence import Rules, choice, count_words, with_error
-from consilience.report.figures_wide_choice import candidates_of
-from consilience.report.figures_wide_choice import tree_of
 
 OPEN_COMMUNITIES = 20
 MOST_COMMUNITIES = 300

@@ -11,13 +11,15 @@ import numpy as np
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult
 from consilience.discriminant.report import ClassesReport, figures
 from consilience.report import drawing
+from consilience.report.figures_wide_choice import (
+    DENSITY,
+    Network,
+    candidates_of,
+    community_words,
+    network_of,
+)
 from consilience.report.sections import Block, Picture, Table, numbers, percent, plural
 from consilience.report.wide_evidence import choice
-from consilience.report.figures_wide_choice import DENSITY
-from consilience.report.figures_wide_choice import Network
-from consilience.report.figures_wide_choice import candidates_of
-from consilience.report.figures_wide_choice import community_words
-from consilience.report.figures_wide_choice import network_of
 
 OPEN_PAIRS = 15
 MOST_PAIRS = 300
