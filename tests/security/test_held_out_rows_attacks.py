@@ -20,6 +20,7 @@ from sklearn.linear_model import Ridge
 
 from consilience import Columns, Federation
 from consilience.assisted.glm import training as assisted_rows
+from consilience.averaging.protocol import site as averaging_rows
 from consilience.averaging.protocol.messages import Accepted
 from consilience.collaborators.protocol import site as meta_rows
 from consilience.discriminant.federated_community_bayes import site as bayes_rows
@@ -29,8 +30,6 @@ from consilience.latent_regression.protocol import events as latent_rows
 from consilience.numerics.random import stream
 from consilience.protocol import one_table as table_rows
 from consilience.protocol.method import Ask, SiteData
-from consilience.testing.fakes import rows as averaging_rows
-from consilience.testing.fakes import rows as table_rows
 from consilience.wire.disclosure import Limits
 from tests.averaging.protocol.test_reference_averaging import spread_rows
 from tests.granted import GRANTED

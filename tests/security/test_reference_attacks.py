@@ -294,7 +294,7 @@ def test_without_the_difference_rule_two_fits_would_tell_a_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A control: a site that held out one row is stopped by its gate."""
-    from consilience.testing.fakes import rows as at_rows
+    from consilience.averaging.protocol import site as at_rows
 
     monkeypatch.setattr(at_rows, "held_rows", lambda *_: np.zeros(1, dtype=np.int64))
     s = settings("ridge", holdout=0.2)

@@ -15,12 +15,12 @@ sys.path.insert(0, str(ROOT))
 
 from consilience.assisted.kernels.glm import Family, family, fit  # noqa: E402
 from consilience.assisted.kernels.joint_intervals import contraction, inflated, local_errors  # noqa: E402
-from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting
+from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
 from consilience.exceptions import ParameterError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.in_one_process import fit_jointly  # noqa: E402
 from replications.assisted_glm.joint import train_jointly  # noqa: E402
-from replications.assisted_glm.simulate import simulate_opposed
+from replications.assisted_glm.simulate import simulate_opposed  # noqa: E402
 from replications.assisted_glm.standard_errors import joint_intervals, paper  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,

@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.assisted.kernels.glm import family  # noqa: E402
-from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting
+from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
 from consilience.exceptions import ConsilienceError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.in_one_process import fit_jointly  # noqa: E402
-from replications.assisted_glm.simulate import simulate_canonical
+from replications.assisted_glm.simulate import simulate_canonical  # noqa: E402
 from replications.assisted_glm.standard_errors import joint_intervals  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,

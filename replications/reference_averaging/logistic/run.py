@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from consilience.averaging.estimators.proximal_fit import Learner  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
-from replications.reference_averaging.simulate import simulate_split_rows
+from replications.reference_averaging.simulate import simulate_split_rows  # noqa: E402
 from replications.reference_averaging.study import (  # noqa: E402
     ADAPTIVE,
     FIXED,

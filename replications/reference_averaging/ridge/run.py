@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 from consilience.averaging.estimators.proximal_fit import Learner  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from consilience.numerics.reference_average import normal_reference, scale_of  # noqa: E402
-from replications.reference_averaging.simulate import SplitRows, simulate_unlike_sites
+from replications.reference_averaging.simulate import SplitRows, simulate_unlike_sites  # noqa: E402
 from replications.reference_averaging.study import (  # noqa: E402
     FloatArray,
     Results,

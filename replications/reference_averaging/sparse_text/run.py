@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from consilience.averaging.estimators.proximal_fit import Learner  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
-from replications.reference_averaging.simulate import simulate_texts, split_evenly
+from replications.reference_averaging.simulate import simulate_texts, split_evenly  # noqa: E402
 from replications.reference_averaging.study import (  # noqa: E402
     ADAPTIVE,
     Results,

@@ -20,6 +20,7 @@ from consilience.assisted.kernels.joint_intervals import (
 from consilience.datasets.simulate_assisted import simulate_setting
 from consilience.exceptions import DataError, ParameterError
 from replications.assisted_glm.in_one_process import fit_jointly
+from replications.assisted_glm.simulate import simulate_canonical
 from replications.assisted_glm.standard_errors import coefficient_errors, joint_intervals, paper
 from tests.reference import assisted_glm as textbook
 
