@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from consilience.cli.console import clean
-from consilience.cli.demo import demo_files
+from consilience.cli.demo import DEMOS, demo_files
 from consilience.cli.methods import ladder, parameter_docs
-from consilience.datasets.load import DEMOS
 from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
 from consilience.protocol import BUILT_IN

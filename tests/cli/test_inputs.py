@@ -360,7 +360,7 @@ def test_a_reason_of_a_site_steers_nothing(
     def load(*args: object, **kwargs: object) -> None:
         raise DataError("private", public=nasty)
 
-    monkeypatch.setattr("consilience.sites.loaders.load_with_report", load)
+    monkeypatch.setattr("consilience.sites.loaders.load_under", load)
     result = space.run()
     assert result.exit_code == 8
     said = sentence(result)
@@ -373,7 +373,7 @@ def test_an_unforeseen_error_shows_its_type_only(
     def load(*args: object, **kwargs: object) -> None:
         raise ValueError(f"could not convert {CANARY_TEXT}")
 
-    monkeypatch.setattr("consilience.engines.study_check.load_with_report", load)
+    monkeypatch.setattr("consilience.engines.study_check.load_under", load)
     said = refused(space, 1)
     assert "an unforeseen ValueError" in said
     debugged = space.run("--debug")

@@ -209,7 +209,7 @@ def test_a_wrong_parameter_is_a_sentence(space: Clinic) -> None:
     for command in ("check", "run"):
         result = call(command, space.file)
         assert result.exit_code == 2
-        assert "holdout must be a number in [0, .5]" in sentence(result)
+        assert "holdout must be a number from 0 to 0.5" in sentence(result)
     space.write(parameters="depth = 3")
     assert "has no parameter 'depth'" in sentence(call("check", space.file))
 

@@ -224,7 +224,7 @@ def test_a_wrong_parameter_is_a_sentence(space: Cellar) -> None:
     for command in ("check", "run"):
         result = call(command, space.file)
         assert result.exit_code == 2
-        assert "n_splits must be a whole number of at least 2" in sentence(result)
+        assert "n_splits must be a whole number from 2 to 20" in sentence(result)
     space.write(parameters="depth = 3")
     assert "has no parameter 'depth'" in sentence(call("check", space.file))
 
