@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
+from consilience.sites import row_guard
 from consilience.sites.row_guard import View, failing
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import Coded, moment_facts
@@ -118,6 +119,16 @@ def test_rows_that_are_those_of_a_value_are_refused(few: int) -> None:
         assert failing(x, [fixed], every, LIMITS)[:2].any(), "asked columns give way"
     else:
         assert not failing(x, [view], np.zeros(3, dtype=bool), LIMITS).any()
+
+
+def test_a_rare_value_far_down_the_table_is_seen() -> None:
+    """Rows of a run that are those of a value, but for some, are a view, wherever they stand."""
+    rare = np.arange(400) >= 340
+    inside, every = rare & (np.arange(400) % 3 > 0), np.ones(1, dtype=bool)
+    told = row_guard._Told(["a"], rare[:, None] * 1.0, every[None], every[None], every, ())
+    rows = np.ones(400, dtype=bool)
+    found = row_guard._between(told, rows, inside, every, every, every, every, 10)
+    assert [view.rows.tolist() for view in found] == [(rare & ~inside).tolist()]
 
 
 @pytest.mark.parametrize("ones", [5, 60])

@@ -412,7 +412,9 @@ def _between(
     views = []
     none = np.zeros(len(told.names), dtype=bool)
     for j in np.flatnonzero(here):
-        values = np.unique(told.x[rows, j][~np.isnan(told.x[rows, j])][:32])
+        known = told.x[rows, j][~np.isnan(told.x[rows, j])]
+        # Many values show among the first ones; that there are two only among all.
+        values = np.unique(known) if len(np.unique(known[:32])) <= 2 else known
         if len(values) != 2:
             continue
         for value in values:
