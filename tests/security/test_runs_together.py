@@ -142,10 +142,7 @@ def test_columns_that_differ_in_one_row_that_is_used(
         age = np.abs(product(one, a, "age") - product(two, b, "age"))
         return bool(np.abs(age - table.loc[who[0], "age"]).min() < 1e-6)
 
-    if kind == "gaps":  # there the rows between are fewer, and sums are of other rows
-        assert not any(attack(seed) for seed in SEEDS)
-    else:
-        holds(attack, monkeypatch)
+    holds(attack, monkeypatch)
 
 
 def test_in_one_run_of_means(monkeypatch: pytest.MonkeyPatch) -> None:
