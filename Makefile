@@ -123,7 +123,7 @@ check: check-style test-quick ## format, lint, types, import contracts, stale re
 check-style: $(STAMP)
 	$(BIN)/ruff format --check --quiet $(STYLED)
 	$(BIN)/ruff check --quiet $(STYLED)
-	$(BIN)/mypy
+	PYTHONPATH= $(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.stale_results
 	$(PYTEST) -m "medium or slow" tests/test_architecture.py

@@ -41,16 +41,24 @@ from consilience.testing.fake_link import fake_flower
 from consilience.testing.fakes import (
     Asynchronous,
     ClassSums,
+    Factory,
     federation_of,
     members,
     with_fixed_secrets,
     with_policy,
 )
-from consilience.testing.record import Record, Remembering
+from consilience.testing.record import Record, Remembering, record_of
 from consilience.wire.signing import SigningKey
 from tests.granted import GRANTED
 
 # --------------------------------------------------------------------------- methods
+
+
+def _with_fixed_secrets(federation: Federation) -> Federation:
+    """Give every site secrets that can be repeated."""
+    for i, member in enumerate(members(federation).values()):
+        with_fixed_secrets(member, i)
+    return federation
 
 
 def _rows(seed: int, n: int) -> np.ndarray:
@@ -81,10 +89,7 @@ def scaled() -> Federation:
 
 def secret() -> Federation:
     """Scaled, with sites whose secret draws can be repeated."""
-    federation = scaled()
-    for i, site in enumerate(members(federation).values()):
-        with_fixed_secrets(site, i)
-    return federation
+    return _with_fixed_secrets(scaled())
 
 
 def predicting() -> Federation:
@@ -177,7 +182,9 @@ def over_columns() -> Federation:
         names = [f"{site}-{j}" for j in range(3)]
         tables[site] = {name: x[own, 3 * k + j] for j, name in enumerate(names)}
         tables[site] |= {"id": ids[own], "y": response[own]}
-        columns[site] = Columns(features=names, id="id", target="y" if site == "cedar" else None)
+        columns[site] = Columns(
+            features=tuple(names), id="id", target="y" if site == "cedar" else None
+        )
     federation = Federation.local(
         tables,
         columns=columns,
@@ -185,15 +192,13 @@ def over_columns() -> Federation:
         partner_key=bytes(range(32)),
         at="third-party",
     )
-    for i, site in enumerate(members(federation).values()):
-        with_fixed_secrets(site, i)
-    return federation
+    return _with_fixed_secrets(federation)
 
 
 def of_sequences() -> Federation:
     """Sequences of two rhythms with gaps; secrets can be repeated."""
     rng = np.random.default_rng(14)
-    roles = {}
+    roles, names = {}, tuple(f"t{j}" for j in range(9))
     for name, x in TABLES.items():
         quick = np.arange(len(x)) % 2 == 1
         moves = rng.random((len(x), 9)) < np.where(quick, 0.8, 0.15)[:, None]
@@ -202,16 +207,14 @@ def of_sequences() -> Federation:
         roles[name] = {
             **ROLES[name],
             "sequence": states.astype(np.int64),
-            "sequence_names": tuple(f"t{j}" for j in range(9)),
+            "sequence_names": names,
             "levels": {"t0": ("in", "out")},
         }
     tables = {name: np.empty((len(x), 0)) for name, x in TABLES.items()}
     rules = Preparation(missing="keep")
     made = federation_of(tables, policy=GRANTED, roles=roles, preparation=rules)
-    columns = Columns(sequence=roles["ash"]["sequence_names"], levels={"t0": ("in", "out")})
-    for i, site in enumerate(members(made).values()):
-        with_fixed_secrets(site, i)
-    return dataclasses.replace(made, columns=columns)
+    columns = Columns(sequence=names, levels={"t0": ("in", "out")})
+    return dataclasses.replace(_with_fixed_secrets(made), columns=columns)
 
 
 def of_categories() -> Federation:
@@ -230,9 +233,7 @@ def of_categories() -> Federation:
         preparation=Preparation(categorical="onehot"),
         policy=GRANTED,
     )
-    for i, site in enumerate(members(made).values()):
-        with_fixed_secrets(site, i)
-    return made
+    return _with_fixed_secrets(made)
 
 
 def sites_with_gaps() -> Federation:
@@ -262,7 +263,7 @@ class Case:
     """
 
     method: Method
-    factory: Remembering
+    factory: Factory
     oracle: Oracle | None = None
     asynchronous: bool = False
 
@@ -272,7 +273,7 @@ class Case:
     @property
     def record(self) -> Record:
         """The undisturbed run, made once in each process of a test run."""
-        return self.factory.record(self.method)
+        return record_of(self.method, self.factory)
 
 
 CASES: dict[str, Case] = {
@@ -334,7 +335,7 @@ CASES: dict[str, Case] = {
         in_classes,
     ),
     "meta-clustering": Case(
-        MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting
+        MetaClustering(candidates=("linear",), gain_folds=2, stability_runs=1), predicting
     ),
     "meta-clustering by held-out loss": Case(
         MetaClustering(
