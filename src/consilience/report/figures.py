@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from consilience.arrays import FloatArray
-from consilience.report import drawing
+from consilience.report import charts, drawing
+from consilience.report.charts import Part
 from consilience.wire.transcript import Line
 
 DISCLOSURE_COLOURS = {
@@ -57,25 +58,20 @@ def plot_class_shares(result: Any) -> Figure:
         per_row = result.n_clusters if result.n_clusters <= 12 else 10
         legend_rows = -(-result.n_clusters // per_row)
         fig, ax = drawing.sheet(0.31 * len(rows) + 0.75 + 0.22 * legend_rows)
+        shares = [
+            np.array([row[k] / max(row.sum(), 1.0) for _, row in rows])
+            for k in range(result.n_clusters)
+        ]
+        heads = "class {}" if result.n_clusters <= 6 else "{}"
+        parts = [Part(heads.format(k), v, class_style(k)) for k, v in enumerate(shares)]
+        charts.stacked_bars(ax, parts, len(rows), height=0.74, linewidth=0.8)
         left = np.zeros(len(rows))
-        for k in range(result.n_clusters):
-            share = np.array([row[k] / max(row.sum(), 1.0) for _, row in rows])
-            ax.barh(
-                range(len(rows)),
-                share,
-                left=left,
-                height=0.74,
-                edgecolor=drawing.PAPER,
-                linewidth=0.8,
-                label=f"class {k}" if result.n_clusters <= 6 else str(k),
-                **class_style(k),
-            )
+        for k, share in enumerate(shares):
             for i in np.flatnonzero(share > 0.045):
                 _in_cell(ax, float(left[i] + share[i] / 2), int(i), f"{share[i]:.0%}", k)
             left = left + share
         ticks = [f"{drawing.label(name, 26)} ({int(row.sum()):,})" for name, row in rows]
         ax.set_yticks(range(len(rows)), ticks)
-        ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
         ax.set_xlim(0, 1)
         ax.set_xticks(np.linspace(0, 1, 6), [f"{v:.0%}" for v in np.linspace(0, 1, 6)])
@@ -129,25 +125,14 @@ def plot_class_profiles(result: Any) -> Figure:
     with drawing.style():
         fig, ax = drawing.sheet(0.3 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.62 * k))
         ax.set_facecolor(drawing.RULE)
-        mesh = ax.pcolormesh(
-            values, cmap=drawing.DIVERGING, vmin=-top, vmax=top, edgecolor=drawing.PAPER
+        mesh = charts.heat_map(ax, values, (-top, top), cmap=drawing.DIVERGING)
+        charts.in_cells(
+            ax, values, "{:+z.1f}".format, lambda v: abs(v) > 0.78 * top, missing="\N{EN DASH}"
         )
-        for i, j in np.ndindex(p, k):
-            v = values[i, j]
-            known = bool(np.isfinite(v))
-            strong = known and abs(v) > 0.78 * top
-            colour = "#ffffff" if strong else "#000000" if known else drawing.INK
-            text = f"{v:+z.1f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
-            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=8.5, color=colour)
-        ax.set_yticks(np.arange(p) + 0.5, [drawing.label(n, 34) for n in result.feature_names])
-        ax.set_ylim(p, 0)
-        ax.set_xticks(np.arange(k) + 0.5, [f"class {j}" if k <= 8 else str(j) for j in range(k)])
-        ax.xaxis.tick_top()
-        drawing.bare(ax, "")
+        heads = [f"class {j}" if k <= 8 else str(j) for j in range(k)]
+        charts.cell_axes(ax, [drawing.label(n, 34) for n in result.feature_names], heads)
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
-        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.7, aspect=34, pad=0.02)
-        bar.set_label(f"below (blue) or above (orange) the mean: {what}")
-        bar.outline.set_visible(False)
+        charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean: {what}")
     return fig
 
 
@@ -169,14 +154,16 @@ def plot_target_by_class(result: Any) -> Figure:
     with drawing.style():
         fig, ax = drawing.sheet(0.42 * k + (1.25 if few else 1.0))
         for i, name in enumerate(names):
-            ax.plot(
+            # Many marks on one line are kept apart; the same for the same site.
+            spread = 0.0 if few else 0.5 * ((i * 0.618034) % 1.0) - 0.25
+            charts.marks(
+                ax,
                 np.asarray(result.target_means_by_site[name], dtype=float),
-                np.arange(k) + (0.0 if few else _spread(i, len(names))),
-                linestyle="none",
-                marker="osv^Pd"[i] if few else "o",
-                markersize=6.5 if few else 3.5,
-                markerfacecolor=drawing.PAPER if few else "none",
-                markeredgecolor=drawing.MUTED,
+                np.arange(k) + spread,
+                "osv^Pd"[i] if few else "o",
+                drawing.PAPER if few else "none",
+                drawing.MUTED,
+                6.5 if few else 3.5,
                 label=drawing.label(name) if few else "one site" if i == 0 else None,
             )
         ax.plot(
@@ -195,11 +182,6 @@ def plot_target_by_class(result: Any) -> Figure:
         drawing.bare(ax)
         fig.legend(loc="outside upper center", ncols=4 if len(names) == 6 else 6, handletextpad=0.3)
     return fig
-
-
-def _spread(i: int, n: int) -> float:
-    """Offset that keeps many marks on one line apart; the same for the same site."""
-    return 0.5 * ((i * 0.618034) % 1.0) - 0.25
 
 
 # --------------------------------------------------------------------------- evidence
@@ -235,14 +217,7 @@ def plot_stability(result: Any) -> Figure:
         for i, (_, mean, low, high, colour) in enumerate(rows):
             ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
             ax.plot([mean], [i], marker="o", color=colour, markersize=8)
-            ax.annotate(
-                f"{mean:.2f}",
-                (mean, i),
-                xytext=(0, 7),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-            )
+            charts.note(ax, f"{mean:.2f}", (mean, i), (0, 7), ha="center", fontsize=9)
         at = sorted(s["by_site"].values())
         ax.plot(
             at, np.full(len(at), 0.24), "|", color=drawing.BLUE, markersize=6, markeredgewidth=1
@@ -270,9 +245,8 @@ def plot_weights(result: Any) -> Figure:
     agreement = np.asarray(result.agreement, dtype=float)
     low = float(np.floor(min(0.9, agreement.min(initial=1.0)) * 10) / 10)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, min(0.3 if m <= 30 else 0.2, 14 / m) * m + 1.15))
-        fig.set_layout_engine("constrained")
-        left, right = fig.subplots(1, 2, width_ratios=(1, 1.25))
+        tall = min(0.3 if m <= 30 else 0.2, 14 / m) * m + 1.15
+        fig, (left, right) = charts.panels(2, tall, 2, width_ratios=(1, 1.25))
         at = np.arange(m) + 0.5
         left.hlines(at, 0, result.weights, color=drawing.BLUE, linewidth=2)
         left.plot(result.weights, at, "o", color=drawing.BLUE, markersize=5)
@@ -282,19 +256,11 @@ def plot_weights(result: Any) -> Figure:
         size = 9.5 if m <= 30 else 8 if m <= 70 else 5
         names = [f"{i + 1}  {drawing.label(name, 22)}" for i, name in enumerate(result.model_names)]
         left.set_yticks(at, names, fontsize=size)
-        mesh = right.pcolormesh(
-            agreement,
-            cmap=drawing.RISING,
-            vmin=low,
-            vmax=1,
-            edgecolor=drawing.PAPER if m <= 20 else "none",
-            rasterized=m > 60,
-        )
-        for i, j in np.ndindex(m, m) if m <= 10 else ():
-            value = agreement[i, j]
-            colour = "#ffffff" if (value - low) / (1 - low) > 0.75 else "#000000"
-            place: Any = {"ha": "center", "va": "center", "fontsize": 8.5}
-            right.text(j + 0.5, i + 0.5, f"{value:.2f}", color=colour, **place)
+        edge = drawing.PAPER if m <= 20 else "none"
+        mesh = charts.heat_map(right, agreement, (low, 1), edgecolor=edge, rasterized=m > 60)
+        if m <= 10:
+            dark = low + 0.75 * (1 - low)
+            charts.in_cells(right, agreement, "{:.2f}".format, lambda v: v > dark)
         some = np.arange(0, m, 1 if m <= 20 else 5 if m <= 60 else 20)
         right.set_xticks(some + 0.5, [str(i + 1) for i in some])
         right.set_yticks(some + 0.5, [str(i + 1) for i in some])
@@ -302,9 +268,8 @@ def plot_weights(result: Any) -> Figure:
         for ax in (left, right):
             ax.set_ylim(m, 0)
             drawing.bare(ax, "x" if ax is left else "")
-        tall = float(fig.get_figheight())
-        bar = fig.colorbar(mesh, ax=right, shrink=min(1.0, 3 / tall), aspect=26, pad=0.02)
-        bar.outline.set_visible(False)
+        place: Any = {"location": "right", "shrink": min(1.0, 3 / tall), "aspect": 26}
+        charts.colour_bar(fig, mesh, right, **place)
     return fig
 
 
@@ -326,9 +291,7 @@ def plot_votes(result: Any) -> Figure:
     numbers = np.arange(1, most + 1)
     few = len(scores) <= 6
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 3.3))
-        fig.set_layout_engine("constrained")
-        left, right = fig.subplots(1, 2, width_ratios=(1, 1.4))
+        fig, (left, right) = charts.panels(2, 3.3, 2, width_ratios=(1, 1.4))
         counts = np.array([cast.count(int(n)) for n in numbers])
         left.bar(numbers, counts, color=drawing.BLUE, width=0.6)
         left.set_yticks(drawing.whole_ticks(int(counts.max(initial=1))))
@@ -428,30 +391,19 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
     used = [c for c in DISCLOSURE_COLOURS if any(c in row for row in sent.values())]
     with drawing.style():
         fig, ax = drawing.sheet(0.29 * len(names) + 0.95)
-        left = np.zeros(len(names))
-        for kind in used:
-            size = np.array([sent[n].get(kind, 0) for n in names]) / 1000
-            hatch = {"model": "////", "per-record": "xxxx"}.get(kind, "")
-            colour = DISCLOSURE_COLOURS[kind]
-            style_: Any = {
-                "color": colour,
-                "hatch": hatch,
-                "edgecolor": drawing.PAPER,
-                "linewidth": 0.6,
-            }
-            ax.barh(range(len(names)), size, left=left, height=0.7, label=kind, **style_)
-            left = left + size
-        for i, total in enumerate(left):
-            ax.annotate(
-                f"{total:,.1f}",
-                (total, i),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8.5,
+        hatches = {"model": "////", "per-record": "xxxx"}
+        parts = [
+            Part(
+                kind,
+                np.array([sent[n].get(kind, 0) for n in names]) / 1000,
+                {"color": DISCLOSURE_COLOURS[kind], "hatch": hatches.get(kind, "")},
             )
+            for kind in used
+        ]
+        left = charts.stacked_bars(ax, parts, len(names), height=0.7, linewidth=0.6)
+        for i, total in enumerate(left):
+            charts.note(ax, f"{total:,.1f}", (total, i), (4, 0), va="center")
         ax.set_yticks(range(len(names)), [drawing.label(n, 26) for n in names])
-        ax.set_ylim(len(names) - 0.5, -0.5)
         ax.set_xlim(0, max(1.1 * left.max(initial=0.0), 0.1))
         ax.set_xlabel("kilobytes that left the site")
         drawing.bare(ax)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.report import drawing
+from consilience.report import charts, drawing
 
 MOST_PANELS = 12
 """Coefficients that are drawn; of more, those in which the classes differ most."""
@@ -162,12 +162,10 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
     columns = min(len(shown), PANELS_IN_A_ROW)
     lines = -(-len(shown) // columns)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, lines * (0.2 * min(k, 24) + 0.75) + 0.35))
-        fig.set_layout_engine("constrained", h_pad=0.08, w_pad=0.06, wspace=0.12)
-        axes = fig.subplots(lines, columns, sharey=True, squeeze=False).ravel()
-        for ax in axes[len(shown) :]:
-            ax.set_visible(False)
-        for ax, j in zip(axes, shown, strict=False):
+        tall, room = lines * (0.2 * min(k, 24) + 0.75) + 0.35, (0.08, 0.06, 0.12)
+        layout = dict(zip(("h_pad", "w_pad", "wspace"), room, strict=True))
+        fig, axes = charts.panels(len(shown), tall, columns, layout=layout, sharey=True)
+        for ax, j in zip(axes, shown, strict=True):
             _coefficient(ax, classes, int(j))
         axes[0].set_ylim(k - 0.5, -0.5)
         step = max(1, -(-k // 24))
@@ -175,7 +173,7 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
         words = "class {}" if k <= 24 else "{}"
         axes[0].set_yticks(ticks, [words.format(i + classes.first) for i in ticks])
         handles, labels = axes[0].get_legend_handles_labels()
-        for ax in axes[1 : len(shown)]:
+        for ax in axes[1:]:
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
                 if label not in labels:
                     handles.append(handle)
@@ -202,16 +200,9 @@ def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
         if not which.any():
             continue
         ax.hlines(at[which], low[which], high[which], color=drawing.BLUE, linewidth=1.4)
-        ax.plot(
-            value[which],
-            at[which],
-            "o",
-            markersize=5.5 if len(value) <= 24 else 3,
-            markerfacecolor=face,
-            markeredgecolor=drawing.BLUE,
-            label=words,
-            zorder=3,
-        )
+        size = 5.5 if len(value) <= 24 else 3
+        look = ("o", face, drawing.BLUE, size)
+        charts.marks(ax, value[which], at[which], *look, label=words, zorder=3)
     ax.set_title(drawing.label(classes.names[j], 20), loc="left")
     ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     drawing.bare(ax)
@@ -274,9 +265,8 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
     first = 0 if of_sites else 1
     last = first + n - 1
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 0.95 * max(len(lines), 1) + 0.6))
-        fig.set_layout_engine("constrained")
-        axes = fig.subplots(max(len(lines), 1), 1, sharex=True, squeeze=False)[:, 0]
+        rows = max(len(lines), 1)
+        fig, axes = charts.panels(rows, 0.95 * rows + 0.6, sharex=True)
         named = [(name, words) for name, words in TRACES if name in lines]
         for ax, (name, words) in zip(axes, named, strict=False):
             if name == "moved" and of_sites:
@@ -284,23 +274,15 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
             _trace(ax, name, lines[name], first)
             ax.set_ylabel(words, fontsize=8.5)
             if cut is not None:
-                ax.axvline(cut, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+                charts.chosen(ax, cut)
             if averaged:
-                ends = (last - averaged + 0.5, last + 0.5)
-                ax.axvspan(*ends, color=drawing.RULE, alpha=0.5, linewidth=0)
+                charts.shaded(ax, last - averaged + 0.5, last + 0.5)
             drawing.bare(ax, "y")
         if cut is not None:
             late = cut > 0.6 * last
-            axes[0].annotate(
-                "classes merged",
-                (cut, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(-4 if late else 4, 2),
-                textcoords="offset points",
-                ha="right" if late else "left",
-                va="bottom",
-                fontsize=8.5,
-            )
+            look: Any = {"ha": "right" if late else "left", "va": "bottom"}
+            look["xycoords"] = ("data", "axes fraction")
+            charts.note(axes[0], "classes merged", (cut, 1.0), (-4 if late else 4, 2), **look)
         fig.align_ylabels(axes)
         axes[-1].set_xlabel("round (0: the beginning)" if of_sites else "sweep")
         axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -319,14 +301,9 @@ def _trace(ax: Axes, name: str, values: FloatArray, first: int) -> None:
         ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     elif name == "moved":
         ax.set_ylim(0, 1.1 * max(float(np.nanmax(values)), 0.01))
-        ax.yaxis.set_major_formatter(FuncFormatter(share_words))
+        ax.yaxis.set_major_formatter(charts.SHARES)
         ax.yaxis.set_major_locator(MaxNLocator(3))
     else:
         ax.yaxis.set_major_locator(MaxNLocator(3))
     if len(values) == 1:
         ax.plot(at, values, "o", color=drawing.BLUE)
-
-
-def share_words(value: float, _: object = None) -> str:
-    """Write a share on an axis."""
-    return f"{100 * value:.3g} %".replace("-", "\N{MINUS SIGN}")

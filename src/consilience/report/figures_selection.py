@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.report import drawing
+from consilience.report import charts, drawing
 from consilience.report.drawing import short
 from consilience.report.figures_wide_choice import feature_names
 
@@ -275,9 +275,7 @@ def plot_entry_curve(fitted: Any) -> Figure:
         axes[0].set_ylabel("squared error of a held-out entry")
         if near is not None:
             _look_at(axes[1], first, *near)
-        handles, labels = axes[0].get_legend_handles_labels()
-        if handles:
-            fig.legend(handles, labels, loc="outside upper left", ncols=2)
+        charts.shared_legend(fig, axes[0], ncols=2)
     return fig
 
 
@@ -287,8 +285,7 @@ def _curve(ax: Axes, curve: Curve, colour: str, name: str) -> None:
     many = bool(words)
     for fold in curve.folds if not many else ():
         ax.plot(at, fold, "-", color=drawing.MUTED, linewidth=0.6, alpha=0.35, zorder=1)
-    bars = np.isfinite(error) & np.isfinite(se)
-    ax.vlines(at[bars], (error - se)[bars], (error + se)[bars], color=colour, linewidth=1.4)
+    bars = charts.errors_by_candidate(ax, at, error, se, colour, linewidth=1.4)
     told = words or "error" + ", with its standard error" * bool(bars.any())
     dot = 3.5 if len(at) <= 30 else 2.0
     ax.plot(at, error, "o-", color=colour, markersize=dot, linewidth=1.3, label=told)
@@ -301,17 +298,10 @@ def _curve(ax: Axes, curve: Curve, colour: str, name: str) -> None:
 
 def _edge(ax: Axes, curve: Curve) -> None:
     left = curve.minimum == 0
-    ax.annotate(
-        "the grid ends here",
-        (float(curve.values[curve.minimum]), float(curve.error[curve.minimum])),
-        xytext=(10 if left else -10, 20),
-        textcoords="offset points",
-        ha="left" if left else "right",
-        va="bottom",
-        fontsize=8.5,
-        color=drawing.INK,
-        arrowprops={"arrowstyle": "-|>", "color": drawing.MUTED, "linewidth": 0.9},
-    )
+    at = (float(curve.values[curve.minimum]), float(curve.error[curve.minimum]))
+    look: Any = {"ha": "left" if left else "right", "va": "bottom", "color": drawing.INK}
+    arrow = {"arrowstyle": "-|>", "color": drawing.MUTED, "linewidth": 0.9}
+    charts.note(ax, "the grid ends here", at, (10 if left else -10, 20), arrowprops=arrow, **look)
 
 
 def _minimum_words(curve: Curve) -> str:
@@ -320,17 +310,9 @@ def _minimum_words(curve: Curve) -> str:
 
 
 def _mark(ax: Axes, curve: Curve, place: int, sign: str, colour: str, words: str) -> None:
-    ax.plot(
-        [curve.values[place]],
-        [curve.error[place]],
-        sign,
-        color=colour,
-        markeredgecolor=drawing.INK,
-        markeredgewidth=0.7,
-        markersize=7,
-        zorder=4,
-        label=words or "_nolegend_",
-    )
+    look: Any = {"markeredgewidth": 0.7, "zorder": 4, "label": words or "_nolegend_"}
+    at = [curve.values[place]], [curve.error[place]]
+    charts.marks(ax, *at, sign, colour, drawing.INK, 7, **look)
 
 
 def _within(ax: Axes, curve: Curve) -> None:
@@ -353,11 +335,9 @@ def _candidate_axis(ax: Axes, curve: Curve) -> None:
         labels = [drawing.label(name, 16) for name in curve.names]
         ax.set_xticks(curve.values, labels)
     elif curve.kind == "alpha" and (curve.values > 0).all() and len(curve.values) > 1:
-        ax.set_xscale("log")
+        charts.log_axis(ax, "{:g}".format)
         narrow = curve.values.max() < 30 * curve.values.min()
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
-        ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     elif curve.kind != "alpha":
         ax.xaxis.set_major_locator(MaxNLocator(8 if len(curve.values) > 15 else 15, integer=True))
 
@@ -431,22 +411,11 @@ def plot_set_aside(names: Sequence[str], errors: FloatArray, se: FloatArray) -> 
     -------
     matplotlib.figure.Figure
     """
-    known = [j for j in range(len(names)) if np.isfinite(errors[j])]
+    half = drawing.Z95 * np.asarray(se, dtype=float)
+    ends = np.sqrt(np.column_stack([np.maximum(errors - half, 0.0), errors + half]))
+    words = "root mean squared error of cells that took no part"
     with drawing.style():
-        fig, ax = drawing.sheet(0.3 * len(known) + 0.75)
-        for i, j in enumerate(known):
-            colour = drawing.BLUE if j == 0 else drawing.MUTED
-            half = drawing.Z95 * float(se[j])
-            if np.isfinite(half):
-                low, high = np.sqrt([max(errors[j] - half, 0.0), errors[j] + half])
-                ax.hlines(i, low, high, color=colour, linewidth=1.6)
-            ax.plot(np.sqrt(errors[j]), i, "o", color=colour, markersize=6)
-        ax.set_yticks(range(len(known)), [drawing.label(names[j], 34) for j in known])
-        ax.set_ylim(len(known) - 0.4, -0.6)
-        ax.set_xlim(left=0)
-        words = "root mean squared error of cells that took no part"
-        ax.set_xlabel(words + ", with 95 % intervals" * bool(np.isfinite(se[known]).any()))
-        drawing.bare(ax)
+        fig, _ = charts.rules(names, np.sqrt(errors), ends, words)
     return fig
 
 
@@ -570,21 +539,12 @@ def plot_loadings(fitted: Any) -> Figure:
     p, k = shown.shape
     with drawing.style():
         fig, ax = drawing.sheet(0.27 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.5 * k))
-        mesh = ax.pcolormesh(
-            shown, cmap=drawing.DIVERGING, vmin=-top, vmax=top, edgecolor=drawing.PAPER
-        )
-        for i, j in np.ndindex(p, k):
-            text = f"{shown[i, j]:+z.2f}".replace("-", "\N{MINUS SIGN}")
-            colour = "#ffffff" if abs(shown[i, j]) > 0.78 * top else "#000000"
-            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=8, color=colour)
-        ax.set_yticks(np.arange(p) + 0.5, [drawing.label(name, 34) for name in names])
-        ax.set_ylim(p, 0)
-        ax.set_xticks(np.arange(k) + 0.5, [str(j + 1) for j in range(k)])
-        ax.xaxis.tick_top()
-        drawing.bare(ax, "")
-        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.7, aspect=34, pad=0.02)
-        bar.set_label("weight in the component: negative (blue) or positive (orange)")
-        bar.outline.set_visible(False)
+        mesh = charts.heat_map(ax, shown, (-top, top), cmap=drawing.DIVERGING)
+        charts.in_cells(ax, shown, "{:+z.2f}".format, lambda v: abs(v) > 0.78 * top, fontsize=8)
+        heads = [str(j + 1) for j in range(k)]
+        charts.cell_axes(ax, [drawing.label(name, 34) for name in names], heads)
+        words = "weight in the component: negative (blue) or positive (orange)"
+        charts.colour_bar(fig, mesh, ax, words)
     return fig
 
 

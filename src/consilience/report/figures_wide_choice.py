@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.report import drawing
+from consilience.report import charts, drawing
 from consilience.report.drawing import short
-from consilience.report.figures_latent import share_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,9 +334,7 @@ def plot_candidates(fitted: Any) -> Figure:
     order = np.argsort(found.values)
     panels = _panels(found)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 1.1 + 1.6 * len(panels)))
-        fig.set_layout_engine("constrained")
-        axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        fig, axes = charts.panels(len(panels), 1.1 + 1.6 * len(panels), sharex=True)
         for ax, panel in zip(axes, panels, strict=True):
             if panel == "error":
                 _errors(ax, found, order)
@@ -348,19 +345,13 @@ def plot_candidates(fitted: Any) -> Figure:
                 ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
                 ax.set_ylim(bottom=0)
             if found.chosen >= 0:
-                ax.axvline(
-                    found.values[found.chosen],
-                    color=drawing.ORANGE,
-                    linewidth=1.3,
-                    linestyle="--",
-                    label=f"chosen: {_value(found, found.chosen)}",
-                )
+                value = float(found.values[found.chosen])
+                written = f"{value:.3g}" if found.kind == "alpha" else f"{value:,.0f}"
+                charts.chosen(ax, value, f"chosen: {written}")
             drawing.bare(ax, "y")
         _scale(axes[-1], found)
         fig.align_ylabels(axes)
-        handles, labels = axes[0].get_legend_handles_labels()
-        if handles:
-            fig.legend(handles, labels, loc="outside upper left", ncols=3)
+        charts.shared_legend(fig, axes[0], ncols=3)
     return fig
 
 
@@ -382,26 +373,14 @@ def _line(ax: Axes, at: FloatArray, values: FloatArray, words: str) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def _value(found: Candidates, at: int) -> str:
-    value = float(found.values[at])
-    return f"{value:.3g}" if found.kind == "alpha" else f"{value:,.0f}"
-
-
 def _errors(ax: Axes, found: Candidates, order: IntArray) -> None:
     at, error, half = found.values[order], found.errors[order], found.spread[order]
     known = np.isfinite(error)
-    bars = known & np.isfinite(half)
-    ax.vlines(
-        at[bars],
-        (error - half)[bars],
-        (error + half)[bars],
-        color=drawing.BLUE,
-        linewidth=1.1,
-        alpha=0.6,
-    )
+    look: Any = {"linewidth": 1.1, "alpha": 0.6}
+    bars = charts.errors_by_candidate(ax, at, error, half, drawing.BLUE, **look)
     words = f"error by {found.among}" + (", with its standard error" if bars.any() else "")
     ax.plot(at[known], error[known], "o-", color=drawing.BLUE, markersize=4, label=words)
-    ax.yaxis.set_major_formatter(FuncFormatter(share_words))
+    ax.yaxis.set_major_formatter(charts.SHARES)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.set_ylabel("error")
 
@@ -410,13 +389,9 @@ def _scale(ax: Axes, found: Candidates) -> None:
     ax.set_xlabel(AXES.get(found.kind, found.kind))
     ax.tick_params(which="minor", length=0)
     if found.kind == "alpha" and (found.values > 0).all():
-        ax.set_xscale("log")
-        ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        charts.log_axis(ax, "{:g}".format)
     elif found.values.max() > 30 * max(found.values.min(), 1.0):
-        ax.set_xscale("log")
-        ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+        charts.log_axis(ax, "{:,.0f}".format)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
 
@@ -469,15 +444,8 @@ def plot_contributions(
         ax.axvline(0, color=drawing.INK, linewidth=0.9)
         ends = np.concatenate([np.maximum(low, high), [max(end, 0.0)]])
         for i, (value, x) in enumerate(zip([*values, end], ends, strict=True)):
-            text = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
-            ax.annotate(
-                text,
-                (float(x), i),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-            )
+            text = charts.minus(f"{value:+.2f}")
+            charts.note(ax, text, (float(x), i), (4, 0), va="center", fontsize=8)
         ticks = [*names, "sum: log odds"]
         ax.set_yticks(range(len(ticks)), [drawing.label(name, 36) for name in ticks])
         ax.set_ylim(len(names) + 0.6, -0.6)
@@ -533,19 +501,7 @@ def plot_rules(names: Sequence[str], rates: FloatArray, ends: FloatArray) -> Fig
     -------
     matplotlib.figure.Figure
     """
-    known = [j for j in range(len(rates)) if np.isfinite(rates[j])]
     with drawing.style():
-        fig, ax = drawing.sheet(0.3 * len(known) + 0.75)
-        for i, j in enumerate(known):
-            colour = drawing.BLUE if j == 0 else drawing.MUTED
-            if np.isfinite(ends[j]).all():
-                ax.hlines(i, ends[j, 0], ends[j, 1], color=colour, linewidth=1.6)
-            ax.plot(rates[j], i, "o", color=colour, markersize=6)
-        ax.set_yticks(range(len(known)), [drawing.label(names[j], 34) for j in known])
-        ax.set_ylim(len(known) - 0.4, -0.6)
-        ax.set_xlim(left=0)
-        ax.xaxis.set_major_formatter(FuncFormatter(share_words))
-        words = "held-out rows in a wrong class"
-        ax.set_xlabel(words + ", with 95 % intervals" * bool(np.isfinite(ends[known]).any()))
-        drawing.bare(ax)
+        fig, ax = charts.rules(names, rates, ends, "held-out rows in a wrong class")
+        ax.xaxis.set_major_formatter(charts.SHARES)
     return fig

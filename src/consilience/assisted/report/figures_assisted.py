@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.report import drawing
+from consilience.report import charts, drawing
 
 KINDS = {"score": "score", "wald": "Wald", "wald-hc3": "Wald, HC3", "lr": "likelihood ratio"}
 """Tests, in the order in which they are told, and their names."""
@@ -69,11 +70,8 @@ def plot_assistance_tests(result: Any) -> Figure:
             test = result.tests[partner].get(kind, {})
             draws = _edge(test.get("p", ()))
             first = "one draw" if i == 0 and len(draws) > 1 else None
-            open_: dict[str, Any] = {
-                "markerfacecolor": drawing.PAPER,
-                "markeredgecolor": drawing.MUTED,
-            }
-            ax.plot(draws, [i] * len(draws), "o", markersize=5, label=first, zorder=2, **open_)
+            look = ("o", drawing.PAPER, drawing.MUTED, 5)
+            charts.marks(ax, draws, [i] * len(draws), *look, label=first, zorder=2)
             mark, colour = ("D", drawing.BLUE) if kind == result.test else ("d", drawing.MUTED)
             combined = _edge([test.get("combined", np.nan)])
             ax.plot(combined, [i], mark, markersize=8, color=colour, zorder=3)
@@ -171,20 +169,16 @@ def plot_assistance_power(result: Any) -> Figure:
     across = min(3, len(partners))
     down = -(-len(partners) // across)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 2.5 * down + 0.8))
-        fig.set_layout_engine("constrained")
-        axes = fig.subplots(down, across, sharey=True, sharex=True, squeeze=False)
-        for ax in axes.flat[len(partners) :]:
-            ax.set_visible(False)
-        for ax, partner in zip(axes.flat, partners, strict=False):
-            _power_curves(ax, result, partner, legend=ax is axes.flat[0])
+        fig, axes = charts.panels(len(partners), 2.5 * down + 0.8, across, sharey=True, sharex=True)
+        for ax, partner in zip(axes, partners, strict=True):
+            _power_curves(ax, result, partner, legend=ax is axes[0])
             if len(partners) > 1:
                 ax.set_title(drawing.label(partner, 26))
-        for ax in axes[:, 0]:
+        for ax in axes[::across]:
             ax.set_ylabel("chance of finding it")
         words = "epsilon that the partner spends on the sketch"
         if across == 1:
-            axes[0, 0].set_xlabel(words)
+            axes[0].set_xlabel(words)
         else:
             fig.supxlabel(words, fontsize=9.5)
         fig.legend(
@@ -336,8 +330,8 @@ def plot_assisted_coefficients(result: Any) -> Figure:
         line: dict[str, Any] = {"linewidth": 1.4, "color": drawing.ORANGE}
         ax.hlines(at + 0.17, own - own_half, own + own_half, **line)
         words = f"{drawing.label(result.initiator, 20)} alone"
-        open_: dict[str, Any] = {"markerfacecolor": drawing.PAPER, "linestyle": "none"}
-        ax.plot(own, at + 0.17, marker="s", markeredgecolor=drawing.ORANGE, label=words, **open_)
+        size = matplotlib.rcParams["lines.markersize"]
+        charts.marks(ax, own, at + 0.17, "s", drawing.PAPER, drawing.ORANGE, size, label=words)
         _joint_marks(ax, at - 0.13, joint, half, status)
         _reach(ax, [joint - half, joint + half, joint, own - own_half, own + own_half, own])
         look: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8.5}
@@ -366,8 +360,7 @@ def _joint_marks(
             continue
         x, y, reach = value[shown], at[shown], half[shown]
         ax.hlines(y, x - reach, x + reach, color=drawing.BLUE, linewidth=1.6, linestyle=dash)
-        look: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": drawing.BLUE}
-        ax.plot(x, y, marker, markersize=size, label=words, zorder=3, **look)
+        charts.marks(ax, x, y, marker, face, drawing.BLUE, size, label=words, zorder=3)
 
 
 def _reach(ax: Axes, ends: Sequence[FloatArray]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
@@ -22,15 +22,14 @@ from consilience.averaging.estimators.proximal_fit import (
     NOISE_FACTOR,
     separable,
 )
-from consilience.report import drawing
+from consilience.report import charts, drawing
+from consilience.report.charts import NAMED
 from consilience.report.drawing import Z95
 from consilience.wire.transcript import Line
 
 FIT_STEP = "fit"
 """Step in which sites answer with a fit."""
 SILENT = ("refused", "absent")
-NAMED = 60
-"""Sites up to which each is named on an axis."""
 SMALLEST_CHANGE = 1e-6
 """Smaller changes under a probe are drawn at the edge."""
 _SMALLEST = 1e-12
@@ -180,9 +179,8 @@ def plot_reference_rounds(result: Any, lines: Sequence[Line] = ()) -> Figure:
     with_gain = measured(result)
     rounds = np.arange(n_rounds(result) + 1)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 4.9 if with_gain else 2.9))
-        fig.set_layout_engine("constrained", h_pad=0.08)
-        axes = fig.subplots(2 if with_gain else 1, 1, sharex=True, squeeze=False)[:, 0]
+        n, tall = (2, 4.9) if with_gain else (1, 2.9)
+        fig, axes = charts.panels(n, tall, layout={"h_pad": 0.08}, sharex=True)
         if with_gain:
             _held_out(axes[0], result, rounds)
         moved = movement(result)[1:]
@@ -192,7 +190,7 @@ def plot_reference_rounds(result: Any, lines: Sequence[Line] = ()) -> Figure:
         axes[-1].set_yscale("log")
         narrow = shown.max(initial=1e-12) < 300 * shown.min(initial=1.0)
         axes[-1].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
-        axes[-1].yaxis.set_major_formatter(FuncFormatter(_share))
+        axes[-1].yaxis.set_major_formatter(charts.SHARES)
         axes[-1].minorticks_off()
         axes[-1].set_ylabel("average moved by")
         axes[-1].set_xlabel("round (0: plain averaging)")
@@ -225,28 +223,14 @@ def _held_out(ax: Axes, result: Any, rounds: IntArray) -> None:
         )
     # Rounds that nobody measured leave a gap in the line.
     ax.plot(rounds, np.where(known, gain, np.nan), color=drawing.BLUE, linewidth=1.2)
-    ax.plot(
-        rounds[known],
-        gain[known],
-        "o",
-        markersize=_mark(rounds),
-        markerfacecolor=drawing.PAPER,
-        markeredgecolor=drawing.BLUE,
-        zorder=3,
-    )
+    look = ("o", drawing.PAPER, drawing.BLUE, _mark(rounds))
+    charts.marks(ax, rounds[known], gain[known], *look, zorder=3)
     at = int(result.chosen_round)
     if at < len(gain) and np.isfinite(gain[at]):
         ax.plot([at], [gain[at]], "D", color=drawing.BLUE, markersize=9, zorder=4)
-        ax.annotate(
-            "kept",
-            (at, gain[at]),
-            xytext=(7, 6),
-            textcoords="offset points",
-            va="bottom",
-            fontsize=9,
-            annotation_clip=False,
-        )
-    ax.yaxis.set_major_formatter(FuncFormatter(_share))
+        place: Any = {"va": "bottom", "fontsize": 9, "annotation_clip": False}
+        charts.note(ax, "kept", (at, gain[at]), (7, 6), **place)
+    ax.yaxis.set_major_formatter(charts.SHARES)
     ax.set_ylabel("held-out loss,\ncompared with averaging")
 
 
@@ -260,10 +244,6 @@ def _bytes_axis(ax: Axes, result: Any, lines: Sequence[Line], ticks: Sequence[in
     top.tick_params(length=0)
     for spine in top.spines.values():
         spine.set_visible(False)
-
-
-def _share(value: float, _: object = None) -> str:
-    return f"{100 * value:.3g} %".replace("-", _MINUS)
 
 
 # --------------------------------------------------------------------------- comparison
@@ -303,65 +283,28 @@ def plot_reference_comparison(result: Any) -> Figure:
     columns = [0, 1] if result.kept else [0]
     n = len(result.sites)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, _tall(n)))
-        fig.set_layout_engine("constrained", w_pad=0.12)
-        axes = fig.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        across = len(columns)
+        fig, axes = charts.panels(across, _tall(n), across, layout={"w_pad": 0.12}, sharey=True)
         for ax, j in zip(axes, columns, strict=True):
-            _dots(ax, saved[:, j], error[:, j], n <= NAMED)
-            mean, its_error = over_sites(result, saved[:, j], error[:, j])
-            if np.isfinite(mean):
-                ends = (mean - Z95 * its_error, mean + Z95 * its_error)
-                ax.axvspan(*ends, color=drawing.BLUE, alpha=0.14, linewidth=0)
-                ax.axvline(mean, color=drawing.BLUE, linewidth=1.4)
-            ax.axvline(0, color=drawing.INK, linewidth=0.9)
+            overall = over_sites(result, saved[:, j], error[:, j])
+            charts.savings(ax, np.arange(n), saved[:, j], error[:, j], overall, n <= NAMED)
             ax.set_title(COMPARED[j])
-            ax.xaxis.set_major_formatter(FuncFormatter(_share))
             ax.locator_params(axis="x", nbins=5)
             drawing.bare(ax)
-        _site_axis(axes[0], result.sites)
+        _sites(axes[0], result.sites)
         fig.supxlabel(
             "loss saved, share of the loss of averaging (right of 0: better)", fontsize=9.5
         )
     return fig
 
 
-def _dots(ax: Axes, value: FloatArray, error: FloatArray, named: bool) -> None:
-    at = np.arange(len(value))
-    low, high = value - Z95 * error, value + Z95 * error
-    kinds: tuple[tuple[Any, str, str, str], ...] = (
-        (low > 0, "o", drawing.BLUE, drawing.BLUE),
-        (high < 0, "s", drawing.ORANGE, drawing.ORANGE),
-        (~((low > 0) | (high < 0)), "o", drawing.PAPER, drawing.MUTED),
-    )
-    for which, marker, face, edge in kinds:
-        some = which & np.isfinite(value)
-        ax.hlines(at[some], low[some], high[some], color=edge, linewidth=1.4 if named else 0.5)
-        ax.plot(
-            value[some],
-            at[some],
-            linestyle="none",
-            marker=marker,
-            markersize=5.5 if named else 2.5,
-            markerfacecolor=face,
-            markeredgecolor=edge,
-            zorder=3,
-        )
+def _sites(ax: Axes, sites: Sequence[str]) -> None:
+    charts.site_axis(ax, sites, fontsize=9.5 if len(sites) <= 40 else 8)
 
 
 def _tall(n: int) -> float:
     """Height of a figure with one line for each of n sites, in inches."""
     return 0.24 * n + 1.15 if n <= NAMED else 8.0
-
-
-def _site_axis(ax: Axes, sites: Sequence[str]) -> None:
-    n = len(sites)
-    if n <= NAMED:
-        names = [drawing.label(site, 24) for site in sites]
-        ax.set_yticks(range(n), names, fontsize=9.5 if n <= 40 else 8)
-    else:
-        ax.set_yticks([])
-        ax.set_ylabel(f"{n:,} sites, in the order of their names")
-    ax.set_ylim(n - 0.5, -0.5)
 
 
 # --------------------------------------------------------------------------- sites
@@ -385,22 +328,15 @@ def plot_reference_influence(result: Any) -> Figure:
     with drawing.style():
         fig, ax = drawing.sheet(_tall(len(at)) + (0.25 if last else 0.0))
         ax.hlines(at, influence[0], influence[last], color=drawing.RULE, linewidth=2)
-        ax.plot(
-            influence[0],
-            at,
-            "o",
-            markersize=size,
-            markerfacecolor=drawing.PAPER,
-            markeredgecolor=drawing.MUTED,
-            label="plain averaging",
-        )
+        look = ("o", drawing.PAPER, drawing.MUTED, size)
+        charts.marks(ax, influence[0], at, *look, label="plain averaging")
         if last:
             words = f"after round {last}"
             ax.plot(influence[last], at, "o", color=drawing.BLUE, markersize=size, label=words)
             fig.legend(loc="outside upper center", ncols=2, handletextpad=0.3)
-        _site_axis(ax, result.sites)
+        _sites(ax, result.sites)
         ax.set_xlim(0, 1.06 * float(np.nanmax(influence[[0, last]], initial=0.01)))
-        ax.xaxis.set_major_formatter(FuncFormatter(_share))
+        ax.xaxis.set_major_formatter(charts.SHARES)
         ax.set_xlabel("share of rows x distance of the site's predictions from the average")
         drawing.bare(ax)
     return fig
@@ -448,11 +384,11 @@ def plot_reference_probes(result: Any) -> Figure:
         ax.set_xlim(SMALLEST_CHANGE / 2, ends.max(initial=0.1) * 2)
         ax.minorticks_off()
         decades = 10.0 ** np.arange(-6, np.floor(np.log10(ends.max(initial=0.1))) + 1)
-        ticks = [_share(v) for v in decades]
+        ticks = [charts.share(v) for v in decades]
         ticks[0] = f"\N{LESS-THAN OR EQUAL TO} {ticks[0]}"
         ax.set_xticks(decades, ticks)
         ax.set_xlabel("change of the predictions at the reference rows")
-        _site_axis(ax, result.sites)
+        _sites(ax, result.sites)
         drawing.bare(ax)
         fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
     return fig
@@ -486,7 +422,7 @@ def plot_reference_contributions(result: Any) -> Figure:
                 markersize=0.8 * size,
                 label="its last predictions stayed in the average, if there were any",
             )
-        _site_axis(ax, result.sites)
+        _sites(ax, result.sites)
         ax.set_xticks(drawing.whole_ticks(rounds - 1))
         ax.set_xlim(-0.6, rounds - 0.4)
         ax.set_xlabel("round (0: plain averaging)")
@@ -549,20 +485,14 @@ def plot_reference_penalties(result: Any) -> Figure:
         kept = best[at] if result.kept else averaging[at]
         ax.plot([x[at]], [kept], "D", color=drawing.BLUE, markersize=9, label="kept", zorder=4)
         for i in order if len(x) <= 15 else ():
-            ax.annotate(
-                f"round {rounds[i]}",
-                (x[i], best[i]),
-                xytext=(6, -11),
-                textcoords="offset points",
-                fontsize=8,
-                color=drawing.MUTED,
-            )
+            place: Any = {"fontsize": 8, "color": drawing.MUTED}
+            charts.note(ax, f"round {rounds[i]}", (x[i], best[i]), (6, -11), **place)
         if (x > 0).all() and x.max() > 5 * x.min():
             ax.set_xscale("log")
             if len(x) <= 8:
                 ax.set_xticks(x, [f"{v:g}" for v in x])
             ax.minorticks_off()
-        ax.yaxis.set_major_formatter(FuncFormatter(_share))
+        ax.yaxis.set_major_formatter(charts.SHARES)
         ax.set_xlabel(f"penalty ({drawing.label(result.penalty_name or 'of the learner')})")
         ax.set_ylabel("held-out loss, compared\nwith the best averaging")
         drawing.bare(ax, "y")

@@ -20,7 +20,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.exceptions import DataError, ParameterError
 from consilience.parameters import check, whole
-from consilience.report import drawing
+from consilience.report import charts, drawing
 
 MOST_CLASSES = 12
 """Classes of which a figure is drawn."""
@@ -233,12 +233,7 @@ def _panels(
     columns = min(n, across)
     rows = -(-n // columns)
     width = drawing.WIDTH if columns > 1 else 0.62 * drawing.WIDTH
-    fig = Figure(figsize=(width, height * rows + more))
-    fig.set_layout_engine("constrained")
-    axes = list(fig.subplots(rows, columns, squeeze=False, **settings).ravel())
-    for ax in axes[n:]:
-        ax.set_visible(False)
-    return fig, axes[:n]
+    return charts.panels(n, height * rows + more, columns, width, **settings)
 
 
 def _title(ax: Axes, k: int, words: str) -> None:
@@ -399,10 +394,9 @@ def plot_transitions(fitted: Any) -> Figure:
         for k, ax in enumerate(axes):
             mesh = _steps(ax, chains, k)
             _title(ax, k, _percent(chains.shares[k]))
-        bar = fig.colorbar(mesh, ax=axes, location="bottom", shrink=0.5, aspect=34, pad=0.02)
-        bar.set_ticks([0, 0.05, 0.2, 0.5, 1.0], labels=["0%", "5%", "20%", "50%", "100%"])
-        bar.set_label("chance of the next state (below) given the present one (left), %")
-        bar.outline.set_visible(False)
+        words = "chance of the next state (below) given the present one (left), %"
+        ticks = ([0, 0.05, 0.2, 0.5, 1.0], ["0%", "5%", "20%", "50%", "100%"])
+        charts.colour_bar(fig, mesh, axes, words, ticks, shrink=0.5)
     return fig
 
 
@@ -524,29 +518,15 @@ def plot_item_profiles(fitted: Any) -> Figure:
     with drawing.style():
         fig, ax = drawing.sheet(0.24 * p + 1.0, width=min(drawing.WIDTH, 4.0 + 0.62 * k))
         ax.set_facecolor(drawing.RULE)
-        mesh = ax.pcolormesh(
-            np.ma.masked_invalid(values),
-            cmap=drawing.RISING,
-            vmin=0,
-            vmax=1,
-            edgecolor=drawing.PAPER,
-            linewidth=0.6,
-        )
-        for i, j in np.ndindex(p, k):
-            if np.isfinite(values[i, j]):
-                _in_cell(ax, j + 0.5, i + 0.5, float(values[i, j]), bool(values[i, j] > 0.62))
+        mesh = charts.heat_map(ax, values, (0, 1), linewidth=0.6)
+        in_percent: Any = (lambda v: f"{100 * v:.0f}", lambda v: v > 0.62)
+        charts.in_cells(ax, values, *in_percent, fontsize=7.5)
         for end in ends[:-1]:
             ax.axhline(end, color=drawing.MUTED, linewidth=0.8)
-        ax.set_yticks(np.arange(p) + 0.5, names)
-        ax.set_ylim(p, 0)
         heads = [f"class {c}\n{_percent(items.shares[c])}".rstrip() for c in range(k)]
-        ax.set_xticks(np.arange(k) + 0.5, heads)
-        ax.xaxis.tick_top()
-        drawing.bare(ax, "")
-        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.7, aspect=34, pad=0.02)
-        bar.set_ticks([0, 0.5, 1.0], labels=["0%", "50%", "100%"])
-        bar.set_label("share of the class with the level, %")
-        bar.outline.set_visible(False)
+        charts.cell_axes(ax, names, heads)
+        ticks = ([0, 0.5, 1.0], ["0%", "50%", "100%"])
+        charts.colour_bar(fig, mesh, ax, "share of the class with the level, %", ticks)
     return fig
 
 

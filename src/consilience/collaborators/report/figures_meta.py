@@ -16,12 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
-from consilience.report import drawing
+from consilience.report import charts, drawing
 
 NAMES_IN_MAP = 42
 NAMES_IN_LIST = 80
@@ -77,13 +77,6 @@ def group_ticks(labels: IntArray, smallest: float) -> tuple[list[float], list[st
     found = [(a, b, g) for a, b, g in runs(labels) if b - a >= smallest * len(labels)]
     words = "group {}" if len(found) <= 6 else "{}"
     return [(a + b) / 2 for a, b, _ in found], [words.format(g) for _, _, g in found]
-
-
-def _marks(ax: Axes, x: Any, y: Any, look: tuple[str, str, str], size: float, **more: Any) -> None:
-    """Draw marks of a shape, with a face and an edge."""
-    marker, face, edge = look
-    colours: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": edge}
-    ax.plot(x, y, linestyle="none", marker=marker, markersize=size, **colours, **more)
 
 
 # --------------------------------------------------------------------------- maps
@@ -175,29 +168,28 @@ def _map(
             look |= {"extent": (0, n, n, 0), "interpolation": "none"}
             mesh = ax.imshow(np.ma.masked_invalid(shown), zorder=2, **look)
         if n <= NUMBERS_IN_MAP:
-            _numbers(ax, shown, colours, scale, text)
+            charts.in_cells(
+                ax,
+                shown,
+                lambda v: text.format(v) if abs(v) < 1000 else f"{v:.0e}",
+                # Luminance of the cell.
+                lambda v: bool(np.dot(colours(scale(v))[:3], (0.3, 0.59, 0.11)) < 0.5),
+                zorder=4,
+            )
         _borders(ax, np.asarray(result.labels)[order])
         _site_ticks(ax, result, order, named)
         ax.set_xlim(0, n)
         ax.set_ylim(n, 0)
         ax.set_aspect("equal")
         drawing.bare(ax, "")
-        place: dict[str, Any] = {"location": "bottom", "shrink": 0.8, "aspect": 30, "pad": 0.03}
-        bar = fig.colorbar(mesh, ax=ax, extend=_open(scale, shown), **place)
-        if ticks is not None:
-            written = [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in ticks]
-            bar.set_ticks(list(ticks), labels=written)
-        bar.set_label(words)
-        bar.outline.set_visible(False)
+        # Which ends of the scale hold values beyond it.
+        known = shown[np.isfinite(shown)]
+        low, high = (known < (scale.vmin or 0.0)).any(), (known > (scale.vmax or 0.0)).any()
+        beyond = ("neither", "max", "min", "both")[2 * int(low) + int(high)]
+        place: dict[str, Any] = {"shrink": 0.8, "aspect": 30, "pad": 0.03, "extend": beyond}
+        named_ticks = ticks and (ticks, [charts.minus(f"{t:g}") for t in ticks])
+        charts.colour_bar(fig, mesh, ax, words, named_ticks, **place)
     return fig
-
-
-def _open(scale: Normalize, shown: FloatArray) -> str:
-    """Which ends of the colour scale hold values beyond it."""
-    known = shown[np.isfinite(shown)]
-    low = bool((known < (scale.vmin or 0.0)).any())
-    high = bool((known > (scale.vmax or 0.0)).any())
-    return ("neither", "max", "min", "both")[2 * low + high]
 
 
 def _hatched(ax: Axes, shown: FloatArray) -> None:
@@ -212,18 +204,6 @@ def _hatched(ax: Axes, shown: FloatArray) -> None:
             ax.add_patch(Rectangle((i, i), 1, 1, **plain))
     else:
         ax.plot([0, n], [0, n], color=drawing.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
-
-
-def _numbers(ax: Axes, shown: FloatArray, colours: Colormap, scale: Normalize, text: str) -> None:
-    for i, j in np.argwhere(np.isfinite(shown)).tolist():
-        red, green, blue, _ = colours(scale(shown[i, j]))
-        # luminance: white numbers on dark cells
-        dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-        value = shown[i, j]
-        words = text.format(value) if abs(value) < 1000 else f"{value:.0e}"
-        words, colour = words.replace("-", "\N{MINUS SIGN}"), "#ffffff" if dark else "#000000"
-        place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "zorder": 4}
-        ax.text(j + 0.5, i + 0.5, words, color=colour, **place)
 
 
 def _borders(ax: Axes, labels: IntArray) -> None:
@@ -314,10 +294,10 @@ def _merge_marks(
         (~made & ~below, "o", drawing.PAPER, drawing.MUTED, "not merged"),
         (~made & below, "D", drawing.PAPER, drawing.BLUE, "not merged, though below its threshold"),
     )
-    for which, *look, words in kinds:
+    for which, sign, face, edge, words in kinds:
         if which.any():
             more = {"markeredgewidth": 1.3, "label": words, "zorder": 3}
-            _marks(ax, x[which], y[which], tuple(look), size, **more)
+            charts.marks(ax, x[which], y[which], sign, face, edge, size, **more)
 
 
 def _merge_axes(
@@ -334,7 +314,7 @@ def _merge_axes(
         ax.set_xlim(low, limit * 1.4)
         ticks = np.array([-1e6, -1e4, -1e2, -10, -4, 0, 4, 10, 1e2, 1e3, 1e4, 1e5, 1e6])
     ticks = ticks[(ticks >= low) & (ticks <= high)]
-    words = [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in ticks]
+    words = [charts.minus(f"{t:g}") for t in ticks]
     if infinite:
         ticks, words = np.append(ticks, beyond), [*words, "no pair to\ncompare"]
     ax.set_xticks(ticks, words)
@@ -414,9 +394,7 @@ def plot_detectable(result: Any) -> Figure:
     # equal widths on the logarithmic axis
     bins = np.geomspace(low * 0.9, high * 1.1, 29)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 3.7))
-        fig.set_layout_engine("constrained")
-        top, ax = fig.subplots(2, 1, height_ratios=(0.14, 1))
+        fig, (top, ax) = charts.panels(2, 3.7, height_ratios=(0.14, 1))
         _power_bar(top, np.bincount(kinds, minlength=len(POWER_WORDS)).tolist())
         ax.hist(
             [shown[kinds == 1], shown[kinds == 2]],
@@ -444,7 +422,7 @@ def plot_detectable(result: Any) -> Figure:
         ends = ax.get_xlim()
         known = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
         some = [t for t in known if ends[0] <= t <= ends[1]]
-        ax.set_xticks(some, [_share(t) for t in some])
+        ax.set_xticks(some, [charts.share(t) for t in some])
         ax.minorticks_off()
         ax.set_yticks(drawing.whole_ticks(int(ax.get_ylim()[1])))
         ax.set_ylabel("pairs within groups")
@@ -475,10 +453,6 @@ def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
     drawing.bare(ax, "")
 
 
-def _share(value: float, _: object = None) -> str:
-    return f"{100 * value:.3g} %".replace("-", "\N{MINUS SIGN}")
-
-
 # --------------------------------------------------------------------------- gain
 
 
@@ -507,28 +481,16 @@ def plot_gain(result: Any) -> Figure:
     n = len(order)
     named = n <= NAMES_IN_LIST
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, (0.2 * n + 1.5) if named else 8.0))
-        fig.set_layout_engine("constrained", w_pad=0.12)
-        axes = fig.subplots(1, len(keys), sharey=True, squeeze=False)[0]
+        tall = (0.2 * n + 1.5) if named else 8.0
+        fig, axes = charts.panels(len(keys), tall, len(keys), layout={"w_pad": 0.12}, sharey=True)
         for ax, key in zip(axes, keys, strict=True):
             unit = np.asarray(result.target_variance, dtype=float)[order]
             value = np.asarray(result.gain[key], dtype=float)[order] / unit
             error = np.asarray(result.gain[f"{key}_error"], dtype=float)[order] / unit
-            _dots(ax, value, error, named)
-            mean, its_error = result.overall_gain(key)
-            if np.isfinite(mean):
-                ax.axvspan(
-                    mean - drawing.Z95 * its_error,
-                    mean + drawing.Z95 * its_error,
-                    color=drawing.BLUE,
-                    alpha=0.14,
-                    linewidth=0,
-                )
-                ax.axvline(mean, color=drawing.BLUE, linewidth=1.4)
-            ax.axvline(0, color=drawing.INK, linewidth=0.9)
-            ax.set_xlim(*_gain_limits(value, error, mean, its_error))
+            overall = result.overall_gain(key)
+            charts.savings(ax, np.arange(n) + 0.5, value, error, overall, named)
+            ax.set_xlim(*_gain_limits(value, error, *overall))
             ax.set_title(GAINS[key])
-            ax.xaxis.set_major_formatter(FuncFormatter(_share))
             ax.locator_params(axis="x", nbins=4)
             drawing.bare(ax)
         axes[0].set_ylim(n, 0)
@@ -541,21 +503,6 @@ def plot_gain(result: Any) -> Figure:
             "loss saved, share of the response variance (right of 0: better)", fontsize=9.5
         )
     return fig
-
-
-def _dots(ax: Axes, value: FloatArray, error: FloatArray, named: bool) -> None:
-    at = np.arange(len(value)) + 0.5
-    low, high = value - drawing.Z95 * error, value + drawing.Z95 * error
-    kinds: tuple[tuple[Any, str, str, str], ...] = (
-        (low > 0, "o", drawing.BLUE, drawing.BLUE),
-        (high < 0, "s", drawing.ORANGE, drawing.ORANGE),
-        (~((low > 0) | (high < 0)), "o", drawing.PAPER, drawing.MUTED),
-    )
-    for which, marker, face, edge in kinds:
-        some = which & np.isfinite(value)
-        ax.hlines(at[some], low[some], high[some], color=edge, linewidth=1.4 if named else 0.5)
-        look, size = (marker, face, edge), 5.5 if named else 2.5
-        _marks(ax, value[some], at[some], look, size, zorder=3)
 
 
 def _gain_limits(

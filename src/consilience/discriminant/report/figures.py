@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.report import drawing
+from consilience.report import charts, drawing
 from consilience.report.figures_wide_choice import Network, Tree, network_of, tree_of
 
 _ROUNDS = 150
@@ -278,26 +278,13 @@ def _links(ax: Axes, network: Network, lines: FloatArray, unit: float) -> None:
 
 def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     room = unit / _INCHES
-    ax.plot(
-        *places.T,
-        "o",
-        markersize=3.0 + 2.5 * min(room, 1.0),
-        markerfacecolor=drawing.PAPER,
-        markeredgecolor=drawing.INK,
-        markeredgewidth=0.9,
-    )
+    look = ("o", drawing.PAPER, drawing.INK, 3.0 + 2.5 * min(room, 1.0))
+    charts.marks(ax, *places.T, *look, markeredgewidth=0.9)
     letters = 8.5 if room > 0.8 else 7.5 if room > 0.5 else 6.5
     for name, place in zip(names, places, strict=True):
-        ax.annotate(
-            drawing.label(name, 18),
-            place,
-            xytext=(0, 3.5 + 1.2 * min(room, 1.0)),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=letters,
-            bbox={"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75},
-        )
+        box = {"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
+        beside: Any = {"ha": "center", "va": "bottom", "fontsize": letters, "bbox": box}
+        charts.note(ax, drawing.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
 
 
 def _legend(fig: Figure, network: Network, m: int) -> None:

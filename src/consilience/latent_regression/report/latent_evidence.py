@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray
-from consilience.report import drawing, figures_latent
+from consilience.report import charts, drawing, figures_latent
+from consilience.report.charts import NAMED
 from consilience.report.drawing import Z95
 from consilience.report.figures_latent import (
     FIRST,
     fitted_classes,
     merge_round,
     most_telling,
-    share_words,
     traces,
 )
 from consilience.report.sections import (
@@ -37,8 +37,6 @@ from consilience.report.sections import (
     plural,
 )
 
-NAMED = 60
-"""Sites up to which each is named on an axis."""
 WRITTEN = 30
 """Sites, and half as many classes, up to which a map has its numbers in it."""
 NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
@@ -86,16 +84,10 @@ def plot_latent_members(result: Any) -> Figure:
         fig, ax = drawing.sheet(_tall(n), width=wide)
         ax.set_facecolor(drawing.RULE)
         top = float(np.nanmax(values, initial=0.05))
-        lines: dict[str, Any] = {"edgecolor": drawing.PAPER, "linewidth": 0.8 * (n <= NAMED)}
-        shown = np.ma.masked_invalid(values)
-        mesh = ax.pcolormesh(shown, cmap=drawing.RISING, vmin=0, vmax=top, **lines)
+        mesh = charts.heat_map(ax, values, (0, top), linewidth=0.8 * (n <= NAMED))
         if n <= WRITTEN and k <= WRITTEN // 2:
-            for i, j in np.ndindex(n, k):
-                v, words, colour = values[i, j], "\N{EN DASH}", drawing.INK
-                if np.isfinite(v):
-                    words, colour = f"{v:.0%}", "#ffffff" if v > 0.62 * top else "#000000"
-                place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
-                ax.text(j + 0.5, i + 0.5, words, color=colour, **place)
+            dark = 0.62 * top
+            charts.in_cells(ax, values, "{:.0%}".format, lambda v: v > dark, missing="\N{EN DASH}")
         names = [drawing.label(s, 24) for s in result.sites]
         if n <= NAMED:
             ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])
@@ -108,10 +100,9 @@ def plot_latent_members(result: Any) -> Figure:
         ax.set_xticks(np.arange(k) + 0.5, [head.format(j + FIRST) for j in range(k)])
         ax.xaxis.tick_top()
         drawing.bare(ax, "")
-        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(share_words))
-        bar.set_label("share of the site's entities (grey: none, or too few to be told)")
-        bar.outline.set_visible(False)
+        words = "share of the site's entities (grey: none, or too few to be told)"
+        bar = charts.colour_bar(fig, mesh, ax, words, shrink=0.6, aspect=30, pad=0.03)
+        bar.ax.xaxis.set_major_formatter(charts.SHARES)
     return fig
 
 
@@ -163,20 +154,19 @@ def plot_latent_held_out(result: Any) -> Figure:
     n = len(shares)
     at, size = np.arange(n), 6.5 if n <= NAMED else 3.0
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, _tall(n) - 0.1))
-        fig.set_layout_engine("constrained", w_pad=0.1)
-        left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1.7, 1.0])
+        room, ratios = {"w_pad": 0.1}, [1.7, 1.0]
+        fig, (left, right) = charts.panels(
+            2, _tall(n) - 0.1, 2, layout=room, sharey=True, width_ratios=ratios
+        )
         left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=drawing.RULE)
         for column, marker, face, edge, words in MARKS:
-            look: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": edge}
-            look |= {"linestyle": "none", "marker": marker, "markersize": size}
-            left.plot(shares[:, column], at, label=words, **look)
+            charts.marks(left, shares[:, column], at, marker, face, edge, size, label=words)
         left.axvline(1, color=drawing.INK, linewidth=0.9)
         left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
-        left.xaxis.set_major_formatter(FuncFormatter(share_words))
+        left.xaxis.set_major_formatter(charts.SHARES)
         left.set_xlabel("squared error, share of that of the mean alone")
         _coverage(right, result, size)
-        _site_axis(left, ("all sites", *result.sites))
+        charts.site_axis(left, result.sites, ["all sites"])
         for ax in (left, right):
             ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
             drawing.bare(ax)
@@ -210,19 +200,9 @@ def _coverage(ax: Axes, result: Any, size: float) -> None:
     ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
     place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
     ax.annotate(f"wanted: {level:.0%}", (level, 1.0), va="bottom", fontsize=8.5, **place)
-    ax.xaxis.set_major_formatter(FuncFormatter(share_words))
+    ax.xaxis.set_major_formatter(charts.SHARES)
     ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.set_xlabel("events within their interval")
-
-
-def _site_axis(ax: Axes, names: Sequence[str]) -> None:
-    n = len(names)
-    if n <= NAMED:
-        ax.set_yticks(range(n), [drawing.label(name, 24) for name in names])
-    else:
-        ax.set_yticks([0], [names[0]])
-        ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
-    ax.set_ylim(n - 0.5, -0.5)
 
 
 # --------------------------------------------------------------------------- releases
@@ -260,9 +240,8 @@ def plot_latent_releases(result: Any) -> Figure:
     r, n = shares["released"].shape
     cut = merge_round(result)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 0.2 * min(n, 34) + 1.5))
-        fig.set_layout_engine("constrained")
-        axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
+        across = len(RELEASES)
+        fig, axes = charts.panels(across, 0.2 * min(n, 34) + 1.5, across, sharey=True)
         for ax, (name, words) in zip(axes, RELEASES, strict=True):
             edges = (np.arange(r + 1) - 0.5, np.arange(n + 1) - 0.5)
             shown = np.ma.masked_invalid(shares[name].T)
@@ -272,7 +251,7 @@ def plot_latent_releases(result: Any) -> Figure:
             ax.set_xlabel("round")
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             if cut is not None:
-                ax.axvline(cut, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+                charts.chosen(ax, cut)
             drawing.bare(ax, "")
         if n <= 34:
             names = [drawing.label(s, 24) for s in result.sites]
@@ -281,10 +260,9 @@ def plot_latent_releases(result: Any) -> Figure:
             axes[0].set_yticks([])
             axes[0].set_ylabel(f"{n:,} sites, in the order of their names")
         axes[0].set_ylim(n - 0.5, -0.5)
-        bar = fig.colorbar(mesh, ax=axes, location="bottom", shrink=0.5, aspect=30, pad=0.05)
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(share_words))
-        bar.set_label("share of the site's class sums in that round (empty: it did not report)")
-        bar.outline.set_visible(False)
+        words = "share of the site's class sums in that round (empty: it did not report)"
+        bar = charts.colour_bar(fig, mesh, axes, words, shrink=0.5, aspect=30, pad=0.05)
+        bar.ax.xaxis.set_major_formatter(charts.SHARES)
     return fig
 
 
