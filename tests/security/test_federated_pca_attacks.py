@@ -36,7 +36,7 @@ from consilience.wire.message import Disclosure
 from tests.granted import GRANTED
 
 Array = NDArray[np.float64]
-N, P = 300, 15
+N, P = 300, 10
 FEATURES = tuple(f"x{j}" for j in range(P))
 
 
@@ -216,7 +216,7 @@ def smallest_difference(first: Array, second: Array) -> tuple[int, Array]:
 
 def test_runs_with_other_numbers_of_groups_tell_nothing_of_fewer_rows() -> None:
     """Groups of five and two are sums of those of ten: ten lines of numbers, whatever is asked."""
-    table = table_of(P * 30)
+    table = table_of(P * 60)
     site = site_of(table)
     told = {g: Villain(site, f"run{g}").moments(g)[1] for g in (2, 5, 10)}
     assert [len(told[g]) for g in (2, 5, 10)] == [2, 5, 10]
@@ -415,7 +415,7 @@ def test_no_count_of_missing_cells_leaves() -> None:
 
 def test_what_is_told_is_less_than_a_third_of_the_numbers() -> None:
     """p (p + 3) / 2 numbers of at least 2p rows: at most (p + 3) / 4p of all that are in them."""
-    for n, p in ((300, 15), (310, 31), (200, 10)):
+    for n, p in ((300, 15), (700, 31), (200, 10)):
         table = table_of(n, p)
         names = tuple(table.columns)
         counts, _ = Villain(site_of(table), "one", names).moments(10)

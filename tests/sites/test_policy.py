@@ -15,7 +15,8 @@ from consilience.wire.message import Disclosure
 def test_the_default_is_strict() -> None:
     policy = Policy()
     assert policy == Policy.from_settings("strict") == Policy.from_settings({})
-    assert policy.limits == Limits(min_records=10, max_share=0.5, min_entities=3)
+    assert policy.limits == Limits(10, max_share=0.5, min_entities=3, max_detection=1.0)
+    assert dataclasses.replace(policy, foreign_models=True).limits == Limits()
     assert policy.max_epsilon == 0.0
 
 

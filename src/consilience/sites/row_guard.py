@@ -141,7 +141,8 @@ class RowGuard:
         elif method.tells == "other":
             wanted = self._as_before(wanted, history, kept.get("other", []))
         else:
-            wanted = self._varied(wanted, history, self._told(data, everyone, kept, earlier=False))
+            told = self._told(data, everyone, kept, earlier=False)
+            wanted = self._varied(wanted, history, told, method.tells == "moments")
         chosen, after = self._admit(history, wanted, (everyone.classes, parts))
         if not chosen.any():
             raise DataError(f"{TOO_ALIKE}: ask for the rows of an earlier run", public=TOO_ALIKE)
@@ -214,7 +215,7 @@ class RowGuard:
             raise DataError(f"{TOO_ALIKE}: ask for the rows of an earlier run", public=TOO_ALIKE)
         return wanted
 
-    def _varied(self, wanted: Mask, history: RowHistory, told: _Told) -> Mask:
+    def _varied(self, wanted: Mask, history: RowHistory, told: _Told, joint: bool) -> Mask:
         """Of the rows that a run wants, those that it may use for the sake of earlier runs.
 
         Where an atom is parted the rows that stay out take others with them. New rows wait until
@@ -229,7 +230,7 @@ class RowGuard:
         parted = (taken > 0) & ~(whole & (taken == np.bincount(atom, minlength=n_atoms)))
         parted[UNSEEN] = False
         new = chosen & (atom == UNSEEN)
-        waits = bool(new.any() and told.names) and self._unlike(told, new, chosen)
+        waits = bool(new.any() and told.names) and self._unlike(told, new, chosen, joint)
         if not parted.any() and not waits:
             return wanted
         earlier = np.zeros_like(wanted)
@@ -258,10 +259,11 @@ class RowGuard:
         short = self._policy.min_records - int((~wanted[rows] & ~out[rows]).sum())
         out[rows[wanted[rows] & ~out[rows]][: max(short, 0)]] = True
 
-    def _unlike(self, told: _Told, rows: Mask, chosen: Mask) -> bool:
+    def _unlike(self, told: _Told, rows: Mask, chosen: Mask, joint: bool) -> bool:
         """Whether some of what may leave of all chosen rows may not leave of these."""
         every, none = np.ones(len(told.names), dtype=bool), np.zeros(len(told.names), dtype=bool)
-        views = [View(one, every, every, none) for one in (chosen, rows)]
+        # Products of these rows follow where both runs tell products.
+        views = [View(one, every, told.joint.any(axis=0) & joint, none) for one in (chosen, rows)]
         limits = self._policy.limits
         fine = ~failing(told.x, views[:1], every, limits, told.coded)
         return bool(failing(told.x, views, fine, limits, told.coded).any())
@@ -327,7 +329,10 @@ class RowGuard:
         noted = {**kept, "told": record, "judged": judged}
         home.write_kept(self._policy.data_id, KEPT, noted)
         for name in judged[key]:
-            said = f"Nothing of column {name} is told: beside what was told, few rows would be."
+            said = (
+                f"Nothing of column {name} is told: beside what was told, few rows would be, or "
+                "too many columns for the rows."
+            )
             home.log("read", run=run, said=said)
         if judged[key]:
             home.write_ledger(HIDDEN, {**home.ledger(HIDDEN), run: list(judged[key])})
@@ -522,11 +527,30 @@ def failing(
         if not alone.any():
             pairs = bad & free & free[:, None]
             if not pairs.any():
-                return hidden
+                return hidden | _too_many(views, free, asked, limits)
             # Of those that are asked for together the worst gives way, the last of equal ones.
             faults = pairs.sum(axis=0)
             alone[len(faults) - 1 - int(np.argmax(faults[::-1]))] = True
         hidden |= alone
+
+
+def _too_many(
+    views: Sequence[View], free: BoolArray, asked: BoolArray, limits: Limits
+) -> BoolArray:
+    """Columns that are asked for beyond those of which the rows of a view may tell, the last ones.
+
+    With as many columns as rows the products say what each row is.
+    """
+    hidden = np.zeros(len(asked), dtype=bool)
+    for view in views:
+        n = int(view.rows.sum())
+        told = view.told & (view.fixed | ~asked | free)
+        for columns, products in ((told & view.joint, True), (told, False)):
+            left = np.flatnonzero(columns & ~hidden)
+            over = len(left) - limits.columns_for(n, products=products)
+            mine = left[free[left]]
+            hidden[mine[max(len(mine) - over, 0) :] if over > 0 else mine[:0]] = True
+    return hidden
 
 
 def _bad(

@@ -57,11 +57,32 @@ class Limits:
         Largest share of one record in the sum of absolute contributions to a cell.
     min_entities : int
         Entities behind a class sum, where entities are known.
+    max_detection : float
+        How far one record may show in moments, in standard deviations (see `columns_for`).
     """
 
     min_records: int = 10
     max_share: float = 0.5
     min_entities: int = 3
+    max_detection: float = np.inf
+
+    def columns_for(self, n_records: int, *, products: bool) -> int:
+        """Columns of which the means, or the products too, may ever be told over so many records.
+
+        Whoever knows p columns of a person, and the population, tells from their means whether the
+        person is among n records at sqrt(p / n) standard deviations, from means and products at
+        sqrt(p / n + p^2 / 2 n), and one more 0/1 column of the person at 2 sqrt(p / (n - p)):
+        docs/proofs/detection.md (1) to (3).
+        """
+        d2 = self.max_detection**2
+        if self.min_records <= 1:
+            return np.iinfo(np.int64).max
+        if not products:
+            return n_records if d2 == np.inf else int(d2 * n_records)
+        if d2 == np.inf:
+            return n_records // 2
+        of_person = np.sqrt(1 + 2 * d2 * n_records) - 1
+        return int(min(n_records / 2, of_person, n_records / (1 + 4 / d2)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +192,8 @@ def _keyed_count(evidence: Evidence, limits: Limits) -> str | None:
 def _moments(evidence: Evidence, limits: Limits) -> str | None:
     if evidence.n_records < 2 * evidence.n_columns:
         return "a moment matrix needs at least twice as many rows as columns"
+    if evidence.n_columns > limits.columns_for(evidence.n_records, products=True):
+        return "so many columns need more rows, or a single record shows in their products"
     return _cells(evidence, limits)
 
 

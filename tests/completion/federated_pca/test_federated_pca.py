@@ -60,6 +60,7 @@ def holes(tables: Any, share: float, seed: int = 9) -> Any:
 
 
 def run(tables: Any = TABLES, *, method: Any = None, **settings: Any) -> Any:
+    settings = {"policy": GRANTED, **settings}
     return (method or FederatedPCA()).run(federation_of(tables, **settings), seed=0)
 
 
@@ -84,7 +85,7 @@ def told(federation: Any, method: Any = None) -> dict[str, Told]:
 
 
 def test_the_model_is_that_of_the_pooled_rows() -> None:
-    """Strict sites of 300 rows and 15 columns, five groups each."""
+    """Sites of 300 rows and 15 columns, five groups each."""
     found = run().result
     assert found.rank == RANK and found.groups_by_site.tolist() == [5, 5, 5]
     wanted = ProbabilisticPCA(RANK).fit(POOLED)
@@ -110,7 +111,7 @@ def test_scaled_rows() -> None:
 
 def partition(federation: Any, n_splits: int) -> dict[str, np.ndarray]:
     """Group of each row, as the sites draw it."""
-    site = SimpleNamespace(limits=Policy().limits)
+    site = SimpleNamespace(limits=GRANTED.limits)
     found = {}
     for name, data in rows_of(federation).items():
         found[name] = groups_of(data, n_splits, site).of  # type: ignore[arg-type]
@@ -120,7 +121,7 @@ def partition(federation: Any, n_splits: int) -> dict[str, np.ndarray]:
 def test_errors_are_those_of_rows_that_were_left_out() -> None:
     """Every entry of every row, predicted by least squares under the directions of other folds."""
     tables = {s: x[:, :5] for s, x in draw(120, 5, 2).items()}
-    federation = federation_of(tables)
+    federation = federation_of(tables, policy=GRANTED)
     found = FederatedPCA().run(federation, seed=0).result
     groups = partition(federation, 5)
     for fold in range(5):
@@ -138,7 +139,7 @@ def test_errors_are_those_of_rows_that_were_left_out() -> None:
 
 
 def test_what_sites_tell_is_the_groups() -> None:
-    federation = federation_of(TABLES)
+    federation = federation_of(TABLES, policy=GRANTED)
     groups = partition(federation, 5)
     for site, reply in told(federation).items():
         for g in range(5):
@@ -252,6 +253,18 @@ def test_too_few_rows_for_all_groups(n: int, number: int) -> None:
     """Twice as many rows as columns in each; two groups are of three and two fifths."""
     assert groups_of(data_of(TABLES["a"][:n]), 5, stub()).number == number
     assert groups_of(data_of(TABLES["a"][:n]), 5, stub(1)).number == 5
+
+
+@pytest.mark.parametrize(
+    ("p", "numbers"),
+    [(6, (10, 5, 2)), (7, (5, 5, 2)), (10, (5, 5, 2)), (14, (2, 2, 2)), (15, (1, 1, 1))],
+)
+def test_a_record_does_not_show_in_the_groups_of_a_strict_site(p: int, numbers: Any) -> None:
+    """Columns that 300 rows may tell of in groups: by `Limits.columns_for`."""
+    site = SimpleNamespace(limits=Policy().limits)
+    data = data_of(TABLES["a"][:, :p])
+    assert tuple(groups_of(data, n, site).number for n in (10, 5, 2)) == numbers  # type: ignore[arg-type]
+    assert groups_of(data, 10, stub()).number == 10
 
 
 def test_a_site_with_too_few_rows_says_what_to_do() -> None:

@@ -113,8 +113,8 @@ class FederatedPCA(Method):
     )
     leakage: ClassVar[str] = (
         "The coordinator knows numbers of rows, means and cross-products of all columns of up to "
-        "10 groups of rows at each site, each of at least twice as many rows as columns; not "
-        "which rows are in them. With pooled scaling it also knows how many values each column "
+        "10 groups of rows at each site, each of at least twice as many rows as columns, at a "
+        "strict site of more (docs/proofs/detection.md); not which rows are in them. With pooled scaling it also knows how many values each column "
         "has. All sites know the model."
     )
     Result = FederatedPCAResult
@@ -177,7 +177,7 @@ class FederatedPCA(Method):
         if curve is None:
             raise QuorumError(
                 "a rank is chosen by groups of rows that are left out in turn, and only one group "
-                "can be told (of two there must be twice as many rows as columns in each): give "
-                "rank, take fewer columns, or let sites with more rows take part"
+                "can be told (each needs twice as many rows as columns, at a strict site more): "
+                "give rank, take fewer columns, or let sites with more rows take part"
             )
         return int(errors.candidates[curve.place(self.rule)])

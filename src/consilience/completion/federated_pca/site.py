@@ -42,8 +42,8 @@ from consilience.wire.moment_facts import Coded, coded_within, hanging_together,
 # --- Which groups of rows, and which columns, a site may tell moments of.
 
 TOO_FEW = (
-    "its policy lets moments leave of at least twice as many rows as columns, and it has fewer (a "
-    "column counts the rows that have a value): take fewer columns, or leave this site out"
+    "its policy lets moments of so many columns leave over more rows than it has (a column counts "
+    "the rows that have a value): take fewer columns, or leave this site out"
 )
 TOO_NARROW = (
     "fewer than two columns may leave it (in the others few rows differ, one row dominates, or "
@@ -109,6 +109,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
         if all(
             _may_leave(told[rows], limits, coded, len(columns))
+            and told.shape[1] <= limits.columns_for(len(rows), products=True)
             and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
             for rows in members
         ):
