@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 
 import consilience as c
+from consilience.completion.federated_pca import site as pca_site
 from consilience.completion.federated_pca.messages import Moments, Settings
-from consilience.sites import row_guard
+from consilience.sites import prepare, row_guard
 from consilience.sites.policy import Policy
+from consilience.wire import moment_facts
 from tests.security.test_federated_pca_attacks import Refused, Villain, site_of
 
 Array = np.ndarray
@@ -119,3 +121,45 @@ def test_new_patients_wait_until_they_are_more_than_the_columns() -> None:
     later = site_of(more)
     later.home = site.home
     assert told(later, "last", list(old))[0].tolist() == [400]
+
+
+def digits() -> tuple[bool, bool, bool]:
+    """Whether sums tell that somebody is there who alone has other digits, and two more values."""
+    rng = np.random.default_rng(4)
+    table = pd.DataFrame(
+        {
+            "weight": np.round(rng.normal(75, 12, 300) * 2) / 2,
+            "drinks": np.where(rng.random(300) < 0.4, 1.0, 0.0),
+            "age": rng.integers(20, 90, 300).astype(float),
+        }
+    )
+    table.loc[7, ["weight", "drinks"]] = 71.37, 1.0
+    reply = Villain(site_of(table), "one", list(table), "complete-rows").ask(
+        "moments", Moments(settings=Settings(1))
+    )
+    n, mean = 300, reply.means.value[0]
+    square = np.zeros((3, 3))
+    square[np.triu_indices(3)] = reply.products.value[0]
+    sums = square + n * np.outer(mean, mean)
+    beyond = [float(v) % 0.5 for v in (n * mean[0], sums[0, 1], sums[0, 2])]
+    wanted = (0.37, 0.37, 0.37 * table["age"][7] % 0.5)
+    return tuple(abs(v - w) < 1e-6 for v, w in zip(beyond, wanted, strict=True))  # type: ignore[return-value]
+
+
+def test_digits_that_one_person_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert digits() == (False, False, False)
+    monkeypatch.setattr(prepare, "off_grid", lambda *_: None)
+    monkeypatch.setattr(moment_facts, "off_grid", lambda *_: None)
+    monkeypatch.setattr(pca_site, "off_grid", lambda *_: None)
+    assert digits() == (True, True, True)
+
+
+def test_digits_of_few_rows_of_a_group() -> None:
+    """Fifteen people of 300 have them: a group of 60 would hold few, all rows hold enough."""
+    table = people(300, 3)
+    table["weight"] = np.random.default_rng(1).integers(45, 110, 300).astype(float)
+    site = site_of(table)
+    assert len(told(site, "one", list(table), 5)[0]) == 5
+    table.loc[:14, "weight"] += 0.25
+    counts, columns = told(site_of(table), "one", list(table), 5)
+    assert counts.tolist() == [300] and "weight" in columns

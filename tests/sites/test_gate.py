@@ -135,6 +135,12 @@ def test_moments_need_twice_as_many_rows_as_columns(n: int, good: bool) -> None:
     assert passes(d.cross_products(x, limits=policy.limits), policy=policy) is good
 
 
+@pytest.mark.parametrize(("n", "good"), [(59, False), (60, True)])
+def test_a_strict_site_wants_more_rows_for_its_columns(n: int, good: bool) -> None:
+    x = np.random.default_rng(2).uniform(1, 2, size=(n, 10))
+    assert passes(d.cross_products(x, limits=Policy().limits)) is good
+
+
 def test_cross_products_with_a_rare_indicator() -> None:
     x = np.c_[normal(60), np.arange(60) < 9]
     assert not passes(d.cross_products(x, limits=Policy().limits))

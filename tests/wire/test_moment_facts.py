@@ -14,6 +14,7 @@ from consilience.wire.moment_facts import (
     hanging_together,
     left_over,
     moment_facts,
+    off_grid,
     unsafe_columns,
 )
 from tests.reference.told_moments import counts_that_follow, unsafe_moments, withheld
@@ -422,3 +423,42 @@ def test_columns_that_hang_together(few: int) -> None:
     joint = np.ones(6, dtype=bool)
     assert hanging_together(x, 10, joint) == ([[0, 1, 2, 3, 4]] if few < 200 else [])
     assert hanging_together(x, 10, ~joint) == ([[0, 1, 2, 3, 4]] if few < 200 else [])
+
+
+@pytest.mark.parametrize(
+    ("few", "step", "digits", "wanted"),
+    [
+        (1, 0.5, 0.37, 0.5),
+        (9, 1.0, 0.25, 1.0),
+        (10, 1.0, 0.25, None),
+        (3, 5.0, 2.0, 5.0),
+        (1, 0.1, 1e-6, 0.1),
+        (2, 25.0, 10.0, 25.0),
+    ],
+)
+def test_digits_of_few(few: int, step: float, digits: float, wanted: float | None) -> None:
+    """Multiples of a step in all records but few; 10 at least are many, and so is nobody."""
+    column = np.random.default_rng(few).integers(1, 60, 200) * step
+    assert off_grid(column, 10) is None
+    column[20 : 20 + few] += digits
+    column[5] = np.nan
+    found = off_grid(column, 10)
+    assert (found is None) == (wanted is None)
+    if found is not None:
+        assert found[0] == pytest.approx(wanted)
+        assert np.flatnonzero(found[1]).tolist() == list(range(20, 20 + few))
+        strict = Limits(max_detection=1.0)
+        assert unsafe_columns(column[:, None], limits=strict).all()
+        assert not unsafe_columns(column[:, None], limits=LIMITS).any()
+
+
+def test_columns_whose_digits_tell_nothing_of_few() -> None:
+    rng = np.random.default_rng(1)
+    for column in (
+        rng.normal(size=300),
+        np.repeat([0.0, 1.0], [295, 5]),
+        np.repeat([1.0, 2.0, 3.0], 100),
+        rng.normal(size=300) * 1e12,
+        np.full(300, np.nan),
+    ):
+        assert off_grid(column, 10) is None

@@ -36,6 +36,7 @@ from consilience.sites import encoding
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Table, is_number, plain_text, row_list
+from consilience.wire.moment_facts import off_grid
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
@@ -72,7 +73,8 @@ def load_with_report(
     common_rows : bool
         Over rows, leave out rows without a value in any column that the site lists and that fewer
         than `min_records` rows lack, whether the study names it or not: so studies with it and
-        without rest on the same rows. At most a tenth of the rows are left out so.
+        without rest on the same rows. At most a tenth of the rows are left out so. And digits that
+        fewer than `min_records` rows have in a column of numbers are rounded away (`off_grid`).
 
     Returns
     -------
@@ -139,6 +141,7 @@ class _Loader:
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.outside: dict[str, None] = {}
         self.odd: dict[str, int] = {}
+        self.rounded: dict[str, float] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
         self.classes = np.zeros(table.n_rows, dtype=np.int64)
@@ -286,6 +289,11 @@ class _Loader:
                 "[columns] missing_codes, or declare levels",
                 "text where the study expects numbers; a category needs declared levels",
             )
+        # In units of the table, in which somebody wrote the digits.
+        finer = off_grid(values, self.few) if self.common_rows and self.few > 1 else None
+        if finer is not None:
+            values = np.where(finer[1], np.rint(values / finer[0]) * finer[0], values)
+            self.rounded[name] = finer[0]
         unit = self.site.units.get(name)
         if unit is not None:
             with np.errstate(over="ignore"):  # infinite values are refused below
@@ -613,6 +621,7 @@ class _Loader:
             foreign=foreign,
             n_foreign=n_foreign,
             n_odd=self.odd.get(name, 0),
+            rounded_to=self.rounded.get(name, 0.0),
         )
 
 
@@ -649,6 +658,9 @@ class ColumnReport:
     n_odd : int
         Rows whose value counts as missing: it is not on offer, a level that few rows have, or no
         number in few rows.
+    rounded_to : float
+        Step of which the values are multiples now, because few rows had further digits; 0 where
+        nothing was rounded.
     """
 
     name: str
@@ -659,6 +671,7 @@ class ColumnReport:
     foreign: tuple[str, ...] = ()
     n_foreign: int = 0
     n_odd: int = 0
+    rounded_to: float = 0.0
 
     def about_odd(self) -> str:
         """Say how many values count as missing that are there."""
@@ -724,6 +737,11 @@ class Report:
                 )
             if column.n_odd:
                 said.append(column.about_odd())
+            if column.rounded_to:
+                said.append(
+                    f"Column {column.name}: digits that few rows have were rounded away, to "
+                    f"multiples of {column.rounded_to:g}."
+                )
         said += [f"Column {name} holds one value only." for name in self.constant]
         if self.missing_ids:
             said.append(f"{self.missing_ids} rows have no id.")

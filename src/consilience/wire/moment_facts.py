@@ -110,6 +110,44 @@ def column_facts(x: FloatArray, coded: Sequence[Coded] = ()) -> tuple[IntArray, 
     return records, share
 
 
+_STEPS = tuple(m * 10.0**k for k in range(3, -7, -1) for m in (5.0, 2.5, 2.0, 1.0))
+_GRID = 4
+"""Values of a column on multiples of a step, from which these are its digits."""
+
+
+def off_grid(column: FloatArray, least: int) -> tuple[float, BoolArray] | None:
+    """Records with more digits than all others, fewer than `least`, and the step of the others.
+
+    What a sum of the column's products has beyond whole multiples of the steps is of these records
+    alone. Steps are 1, 2, 2.5 and 5 times powers of ten.
+
+    Returns
+    -------
+    step : float
+    off : (n,) bool array
+    """
+    known = column[np.isfinite(column)]
+    if not len(known):
+        return None
+    largest = float(np.abs(known).max())
+    for step in _STEPS:
+        if largest > 1e9 * step:  # digits that a sum does not hold
+            return None
+        for part in (known[:512], known):
+            multiple = part / step
+            off = np.abs(multiple - np.rint(multiple)) > 1e-6
+            if off.sum() >= least:
+                break
+        else:
+            if not off.any():
+                return None
+            if len(np.unique(np.rint(multiple[~off]))) >= _GRID:
+                place = np.zeros(len(column), dtype=bool)
+                place[np.flatnonzero(np.isfinite(column))[off]] = True
+                return step, place
+    return None
+
+
 def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) -> BoolArray:
     """Columns whose number, mean and mean square may not leave together, (p,).
 
@@ -126,6 +164,9 @@ def _withheld(
 ) -> BoolArray:
     unsafe = (records < limits.min_records) | ~(share <= limits.max_share)
     unsafe |= np.isnan(x).all(axis=0)
+    if limits.max_detection < np.inf:
+        finer = (off_grid(column, limits.min_records) is not None for column in x.T)
+        unsafe |= np.fromiter(finer, dtype=bool)
     if limits.min_records > 1:
         for group in coded:
             told = [j for j in group.columns if not unsafe[j]]

@@ -627,3 +627,14 @@ def test_values_whose_squares_overflow_are_refused() -> None:
     x = np.random.default_rng(0).normal(size=(100, 6)) * 1e200
     with pytest.raises(QuorumError, match="whose squares overflow: take other units"):
         run({"a": x, "b": x})
+
+
+def test_digits_are_those_of_a_column_in_its_own_units() -> None:
+    """Scaled rows have all digits; what leaves is of the rows as they were."""
+    x = np.random.default_rng(1).integers(45, 110, (300, 3)).astype(float)
+    x[:15, 0] += 0.25
+    site = SimpleNamespace(limits=Policy().limits)
+    centre, scale = x.mean(axis=0), x.std(axis=0)
+    scaled = data_of((x - centre) / scale, unscaled=x, scaling=np.stack([np.ones(3), centre, scale]))
+    for data, limits, number in ((scaled, site, 1), (scaled, stub(), 5), (data_of(x), site, 1)):
+        assert groups_of(data, 5, limits).number == number  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import federation_of, scripted
 from consilience.wire.codec import pack, unpack
 from consilience.wire.envelope import Reply
+from tests.granted import GRANTED
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,7 @@ def test_few_rows_for_the_columns_or_at_all() -> None:
         "few": rng.normal(size=(19, 10)),
         "none": rng.normal(size=(9, 10)),
     }
-    found = run(given).result
+    found = run(given, policy=GRANTED).result
     assert found.n == {"exact": 20, "few": 19, "none": 0}
     assert set(found.products) == {"exact"}
     assert np.isfinite(found.means["few"]).all()

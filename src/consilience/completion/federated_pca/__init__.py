@@ -114,8 +114,8 @@ class FederatedPCA(Method):
     leakage: ClassVar[str] = (
         "The coordinator knows numbers of rows, means and cross-products of all columns of up to "
         "10 groups of rows at each site, each of at least twice as many rows as columns, at a "
-        "strict site of more (docs/proofs/detection.md); not which rows are in them. With pooled scaling it also knows how many values each column "
-        "has. All sites know the model."
+        "strict site of more (docs/proofs/detection.md); not which rows are in them. With pooled "
+        "scaling it also knows how many values each column has. All sites know the model."
     )
     Result = FederatedPCAResult
     predictor: ClassVar[Any] = ComponentsPredictor

@@ -37,7 +37,13 @@ from consilience.wire.disclosure import (
     class_moments,
     replaced,
 )
-from consilience.wire.moment_facts import Coded, coded_within, hanging_together, moment_facts
+from consilience.wire.moment_facts import (
+    Coded,
+    coded_within,
+    hanging_together,
+    moment_facts,
+    off_grid,
+)
 
 # --- Which groups of rows, and which columns, a site may tell moments of.
 
@@ -92,6 +98,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     least = 2 * limits.min_records if limits.min_records > 1 else 1
     leaves = leaves_of(data, site)
     n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
+    own = data.in_own_units()[0][:, columns]
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
@@ -109,6 +116,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
         if all(
             _may_leave(told[rows], limits, coded, len(columns))
+            and not _finer(own[rows], limits)
             and told.shape[1] <= limits.columns_for(len(rows), products=True)
             and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
             for rows in members
@@ -183,6 +191,12 @@ def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np
     unsafe = moment_facts(x, limits=limits, coded=coded).unsafe
     means = aggregate(x, mean=True).withhold_unsafe(limits)
     return np.asarray(unsafe | np.diag(np.isnan(means.value)))
+
+
+def _finer(x: FloatArray, limits: Limits) -> bool:
+    """Whether few rows of a group have digits that the others lack, in a column's own units."""
+    least = limits.min_records
+    return limits.max_detection < np.inf and any(off_grid(column, least) for column in x.T)
 
 
 def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) -> bool:
