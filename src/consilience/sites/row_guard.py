@@ -263,7 +263,8 @@ class RowGuard:
         """Whether some of what may leave of all chosen rows may not leave of these."""
         every, none = np.ones(len(told.names), dtype=bool), np.zeros(len(told.names), dtype=bool)
         # Products of these rows follow where both runs tell products.
-        views = [View(one, every, told.joint.any(axis=0) & joint, none) for one in (chosen, rows)]
+        products = np.asarray(told.joint.any(axis=0) & joint)
+        views = [View(one, every, products, none) for one in (chosen, rows)]
         limits = self._policy.limits
         fine = ~failing(told.x, views[:1], every, limits, told.coded)
         return bool(failing(told.x, views, fine, limits, told.coded).any())
