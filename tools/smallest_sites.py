@@ -228,7 +228,9 @@ def _run(name: str, preset: str, n: int) -> Any:
             levels={"kind": ("one", "other")} if target == "kind" else {},
         ),
         preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
-        policy=Policy(preset=preset, foreign_models=True),  # type: ignore[arg-type]
+        policy=Policy(  # type: ignore[arg-type]
+            preset=preset, foreign_models=method.foreign_models or preset != "strict"
+        ),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
