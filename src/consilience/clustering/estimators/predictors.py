@@ -23,7 +23,6 @@ from consilience.clustering.estimators.local_models import (
     GaussianMixtureModel,
     KMeansModel,
     LocalModel,
-    MarkovModel,
     kind_of,
     local_model_from_arrays,
 )
@@ -276,7 +275,7 @@ class CodedPredictor(_Predictor):
         sizes = tuple(len(known) for known in self.levels_)
         if len({kind_of(m) for m in self.models}) != 1 or {m.sizes for m in self.models} != {sizes}:
             raise DataError("a predictor needs models of one kind, of the same states or levels")
-        self.sequences = isinstance(self.models[0], MarkovModel)
+        self.sequences = kind_of(self.models[0]) == "markov-mixture"
         self._take_map(features, centres)
         if not self.sequences and len(columns) != len(sizes):
             raise DataError("columns of a predictor do not fit its models")

@@ -207,6 +207,11 @@ class MarkovParameters:
         return self.initial.shape[1]
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """States, as local models of coded rows call them."""
+        return (self.n_states,)
+
+    @property
     def class_parameters(self) -> FloatArray:
         """Initial probabilities beside all transition probabilities, (K, S + S^2)."""
         return np.column_stack([self.initial, self.transition.reshape(self.n_classes, -1)])
@@ -239,16 +244,21 @@ class MarkovParameters:
         )
         return out
 
-    def log_joint(self, sequences: Sequences) -> FloatArray:
-        """Log probability of each sequence together with each class, (n, K)."""
+    def log_joint(self, sequences: Sequences | NDArray[Any]) -> FloatArray:
+        """Log probability of each sequence together with each class, (n, K).
+
+        Sequences may be a table of codes (n, t), -1 where nothing was seen.
+        """
+        if not isinstance(sequences, Sequences):
+            sequences = Sequences.of(sequences, self.n_states)
         events = events_of(sequences)
         return self.joint(events)[events.inverse]
 
-    def label(self, sequences: Sequences) -> IntArray:
+    def label(self, sequences: Sequences | NDArray[Any]) -> IntArray:
         """Most probable class of each sequence, (n,); ties go to the first class."""
         return self.log_joint(sequences).argmax(axis=1).astype(np.int64)
 
-    def log_posterior(self, sequences: Sequences) -> tuple[FloatArray, FloatArray]:
+    def log_posterior(self, sequences: Sequences | NDArray[Any]) -> tuple[FloatArray, FloatArray]:
         """Log posterior probabilities, (n, K), and log likelihood of each sequence, (n,)."""
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)

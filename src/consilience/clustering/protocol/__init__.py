@@ -87,48 +87,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.clustering.estimators.local_models import (
-    MODELS_IN_ALL,
-    kind_of,
-    local_model_from_arrays,
-    models_each,
-)
+from consilience.clustering.estimators import local_models
+from consilience.clustering.estimators.local_models import local_model_from_arrays
 from consilience.clustering.estimators.predictors import EnsemblePredictor
-from consilience.clustering.kernels.ensemble import (
-    Ensemble,
-    PatternTable,
-    assign,
-    build_ensemble,
-    merge_tables,
-    n_clusters_by_eigenvalues,
-    pattern_features,
-)
+from consilience.clustering.kernels import ensemble as kernel
+from consilience.clustering.kernels.ensemble import Ensemble, PatternTable, merge_tables
+from consilience.clustering.protocol import coordinator, messages
 from consilience.clustering.protocol import site as at_site
-from consilience.clustering.protocol.coordinator import (
-    VoteCount,
-    compared_sites,
-    judged_numbers,
-    model_names,
-    number_by_bic,
-    pooled_levels,
-    pooled_means,
-    stability,
-    vote,
-)
-from consilience.clustering.protocol.messages import (
-    CODED,
-    MAX_FOLDS,
-    MAX_JUDGED,
-    MAX_PAIRS,
-    MAX_RESAMPLES,
-    MAX_STARTS,
-    AllModels,
-    FitRequest,
-    Map,
-    Profile,
-    Settings,
-    VoteRequest,
-)
+from consilience.clustering.protocol.coordinator import VoteCount, compared_sites
+from consilience.clustering.protocol.messages import CODED, Profile, Settings
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
@@ -226,11 +193,11 @@ class EnsembleClustering(Method):
     covariance_type: str = allows(one_of(*COVARIANCES), default="diag")
     weighting: str = allows(one_of(*WEIGHTINGS), default="centred")
     max_clusters: int = allows(whole(2, 100), default=6)
-    n_init: int = allows(whole(1, MAX_STARTS), default=20)
-    n_resamples: int | None = allows(whole(1, MAX_RESAMPLES) | LEFT_OUT, default=None)
+    n_init: int = allows(whole(1, messages.MAX_STARTS), default=20)
+    n_resamples: int | None = allows(whole(1, messages.MAX_RESAMPLES) | LEFT_OUT, default=None)
     trim: float | None = allows(number(above=0) | LEFT_OUT, default=None)
-    stability_pairs: int = allows(whole(0, MAX_PAIRS), default=5)
-    n_folds: int = allows(whole(2, MAX_FOLDS), default=10)
+    stability_pairs: int = allows(whole(0, messages.MAX_PAIRS), default=5)
+    n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
     version: ClassVar[int] = 1
@@ -270,7 +237,7 @@ class EnsembleClustering(Method):
     def check_together(self) -> None:
         """Held-out entries judge fewer numbers, and models of coded rows have no distances."""
         if self.n_clusters == "cv":
-            check({"max_clusters": whole(2, MAX_JUDGED)}, vars(self))
+            check({"max_clusters": whole(2, messages.MAX_JUDGED)}, vars(self))
         if self.model in CODED and self.trim is not None:
             raise ParameterError(
                 f"model {self.model!r} has no distances to trim by: leave trim out"
@@ -295,24 +262,25 @@ class EnsembleClustering(Method):
             return (yield from self._follow(ctx, ctx.follows))
         ballots: VoteCount | None = None
         judged: dict[str, Any] = {}
+        chosen = 0
         if self.n_clusters == "cv":
-            judged = yield from judged_numbers(
+            judged = yield from coordinator.judged_numbers(
                 ctx, n_folds=self.n_folds, max_clusters=self.max_clusters, n_init=self.n_init
             )
+            chosen = int(judged["cv_candidates"][judged["cv_chosen"]])
         if isinstance(self.n_clusters, str) or self.model in CODED:
             # Where the number is given, what sites prefer by themselves stands beside it.
-            request = VoteRequest(settings=self._settings(1).to_json())
-            ballots = yield from vote(ctx, Ask("vote", request))
-        chosen = int(judged["cv_candidates"][judged["cv_chosen"]]) if judged else 0
-        if self.n_clusters == "bic" and ballots is not None:
-            chosen = _by_bic(ctx, ballots)
+            request = messages.VoteRequest(settings=self._settings(1).to_json())
+            ballots = VoteCount.of(ctx.require((yield Ask("vote", request))))
+            if self.n_clusters == "bic":
+                chosen = _by_bic(ctx, ballots)
         given = not isinstance(self.n_clusters, str)
         ensembles, owners = yield from self._fit(ctx, None if given else ballots, chosen)
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
         main = _build(ensembles[0], tables[0], self.weighting)
         if main is None:
             raise QuorumError(_NO_COUNT)
-        suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
+        suggested = kernel.n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
         if given:
             n_clusters = int(self.n_clusters)
         elif self.n_clusters == "vote" and ballots is not None:
@@ -331,7 +299,7 @@ class EnsembleClustering(Method):
         maps = tuple(f.features for f in fitted), tuple(f.centres for f in fitted)
         profiles = yield from _label(ctx, *maps, tuple(how))
         built_pairs = [f.ensemble is not None for f in fitted[1:]]
-        agreed = stability(profiles, built_pairs, fitted[0].tables, compared)
+        agreed = coordinator.stability(profiles, built_pairs, fitted[0].tables, compared)
         tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
         return _result(
             ctx,
@@ -351,7 +319,8 @@ class EnsembleClustering(Method):
 
     def _follow(self, ctx: CoordinatorContext, earlier: EnsembleClusteringResult) -> Exchange:
         """Label rows by the classes of an earlier run: other rows, or sites that join late."""
-        if (kind_of(local_model_from_arrays(earlier.models[0])) or self.model) != self.model:
+        kind = local_models.kind_of(local_model_from_arrays(earlier.models[0]))
+        if kind not in ("", self.model):
             raise ParameterError("a run that follows another has its model: set the same one")
         ensembles = [earlier.models]
         tables, how = yield from self._count(ctx, ensembles, [earlier.owners], 0)
@@ -382,15 +351,20 @@ class EnsembleClustering(Method):
         self, ctx: CoordinatorContext, ballots: VoteCount | None, chosen: int
     ) -> Generator[Ask, Replies, tuple[list[tuple[Arrays, ...]], list[tuple[str, ...]]]]:
         """Ask for local models; returns models and their sites by ensemble."""
-        local = {
-            site: max(2, chosen) if chosen else self._local_number(ballots, site)
-            for site in ctx.sites
-        }
-        messages = {
-            site: FitRequest(settings=self._settings(k, n_sites=len(ctx.sites)).to_json())
-            for site, k in local.items()
-        }
-        replies = ctx.require((yield Ask("fit", messages)))
+        requests = {}
+        for site in ctx.sites:
+            # Two at least: K, or the site's own vote where K is open or 1.
+            if chosen:
+                k = chosen
+            elif ballots is None:
+                k = int(self.n_clusters)
+            elif self.n_clusters == "vote" and ballots.winner > 1:
+                k = ballots.winner
+            else:
+                k = ballots.votes.get(site, 2)
+            settings = self._settings(max(2, k), n_sites=len(ctx.sites))
+            requests[site] = messages.FitRequest(settings=settings.to_json())
+        replies = ctx.require((yield Ask("fit", requests)))
         ensembles: list[tuple[Arrays, ...]] = []
         owners: list[tuple[str, ...]] = []
         for i in range(1 + 4 * self.stability_pairs):
@@ -415,7 +389,7 @@ class EnsembleClustering(Method):
         pairs: int,
     ) -> Generator[Ask, Replies, tuple[list[dict[str, PatternTable]], dict[str, str]]]:
         """Ask for counts of label tuples; returns tables by ensemble and site, and how counted."""
-        request = AllModels(
+        request = messages.AllModels(
             settings=self._settings(1, pairs=pairs).to_json(),
             models=relayed(tuple(ensembles), Disclosure.MODEL),
             owners=tuple(owners),
@@ -444,15 +418,20 @@ class EnsembleClustering(Method):
     # ------------------------------------------------------------------ inside
 
     def _settings(
-        self, n_clusters: int, *, pairs: int | None = None, n_sites: int = MODELS_IN_ALL
+        self,
+        n_clusters: int,
+        *,
+        pairs: int | None = None,
+        n_sites: int = local_models.MODELS_IN_ALL,
     ) -> Settings:
+        each = local_models.models_each(n_sites) if self.model in CODED else 1
         return Settings(
             model=self.model,
             covariance_type=self.covariance_type,
             n_clusters=n_clusters,
             max_clusters=self.max_clusters,
             n_init=self.n_init,
-            n_resamples=self.n_resamples or (models_each(n_sites) if self.model in CODED else 1),
+            n_resamples=self.n_resamples or each,
             trim=self.trim,
             pairs=self.stability_pairs if pairs is None else pairs,
         )
@@ -466,14 +445,6 @@ class EnsembleClustering(Method):
         k = len(fitted.centres)
         return (yield from compared_sites(ctx, self._settings(k), tuple(profiles), k, local=local))
 
-    def _local_number(self, ballots: VoteCount | None, site: str) -> int:
-        """Classes that a site fits: K, or its own vote where K is open or 1; two at least."""
-        if ballots is None:
-            return max(2, int(self.n_clusters))
-        if self.n_clusters == "vote" and ballots.winner > 1:
-            return ballots.winner
-        return max(2, ballots.votes.get(site, 2))
-
     def _cluster(
         self,
         ctx: CoordinatorContext,
@@ -485,7 +456,7 @@ class EnsembleClustering(Method):
         if ensemble is None:
             return _Fitted(tables, None, np.zeros((1, 0)))
         merged = merge_tables([tables[site] for site in sorted(tables)])
-        points = pattern_features(ensemble.features, merged)
+        points = kernel.pattern_features(ensemble.features, merged)
         k = min(n_clusters, len(points))
         with warnings.catch_warnings():
             # Fewer classes than asked for are told in a note, where the reader of the result looks.
@@ -497,7 +468,7 @@ class EnsembleClustering(Method):
 def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
     """Return the number with the smallest sum of criteria; notes name the sites it rests on."""
     cast = {site: ballots.scores[site] for site, choice in ballots.votes.items() if choice > 0}
-    number, gaps, left_out = number_by_bic(cast)
+    number, gaps, left_out = coordinator.number_by_bic(cast)
     if left_out:
         ctx.note(
             f"Sites that could score one number alone, or none, were left out of the sum of "
@@ -521,7 +492,7 @@ def _label(
     to: tuple[str, ...],
 ) -> Generator[Ask, Replies, dict[str, Profile]]:
     """Send the map; the sites label their rows and reply with profiles that fit the classes."""
-    request = Map(
+    request = messages.Map(
         features=relayed(features, Disclosure.MODEL), centres=relayed(centres, Disclosure.MODEL)
     )
     return ctx.require((yield Ask("label", request, to=to)), at_least=1)
@@ -535,7 +506,7 @@ def _build(
         return None
     merged = merge_tables([tables[site] for site in sorted(tables)])
     parameters = [local_model_from_arrays(m).class_parameters for m in models]
-    return build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
+    return kernel.build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
 
 
 def _result(
@@ -554,11 +525,11 @@ def _result(
     k = len(fitted.centres)
     by_site = {}
     for site, table in fitted.tables.items():
-        final = assign(table.patterns, table.n_classes, space, fitted.centres)
+        final = kernel.assign(table.patterns, table.n_classes, space, fitted.centres)
         by_site[site] = np.bincount(final, weights=table.counts, minlength=k).astype(np.int64)
-    scaled = pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
+    scaled = coordinator.pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
     targets = {s: p.target_means.value for s, p in profiles.items()}
-    target = pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
+    target = coordinator.pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
     means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
     if "merged" in facts["counted"].values():
         ctx.note(
@@ -576,11 +547,11 @@ def _result(
         class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
         class_sizes_by_site=by_site,
         **{"class_means": means, "class_means_scaled": scaled, **facts},
-        model_names=model_names(facts["owners"]),
+        model_names=coordinator.model_names(facts["owners"]),
         target=ctx.columns.target or "",
         target_means=target,
         target_means_by_site=targets,
-        **pooled_levels(ctx.columns, profiles, by_site),
+        **coordinator.pooled_levels(ctx.columns, profiles, by_site),
         weights=main.weights,
         agreement=main.agreement,
         n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),
