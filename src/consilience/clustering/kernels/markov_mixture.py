@@ -230,18 +230,15 @@ class MarkovParameters:
         """
         from consilience.clustering.kernels.compiled import joint
 
-        _fits(self, events)
+        if self.n_states != events.n_states:
+            raise DataError(
+                f"the mixture has {self.n_states} states, the sequences have {events.n_states}"
+            )
         out = np.empty((len(events), self.n_classes))
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        joint(
-            events.indptr,
-            events.events,
-            events.counts,
-            log_probabilities(self, events),
-            shares,
-            out,
-        )
+        events_of_each = events.indptr, events.events, events.counts
+        joint(*events_of_each, log_probabilities(self, events), shares, out)
         return out
 
     def log_joint(self, sequences: Sequences | NDArray[Any]) -> FloatArray:
@@ -332,13 +329,6 @@ def _step(before: FloatArray, transition: FloatArray) -> FloatArray:
     return np.asarray((before[:, None, :] @ transition)[:, 0, :])
 
 
-def _fits(parameters: MarkovParameters, events: Events) -> None:
-    if parameters.n_states != events.n_states:
-        raise DataError(
-            f"the mixture has {parameters.n_states} states, the sequences have {events.n_states}"
-        )
-
-
 # ---------------------------------------------------------------------- expectation-maximisation
 
 
@@ -357,40 +347,26 @@ def em_step(
     """
     from consilience.clustering.kernels.compiled import sweep
 
+    data = events.indptr, events.events, events.counts, events.weights
+
     def step(parameters: MarkovParameters) -> EMStep[MarkovParameters]:
-        _fits(parameters, events)
         chances = _chances(parameters, events)
         expected, sizes = np.empty_like(chances), np.empty(parameters.n_classes)
         with np.errstate(divide="ignore"):
             tables = np.log(chances), np.log(parameters.proportions)
-        likelihood = float(
-            sweep(
-                events.indptr,
-                events.events,
-                events.counts,
-                events.weights,
-                *tables,
-                expected,
-                sizes,
-            )
-        )
+            logs = np.log(parameters.initial).sum() + np.log(parameters.transition).sum()
+        likelihood = float(sweep(*data, *tables, expected, sizes))
+        # Log density of the pseudo-counts, but for a constant; without any there is none.
+        objective = likelihood + (float(pseudo_count * logs) if pseudo_count else 0.0)
         initial, transition = expected_counts(events, parameters, chances, expected)
         following = MarkovParameters(
             _normalised(initial + pseudo_count),
             _normalised(transition + pseudo_count),
             _normalised(sizes),
         )
-        return EMStep(likelihood + _penalty(parameters, pseudo_count), likelihood, following)
+        return EMStep(objective, likelihood, following)
 
     return step
-
-
-def _penalty(parameters: MarkovParameters, pseudo_count: float) -> float:
-    if pseudo_count == 0:
-        return 0.0
-    with np.errstate(divide="ignore"):
-        logs = np.log(parameters.initial).sum() + np.log(parameters.transition).sum()
-    return float(pseudo_count * logs)
 
 
 def expected_counts(
@@ -472,16 +448,13 @@ def random_start(
     drawn = draw_members(np.where(events.telling, events.weights, 0.0), n_classes, rng)
     size = events.n_states
     initial, transition = np.zeros((n_classes, size)), np.zeros((n_classes, size, size))
-    for k in range(n_classes):
-        for i in drawn[k]:
-            inside = slice(events.indptr[i], events.indptr[i + 1])
-            event, counts = events.events[inside], events.counts[inside]
-            near = events.gap[event] == 0
-            event, counts = event[near], counts[near]
-            source, target = events.source[event], events.target[event]
-            first = source < 0
-            initial[k, target[first]] += counts[first]
-            transition[k, source[~first], target[~first]] += counts[~first]
+    for k, i in ((k, i) for k, members in enumerate(drawn) for i in members):
+        inside = slice(events.indptr[i], events.indptr[i + 1])
+        event, counts = events.events[inside], events.counts[inside]
+        first = (events.gap[event] == 0) & (events.source[event] < 0)
+        step = (events.gap[event] == 0) & (events.source[event] >= 0)
+        initial[k, events.target[event[first]]] += counts[first]
+        transition[k, events.source[event[step]], events.target[event[step]]] += counts[step]
     floor = max(pseudo_count, START_COUNT)  # a start with a probability of 0 would keep it for ever
     return MarkovParameters(
         _normalised(initial + floor),
@@ -642,21 +615,36 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
         shares = np.log(parameters.proportions)
     posterior = np.exp(log_shares(parameters.joint(events), shares)[0])
     information = np.zeros((k + k * width,) * 2)
-    counts = np.zeros(k * width)
+    counts = np.zeros((k, width))
     for begin in range(0, len(events), _BLOCK):
-        part = np.arange(begin, min(begin + _BLOCK, len(events)))
-        scores, seen = _scores(parameters, events, inside, posterior[part], part)
-        weight = events.weights[part]
+        part = slice(begin, begin + _BLOCK)
+        weight, share = events.weights[part], posterior[part]
+        lengths = np.diff(events.indptr[begin : begin + _BLOCK + 1])
+        at = slice(events.indptr[begin], events.indptr[begin] + lengths.sum())
+        table = np.zeros((len(weight), len(events.gap)))
+        table[np.repeat(np.arange(len(weight)), lengths), events.events[at]] = events.counts[at]
+        # Derivatives of each sequence's log density by all logits.
+        scores = [share - parameters.proportions]
+        for c in range(k):
+            expected = share[:, c, None] * (table @ inside[:, c])
+            counts[c] += weight @ expected
+            first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
+            # by the logit of a probability p: counts - total * p
+            apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
+            scores.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
+            scores.append(apart.reshape(len(weight), -1))
+        each = np.concatenate(scores, axis=1)
         # McLachlan and Peel 2000, chapter 2: empirical information
-        information += scores.T @ (weight[:, None] * scores)
-        counts += weight @ seen
-    chances = parameters.class_parameters
-    free = _free(chances, counts.reshape(k, width) >= _LEAST, s)
-    told = np.concatenate([np.ones(k, dtype=bool), counts >= _LEAST])
-    jacobian = logit_jacobian([parameters.proportions, *chances.reshape(-1, s)])
+        information += each.T @ (weight[:, None] * each)
+    told = counts >= _LEAST
+    chances = parameters.class_parameters.reshape(-1, s)
+    # Logits to find: not that of the first share, nor of the largest told probability of a row.
+    rows = told.reshape(-1, s).copy()
+    rows[np.arange(len(rows)), np.where(rows, chances, -1.0).argmax(axis=1)] = False
+    free = np.concatenate([np.arange(k) > 0, rows.ravel()])
+    jacobian = logit_jacobian([parameters.proportions, *chances])
     errors = probability_errors(information, jacobian, free)
-    errors = np.where(told, errors, np.nan)
-    cells = errors[k:].reshape(k, width)
+    cells = np.where(told, errors[k:].reshape(k, width), np.nan)
     return MarkovErrors(errors[:k], cells[:, :s], cells[:, s:].reshape(k, s, s))
 
 
@@ -696,35 +684,3 @@ def expectations(parameters: MarkovParameters, events: Events) -> FloatArray:
             found[f], total[:, None], out=np.zeros((k, s + s * s)), where=total[:, None] > 0
         )
     return found
-
-
-def _scores(
-    parameters: MarkovParameters,
-    events: Events,
-    inside: FloatArray,
-    posterior: FloatArray,
-    part: NDArray[np.int64],
-) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of each sequence's log density by all logits, and expected counts by class."""
-    k, s = parameters.n_classes, parameters.n_states
-    low, high = events.indptr[part[0]], events.indptr[part[-1] + 1]
-    owner = np.repeat(np.arange(len(part)), np.diff(events.indptr[part[0] : part[-1] + 2]))
-    table = np.zeros((len(part), len(events.gap)))
-    table[owner, events.events[low:high]] = events.counts[low:high]
-    columns, counts = [posterior - parameters.proportions], []
-    for c in range(k):
-        expected = posterior[:, c, None] * (table @ inside[:, c])
-        first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
-        # by the logit of a probability p: counts - total * p
-        apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
-        columns.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
-        columns.append(apart.reshape(len(part), -1))
-        counts.append(expected)
-    return np.concatenate(columns, axis=1), np.concatenate(counts, axis=1)
-
-
-def _free(chances: FloatArray, told: NDArray[np.bool_], s: int) -> NDArray[np.bool_]:
-    """Logits to find: not that of the first share, nor of the largest told probability of a row."""
-    rows = told.reshape(-1, s).copy()
-    rows[np.arange(len(rows)), np.where(rows, chances.reshape(-1, s), -1.0).argmax(axis=1)] = False
-    return np.concatenate([np.arange(len(chances)) > 0, rows.ravel()])
