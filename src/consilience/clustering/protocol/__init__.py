@@ -128,19 +128,6 @@ _NO_COUNT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """One ensemble at the coordinator: counts by site, spectrum, final centres."""
-
-    tables: dict[str, PatternTable]
-    ensemble: Ensemble | None
-    centres: FloatArray
-
-    @property
-    def features(self) -> FloatArray:
-        return np.empty((0, 0)) if self.ensemble is None else self.ensemble.features
-
-
 @register
 @dataclass(frozen=True, kw_only=True)
 class EnsembleClustering(Method):
@@ -277,7 +264,11 @@ class EnsembleClustering(Method):
         given = not isinstance(self.n_clusters, str)
         ensembles, owners = yield from self._fit(ctx, None if given else ballots, chosen)
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
-        main = _build(ensembles[0], tables[0], self.weighting)
+        built = [
+            _build(models, counts, self.weighting)
+            for models, counts in zip(ensembles, tables, strict=True)
+        ]
+        main = built[0]
         if main is None:
             raise QuorumError(_NO_COUNT)
         suggested = kernel.n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
@@ -289,23 +280,25 @@ class EnsembleClustering(Method):
             n_clusters = chosen or suggested
         # One class agrees with itself: halves are compared for two at least.
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
-        fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
-        if len(fitted[0].centres) < n_clusters:
-            n_clusters = compared = len(fitted[0].centres)
+        centres = [self._cluster(ctx, main, tables[0], n_clusters)]
+        if len(centres[0]) < n_clusters:
+            n_clusters = compared = len(centres[0])
             ctx.note(f"There are only {n_clusters} different label tuples, so as many classes.")
-        for models, counts in zip(ensembles[1:], tables[1:], strict=True):
-            built = _build(models, counts, self.weighting)
-            fitted.append(self._cluster(ctx, built, counts, compared))
-        maps = tuple(f.features for f in fitted), tuple(f.centres for f in fitted)
-        profiles = yield from _label(ctx, *maps, tuple(how))
-        built_pairs = [f.ensemble is not None for f in fitted[1:]]
-        agreed = coordinator.stability(profiles, built_pairs, fitted[0].tables, compared)
-        tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
+        for ensemble, counts in zip(built[1:], tables[1:], strict=True):
+            centres.append(self._cluster(ctx, ensemble, counts, compared))
+        features = tuple(np.empty((0, 0)) if one is None else one.features for one in built)
+        profiles = yield from _label(ctx, features, tuple(centres), tuple(how))
+        agreed = coordinator.stability(
+            profiles, [one is not None for one in built[1:]], tables[0], compared
+        )
+        tables_told = yield from self._compare(ctx, len(centres[0]), profiles, local=True)
         return _result(
             ctx,
-            fitted[0],
+            tables[0],
             main,
             profiles,
+            features=main.features,
+            centres=centres[0],
             chosen_by="given" if given else str(self.n_clusters),
             ballots=ballots,
             n_clusters_by_eigenvalues=suggested,
@@ -322,21 +315,20 @@ class EnsembleClustering(Method):
         kind = local_models.kind_of(local_model_from_arrays(earlier.models[0]))
         if kind not in ("", self.model):
             raise ParameterError("a run that follows another has its model: set the same one")
-        ensembles = [earlier.models]
-        tables, how = yield from self._count(ctx, ensembles, [earlier.owners], 0)
+        tables, how = yield from self._count(ctx, [earlier.models], [earlier.owners], 0)
         built = _build(earlier.models, tables[0], self.weighting)
         if built is None:
             raise QuorumError("no site has enough rows to count: nothing can be said of them")
-        fitted = _Fitted(tables[0], built, earlier.centres)
         # The map stays that of the earlier run: labels of both runs mean the same.
         profiles = yield from _label(ctx, (earlier.features,), (earlier.centres,), tuple(how))
-        tables_told = yield from self._compare(ctx, fitted, profiles, local=False)
+        tables_told = yield from self._compare(ctx, len(earlier.centres), profiles, local=False)
         return _result(
             ctx,
-            fitted,
+            tables[0],
             built,
             profiles,
             features=earlier.features,
+            centres=earlier.centres,
             chosen_by="given",
             ballots=None,
             n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
@@ -437,12 +429,11 @@ class EnsembleClustering(Method):
         )
 
     def _compare(
-        self, ctx: CoordinatorContext, fitted: _Fitted, profiles: dict[str, Profile], *, local: bool
+        self, ctx: CoordinatorContext, k: int, profiles: dict[str, Profile], *, local: bool
     ) -> Generator[Ask, Replies, dict[str, Any]]:
         """Ask what the classes look like; models of numbers have told it with their means."""
         if self.model not in CODED:
             return {}
-        k = len(fitted.centres)
         return (yield from compared_sites(ctx, self._settings(k), tuple(profiles), k, local=local))
 
     def _cluster(
@@ -451,10 +442,10 @@ class EnsembleClustering(Method):
         ensemble: Ensemble | None,
         tables: dict[str, PatternTable],
         n_clusters: int,
-    ) -> _Fitted:
-        """Cluster the label tuples of all sites."""
+    ) -> FloatArray:
+        """Centres of the label tuples of all sites."""
         if ensemble is None:
-            return _Fitted(tables, None, np.zeros((1, 0)))
+            return np.zeros((1, 0))
         merged = merge_tables([tables[site] for site in sorted(tables)])
         points = kernel.pattern_features(ensemble.features, merged)
         k = min(n_clusters, len(points))
@@ -462,7 +453,7 @@ class EnsembleClustering(Method):
             # Fewer classes than asked for are told in a note, where the reader of the result looks.
             warnings.simplefilter("ignore", FewerClustersWarning)
             final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
-        return _Fitted(tables, ensemble, final.centres)
+        return final.centres
 
 
 def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
@@ -511,22 +502,22 @@ def _build(
 
 def _result(
     ctx: CoordinatorContext,
-    fitted: _Fitted,
+    tables: dict[str, PatternTable],
     main: Ensemble,
     profiles: dict[str, Profile],
     *,
     ballots: VoteCount | None,
-    features: FloatArray | None = None,
+    features: FloatArray,
+    centres: FloatArray,
     **facts: Any,
 ) -> EnsembleClusteringResult:
     """Sizes from counts, means from the sites weighted by these sizes, in both units."""
     held = ballots or VoteCount(0, {}, {}, float("nan"))
-    space = main.features if features is None else features
-    k = len(fitted.centres)
     by_site = {}
-    for site, table in fitted.tables.items():
-        final = kernel.assign(table.patterns, table.n_classes, space, fitted.centres)
-        by_site[site] = np.bincount(final, weights=table.counts, minlength=k).astype(np.int64)
+    for site, table in tables.items():
+        final = kernel.assign(table.patterns, table.n_classes, features, centres)
+        sizes = np.bincount(final, weights=table.counts, minlength=len(centres))
+        by_site[site] = sizes.astype(np.int64)
     scaled = coordinator.pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
     targets = {s: p.target_means.value for s, p in profiles.items()}
     target = coordinator.pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
@@ -538,12 +529,12 @@ def _result(
         )
     return EnsembleClusteringResult(
         feature_names=ctx.feature_names,
-        n_clusters=k,
+        n_clusters=len(centres),
         votes=held.votes,
         vote_scores=held.scores,
         vote_share=held.share,
         eigenvalues=main.eigenvalues[:12],
-        n_records=int(sum(t.n_subjects for t in fitted.tables.values())),
+        n_records=main.n_subjects,
         class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
         class_sizes_by_site=by_site,
         **{"class_means": means, "class_means_scaled": scaled, **facts},
@@ -554,9 +545,9 @@ def _result(
         **coordinator.pooled_levels(ctx.columns, profiles, by_site),
         weights=main.weights,
         agreement=main.agreement,
-        n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),
-        features=space,
-        centres=fitted.centres,
+        n_patterns=len(merge_tables([tables[s] for s in sorted(by_site)]).counts),
+        features=features,
+        centres=centres,
     )
 
 
