@@ -14,14 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import levels_from_arrays, levels_to_arrays
 from consilience.clustering.estimators.mixture import RULES, DiscreteMixture
-from consilience.clustering.kernels.markov_mixture import (
-    Events,
-    MarkovParameters,
-    events_of,
-    fit_markov_mixture,
-    markov_errors,
-    parameter_count,
-)
+from consilience.clustering.kernels import markov_mixture as kernel
+from consilience.clustering.kernels.markov_mixture import Events, MarkovParameters
 from consilience.clustering.kernels.mixtures import numbers_of
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
 from consilience.datasets.simulate_treatments import draw_chains
@@ -127,8 +121,8 @@ class MarkovMixture(DiscreteMixture):
     """
 
     _record = "sequence"
-    _fit_kernel = staticmethod(fit_markov_mixture)
-    _parameter_count = staticmethod(parameter_count)
+    _fit_kernel = staticmethod(kernel.fit_markov_mixture)
+    _parameter_count = staticmethod(kernel.parameter_count)
 
     def __init__(
         self,
@@ -195,7 +189,7 @@ class MarkovMixture(DiscreteMixture):
         """
         check(RULES, vars(self))
         sequences = sequences_of(X, self.states)
-        data = events_of(replace(sequences, weights=weights_of(sequences, sample_weight)))
+        data = kernel.events_of(replace(sequences, weights=weights_of(sequences, sample_weight)))
         states = sequences.states or ()
         # Of numbers, of texts, or of objects where they are mixed.
         plain = any(
@@ -287,7 +281,7 @@ class MarkovMixture(DiscreteMixture):
             read off a standard error.
         """
         with one_thread():
-            errors = markov_errors(self._parameters, self._read(X, sample_weight))
+            errors = kernel.markov_errors(self._parameters, self._read(X, sample_weight))
         return errors.proportions, errors.initial, errors.transition
 
     def sample(
@@ -337,7 +331,7 @@ class MarkovMixture(DiscreteMixture):
                 )
         sequences = sequences_of(X, self.states_.tolist())
         weights = weights_of(sequences, sample_weight) if weigh else None
-        return events_of(replace(sequences, weights=weights))
+        return kernel.events_of(replace(sequences, weights=weights))
 
     # ------------------------------------------------------------------ arrays
 

@@ -28,17 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import (
-    PSEUDO_COUNT_RULE,
-    START_COUNT,
-    EMStep,
-    Search,
-    best_of_starts,
-    draw_members,
-    log_shares,
-    logit_jacobian,
-    probability_errors,
-)
+from consilience.clustering.kernels import mixtures
+from consilience.clustering.kernels.mixtures import EMStep, Search
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
@@ -259,7 +250,7 @@ class MarkovParameters:
         """Log posterior probabilities, (n, K), and log likelihood of each sequence, (n,)."""
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        return log_shares(self.log_joint(sequences), shares)
+        return mixtures.log_shares(self.log_joint(sequences), shares)
 
     def to_arrays(self) -> Arrays:
         """Arrays by name."""
@@ -445,7 +436,7 @@ def random_start(
     Events over gaps are left out. Symmetric random responsibilities, the usual start, leave all
     classes nearly equal.
     """
-    drawn = draw_members(np.where(events.telling, events.weights, 0.0), n_classes, rng)
+    drawn = mixtures.draw_members(np.where(events.telling, events.weights, 0.0), n_classes, rng)
     size = events.n_states
     initial, transition = np.zeros((n_classes, size)), np.zeros((n_classes, size, size))
     for k, i in ((k, i) for k, members in enumerate(drawn) for i in members):
@@ -455,7 +446,8 @@ def random_start(
         step = (events.gap[event] == 0) & (events.source[event] >= 0)
         initial[k, events.target[event[first]]] += counts[first]
         transition[k, events.source[event[step]], events.target[event[step]]] += counts[step]
-    floor = max(pseudo_count, START_COUNT)  # a start with a probability of 0 would keep it for ever
+    # A start with a probability of 0 would keep it for ever.
+    floor = max(pseudo_count, mixtures.START_COUNT)
     return MarkovParameters(
         _normalised(initial + floor),
         _normalised(transition + floor),
@@ -498,7 +490,7 @@ def fit_markov_mixture(
     DataError
         No state was seen in a sequence of positive weight.
     """
-    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
+    check({"n_classes": whole(1)} | mixtures.PSEUDO_COUNT_RULE, locals())
     if not events.telling.any():
         raise DataError("no state was seen in any sequence of positive weight")
 
@@ -506,7 +498,7 @@ def fit_markov_mixture(
         rng = stream(seed, "markov mixture", n_classes, number)
         return random_start(events, n_classes, rng, pseudo_count=float(pseudo_count))
 
-    return best_of_starts(
+    return mixtures.best_of_starts(
         em_step(events, pseudo_count=float(pseudo_count)),
         start,
         n_init=n_init if n_classes > 1 else min(n_init, 1),
@@ -613,7 +605,7 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
     width = s + s * s
     with np.errstate(divide="ignore"):
         shares = np.log(parameters.proportions)
-    posterior = np.exp(log_shares(parameters.joint(events), shares)[0])
+    posterior = np.exp(mixtures.log_shares(parameters.joint(events), shares)[0])
     information = np.zeros((k + k * width,) * 2)
     counts = np.zeros((k, width))
     for begin in range(0, len(events), _BLOCK):
@@ -642,8 +634,8 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
     rows = told.reshape(-1, s).copy()
     rows[np.arange(len(rows)), np.where(rows, chances, -1.0).argmax(axis=1)] = False
     free = np.concatenate([np.arange(k) > 0, rows.ravel()])
-    jacobian = logit_jacobian([parameters.proportions, *chances])
-    errors = probability_errors(information, jacobian, free)
+    jacobian = mixtures.logit_jacobian([parameters.proportions, *chances])
+    errors = mixtures.probability_errors(information, jacobian, free)
     cells = np.where(told, errors[k:].reshape(k, width), np.nan)
     return MarkovErrors(errors[:k], cells[:, :s], cells[:, s:].reshape(k, s, s))
 

@@ -20,18 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import (
-    PSEUDO_COUNT_RULE,
-    START_COUNT,
-    EMStep,
-    Search,
-    best_of_starts,
-    draw_members,
-    log_shares,
-    logit_jacobian,
-    numbers_of,
-    probability_errors,
-)
+from consilience.clustering.kernels import mixtures
+from consilience.clustering.kernels.mixtures import EMStep, Search
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
@@ -119,7 +109,7 @@ class CategoryPatterns:
         if weights is None:
             w = np.ones(len(given))
         else:
-            w = numbers_of("weights", weights)
+            w = mixtures.numbers_of("weights", weights)
             if w.shape != (len(given),) or not np.isfinite(w).all() or (w < 0).any():
                 raise DataError("weights need one finite number, not negative, for each row")
         if not w.sum() > 0:
@@ -231,7 +221,7 @@ class MultinomialMixture:
         """Log posterior probabilities, (n, K), and log density of each row, (n,)."""
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        return log_shares(self.log_joint(codes), shares)
+        return mixtures.log_shares(self.log_joint(codes), shares)
 
     def label(self, codes: ArrayLike) -> IntArray:
         """Most probable class of each row, shape (n,); ties go to the first class."""
@@ -361,12 +351,12 @@ def random_start(
     data: CategoryPatterns, n_classes: int, rng: np.random.Generator, *, pseudo_count: float
 ) -> MultinomialMixture:
     """Each class from the counts of some twenty random rows, with equal shares."""
-    members = draw_members(data.weights, n_classes, rng)
+    members = mixtures.draw_members(data.weights, n_classes, rng)
     counts = np.zeros((n_classes, sum(data.n_levels)))
     for k, rows in enumerate(members):
         drawn = data.codes[rows]
         np.add.at(counts[k], (drawn + data.starts)[drawn >= 0], 1.0)
-    return _model(np.ones(n_classes), counts, data, max(pseudo_count, START_COUNT))
+    return _model(np.ones(n_classes), counts, data, max(pseudo_count, mixtures.START_COUNT))
 
 
 def fit_multinomial_mixture(
@@ -405,7 +395,7 @@ def fit_multinomial_mixture(
     DataError
         There are fewer distinct rows than classes.
     """
-    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
+    check({"n_classes": whole(1)} | mixtures.PSEUDO_COUNT_RULE, locals())
     if n_classes > data.n_distinct:
         raise DataError(
             f"there are {data.n_distinct} distinct rows, fewer than {n_classes} classes"
@@ -415,7 +405,7 @@ def fit_multinomial_mixture(
         rng = stream(seed, "latent-classes", n_classes, number)
         return random_start(data, n_classes, rng, pseudo_count=float(pseudo_count))
 
-    return best_of_starts(
+    return mixtures.best_of_starts(
         em_step(data, pseudo_count=float(pseudo_count)),
         start,
         n_init=n_init if n_classes > 1 else min(n_init, 1),
@@ -462,7 +452,7 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     """
     k, n_levels = model.n_classes, int(np.sum(model.n_levels))
     by_class = [levels[c] for c in range(k) for levels in model.columns]
-    jacobian = logit_jacobian([model.proportions, *by_class])
+    jacobian = mixtures.logit_jacobian([model.proportions, *by_class])
     information = np.zeros((k + k * n_levels,) * 2)
     for begin in range(0, len(data.codes), _BLOCK):
         part = slice(begin, begin + _BLOCK)
@@ -477,7 +467,7 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
         own = seen & (probabilities > 0)
         own[np.argmax(np.where(own, probabilities, -1.0))] = False
         free.append(own)
-    errors = probability_errors(information, jacobian, np.concatenate(free))
+    errors = mixtures.probability_errors(information, jacobian, np.concatenate(free))
     levels = np.where(data.occurring, errors[k:].reshape(k, n_levels), np.nan)
     return MixtureErrors(errors[:k], levels)
 

@@ -19,14 +19,8 @@ from consilience.clustering.kernels.site_differences import (
     pooled_probabilities,
     site_differences,
 )
-from consilience.clustering.protocol.messages import (
-    AGREEMENTS,
-    Ballot,
-    CompareRequest,
-    JudgeRequest,
-    Profile,
-    Settings,
-)
+from consilience.clustering.protocol import messages
+from consilience.clustering.protocol.messages import Profile, Settings
 from consilience.clustering.protocol.result import curve_of
 from consilience.clustering.protocol.site import TABLE_PARTS, category_blocks
 from consilience.exceptions import QuorumError
@@ -64,7 +58,7 @@ class VoteCount:
     share: float
 
     @classmethod
-    def of(cls, replies: Mapping[str, Ballot]) -> VoteCount:
+    def of(cls, replies: Mapping[str, messages.Ballot]) -> VoteCount:
         """Count one vote a site: plurality, ties to the smaller; 1 if nobody voted."""
         votes = {site: int(reply.choice.value) for site, reply in replies.items()}
         scores = {site: reply.scores.value for site, reply in replies.items()}
@@ -121,7 +115,7 @@ def judged_numbers(
     QuorumError
         No site could judge.
     """
-    asked = JudgeRequest(n_folds=n_folds, max_clusters=max_clusters, n_init=n_init)
+    asked = messages.JudgeRequest(n_folds=n_folds, max_clusters=max_clusters, n_init=n_init)
     replies = ctx.require((yield Ask("judge", asked)))
     told: dict[str, dict[str, FloatArray]] = {}
     for site, reply in replies.items():
@@ -240,7 +234,7 @@ def stability(
                 for i in usable
             ]
         )
-        for name in AGREEMENTS
+        for name in messages.AGREEMENTS
     }
     pooled = pool(said["agreement"], said["null_agreement"], sizes)
     if not pooled:
@@ -333,7 +327,7 @@ def compared_sites(
 ) -> Generator[Ask, Replies, dict[str, Any]]:
     """Ask for chances within the final classes; returns fields of the result by name."""
     # Final classes are matched to those that sites find alone: as many of either.
-    request = CompareRequest(settings=settings.to_json(), local=local)
+    request = messages.CompareRequest(settings=settings.to_json(), local=local)
     replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
     states: tuple[str, ...] = ()
     levels: dict[str, tuple[str, ...]] = {}
