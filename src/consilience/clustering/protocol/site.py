@@ -382,25 +382,23 @@ def fitted_model(
     multiplicity: IntArray | None = None,
 ) -> LocalFit:
     """Fit a model of `k` classes to rows of a table, by the rules of the site."""
-    limits = site.limits
-    common: dict[str, Any] = {"n_clusters": k, "rng": site.rng, "n_init": s.n_init}
+    own = _fit_settings(s, site)
     if s.model in CODED:
         return local_models.fit_coded_model(
-            rows,
-            table.sizes,
-            model=s.model,
-            min_records=limits.min_records,
-            max_share=limits.max_share,
-            multiplicity=multiplicity,
-            **common,
+            rows, table.sizes, n_clusters=k, multiplicity=multiplicity, **own
         )
-    return local_models.fit_cluster_model(
-        rows,
-        model=s.model.replace("-", "_"),  # type: ignore[arg-type]
-        min_records=limits.min_records,
-        covariance_type=s.covariance_type,  # type: ignore[arg-type]
-        **common,
-    )
+    least = site.limits.min_records
+    return local_models.fit_cluster_model(rows, n_clusters=k, min_records=least, **own)
+
+
+def _fit_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
+    """What each fit and each criterion of a model takes."""
+    common = {"rng": site.rng, "n_init": s.n_init}
+    if s.model in CODED:
+        limits = {"min_records": site.limits.min_records, "max_share": site.limits.max_share}
+        return {"model": s.model, **common, **limits}
+    kind = s.model.replace("-", "_")
+    return {"model": kind, **common, "covariance_type": s.covariance_type}
 
 
 def released_models(fitted: Sequence[LocalFit], kind: str) -> Released:
@@ -451,31 +449,18 @@ def released_spread(log_likelihoods: FloatArray) -> FloatArray:
 
 def score(table: Table, k: int, s: Settings, site: SiteContext) -> float:
     """BIC of k classes; NaN where they may not be scored or cannot be fitted."""
-    rows, limits = table.rows, site.limits
-    common: dict[str, Any] = {"rng": site.rng, "n_init": s.n_init}
+    rows = table.rows
     if s.model in CODED:
-        return local_models.coded_bic(
-            rows,
-            table.sizes,
-            k,
-            model=s.model,
-            min_records=limits.min_records,
-            max_share=limits.max_share,
-            **common,
-        )
+        return local_models.coded_bic(rows, table.sizes, k, **_fit_settings(s, site))
     if k == 1:
         # A criterion that one row dominates would tell of that row.
         squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
-        votable = bool(squares.max() <= limits.max_share * squares.sum())
+        votable = bool(squares.max() <= site.limits.max_share * squares.sum())
     else:
         # Each class must be large enough.
         fitted = fitted_model(rows, table, k, s, site).model
         votable = fitted is not None and fitted.n_classes == k
-    if not votable:
-        return float("nan")
-    kind: Any = s.model.replace("-", "_")
-    covariance: Any = s.covariance_type
-    found = local_models.bic(rows, k, model=kind, covariance_type=covariance, **common)
+    found = local_models.bic(rows, k, **_fit_settings(s, site)) if votable else np.inf
     return found if np.isfinite(found) else float("nan")
 
 
