@@ -135,7 +135,7 @@ def distinct_patterns(
     # The smallest type that holds them.
     largest = int(sizes.max())
     dtype = np.uint8 if largest <= 256 else np.uint16 if largest <= 65536 else np.int64
-    rows = given.astype(dtype, copy=False)
+    rows: LabelArray = given.astype(dtype, copy=False)
     code, size = np.zeros(n, dtype=np.int64), 1
     for first, last, radix in _words(n_classes):
         word = np.zeros(n, dtype=np.int64)

@@ -155,7 +155,8 @@ class Sequences:
             ends = np.zeros(len(table), dtype=np.int64)
         inside = np.arange(table.shape[1]) < ends[:, None]
         offsets = np.concatenate([[0], np.cumsum(ends, dtype=np.int64)])
-        return cls(table[inside], offsets, n_states, weights, names, ids)
+        counted: Any = weights
+        return cls(table[inside], offsets, n_states, counted, names, ids)
 
     @classmethod
     def from_lists(
@@ -185,7 +186,8 @@ class Sequences:
         parts = [list(each) for each in lists]
         offsets = np.concatenate([[0], np.cumsum([len(each) for each in parts], dtype=np.int64)])
         codes, names = coded(list(chain.from_iterable(parts)), states)
-        return cls(codes, offsets, len(names), weights, names, ids).trimmed()
+        counted: Any = weights
+        return cls(codes, offsets, len(names), counted, names, ids).trimmed()
 
     @classmethod
     def from_long(

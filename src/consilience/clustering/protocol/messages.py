@@ -35,16 +35,6 @@ def _agreements(of: str) -> Any:
     return Aggregate("", words, many=True, gaps=True, low=-1.0, high=1.0)
 
 
-def _shares(shape: str, of: str) -> Any:
-    """A field with probabilities, or nothing."""
-    return Aggregate(shape, of, gaps=True, empty=True, low=0.0, high=1.0)
-
-
-def _kinds(shape: str, of: str) -> Any:
-    """A field with what is shown in each cell of a table of probabilities."""
-    return Aggregate(shape, of, kind="int", empty=True, low=0, high=4)
-
-
 @dataclass(frozen=True)
 class Settings:
     """What a site needs to know to fit, and which views of its rows to take."""
@@ -220,11 +210,21 @@ class Profile:
     target_means: Released = Aggregate(
         "k", "class means of the target, where it is a number", gaps=True
     )
-    target_shares: Released = _shares(
-        "k K", "shares of the target's declared levels by class, rare ones together"
+    target_shares: Released = Aggregate(
+        "k K",
+        "shares of the target's declared levels by class, rare ones together",
+        gaps=True,
+        empty=True,
+        low=0.0,
+        high=1.0,
     )
-    target_kinds: Released = _kinds(
-        "k K", "what is shown in each of these cells, see numerics.told_tables"
+    target_kinds: Released = Aggregate(
+        "k K",
+        "what is shown in each of these cells, see numerics.told_tables",
+        kind="int",
+        empty=True,
+        low=0,
+        high=4,
     )
     agreement: Released = _agreements("adjusted Rand index of two halves")
     null_agreement: Released = _agreements("the same with columns permuted")
@@ -264,17 +264,32 @@ class CompareRequest:
 class Compared:
     """Chances within the final classes; NaN for rows of the table that too few records are in."""
 
-    chances: Released = _shares("k c", "chances within the final classes")
-    kinds: Released = _kinds("k c", "what is shown in each cell, see numerics.told_tables")
+    chances: Released = Aggregate(
+        "k c", "chances within the final classes", gaps=True, empty=True, low=0.0, high=1.0
+    )
+    kinds: Released = Aggregate(
+        "k c",
+        "what is shown in each cell, see numerics.told_tables",
+        kind="int",
+        empty=True,
+        low=0,
+        high=4,
+    )
     numbers: Released = Aggregate(
         "k r", "what each row of chances rests on, coarsely", empty=True, low=0.0, high=2.0**50
     )
-    local_chances: Released = _shares(
+    local_chances: Released = Aggregate(
         "j c",
         "the same by classes that the site finds alone, matched to the final ones, over a "
         "secret part of its rows",
+        gaps=True,
+        empty=True,
+        low=0.0,
+        high=1.0,
     )
-    local_kinds: Released = _kinds("j c", "the same of these")
+    local_kinds: Released = Aggregate(
+        "j c", "the same of these", kind="int", empty=True, low=0, high=4
+    )
     local_numbers: Released = Aggregate(
         "j r", "the same of these", empty=True, low=0.0, high=2.0**50
     )

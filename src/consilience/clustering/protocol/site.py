@@ -98,7 +98,8 @@ def count(
         outside = np.zeros(len(view.rows), dtype=bool)
         if s.trim is not None and models:
             others = [m for m, owner in zip(models, owners, strict=True) if owner != site.site]
-            outside = local_models.outlying_rows(view.rows, others or models, own=None, trim=s.trim)
+            known: Any = others or models  # the study trims no coded rows
+            outside = local_models.outlying_rows(view.rows, known, own=None, trim=s.trim)
         outlying.append(outside)
         if not models:
             ways.append("none")
@@ -419,13 +420,10 @@ def joined_sums(parts: Sequence[Sums | None]) -> Sums:
     given = [part for part in parts if part is not None]
     # No sum of one model has the number of a sum of another.
     starts = np.cumsum([0, *(int(part.group.max(initial=-1)) + 1 for part in given)])
-    empty = np.empty(0, dtype=np.int64)
-    return Sums(
-        np.concatenate([empty, *(part.record for part in given)]),
-        np.concatenate([empty, *(p.group + o for p, o in zip(given, starts, strict=False))]),
-        np.concatenate([np.empty(0), *(part.weight for part in given)]),
-        np.concatenate([np.empty(0), *(part.amount for part in given)]),
-    )
+    moved = [p._replace(group=p.group + o) for p, o in zip(given, starts, strict=False)]
+    whole, real = np.empty(0, dtype=np.int64), np.empty(0)
+    columns = zip(Sums(whole, whole, real, real), *moved, strict=True)
+    return Sums(*(np.concatenate(each) for each in columns))
 
 
 def released_spread(log_likelihoods: FloatArray) -> FloatArray:

@@ -161,7 +161,8 @@ def difference_facts(result: EnsembleClusteringResult) -> list[Facts]:
 
 def climb_facts(result: EnsembleClusteringResult) -> tuple[list[Row], list[str]]:
     """How far below the best the starts of each site's model ended, and where they did."""
-    rows, unequal = [], []
+    rows: list[Row] = []
+    unequal = []
     for site, given in sorted(result.start_spread.items()):
         values = np.asarray(given, dtype=float)
         if len(values) < 2:
