@@ -658,19 +658,45 @@ def fit_coded_model(
     part, often = np.asarray(codes)[used], often[used]
     telling = part[(part >= 0).any(axis=1)]
     distinct = len(np.unique(telling, axis=0)) if len(telling) else 0
+    entries = entries_of(part, model, sizes)
+    entries = entries._replace(amount=entries.amount * often[entries.record])
+    rows = entries.row_of_cell
     for k in range(min(n_clusters, distinct, len(part) // max(min_records, 1)), 1, -1):
         found = _fitted(part, often, sizes, model, k, seed, n_init)
         # EM may empty a class: then one fewer is tried.
         if found is None or found[0].n_classes < k:
             continue
-        told, sums = _told(found[0], part, often, sizes, model, min_records, max_share)
+        told, spread = found
+        shares = np.exp(told.log_posterior(part)[0])
+        tables = suppress_cells(
+            entries,
+            shares,
+            min_records=min_records,
+            max_share=max_share,
+            absorbing=absorbing_rows(model, sizes),
+        )
+        if min_records > 1:
+            # The same model with parameters made of sums that rest on enough rows.
+            if shares.sum(axis=0).min() < min_records or not tables.told.any(axis=1).all():
+                continue
+            chances = tables.chances(rows, PSEUDO_COUNT)
+            chances = np.where(np.isnan(chances), 1.0 / np.bincount(rows)[rows], chances)
+            proportions = often @ shares
+            proportions = proportions / proportions.sum()
+            if model == "markov-mixture":
+                (s,) = sizes
+                steps = chances[:, s:].reshape(-1, s, s)
+                told = MarkovParameters(chances[:, :s], steps, proportions)
+            else:
+                levels = np.ascontiguousarray(chances)
+                told = MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes))
         labels = told.label(part)
-        if np.bincount(labels, minlength=k).min() < min_records or sums is None:
+        if np.bincount(labels, minlength=k).min() < min_records:
             continue
         everything = np.full(n, -1, dtype=np.int64)
         everything[used] = labels
-        sums = sums._replace(record=used[sums.record])
-        return LocalFit(told, everything, sums=sums, start_spread=found[1])
+        sums = tables.sums._replace(record=used[tables.sums.record])
+        return LocalFit(told, everything, sums=sums, start_spread=spread)
     return LocalFit(None, np.zeros(n, dtype=np.int64))
 
 
@@ -695,43 +721,6 @@ def _fitted(
         return None
     found = fit_multinomial_mixture(data, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
     return found.best.parameters, found.start_spread
-
-
-def _told(
-    fitted: CodedModel,
-    codes: NDArray[Any],
-    often: FloatArray,
-    sizes: Sequence[int],
-    kind: str,
-    min_records: int,
-    max_share: float,
-) -> tuple[CodedModel, Sums | None]:
-    """The same model with parameters made of sums that rest on enough rows."""
-    shares = np.exp(fitted.log_posterior(codes)[0])
-    entries = entries_of(codes, kind, sizes)
-    entries = entries._replace(amount=entries.amount * often[entries.record])
-    tables = suppress_cells(
-        entries,
-        shares,
-        min_records=min_records,
-        max_share=max_share,
-        absorbing=absorbing_rows(kind, sizes),
-    )
-    if min_records <= 1:
-        return fitted, tables.sums
-    if shares.sum(axis=0).min() < min_records or not tables.told.any(axis=1).all():
-        return fitted, None
-    chances = tables.chances(entries.row_of_cell, PSEUDO_COUNT)
-    counts = np.bincount(entries.row_of_cell)
-    chances = np.where(np.isnan(chances), 1.0 / counts[entries.row_of_cell], chances)
-    proportions = often @ shares
-    proportions = proportions / proportions.sum()
-    if kind == "markov-mixture":
-        (s,) = sizes
-        transition = chances[:, s:].reshape(-1, s, s)
-        return MarkovParameters(chances[:, :s], transition, proportions), tables.sums
-    levels = np.ascontiguousarray(chances)
-    return MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes)), tables.sums
 
 
 def coded_bic(

@@ -138,17 +138,15 @@ class MarkovMixture(DiscreteMixture):
         states: Any = None,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            n_classes,
-            max_classes,
-            n_init,
-            n_init_iter,
-            n_final,
-            pseudo_count,
-            tol,
-            max_iter,
-            random_state,
-        )
+        self.n_classes = n_classes
+        self.max_classes = max_classes
+        self.n_init = n_init
+        self.n_init_iter = n_init_iter
+        self.n_final = n_final
+        self.pseudo_count = pseudo_count
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
         self.states = states
 
     # ------------------------------------------------------------------ fit

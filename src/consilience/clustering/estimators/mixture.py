@@ -43,28 +43,10 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
     """What one of them is called."""
     _fit_kernel: ClassVar[Callable[..., mixtures.Search[Any]]]
     _parameter_count: ClassVar[Callable[..., int]]
-
-    def __init__(
-        self,
-        n_classes: int | str,
-        max_classes: int,
-        n_init: int,
-        n_init_iter: int,
-        n_final: int,
-        pseudo_count: float,
-        tol: float,
-        max_iter: int,
-        random_state: Any,
-    ) -> None:
-        self.n_classes = n_classes
-        self.max_classes = max_classes
-        self.n_init = n_init
-        self.n_init_iter = n_init_iter
-        self.n_final = n_final
-        self.pseudo_count = pseudo_count
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    n_classes: int | str
+    max_classes: int
+    max_iter: int
+    random_state: Any
 
     # ------------------------------------------------------------------ of each mixture
 

@@ -32,13 +32,12 @@ estimate without errors and all intervals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.clustering.kernels.cell_suppression import OWN, WITHHELD
@@ -65,12 +64,6 @@ class SiteTables:
     chances: FloatArray
     kinds: IntArray
     numbers: FloatArray
-
-    @classmethod
-    def of(cls, sites: Sequence[Sequence[NDArray[Any]]]) -> SiteTables:
-        """Put probabilities, kinds and numbers of several sites side by side."""
-        first, second, third = (np.stack(each) for each in zip(*sites, strict=True))
-        return cls(first, second, third)
 
 
 def site_differences(

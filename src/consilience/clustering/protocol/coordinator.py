@@ -365,8 +365,10 @@ def compared_sites(
     if not replies:
         return facts
     ensemble, alone = (
-        SiteTables.of(
-            [[x[p + "chances"], x[p + "kinds"], _behind(x[p + "numbers"])] for x in told.values()]
+        SiteTables(
+            np.stack([x[p + "chances"] for x in told.values()]),
+            np.stack([x[p + "kinds"] for x in told.values()]),
+            np.stack([_behind(x[p + "numbers"]) for x in told.values()]),
         )
         for p in PREFIXES
     )
