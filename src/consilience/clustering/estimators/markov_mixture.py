@@ -279,8 +279,7 @@ class MarkovMixture(DiscreteMixture):
             read off a standard error.
         """
         with one_thread():
-            errors = kernel.markov_errors(self._parameters, self._read(X, sample_weight))
-        return errors.proportions, errors.initial, errors.transition
+            return kernel.markov_errors(self._parameters, self._read(X, sample_weight))
 
     def sample(
         self, n_samples: int = 1, length: Any = 10, *, random_state: Any = None

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -562,8 +562,7 @@ def class_counts(
 # ---------------------------------------------------------------------- standard errors
 
 
-@dataclass(frozen=True, eq=False)
-class MarkovErrors:
+class MarkovErrors(NamedTuple):
     """Standard errors, NaN throughout where the sequences do not tell the parameters apart.
 
     Attributes

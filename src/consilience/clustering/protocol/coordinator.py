@@ -260,14 +260,12 @@ def stability(
 
 def pooled_means(means: dict[str, FloatArray], sizes: dict[str, NDArray[np.int64]]) -> FloatArray:
     """Mean over sites weighted by class sizes; NaN where no site sent one."""
-    total: Any = 0.0
-    weight: Any = 0.0
-    for site in sorted(means):
-        if site in sizes:
-            present = ~np.isnan(means[site])
-            w = sizes[site][:, None] * present
-            total = total + np.where(present, means[site], 0.0) * w
-            weight = weight + w
+    values = np.stack([means[site] for site in sorted(means)])
+    nobody = np.zeros(values.shape[1], dtype=np.int64)
+    counts = np.stack([sizes.get(site, nobody) for site in sorted(means)])
+    present = ~np.isnan(values)
+    weight = (counts[:, :, None] * present).sum(axis=0)
+    total = (np.where(present, values, 0.0) * counts[:, :, None]).sum(axis=0)
     return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1), np.nan))
 
 
@@ -291,19 +289,18 @@ def pooled_levels(
     total: Any = 0.0
     weight: Any = 0.0
     told: Any = False
-    for site in sorted(profiles):
-        k = len(sizes[site]) if site in sizes else len(profiles[site].means.value)
-        reply = profiles[site]
+    for site, reply in sorted(profiles.items()):
+        count = sizes.get(site, np.zeros(len(reply.means.value), dtype=np.int64))
         shares = np.asarray(reply.target_shares.value, dtype=np.float64)
         shown = np.asarray(reply.target_kinds.value, dtype=np.int64)
         if not shares.size:  # it told nothing
-            shares, shown = np.full((k, len(levels)), np.nan), np.zeros((k, len(levels)), np.int64)
+            shares = np.full((len(count), len(levels)), np.nan)
+            shown = np.zeros(shares.shape, dtype=np.int64)
         by_site[site], kinds[site] = shares, shown
-        if site in sizes:
-            w = (sizes[site] * np.isfinite(shares).all(axis=1))[:, None]
-            total = total + np.nan_to_num(shares) * w
-            weight = weight + w
-            told = told | ((shown != HIDDEN) & (w > 0))
+        w = (count * np.isfinite(shares).all(axis=1))[:, None]
+        total = total + np.nan_to_num(shares) * w
+        weight = weight + w
+        told = told | ((shown != HIDDEN) & (w > 0))
     # A level that is a guess at every site is a guess over all of them.
     pooled = np.where(told, total / np.maximum(weight, 1), np.nan)
     return {
