@@ -174,15 +174,22 @@ def ensemble(**changes: Any) -> EnsembleClusteringResult:
     return EnsembleClusteringResult(**{**empty, **known, **changes})
 
 
+def told(slot: str, result: EnsembleClusteringResult) -> Block:
+    """One part of the page."""
+    run = dataclasses.replace(run_of(count()), result=result)
+    (block,) = ensemble_clustering.REPORT()._collect(slot, run)
+    return block
+
+
 def test_number_of_classes_by_held_out_entries_stands_beside_votes() -> None:
-    block = ensemble_clustering._held_out(ensemble())
+    block = told("held_out", ensemble())
     assert "3 clusters" in spoken(block) and block.picture is not None
     assert not block.warning
     (table,) = [t for t in block.folded if t.caption == "Errors by site"]
     assert table.rows[1][-1] == "\N{EN DASH}"
-    votes = ensemble_clustering._votes(ensemble())
+    votes = told("votes", ensemble())
     assert not votes.warning and "did not choose" in spoken(votes)
-    chosen = ensemble_clustering._votes(ensemble(chosen_by="vote"))
+    chosen = told("votes", ensemble(chosen_by="vote"))
     assert "disagree" in chosen.warning
 
 
@@ -196,7 +203,7 @@ def test_a_falling_error_chooses_no_number_of_classes() -> None:
         cv_chosen=5,
         cv_at_edge=True,
     )
-    assert "this is no choice" in ensemble_clustering._held_out(edge).warning
+    assert "this is no choice" in told("held_out", edge).warning
 
 
 def test_ranks_with_one_site_name_what_was_set_aside() -> None:

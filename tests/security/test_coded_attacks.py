@@ -12,9 +12,14 @@ import numpy as np
 import pandas as pd
 
 from consilience import EnsembleClustering
-from consilience.clustering.estimators.local_models import coded_bic, entries_of, fit_coded_model
-from consilience.clustering.protocol.messages import Compared, LocalModels, Settings
-from consilience.clustering.protocol.site import Table, _tables, released_spread
+from consilience.clustering.estimators.local_models import (
+    absorbing_rows,
+    coded_bic,
+    entries_of,
+    fit_coded_model,
+)
+from consilience.clustering.protocol.messages import Compared, LocalModels
+from consilience.clustering.protocol.site import class_tables, released_spread
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import Limits
 from tests.clustering.protocol.coded import STATES, categories, federation, sequences
@@ -166,14 +171,10 @@ def test_totals_of_sequences_of_one_length_do_not_tell_a_rare_state() -> None:
     codes = np.zeros((60, 11), dtype=np.int64)
     codes[:, 1::2] = 1
     codes[:4, 4:6] = 2
-    settings = Settings("markov-mixture", "diag", 1, 2, 2, 1, None, 0)
-
-    class _Site:
-        limits = Limits()
-
-    told = _tables(Table(codes, (3,)), settings, np.zeros(60, dtype=np.int64), 1, _Site())  # type: ignore[arg-type]
-    assert told.sums.amount.sum() == 60 + 60 * 10
     dropped = entries_of(codes, "markov-mixture", (3,))
+    absorbing = absorbing_rows("markov-mixture", (3,))
+    told = class_tables(dropped, np.zeros(60, np.int64), 1, Limits(), absorbing=absorbing)
+    assert told.sums.amount.sum() == 60 + 60 * 10
     in_rare_row = dropped.amount[dropped.row_of_cell[dropped.cell] == 3].sum()
     assert in_rare_row > 0  # the control: leaving them out, the difference would be theirs
     assert np.isnan(told.chances[0, 9:]).all()
@@ -183,18 +184,8 @@ def test_numbers_are_coarse_so_that_sizes_do_not_follow_from_shares() -> None:
     """The attack: a share is a ratio of whole numbers, so find the smallest that fits."""
     rng = np.random.default_rng(0)
     codes = rng.integers(2, size=(137, 8))
-    settings = Settings("latent-class", "diag", 1, 2, 2, 1, None, 0)
-
-    class _Site:
-        limits = Limits()
-
-    told = _tables(
-        Table(codes, (2,) * 8),
-        settings,
-        np.zeros(137, dtype=np.int64),
-        1,
-        _Site(),  # type: ignore[arg-type]
-    )
+    entries = entries_of(codes, "latent-class", (2,) * 8)
+    told = class_tables(entries, np.zeros(137, np.int64), 1, Limits())
 
     def fits(shares: np.ndarray, n: int) -> bool:
         return bool((abs(shares * n - np.round(shares * n)) < 1e-6).all())

@@ -100,7 +100,7 @@ def test_the_replications_compute_what_the_method_does(min_records: int, weighti
     import pandas as pd
 
     from consilience import Columns, EnsembleClustering, Federation, Policy
-    from consilience.clustering.estimators.local_models import model_from_arrays
+    from consilience.clustering.estimators.local_models import local_model_from_arrays
 
     sim = simulate_gaussian_sites(
         6, rng=stream(4, "pipeline"), design="imbalanced", variance=0.1, sizes=(120, 250)
@@ -114,7 +114,7 @@ def test_the_replications_compute_what_the_method_does(min_records: int, weighti
     )
     method = EnsembleClustering(n_clusters=5, stability_pairs=0, weighting=weighting)
     run = method.run(federation, seed=1)
-    models = [model_from_arrays(m) for m in run.result.models]
+    models = [local_model_from_arrays(m) for m in run.result.models]
     found = cluster(
         sim.tables, 5, seed=1, min_records=min_records, weighting=weighting, models=models
     )

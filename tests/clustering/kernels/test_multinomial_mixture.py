@@ -161,7 +161,8 @@ def test_weights_stand_for_rows() -> None:
     repeated = CategoryPatterns.of(np.repeat(codes, times, axis=0), LEVELS)
     start = some_model(2, 12)
     first, second = (
-        fit_multinomial_mixture(data, 2, start=start).best for data in (weighted, repeated)
+        climb(em_step(data, pseudo_count=0.1), start, max_iter=500, tol=1e-7)
+        for data in (weighted, repeated)
     )
     np.testing.assert_allclose(first.trace, second.trace, rtol=1e-12)
     assert parameter_count(weighted, 2) == parameter_count(repeated, 2)
@@ -292,8 +293,6 @@ def test_wrong_settings_are_refused() -> None:
         {"tol": -1.0},
         {"n_final": 0},
         {"max_iter": 0},
-        {"start": some_model(3, 0)},
-        {"start": some_model(2, 0, (2, 2))},
     ):
         settings: dict[str, Any] = {"n_classes": 2} | wrong
         with pytest.raises(ParameterError):

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Policy, Preparation, Run
-from consilience.clustering.estimators.local_models import model_from_arrays
+from consilience.clustering.estimators.local_models import local_model_from_arrays
 from consilience.clustering.protocol.messages import LocalModels, PatternCounts
 from consilience.clustering.protocol.site import profiled_classes
 from consilience.exceptions import ParameterError, QuorumError
@@ -65,7 +65,7 @@ def test_without_a_smallest_cell_it_is_the_textbook_form(seed: int) -> None:
     """Weights, agreement and classes equal those of the N x N matrices, written separately."""
     tables, _ = draw(SIZES, sigma=0.7, seed=seed)
     run = cluster(tables, "simulation", n_clusters=4, weighting="spectral")
-    models = [model_from_arrays(m) for m in run.result.models]
+    models = [local_model_from_arrays(m) for m in run.result.models]
     rows = np.concatenate([tables[s].to_numpy() for s in sorted(tables)])
     matrices = [naive.co_distance_by_matrix(m.label(rows), m.class_parameters) for m in models]
     assert np.allclose(naive.agreement(matrices), run.result.agreement, atol=1e-10)
@@ -101,7 +101,7 @@ def test_merging_rare_tuples_hardly_changes_the_classes() -> None:
         tables, _ = draw({s: 150 for s in "abcdef"}, p=10, sigma=0.7, seed=seed)
         run = cluster(tables, "strict", n_clusters=4, weighting="spectral")
         assert "merged" in run.result.counted.values()
-        models = [model_from_arrays(m) for m in run.result.models]
+        models = [local_model_from_arrays(m) for m in run.result.models]
         rows = np.concatenate([tables[s].to_numpy() for s in sorted(tables)])
         matrices = [naive.co_distance_by_matrix(m.label(rows), m.class_parameters) for m in models]
         distance = naive.ensemble_distance(matrices, naive.spectral_weights(matrices))
@@ -390,7 +390,7 @@ def test_constant_and_duplicate_columns_do_no_harm() -> None:
 def test_one_site_alone_keeps_its_own_classes() -> None:
     tables, _ = draw({"only": 400})
     run = cluster(tables, n_clusters=4)
-    own = model_from_arrays(run.result.models[0]).label(tables["only"].to_numpy())
+    own = local_model_from_arrays(run.result.models[0]).label(tables["only"].to_numpy())
     assert adjusted_rand_score(own, run.site("only").labels) == 1.0
 
 

@@ -9,9 +9,14 @@ import pandas as pd
 import pytest
 
 from consilience import EnsembleClustering, Policy
-from consilience.clustering.protocol.messages import MAX_FOLDS, Judged, JudgeRequest
+from consilience.clustering.protocol.messages import (
+    MAX_FOLDS,
+    MAX_STARTS,
+    Judged,
+    JudgeRequest,
+)
 from consilience.clustering.protocol.result import EnsembleClusteringResult
-from consilience.clustering.protocol.site import MAX_STARTS, judge
+from consilience.clustering.protocol.site import judge
 from consilience.exceptions import DisclosureError, ParameterError, QuorumError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds

@@ -3,9 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.protocol.coordinator import tally
+from consilience.clustering.protocol.coordinator import VoteCount
 from consilience.clustering.protocol.site import ballot
 from consilience.wire.disclosure import Limits
+
+
+def tally(votes: dict[str, int]) -> tuple[int, float]:
+    ballots = {site: ballot(vote, np.zeros(9), 50, Limits()) for site, vote in votes.items()}
+    count = VoteCount.of(ballots)
+    assert count.votes == votes
+    return count.winner, count.share
 
 
 @pytest.mark.parametrize(

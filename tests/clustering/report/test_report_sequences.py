@@ -11,13 +11,14 @@ import pytest
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
 from consilience import report as room
-from consilience.clustering.report import sequence_evidence
 from consilience.clustering.report.ensemble_clustering import REPORT
 from consilience.datasets.simulate_treatments import STATES, simulate_treatments
 from consilience.exceptions import ParameterError
 from consilience.testing.fakes import members, with_fixed_secrets
 from tests.granted import GRANTED
 from tests.report.told import check_told, drawn, letters, spoken
+
+APART = "Is a class the same thing at every site?"
 
 
 def run_of(federation: Federation, model: str, **settings: Any) -> Any:
@@ -78,6 +79,12 @@ def titles(run: Any) -> list[str]:
     return [block.title for block in REPORT().evidence(run)]
 
 
+def titled(run: Any, title: str) -> Any:
+    """The block of that title, or None."""
+    found = [block for block in REPORT().evidence(run) if block.title == title]
+    return found[0] if found else None
+
+
 def test_sequences_are_told(sequences: Any) -> None:
     check_told(REPORT(), sequences, limits=5)
     found = titles(sequences)
@@ -131,7 +138,7 @@ def test_one_class_by_bic_is_said_plainly(sequences: Any) -> None:
     assert "By BIC" not in REPORT().headline(told(sequences, votes=dict.fromkeys(sites, 2))).text
     some = told(sequences, votes={**votes, sites[0]: 0})
     assert "every site that could tell" in REPORT().headline(some).text
-    assert not sequence_evidence.one_class_words(told(sequences, votes={}).result)
+    assert "By BIC" not in REPORT().headline(told(sequences, votes={})).text
 
 
 def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:
@@ -147,18 +154,16 @@ def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:
     ):
         ends = {"ratio_low": np.full(2, low), "ratio_high": np.full(2, high)}
         ratio = {"ratio": np.full(2, 1.0 if low > 1 else 0.7), **ends}
-        block = sequence_evidence.differences(
-            told(sequences, differences={**found, **ratio}).result
-        )
+        block = titled(told(sequences, differences={**found, **ratio}), APART)
         assert block is not None and words in " ".join(block.text)
         shown = " ".join(cell for row in block.tables[0].rows for cell in row).split()
         assert not {"inf", "nan", "(inf", "inf)", "nan)"} & {*shown, *" ".join(block.text).split()}
     alone_equal = {"ratio": np.full(2, np.nan), "ratio_low": np.full(2, 0.4)}
     nothing = {**found, **alone_equal, "ratio_high": np.full(2, np.inf)}
-    block = sequence_evidence.differences(told(sequences, differences=nothing).result)
+    block = titled(told(sequences, differences=nothing), APART)
     assert block is not None and "so there is no ratio; it is 0.40 or more" in " ".join(block.text)
     assert "(from 0.4" in block.tables[0].rows[0][3]
-    assert sequence_evidence.differences(told(sequences, differences={}).result) is None
+    assert titled(told(sequences, differences={}), APART) is None
 
 
 def test_distances_are_drawn(sequences: Any) -> None:
@@ -189,13 +194,11 @@ def test_sites_that_told_nothing_leave_a_page(sequences: Any, tmp_path: Any) -> 
 
 
 def test_ends_of_climbs_are_told_where_they_are_known(sequences: Any) -> None:
-    result = sequences.result
     spread = {"aspen": np.array([0.0, 0.0]), "birch": np.array([0.0, -3.5])}
 
     def block_of(values: dict[str, Any]) -> Any:
-        changed = dataclasses.replace(result)
-        object.__setattr__(changed, "start_spread", values)
-        return sequence_evidence.start_spread(changed)
+        changed = told(sequences, start_spread=values)
+        return titled(changed, "Did the climbs end at the same place?")
 
     said = spoken(block_of(spread))
     assert "At birch they ended at unequal heights" in said and "3.5" in said

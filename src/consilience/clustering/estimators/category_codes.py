@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -81,23 +80,24 @@ def learned_levels(
     DataError
         A column without any entry, or one that mixes numbers and text.
     """
-    return tuple(
-        _occurring(column, name) if known is None else known
-        for column, known, name in zip(columns, declared, names, strict=True)
-    )
-
-
-def _occurring(column: NDArray[Any], name: str) -> NDArray[Any]:
-    if column.dtype.kind != "O":
-        known = np.unique(column[~missing_cells(column)])
-    else:
-        try:
-            known = _level_array(sorted(v for v in set(column.tolist()) if not _is_missing(v)))
-        except TypeError:
-            raise DataError(f"column {name} mixes kinds of values: make them all text") from None
-    if not known.size:
-        raise DataError(f"column {name} has no entry: leave it out, or declare its levels")
-    return known
+    levels = []
+    for column, known, name in zip(columns, declared, names, strict=True):
+        if known is None and column.dtype.kind != "O":
+            known = np.unique(column[~missing_cells(column)])
+        elif known is None:
+            try:
+                seen = [value for value in set(column.tolist()) if not _is_missing(value)]
+                known = _level_array(sorted(seen))
+            except TypeError:
+                sentence = f"column {name} mixes kinds of values: make them all text"
+                raise DataError(sentence) from None
+        else:
+            levels.append(known)
+            continue
+        if not known.size:
+            raise DataError(f"column {name} has no entry: leave it out, or declare its levels")
+        levels.append(known)
+    return tuple(levels)
 
 
 def _level_array(values: Sequence[Any]) -> NDArray[Any]:
@@ -144,23 +144,21 @@ def declared_levels(levels: Any, names: Sequence[str]) -> list[NDArray[Any] | No
         given = list(levels)
         if len(given) != len(names):
             raise ParameterError(f"levels must have {len(names)} entries, one for each column")
-    return [
-        None if values is None else _checked(values, name)
-        for values, name in zip(given, names, strict=True)
-    ]
-
-
-def _checked(values: Iterable[Any], name: str) -> NDArray[Any]:
-    try:
-        listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
-        different = len(set(listed))
-    except TypeError:
-        raise ParameterError(
-            f"levels of column {name} must be a list of texts or numbers"
-        ) from None
-    if not listed or different < len(listed):
-        raise ParameterError(f"levels of column {name} must be at least one, each named once")
-    return _level_array(listed)
+    found: list[NDArray[Any] | None] = []
+    for values, name in zip(given, names, strict=True):
+        if values is None:
+            found.append(None)
+            continue
+        try:
+            listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
+            different = len(set(listed))
+        except TypeError:
+            sentence = f"levels of column {name} must be a list of texts or numbers"
+            raise ParameterError(sentence) from None
+        if not listed or different < len(listed):
+            raise ParameterError(f"levels of column {name} must be at least one, each named once")
+        found.append(_level_array(listed))
+    return found
 
 
 def codes_of(columns: Sequence[NDArray[Any]], levels: Levels, names: Sequence[str]) -> CodeArray:
@@ -183,30 +181,25 @@ def codes_of(columns: Sequence[NDArray[Any]], levels: Levels, names: Sequence[st
     """
     codes = np.empty((len(columns[0]), len(columns)), dtype=np.int32)
     for j, (column, known, name) in enumerate(zip(columns, levels, names, strict=True)):
-        codes[:, j] = _codes(column, known, name)
-    return codes
-
-
-def _codes(column: NDArray[Any], known: NDArray[Any], name: str) -> CodeArray:
-    place = {value: code for code, value in enumerate(known.tolist())}
-    if column.dtype.kind == "O":
-        values = column.tolist()
-        try:
-            codes = np.fromiter(map(place.get, values, repeat(_UNKNOWN)), np.int32, len(values))
-        except TypeError:  # a value that is no key, as a list
-            raise DataError(f"column {name} holds what is no category: make it text") from None
-        for i in np.flatnonzero(codes == _UNKNOWN).tolist():
-            if _is_missing(values[i]):
-                codes[i] = -1
-    else:
-        distinct, inverse = np.unique(column, return_inverse=True)
-        found = [place.get(value, _UNKNOWN) for value in distinct.tolist()]
-        codes = np.where(missing_cells(distinct), -1, found).astype(np.int32)[inverse]
-    if (codes == _UNKNOWN).any():
-        raise DataError(
-            f"column {name} holds a level that the model does not know: declare it in levels, "
-            "or make it missing"
-        )
+        place = {value: code for code, value in enumerate(known.tolist())}
+        if column.dtype.kind == "O":
+            values = column.tolist()
+            try:
+                codes[:, j] = [place.get(value, _UNKNOWN) for value in values]
+            except TypeError:  # a value that is no key, as a list
+                raise DataError(f"column {name} holds what is no category: make it text") from None
+            for i in np.flatnonzero(codes[:, j] == _UNKNOWN).tolist():
+                if _is_missing(values[i]):
+                    codes[i, j] = -1
+        else:
+            distinct, inverse = np.unique(column, return_inverse=True)
+            found = [place.get(value, _UNKNOWN) for value in distinct.tolist()]
+            codes[:, j] = np.where(missing_cells(distinct), -1, found)[inverse]
+        if (codes[:, j] == _UNKNOWN).any():
+            raise DataError(
+                f"column {name} holds a level that the model does not know: declare it in levels, "
+                "or make it missing"
+            )
     return codes
 
 

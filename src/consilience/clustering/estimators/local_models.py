@@ -11,7 +11,7 @@ latent classes of categories.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -179,60 +179,30 @@ class GaussianMixtureModel(_ClassMeans):
 ClusterModel = KMeansModel | GaussianMixtureModel
 
 
-def model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> ClusterModel:
-    """Rebuild a model from `to_arrays` of it, checking every number.
-
-    Raises
-    ------
-    DataError
-        If the arrays are not those of a model: missing, wrong shape, not finite, a variance or a
-        proportion that is not positive.
-    """
-    keys = set(arrays)
-    if keys == {"means"}:
-        return KMeansModel(_means(arrays["means"]))
-    if keys != {"means", "covariances", "proportions", "covariance_type"}:
-        raise DataError("these arrays do not hold a clustering model")
-    means = _means(arrays["means"])
-    code = np.asarray(arrays["covariance_type"]).ravel()
-    if code.size != 1 or int(code[0]) not in range(len(_COVARIANCE_TYPES)):
-        raise DataError("the covariance type of a clustering model is unknown")
-    kind = _COVARIANCE_TYPES[int(code[0])]
-    k, d = means.shape
-    shape = {"diag": (k, d), "full": (k, d, d), "spherical": (k,), "tied": (d, d)}[kind]
-    covariances = np.asarray(arrays["covariances"], dtype=np.float64)
-    proportions = np.asarray(arrays["proportions"], dtype=np.float64)
-    if covariances.shape != shape or proportions.shape != (k,):
-        raise DataError("the arrays of a clustering model do not fit together")
-    if not np.isfinite(covariances).all() or not (proportions > 0).all():
-        raise DataError("a clustering model has a covariance or proportion out of range")
-    try:
-        model = GaussianMixtureModel(means, covariances, proportions, kind)
-        with np.errstate(invalid="raise", divide="raise"):
-            model._precision_roots()
-    except (np.linalg.LinAlgError, FloatingPointError):
-        raise DataError("a covariance of a clustering model is not positive definite") from None
-    return model
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalFit:
     """What a site gets from fitting its own model.
 
     Attributes
     ----------
-    model : KMeansModel, GaussianMixtureModel or None
+    model : local model or None
         None if fewer than two classes of ``min_records`` rows could be found: the site then
         contributes counts only.
     labels : array of int64, shape (n,)
-        Own class of each row, 0 if there is no model, -1 for an outlying row.
+        Own class of each row, 0 if there is no model, -1 for an outlying row or one left out.
     n_outliers : int
         Rows that were trimmed.
+    sums : Sums or None
+        What the parameters of a model of coded rows are made of.
+    start_spread : (m,) array
+        Log likelihoods of the starts of EM that were followed to their end, of coded rows.
     """
 
-    model: ClusterModel | None
+    model: Any
     labels: IntArray
-    n_outliers: int
+    n_outliers: int = 0
+    sums: Sums | None = None
+    start_spread: FloatArray = field(default_factory=lambda: np.empty(0))
 
 
 def fit_cluster_model(
@@ -293,11 +263,19 @@ def fit_cluster_model(
     def fit(part: FloatArray) -> ClusterModel | None:
         distinct = np.unique(part, axis=0).shape[0]
         for k in range(min(n_clusters, distinct, len(part) // min_records), 1, -1):
-            fitted = (
-                KMeansModel(_kmeans_means(part, k, seed, n_init))
-                if model == "kmeans"
-                else _mixture_model(part, k, seed, n_init, covariance_type)
-            )
+            fitted: ClusterModel
+            if model == "kmeans":
+                fitted = KMeansModel(_kmeans_means(part, k, seed, n_init))
+            else:
+                found = _sklearn_mixture(part, k, seed, n_init, covariance_type)
+                order = _ordered(found.means_)
+                spread = (
+                    found.covariances_ if covariance_type == "tied" else found.covariances_[order]
+                )
+                # A share may underflow to 0, which has no logarithm.
+                shares = np.maximum(found.weights_[order], np.finfo(np.float64).tiny)
+                means = np.ascontiguousarray(found.means_[order])
+                fitted = GaussianMixtureModel(means, spread, shares, covariance_type)
             if np.bincount(fitted.label(part), minlength=k).min() >= min_records:
                 return fitted
         return None
@@ -387,33 +365,10 @@ def bic(
     seed = int(rng.integers(2**31 - 1))
     if model == "gaussian_mixture":
         return float(_sklearn_mixture(rows, n_clusters, seed, n_init, covariance_type).bic(rows))
-    means = _kmeans_means(rows, n_clusters, seed, n_init)
-    likelihood = _spherical_mixture_likelihood(rows, means)
+    likelihood = _spherical_mixture_likelihood(rows, _kmeans_means(rows, n_clusters, seed, n_init))
     n, d = rows.shape
     # K - 1 shares, K d means and one variance
     return float(-2.0 * likelihood + (n_clusters * d + n_clusters) * np.log(n))
-
-
-def vote(
-    X: ArrayLike,
-    max_clusters: int,
-    *,
-    model: ModelKind = "kmeans",
-    rng: np.random.Generator,
-    n_init: int = 20,
-    covariance_type: CovarianceType = "diag",
-) -> int:
-    """Number of classes with the smallest BIC between 1 and ``max_clusters``, one site's vote.
-
-    Ties go to the smaller number; a site with no criterion at all (fewer than two distinct rows)
-    votes 1. Source: arXiv 2409.08396, section 2.6.
-    """
-    check({"max_clusters": whole(1)}, {"max_clusters": max_clusters})
-    values = [
-        bic(X, k, model=model, rng=rng, n_init=n_init, covariance_type=covariance_type)
-        for k in range(1, max_clusters + 1)
-    ]
-    return int(np.argmin(values)) + 1
 
 
 def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
@@ -422,7 +377,8 @@ def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArra
     # Without a tolerance it ends where no row changes its class.
     with one_thread():  # sums over threads would depend on how many there are
         fitted = KMeans(k, n_init=n_init, random_state=seed, tol=0.0).fit(rows)
-    return _ordered(fitted.cluster_centers_)[0]
+    centres = fitted.cluster_centers_
+    return np.ascontiguousarray(centres[_ordered(centres)], dtype=np.float64)
 
 
 def _sklearn_mixture(
@@ -443,24 +399,9 @@ def _sklearn_mixture(
         ).fit(rows)
 
 
-def _mixture_model(
-    rows: FloatArray, k: int, seed: int, n_init: int, covariance_type: CovarianceType
-) -> GaussianMixtureModel:
-    fitted = _sklearn_mixture(rows, k, seed, n_init, covariance_type)
-    means, order = _ordered(fitted.means_)
-    covariances = fitted.covariances_
-    if covariance_type != "tied":
-        covariances = covariances[order]
-    # A share may underflow to 0, which has no logarithm.
-    tiny = np.finfo(np.float64).tiny
-    proportions = np.maximum(fitted.weights_[order], tiny)
-    return GaussianMixtureModel(means, covariances, proportions, covariance_type)
-
-
-def _ordered(centres: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Centres in lexicographic order: results must not depend on how classes are numbered."""
-    order = np.lexsort(centres.T[::-1])
-    return np.ascontiguousarray(centres[order], dtype=np.float64), order
+def _ordered(centres: FloatArray) -> IntArray:
+    """Lexicographic order of centres: results must not depend on how classes are numbered."""
+    return np.lexsort(centres.T[::-1])
 
 
 def _far(distance: FloatArray, trim: float) -> NDArray[np.bool_]:
@@ -517,13 +458,6 @@ def _label(X: ArrayLike, n_features: int, scores: Callable[[FloatArray], FloatAr
     return labels
 
 
-def _means(array: NDArray[Any]) -> FloatArray:
-    means = np.asarray(array, dtype=np.float64)
-    if means.ndim != 2 or 0 in means.shape or not np.isfinite(means).all():
-        raise DataError("the class means of a clustering model must be finite, one row per class")
-    return means
-
-
 def _checked(X: ArrayLike) -> FloatArray:
     rows = np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] == 0:
@@ -536,47 +470,7 @@ def _checked(X: ArrayLike) -> FloatArray:
 # --------------------------------------------------------------------------- coded rows
 
 
-@dataclass(frozen=True, eq=False)
-class MarkovModel:
-    """Markov chains with proportions; a sequence belongs to the class of highest posterior.
-
-    Attributes
-    ----------
-    parameters : MarkovParameters
-        Of K classes over S states.
-    """
-
-    parameters: MarkovParameters
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return self.parameters.n_classes
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """States."""
-        return (self.parameters.n_states,)
-
-    @property
-    def class_parameters(self) -> FloatArray:
-        """Initial probabilities beside all transition probabilities, shape (K, S + S^2)."""
-        return self.parameters.class_parameters
-
-    def label(self, codes: NDArray[Any]) -> IntArray:
-        """Class of each sequence of codes (n, t); ties go to the first class."""
-        return self.parameters.label(Sequences.of(codes, self.parameters.n_states))
-
-    def log_posterior(self, codes: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-        """Log posterior probabilities, (n, K), and log density of each sequence, (n,)."""
-        return self.parameters.log_posterior(Sequences.of(codes, self.parameters.n_states))
-
-    def to_arrays(self) -> Arrays:
-        """Numeric arrays that hold the whole model."""
-        return self.parameters.to_arrays()
-
-
-CodedModel = MarkovModel | MultinomialMixture
+CodedModel = MarkovParameters | MultinomialMixture
 LocalModel = ClusterModel | CodedModel
 
 
@@ -586,16 +480,43 @@ def local_model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> LocalModel:
     Raises
     ------
     DataError
-        The arrays are not those of a model.
+        If the arrays are not those of a model: missing, wrong shape, not finite, a variance or a
+        proportion that is not positive.
     """
     keys = set(arrays)
-    model: CodedModel
     if keys == {"initial", "transition", "proportions"}:
-        model = MarkovModel(MarkovParameters.from_arrays(arrays))
-    elif keys == {"proportions", "probabilities", "n_levels"}:
-        model = MultinomialMixture.from_arrays(arrays)
-    else:
-        return model_from_arrays(arrays)
+        return _with_classes(MarkovParameters.from_arrays(arrays))
+    if keys == {"proportions", "probabilities", "n_levels"}:
+        return _with_classes(MultinomialMixture.from_arrays(arrays))
+    if keys not in ({"means"}, {"means", "covariances", "proportions", "covariance_type"}):
+        raise DataError("these arrays do not hold a clustering model")
+    means = np.asarray(arrays["means"], dtype=np.float64)
+    if means.ndim != 2 or 0 in means.shape or not np.isfinite(means).all():
+        raise DataError("the class means of a clustering model must be finite, one row per class")
+    if keys == {"means"}:
+        return KMeansModel(means)
+    code = np.asarray(arrays["covariance_type"]).ravel()
+    if code.size != 1 or int(code[0]) not in range(len(_COVARIANCE_TYPES)):
+        raise DataError("the covariance type of a clustering model is unknown")
+    kind = _COVARIANCE_TYPES[int(code[0])]
+    k, d = means.shape
+    shape = {"diag": (k, d), "full": (k, d, d), "spherical": (k,), "tied": (d, d)}[kind]
+    covariances = np.asarray(arrays["covariances"], dtype=np.float64)
+    proportions = np.asarray(arrays["proportions"], dtype=np.float64)
+    if covariances.shape != shape or proportions.shape != (k,):
+        raise DataError("the arrays of a clustering model do not fit together")
+    if not np.isfinite(covariances).all() or not (proportions > 0).all():
+        raise DataError("a clustering model has a covariance or proportion out of range")
+    try:
+        model = GaussianMixtureModel(means, covariances, proportions, kind)
+        with np.errstate(invalid="raise", divide="raise"):
+            model._precision_roots()
+    except (np.linalg.LinAlgError, FloatingPointError):
+        raise DataError("a covariance of a clustering model is not positive definite") from None
+    return model
+
+
+def _with_classes(model: CodedModel) -> CodedModel:
     if not np.isfinite(model.class_parameters).all() or not model.n_classes:
         raise DataError("a clustering model has a chance out of range")
     return model
@@ -603,7 +524,7 @@ def local_model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> LocalModel:
 
 def kind_of(model: LocalModel) -> str:
     """Kind of a model, as a study calls it; "" for models of numbers."""
-    if isinstance(model, MarkovModel):
+    if isinstance(model, MarkovParameters):
         return "markov-mixture"
     return "latent-class" if isinstance(model, MultinomialMixture) else ""
 
@@ -687,28 +608,6 @@ def drawn_rows(n: int, rng: np.random.Generator) -> IntArray:
     return drawn
 
 
-@dataclass(frozen=True, eq=False)
-class CodedFit:
-    """What a site gets from fitting its own model.
-
-    Attributes
-    ----------
-    model : CodedModel or None
-        None if fewer than two classes of `min_records` rows could be found.
-    labels : (n,) int array
-        Class of each row under `model`, 0 if there is none.
-    sums : Sums or None
-        What the parameters are made of.
-    start_spread : (m,) array
-        Log likelihoods of the starts that were followed to their end.
-    """
-
-    model: CodedModel | None
-    labels: IntArray
-    sums: Sums | None
-    start_spread: FloatArray
-
-
 def fit_coded_model(
     codes: NDArray[Any],
     sizes: Sequence[int],
@@ -720,7 +619,7 @@ def fit_coded_model(
     min_records: int = 1,
     max_share: float = 1.0,
     multiplicity: NDArray[Any] | None = None,
-) -> CodedFit:
+) -> LocalFit:
     """Fit one site's model, of parameters that rest on enough rows.
 
     Parameters
@@ -746,7 +645,7 @@ def fit_coded_model(
 
     Returns
     -------
-    CodedFit
+    LocalFit
 
     Notes
     -----
@@ -754,26 +653,51 @@ def fit_coded_model(
     """
     n = len(codes)
     often = np.ones(n) if multiplicity is None else np.asarray(multiplicity, dtype=np.float64)
-    used = often > 0
+    used = np.flatnonzero(often > 0)
     seed = int(rng.integers(2**31 - 1))
-    part = np.asarray(codes)[used]
+    part, often = np.asarray(codes)[used], often[used]
     telling = part[(part >= 0).any(axis=1)]
     distinct = len(np.unique(telling, axis=0)) if len(telling) else 0
+    entries = entries_of(part, model, sizes)
+    entries = entries._replace(amount=entries.amount * often[entries.record])
+    rows = entries.row_of_cell
     for k in range(min(n_clusters, distinct, len(part) // max(min_records, 1)), 1, -1):
-        found = _fitted(part, often[used], sizes, model, k, seed, n_init)
+        found = _fitted(part, often, sizes, model, k, seed, n_init)
         # EM may empty a class: then one fewer is tried.
         if found is None or found[0].n_classes < k:
             continue
-        fitted, spread = found
-        told, sums = _told(fitted, part, often[used], sizes, model, min_records, max_share)
+        told, spread = found
+        shares = np.exp(told.log_posterior(part)[0])
+        tables = suppress_cells(
+            entries,
+            shares,
+            min_records=min_records,
+            max_share=max_share,
+            absorbing=absorbing_rows(model, sizes),
+        )
+        if min_records > 1:
+            # The same model with parameters made of sums that rest on enough rows.
+            if shares.sum(axis=0).min() < min_records or not tables.told.any(axis=1).all():
+                continue
+            chances = tables.chances(rows, PSEUDO_COUNT)
+            chances = np.where(np.isnan(chances), 1.0 / np.bincount(rows)[rows], chances)
+            proportions = often @ shares
+            proportions = proportions / proportions.sum()
+            if model == "markov-mixture":
+                (s,) = sizes
+                steps = chances[:, s:].reshape(-1, s, s)
+                told = MarkovParameters(chances[:, :s], steps, proportions)
+            else:
+                levels = np.ascontiguousarray(chances)
+                told = MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes))
         labels = told.label(part)
-        if np.bincount(labels, minlength=k).min() < min_records or sums is None:
+        if np.bincount(labels, minlength=k).min() < min_records:
             continue
         everything = np.full(n, -1, dtype=np.int64)
         everything[used] = labels
-        place = np.flatnonzero(used)
-        return CodedFit(told, everything, sums._replace(record=place[sums.record]), spread)
-    return CodedFit(None, np.zeros(n, dtype=np.int64), None, np.empty(0))
+        sums = tables.sums._replace(record=used[tables.sums.record])
+        return LocalFit(told, everything, sums=sums, start_spread=spread)
+    return LocalFit(None, np.zeros(n, dtype=np.int64))
 
 
 def _fitted(
@@ -791,56 +715,12 @@ def _fitted(
         if int(events.telling.sum()) < k:
             return None
         chain = fit_markov_mixture(events, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
-        return MarkovModel(chain.best.parameters), chain.start_spread
+        return chain.best.parameters, chain.start_spread
     data = CategoryPatterns.of(codes, sizes, often)
     if k > data.n_distinct:
         return None
     found = fit_multinomial_mixture(data, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
     return found.best.parameters, found.start_spread
-
-
-def _told(
-    fitted: CodedModel,
-    codes: NDArray[Any],
-    often: FloatArray,
-    sizes: Sequence[int],
-    kind: str,
-    min_records: int,
-    max_share: float,
-) -> tuple[CodedModel, Sums | None]:
-    """The same model with parameters made of sums that rest on enough rows."""
-    shares = np.exp(fitted.log_posterior(codes)[0])
-    entries = entries_of(codes, kind, sizes)
-    entries = entries._replace(amount=entries.amount * often[entries.record])
-    tables = suppress_cells(
-        entries,
-        shares,
-        min_records=min_records,
-        max_share=max_share,
-        absorbing=absorbing_rows(kind, sizes),
-    )
-    if min_records <= 1:
-        return fitted, tables.sums
-    if shares.sum(axis=0).min() < min_records or not tables.told.any(axis=1).all():
-        return fitted, None
-    chances = tables.chances(entries.row_of_cell, PSEUDO_COUNT)
-    counts = np.bincount(entries.row_of_cell)
-    chances = np.where(np.isnan(chances), 1.0 / counts[entries.row_of_cell], chances)
-    proportions = often @ shares
-    return model_of(kind, sizes, chances, proportions / proportions.sum()), tables.sums
-
-
-def model_of(
-    kind: str, sizes: Sequence[int], chances: FloatArray, proportions: FloatArray
-) -> CodedModel:
-    """Model of given probabilities (K, C) in the order of the cells."""
-    if kind == "markov-mixture":
-        s = sizes[0]
-        return MarkovModel(
-            MarkovParameters(chances[:, :s], chances[:, s:].reshape(-1, s, s), proportions)
-        )
-    levels = np.ascontiguousarray(chances)
-    return MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes))
 
 
 def coded_bic(
@@ -873,10 +753,8 @@ def coded_bic(
         the log likelihood.
     """
     seed = int(rng.integers(2**31 - 1))
-    ones = np.ones(len(codes))
-    if not len(codes):
-        return float("nan")
-    found = _fitted(codes, ones, sizes, model, n_clusters, seed, n_init)
+    n = len(codes)
+    found = _fitted(codes, np.ones(n), sizes, model, n_clusters, seed, n_init) if n else None
     if found is None or found[0].n_classes < n_clusters:
         return float("nan")
     fitted = found[0]
@@ -887,31 +765,23 @@ def coded_bic(
     # A log likelihood that one row dominates would tell of that row.
     if not np.isfinite(total) or each.max() > max_share * total:
         return float("nan")
-    count = _parameters_seen(codes, sizes, n_clusters, model, min_records)
-    return information(-total, count, len(codes))[1]
-
-
-def _parameters_seen(
-    codes: NDArray[Any], sizes: Sequence[int], k: int, kind: str, min_records: int
-) -> int:
-    """Free parameters that at least `min_records` rows tell of.
-
-    Of states that occur, and of steps from states that are left; or of levels. Were those of fewer
-    rows counted, a criterion beside its log likelihood would tell whether somebody is in a state.
-    """
 
     def enough(those: NDArray[np.bool_]) -> bool:
         return int(those.any(axis=1).sum()) >= max(min_records, 1)
 
+    # Free parameters that at least `min_records` rows tell of: of states that occur, and of steps
+    # from states that are left; or of levels. Were those of fewer rows counted, a criterion beside
+    # its log likelihood would tell whether somebody is in a state.
     rows = np.asarray(codes)
-    if kind != "markov-mixture":
-        levels = [
-            sum(enough(rows[:, [j]] == level) for level in range(size))
+    if model == "markov-mixture":
+        later = np.flip(np.logical_or.accumulate(np.flip(rows >= 0, axis=1), axis=1), axis=1)
+        followed = np.pad(later[:, 1:], ((0, 0), (0, 1)))
+        occur = sum(enough(rows == state) for state in range(sizes[0]))
+        left = sum(enough((rows == state) & followed) for state in range(sizes[0]))
+        free = max(occur - 1, 0) * (1 + left)
+    else:
+        free = sum(
+            max(sum(enough(rows[:, [j]] == level) for level in range(size)) - 1, 0)
             for j, size in enumerate(sizes)
-        ]
-        return k - 1 + k * sum(max(count - 1, 0) for count in levels)
-    later = np.flip(np.logical_or.accumulate(np.flip(rows >= 0, axis=1), axis=1), axis=1)
-    followed = np.pad(later[:, 1:], ((0, 0), (0, 1)))
-    occur = sum(enough(rows == state) for state in range(sizes[0]))
-    left = sum(enough((rows == state) & followed) for state in range(sizes[0]))
-    return k - 1 + k * max(occur - 1, 0) * (1 + left)
+        )
+    return information(-total, n_clusters - 1 + n_clusters * free, n)[1]

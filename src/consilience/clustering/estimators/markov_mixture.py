@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,14 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import levels_from_arrays, levels_to_arrays
 from consilience.clustering.estimators.mixture import RULES, DiscreteMixture
-from consilience.clustering.kernels.markov_mixture import (
-    Events,
-    MarkovParameters,
-    events_of,
-    fit_markov_mixture,
-    markov_errors,
-    parameter_count,
-)
+from consilience.clustering.kernels import markov_mixture as kernel
+from consilience.clustering.kernels.markov_mixture import Events, MarkovParameters
 from consilience.clustering.kernels.mixtures import numbers_of
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
 from consilience.datasets.simulate_treatments import draw_chains
@@ -29,6 +23,8 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
+
+S = TypeVar("S", bound=Sized)
 
 
 class MarkovMixture(DiscreteMixture):
@@ -125,8 +121,8 @@ class MarkovMixture(DiscreteMixture):
     """
 
     _record = "sequence"
-    _fit_kernel = staticmethod(fit_markov_mixture)
-    _parameter_count = staticmethod(parameter_count)
+    _fit_kernel = staticmethod(kernel.fit_markov_mixture)
+    _parameter_count = staticmethod(kernel.parameter_count)
 
     def __init__(
         self,
@@ -142,17 +138,15 @@ class MarkovMixture(DiscreteMixture):
         states: Any = None,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            n_classes,
-            max_classes,
-            n_init,
-            n_init_iter,
-            n_final,
-            pseudo_count,
-            tol,
-            max_iter,
-            random_state,
-        )
+        self.n_classes = n_classes
+        self.max_classes = max_classes
+        self.n_init = n_init
+        self.n_init_iter = n_init_iter
+        self.n_final = n_final
+        self.pseudo_count = pseudo_count
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
         self.states = states
 
     # ------------------------------------------------------------------ fit
@@ -193,8 +187,15 @@ class MarkovMixture(DiscreteMixture):
         """
         check(RULES, vars(self))
         sequences = sequences_of(X, self.states)
-        data = events_of(replace(sequences, weights=weights_of(sequences, sample_weight)))
-        self.states_ = _as_array(sequences.states or ())
+        data = kernel.events_of(replace(sequences, weights=weights_of(sequences, sample_weight)))
+        states = sequences.states or ()
+        # Of numbers, of texts, or of objects where they are mixed.
+        plain = any(
+            all(isinstance(name, kinds) for name in states)
+            for kinds in (str, bool, int | float | np.number)
+        )
+        self.states_ = np.array(states) if plain else np.empty(len(states), dtype=object)
+        self.states_[:] = states
         names = column_names(X)
         if names is not None:
             self.feature_names_in_ = names
@@ -278,8 +279,7 @@ class MarkovMixture(DiscreteMixture):
             read off a standard error.
         """
         with one_thread():
-            errors = markov_errors(self._parameters, self._read(X, sample_weight))
-        return errors.proportions, errors.initial, errors.transition
+            return kernel.markov_errors(self._parameters, self._read(X, sample_weight))
 
     def sample(
         self, n_samples: int = 1, length: Any = 10, *, random_state: Any = None
@@ -328,7 +328,7 @@ class MarkovMixture(DiscreteMixture):
                 )
         sequences = sequences_of(X, self.states_.tolist())
         weights = weights_of(sequences, sample_weight) if weigh else None
-        return events_of(replace(sequences, weights=weights))
+        return kernel.events_of(replace(sequences, weights=weights))
 
     # ------------------------------------------------------------------ arrays
 
@@ -369,16 +369,6 @@ class MarkovMixture(DiscreteMixture):
         return found
 
 
-def _as_array(states: tuple[Any, ...]) -> NDArray[Any]:
-    """Names as an array: of numbers, of texts, or of objects where they are mixed."""
-    for kinds in (str, bool, int | float | np.number):
-        if all(isinstance(name, kinds) for name in states):  # type: ignore[arg-type]
-            return np.array(states)
-    found = np.empty(len(states), dtype=object)
-    found[:] = states
-    return found
-
-
 # --------------------------------------------------------------------------- input
 
 
@@ -403,24 +393,45 @@ def sequences_of(X: Any, states: Iterable[Any] | None) -> Sequences:
     """
     if isinstance(X, Sequences):
         own = range(X.n_states) if X.states is None else X.states
-        found = X.renamed(own if states is None else states)
-    elif isinstance(X, list | tuple):
+        return _some(X.renamed(own if states is None else states))
+    if isinstance(X, list | tuple):
         if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in X):
             raise DataError(
                 "Expected 2D array, got 1D array instead: X must hold one list of states for each "
                 "sequence. Reshape your data if it is one sequence"
             )
-        _some(len(X))
-        found = Sequences.from_lists(X, states)
+        return Sequences.from_lists(_some(X), states)
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise TypeError(
+            "Sparse data was passed for X, but sequences are dense: a state that is not stored is "
+            "not a missing one"
+        )
+    table = column(X) if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+    if table.ndim != 2:
+        raise DataError(
+            f"Expected 2D array, got {table.ndim}D array instead: X must have one row for each "
+            "sequence. Reshape your data if it is one sequence"
+        )
+    if table.dtype.kind == "c":
+        raise DataError("Complex data not supported: a state is a number or a text")
+    _some(table)
+    if table.shape[1] == 0:
+        raise DataError(
+            f"0 feature(s) (shape={table.shape}) while a minimum of 1 is required: X has no "
+            "time point"
+        )
+    known = _declared_states(X) if states is None else states
+    if table.dtype.kind in "biuf":
+        codes, names = _of_numbers(table.ravel(), known)
     else:
-        found = _of_table(X, declared_states(X) if states is None else states)
-    _some(len(found))
-    return found
+        codes, names = coded(table.ravel().tolist(), known)
+    return Sequences.of(codes.reshape(table.shape), states=names)
 
 
-def _some(n: int) -> None:
-    if n == 0:
+def _some(given: S) -> S:
+    if len(given) == 0:
         raise DataError("X has no sequence (0 sample(s)): give at least one")
+    return given
 
 
 def column_names(X: Any) -> NDArray[Any] | None:
@@ -431,7 +442,7 @@ def column_names(X: Any) -> NDArray[Any] | None:
     return np.asarray(list(columns), dtype=object)
 
 
-def declared_states(X: Any) -> tuple[Any, ...] | None:
+def _declared_states(X: Any) -> tuple[Any, ...] | None:
     """States that a data frame declares: all its columns are categorical with the same levels."""
     kinds = getattr(X, "dtypes", None)
     if kinds is None or not hasattr(X, "columns"):
@@ -467,33 +478,6 @@ def weights_of(sequences: Sequences, sample_weight: Any) -> FloatArray | None:
     if own is not None and not own.sum() > 0:
         raise DataError("all weights are zero: nothing can be fitted")
     return own
-
-
-def _of_table(X: Any, states: Iterable[Any] | None) -> Sequences:
-    if hasattr(X, "toarray") and hasattr(X, "nnz"):
-        raise TypeError(
-            "Sparse data was passed for X, but sequences are dense: a state that is not stored is "
-            "not a missing one"
-        )
-    table = column(X) if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
-    if table.ndim != 2:
-        raise DataError(
-            f"Expected 2D array, got {table.ndim}D array instead: X must have one row for each "
-            "sequence. Reshape your data if it is one sequence"
-        )
-    if table.dtype.kind == "c":
-        raise DataError("Complex data not supported: a state is a number or a text")
-    _some(len(table))
-    if table.shape[1] == 0:
-        raise DataError(
-            f"0 feature(s) (shape={table.shape}) while a minimum of 1 is required: X has no "
-            "time point"
-        )
-    if table.dtype.kind in "biuf":
-        codes, names = _of_numbers(table.ravel(), states)
-    else:
-        codes, names = coded(table.ravel().tolist(), states)
-    return Sequences.of(codes.reshape(table.shape), states=names)
 
 
 def _of_numbers(

@@ -14,17 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from consilience.arrays import AnyArray, FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import (
-    PSEUDO_COUNT_RULE,
-    SEARCH_RULES,
-    Search,
-    check_total_weight,
-    held_remark,
-    information,
-    log_shares,
-    start_remarks,
-    weight_remarks,
-)
+from consilience.clustering.kernels import mixtures
+from consilience.clustering.kernels.mixtures import PSEUDO_COUNT_RULE, SEARCH_RULES
 from consilience.exceptions import DataError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
@@ -50,30 +41,12 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
 
     _record: ClassVar[str]
     """What one of them is called."""
-    _fit_kernel: ClassVar[Callable[..., Search[Any]]]
+    _fit_kernel: ClassVar[Callable[..., mixtures.Search[Any]]]
     _parameter_count: ClassVar[Callable[..., int]]
-
-    def __init__(
-        self,
-        n_classes: int | str,
-        max_classes: int,
-        n_init: int,
-        n_init_iter: int,
-        n_final: int,
-        pseudo_count: float,
-        tol: float,
-        max_iter: int,
-        random_state: Any,
-    ) -> None:
-        self.n_classes = n_classes
-        self.max_classes = max_classes
-        self.n_init = n_init
-        self.n_init_iter = n_init_iter
-        self.n_final = n_final
-        self.pseudo_count = pseudo_count
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    n_classes: int | str
+    max_classes: int
+    max_iter: int
+    random_state: Any
 
     # ------------------------------------------------------------------ of each mixture
 
@@ -103,7 +76,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         """Fit each number of classes that is asked for, keep the best fit, say what was noticed."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if self.n_classes == "bic":
-            check_total_weight(data.n, self._record)
+            mixtures.check_total_weight(data.n, self._record)
             numbers = list(range(1, min(self.max_classes, data.n_distinct) + 1))
         else:
             numbers = [min(int(self.n_classes), data.n_distinct)]
@@ -118,7 +91,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
             "n_parameters": np.array(counts),
             "bic": np.array(
                 [
-                    information(fit.log_likelihood, count, data.n)[1]
+                    mixtures.information(fit.log_likelihood, count, data.n)[1]
                     for fit, count in zip(fits, counts, strict=True)
                 ]
             ),
@@ -149,15 +122,15 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         if not self.converged_:
             found.append(f"EM did not settle within max_iter = {self.max_iter}: raise it, or tol")
             warnings.warn(found[-1], ConvergenceWarning, stacklevel=4)
-        held = held_remark(labels, data.weights, self.n_classes_, self._record)
+        held = mixtures.held_remark(labels, data.weights, self.n_classes_, self._record)
         if held:
             found.append(held)
             warnings.warn(held, ConvergenceWarning, stacklevel=4)
         self.remarks_ = (
             *found,
-            *weight_remarks(data.n, len(data.inverse), self._record),
+            *mixtures.weight_remarks(data.n, len(data.inverse), self._record),
             *self._own_remarks(data),
-            *start_remarks(self.start_spread_),
+            *mixtures.start_remarks(self.start_spread_),
         )
 
     def fit_predict(
@@ -222,17 +195,17 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on these records; smaller is better."""
         total, n = self._likelihood(X)
-        return information(total, self.n_parameters_, n)[0]
+        return mixtures.information(total, self.n_parameters_, n)[0]
 
     def bic(self, X: Any) -> float:
         """Bayesian information criterion on these records; smaller is better, n their number."""
         total, n = self._likelihood(X)
-        check_total_weight(n, self._record)
-        return information(total, self.n_parameters_, n)[1]
+        mixtures.check_total_weight(n, self._record)
+        return mixtures.information(total, self.n_parameters_, n)[1]
 
     def _posterior(self, data: Any) -> tuple[FloatArray, FloatArray]:
         with one_thread(), np.errstate(divide="ignore"):
-            return log_shares(self._joint(data), np.log(self.proportions_))
+            return mixtures.log_shares(self._joint(data), np.log(self.proportions_))
 
     def _likelihood(self, X: Any, sample_weight: ArrayLike | None = None) -> tuple[float, float]:
         """Weighted log likelihood, and the sum of the weights."""

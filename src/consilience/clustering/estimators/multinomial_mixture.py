@@ -11,22 +11,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.category_codes import (
-    codes_of,
-    columns_of,
-    declared_levels,
-    learned_levels,
-    levels_from_arrays,
-    levels_to_arrays,
-)
+from consilience.clustering.estimators import category_codes
 from consilience.clustering.estimators.mixture import RULES, Arrays, DiscreteMixture
-from consilience.clustering.kernels.multinomial_mixture import (
-    CategoryPatterns,
-    MultinomialMixture,
-    fit_multinomial_mixture,
-    mixture_errors,
-    parameter_count,
-)
+from consilience.clustering.kernels import multinomial_mixture as kernel
+from consilience.clustering.kernels.multinomial_mixture import CategoryPatterns, MultinomialMixture
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
@@ -133,8 +121,8 @@ class LatentClassAnalysis(DiscreteMixture):
     """
 
     _record = "row"
-    _fit_kernel = staticmethod(fit_multinomial_mixture)
-    _parameter_count = staticmethod(parameter_count)
+    _fit_kernel = staticmethod(kernel.fit_multinomial_mixture)
+    _parameter_count = staticmethod(kernel.parameter_count)
 
     def __init__(
         self,
@@ -150,17 +138,15 @@ class LatentClassAnalysis(DiscreteMixture):
         levels: Any = None,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            n_classes,
-            max_classes,
-            n_init,
-            n_init_iter,
-            n_final,
-            pseudo_count,
-            tol,
-            max_iter,
-            random_state,
-        )
+        self.n_classes = n_classes
+        self.max_classes = max_classes
+        self.n_init = n_init
+        self.n_init_iter = n_init_iter
+        self.n_final = n_final
+        self.pseudo_count = pseudo_count
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
         self.levels = levels
 
     # ------------------------------------------------------------------ fit
@@ -199,10 +185,10 @@ class LatentClassAnalysis(DiscreteMixture):
         """
         check(RULES, vars(self))
         columns, declared, names = self._columns(X, reset=True)
-        user = declared_levels(self.levels, names)
+        user = category_codes.declared_levels(self.levels, names)
         known = [own if own is not None else theirs for own, theirs in zip(user, declared)]
-        self.levels_ = learned_levels(columns, known, names)
-        codes = codes_of(columns, self.levels_, names)
+        self.levels_ = category_codes.learned_levels(columns, known, names)
+        codes = category_codes.codes_of(columns, self.levels_, names)
         return self._search(CategoryPatterns.of(codes, self._n_levels, sample_weight))
 
     def _adopt(self, parameters: MultinomialMixture) -> None:
@@ -241,7 +227,7 @@ class LatentClassAnalysis(DiscreteMixture):
             parameters apart. Near 0 or 1 an interval should not be read off a standard error.
         """
         data = self._read(X, sample_weight)
-        errors = mixture_errors(self._mixture, data)
+        errors = kernel.mixture_errors(self._mixture, data)
         ends = np.cumsum(self._n_levels)[:-1]
         return errors.proportions, tuple(np.split(errors.probabilities, ends, axis=1))
 
@@ -273,7 +259,7 @@ class LatentClassAnalysis(DiscreteMixture):
     ) -> CategoryPatterns:
         check_is_fitted(self)
         columns, _, names = self._columns(X, reset=False)
-        codes = codes_of(columns, self.levels_, names)
+        codes = category_codes.codes_of(columns, self.levels_, names)
         return CategoryPatterns.of(codes, self._n_levels, sample_weight)
 
     @property
@@ -294,7 +280,7 @@ class LatentClassAnalysis(DiscreteMixture):
                 "one column for each category. Reshape your data if it is one record or one column"
             )
         checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
-        columns, declared = columns_of(X if hasattr(X, "columns") else checked)
+        columns, declared = category_codes.columns_of(X if hasattr(X, "columns") else checked)
         return columns, declared, self._column_names()
 
     def _column_names(self) -> list[str]:
@@ -312,10 +298,11 @@ class LatentClassAnalysis(DiscreteMixture):
             Levels that are neither numbers nor text.
         """
         check_is_fitted(self)
-        arrays = self._mixture.to_arrays() | levels_to_arrays(self.levels_)
+        arrays = self._mixture.to_arrays() | category_codes.levels_to_arrays(self.levels_)
         arrays["n_parameters"] = np.array([self.n_parameters_], dtype=np.int64)
         if hasattr(self, "feature_names_in_"):
-            arrays |= levels_to_arrays((self.feature_names_in_.astype(np.str_),), "names")
+            names = self.feature_names_in_.astype(np.str_)
+            arrays |= category_codes.levels_to_arrays((names,), "names")
         return arrays
 
     @classmethod
@@ -333,10 +320,10 @@ class LatentClassAnalysis(DiscreteMixture):
             {key: arrays[key] for key in ("proportions", "probabilities", "n_levels")}
         )
         made = cls(mixture.n_classes)
-        made.levels_ = levels_from_arrays(arrays, mixture.n_levels)
+        made.levels_ = category_codes.levels_from_arrays(arrays, mixture.n_levels)
         made._take_parameter_count(arrays, "a latent class analysis")
         if any(key.startswith("names") for key in arrays):
-            (names,) = levels_from_arrays(arrays, (mixture.n_columns,), "names")
+            (names,) = category_codes.levels_from_arrays(arrays, (mixture.n_columns,), "names")
             made.feature_names_in_ = names.astype(object)
         made.n_features_in_ = mixture.n_columns
         made._adopt(mixture)

@@ -11,22 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import AnyArray, FloatArray, IntArray
+from consilience.clustering.estimators import local_models
 from consilience.clustering.estimators.category_codes import (
     levels_from_arrays,
     levels_to_arrays,
     missing_cells,
 )
-from consilience.clustering.estimators.local_models import (
-    Arrays,
-    ClusterModel,
-    CodedModel,
-    GaussianMixtureModel,
-    KMeansModel,
-    LocalModel,
-    MarkovModel,
-    kind_of,
-    local_model_from_arrays,
-)
+from consilience.clustering.estimators.local_models import Arrays, ClusterModel, CodedModel, kind_of
 from consilience.clustering.kernels.ensemble import assign
 from consilience.exceptions import DataError
 
@@ -79,7 +70,7 @@ class _Predictor:
         return arrays
 
 
-def _models_in(arrays: Mapping[str, AnyArray]) -> list[LocalModel]:
+def _models_in(arrays: Mapping[str, AnyArray]) -> list[Any]:
     """Models of a predictor from its arrays; `KeyError` or `IndexError` where there are none."""
     parts: dict[str, Arrays] = {}
     # Keys are model0.means, model0.proportions, model1.means, ...
@@ -88,7 +79,7 @@ def _models_in(arrays: Mapping[str, AnyArray]) -> list[LocalModel]:
         if dot and owner.startswith("model"):
             parts.setdefault(owner, {})[name] = value
     count = int(np.asarray(arrays["n_models"]).ravel()[0])
-    return [local_model_from_arrays(parts[f"model{m}"]) for m in range(count)]
+    return [local_models.local_model_from_arrays(parts[f"model{m}"]) for m in range(count)]
 
 
 def _check_names(X: Any, wanted: list[str]) -> None:
@@ -213,11 +204,10 @@ class EnsemblePredictor(_Predictor):
                 names = [data[i:j].decode("utf-8") for i, j in pairwise(bounds)]
         except (KeyError, IndexError, UnicodeDecodeError):
             raise DataError("these arrays do not hold a predictor") from None
-        numeric = [m for m in models if isinstance(m, KMeansModel | GaussianMixtureModel)]
-        if len(numeric) < len(models):
+        if any(kind_of(m) for m in models):
             raise DataError("a predictor needs models of the same columns")
         scaling = arrays.get("scaling")
-        return cls(numeric, features, centres, feature_names=names, scaling=scaling)
+        return cls(models, features, centres, feature_names=names, scaling=scaling)
 
     def _rows(self, X: ArrayLike) -> FloatArray:
         if hasattr(self, "feature_names_in_"):
@@ -276,7 +266,7 @@ class CodedPredictor(_Predictor):
         sizes = tuple(len(known) for known in self.levels_)
         if len({kind_of(m) for m in self.models}) != 1 or {m.sizes for m in self.models} != {sizes}:
             raise DataError("a predictor needs models of one kind, of the same states or levels")
-        self.sequences = isinstance(self.models[0], MarkovModel)
+        self.sequences = kind_of(self.models[0]) == "markov-mixture"
         self._take_map(features, centres)
         if not self.sequences and len(columns) != len(sizes):
             raise DataError("columns of a predictor do not fit its models")
@@ -351,11 +341,10 @@ class CodedPredictor(_Predictor):
             if isinstance(error, DataError):
                 raise
             raise DataError("these arrays do not hold a predictor") from None
-        coded = [m for m in models if kind_of(m)]
-        if len(coded) < len(models):
+        if not all(kind_of(m) for m in models):
             raise DataError("a predictor needs models of one kind, of the same states or levels")
         return cls(
-            coded,  # type: ignore[arg-type]
+            models,
             features,
             centres,
             levels=[[str(level) for level in known] for known in levels],

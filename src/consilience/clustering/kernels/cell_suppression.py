@@ -10,6 +10,7 @@ than a given share. See ``docs/proofs/markov-models.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -139,52 +140,58 @@ def suppress_cells(
         kinds = np.where(told[:, entries.row_of_cell], OWN, WITHHELD)
         return ReleasedTables(values, told, kinds, _dense(sums))
     table = _Table(entries, min_records, max_share)
+    rows = entries.row_of_cell
     plans = [table.plan(share[entries.record]) for share in shares.T]
     group, target, spread, kinds, pending = (np.stack(each) for each in zip(*plans, strict=True))
     # Numbers of sums over all classes.
     offsets = n_cells * np.arange(n_classes)[:, None]
     group, target = (np.where(each >= 0, each + offsets, -1) for each in (group, target))
     if joining and pending.any():
-        common = table.common_plan(shares, pending)
+        # Over the classes in which a row is pending.
+        common = table.plan((shares @ pending)[entries.record, rows[entries.cell]])
         base = n_classes * n_cells
-        use = pending[:, entries.row_of_cell] & ~common.pending[entries.row_of_cell]
-        shift = np.where(common.group >= 0, common.group + base, -1)
-        group = np.where(use, shift, group)
+        use = pending[:, rows] & ~common.pending[rows]
+        group = np.where(use, np.where(common.group >= 0, common.group + base, -1), group)
         target = np.where(use, np.where(common.target >= 0, common.target + base, -1), target)
         sharing = np.maximum(use.sum(axis=0), 1)  # none of them knows its part
         spread = np.where(use, common.spread / sharing, spread)
         kinds = np.where(use, common.kinds, kinds)
         pending = pending & common.pending
-    left = pending[:, entries.row_of_cell]
+    left = pending[:, rows]
     group, target, spread = (
         np.where(left, x, y) for x, y in ((-1, group), (-1, target), (0, spread))
     )
     kinds = np.where(left, WITHHELD, kinds)
     if absorbing is not None:
-        group, kinds = table.absorbed(
-            shares, group, kinds, left & absorbing[entries.row_of_cell], absorbing
-        )
+        # What is left of each class is counted in its largest cell of absorbing rows.
+        left = left & absorbing[rows]
+        for k, share in enumerate(shares.T):
+            weight = share[entries.record]
+            own = (group[k] == k * n_cells + np.arange(n_cells)) & absorbing[rows]
+            if not own.any() or not left[k].any():
+                continue
+            sizes = _totals(entries.cell, entries.amount * weight, n_cells)
+            largest = int(np.argmax(np.where(own, sizes, -1.0)))
+            joined = np.where((group[k] == k * n_cells + largest) | left[k], 0, -1)
+            if table.safe(joined[entries.cell], weight, 1)[0]:
+                group[k, left[k]] = k * n_cells + largest
+                kinds[k, largest] = LARGEST
     sums = _sums(entries, shares, group)
     size = (n_classes + 1) * n_cells
     totals = _totals(sums.group, sums.amount, size)
     values = np.where(target >= 0, totals[np.maximum(target, 0)] * spread, 0.0)
-    told = _row_totals(values, entries.row_of_cell) > 0
-    kinds = np.where(told[:, entries.row_of_cell], kinds, WITHHELD)
-    _guess(values, kinds, entries.row_of_cell, GUESS * min_records)
-    return ReleasedTables(values, told, kinds, _dense(sums))
-
-
-def _guess(values: FloatArray, kinds: IntArray, row_of_cell: IntArray, amount: float) -> None:
-    """Show the same in hidden cells whatever is in them, taken off the largest cell of the row."""
-    for k, row in np.ndindex(len(values), int(row_of_cell.max(initial=-1)) + 1):
-        cells = np.flatnonzero(row_of_cell == row)
+    told = _row_totals(values, rows) > 0
+    kinds = np.where(told[:, rows], kinds, WITHHELD)
+    # Hidden cells show the same whatever is in them, taken off the largest cell of the row.
+    for k, cells in product(range(n_classes), table.rows):
         hidden = cells[kinds[k, cells] == HIDDEN]
         if len(hidden):
             largest = cells[np.argmax(values[k, cells])]
             # The largest cell stays above what is guessed.
-            part = min(amount, values[k, largest] / 2)
+            part = min(GUESS * min_records, values[k, largest] / 2)
             values[k, hidden] = part / len(hidden)
             values[k, largest] -= part
+    return ReleasedTables(values, told, kinds, _dense(sums))
 
 
 class _Plan(NamedTuple):
@@ -220,11 +227,6 @@ class _Table:
             for row in range(int(entries.row_of_cell.max(initial=-1)) + 1)
         ]
 
-    def common_plan(self, shares: FloatArray, pending: BoolArray) -> _Plan:
-        """Plan for the rows that are pending in some classes, over these classes."""
-        e = self.entries
-        return self.plan((shares @ pending)[e.record, e.row_of_cell[e.cell]])
-
     def plan(self, weight: FloatArray) -> _Plan:
         """Plan for one class, in which entries have weights (m,)."""
         e = self.entries
@@ -251,54 +253,19 @@ class _Table:
                 spread[unsafe] = 1.0 / len(unsafe)
             # They do not: the largest safe cell takes them in, and they show a guess.
             elif len(unsafe):
-                self._join(cells, unsafe, totals, weight, group, target)
+                known = cells[safe[cells]]
+                largest = known[np.argmax(totals[known])] if len(known) else cells[0]
+                group[unsafe] = largest
+                members = np.isin(np.arange(n_cells), cells)
+                joined = np.where(members & (group == largest), 0, -1)
+                if not self.safe(joined[e.cell], weight, 1)[0]:
+                    # Not with it either: the whole row is one sum.
+                    group[cells], target[cells] = largest, -1
+                    target[largest] = largest
                 spread[cells] = (target[cells] >= 0).astype(float)
                 kinds[cells[target[cells] < 0]] = HIDDEN
                 kinds[cells[np.argmax(np.where(target[cells] >= 0, totals[cells], -1.0))]] = LARGEST
         return _Plan(group, target, spread, kinds, pending)
-
-    def _join(
-        self,
-        cells: IntArray,
-        unsafe: IntArray,
-        totals: FloatArray,
-        weight: FloatArray,
-        group: IntArray,
-        target: IntArray,
-    ) -> None:
-        """Count unsafe cells in the largest safe one; the whole row, if that is not safe."""
-        safe = np.setdiff1d(cells, unsafe)
-        largest = int(safe[np.argmax(totals[safe])]) if len(safe) else int(cells[0])
-        group[unsafe] = largest
-        joined = np.where(np.isin(group, [largest]) & np.isin(np.arange(len(group)), cells), 0, -1)
-        if not self.safe(joined[self.entries.cell], weight, 1)[0]:
-            group[cells], target[cells] = largest, -1
-            target[largest] = largest
-
-    def absorbed(
-        self,
-        shares: FloatArray,
-        group: IntArray,
-        kinds: IntArray,
-        left: BoolArray,
-        absorbing: BoolArray,
-    ) -> tuple[IntArray, IntArray]:
-        """Count what is left of each class in its largest cell of absorbing rows."""
-        e = self.entries
-        found, kinds = group.copy(), kinds.copy()
-        n_cells = group.shape[1]
-        for k, share in enumerate(shares.T):
-            weight = share[e.record]
-            totals = _totals(e.cell, e.amount * weight, n_cells)
-            own = (group[k] == k * n_cells + np.arange(n_cells)) & absorbing[e.row_of_cell]
-            if not own.any() or not left[k].any():
-                continue
-            largest = k * n_cells + int(np.argmax(np.where(own, totals, -1.0)))
-            joined = np.where((group[k] == largest) | left[k], 0, -1)
-            if self.safe(joined[e.cell], weight, 1)[0]:
-                found[k, left[k]] = largest
-                kinds[k, largest - k * n_cells] = LARGEST
-        return found, kinds
 
     def safe(self, group: IntArray, weight: FloatArray, n_groups: int) -> BoolArray:
         """Which sums rest on enough records; entries of group -1 are in none."""

@@ -81,8 +81,6 @@ class SiteSummary:
     how : {"exact", "merged", "coarsened", "none"}
         Counts of true tuples; rare tuples counted with their nearest frequent one; tuples cut to
         the labels of the first models and completed from the models; or nothing.
-    n_moved : int
-        Subjects counted under a tuple that is not their own.
     prefix_length : int
         Models whose labels were kept before completion (M unless coarsened).
     cells : array of int64
@@ -92,37 +90,8 @@ class SiteSummary:
 
     table: PatternTable
     how: How
-    n_moved: int
     prefix_length: int
     cells: IntArray
-
-
-def as_labels(labels: ArrayLike, n_classes: Sequence[int]) -> LabelArray:
-    """Check labels and store them in the smallest type that holds them.
-
-    Parameters
-    ----------
-    labels : array of int, shape (N, M)
-        Class of every subject under every model.
-    n_classes : sequence of int, length M
-        Classes of each model.
-
-    Raises
-    ------
-    DataError
-        If the shape does not fit ``n_classes`` or a label is not a class of its model.
-    """
-    given = np.asarray(labels)
-    sizes = np.asarray(n_classes, dtype=np.int64)
-    if given.ndim != 2 or given.shape[1] != sizes.size or sizes.size == 0:
-        raise DataError(f"labels need one column for each of {sizes.size} models")
-    if not np.issubdtype(given.dtype, np.integer):
-        raise DataError("labels must be integers")
-    if given.shape[0] and ((given.min(axis=0) < 0).any() or (given.max(axis=0) >= sizes).any()):
-        raise DataError("a label lies outside the classes of its model")
-    largest = int(sizes.max())
-    dtype = np.uint8 if largest <= 256 else np.uint16 if largest <= 65536 else np.int64
-    return given.astype(dtype, copy=False)
 
 
 def distinct_patterns(
@@ -148,9 +117,25 @@ def distinct_patterns(
         The P distinct tuples.
     inverse : array of int64, shape (N,)
         Row of the table for each subject.
+
+    Raises
+    ------
+    DataError
+        If the shape does not fit ``n_classes`` or a label is not a class of its model.
     """
-    rows = as_labels(labels, n_classes)
-    n = rows.shape[0]
+    given = np.asarray(labels)
+    sizes = np.asarray(n_classes, dtype=np.int64)
+    if given.ndim != 2 or given.shape[1] != sizes.size or sizes.size == 0:
+        raise DataError(f"labels need one column for each of {sizes.size} models")
+    if not np.issubdtype(given.dtype, np.integer):
+        raise DataError("labels must be integers")
+    n = given.shape[0]
+    if n and ((given.min(axis=0) < 0).any() or (given.max(axis=0) >= sizes).any()):
+        raise DataError("a label lies outside the classes of its model")
+    # The smallest type that holds them.
+    largest = int(sizes.max())
+    dtype = np.uint8 if largest <= 256 else np.uint16 if largest <= 65536 else np.int64
+    rows: LabelArray = given.astype(dtype, copy=False)
     code, size = np.zeros(n, dtype=np.int64), 1
     for first, last, radix in _words(n_classes):
         word = np.zeros(n, dtype=np.int64)
@@ -250,10 +235,10 @@ def merge_rare(
     frequent = table.counts >= min_records
     n_frequent = int(frequent.sum())
     target = np.full(table.counts.size, -1, dtype=np.int64)
-    if n_frequent == 0:
-        return _take(table, np.flatnonzero(frequent), table.counts[frequent]), target
-    target[frequent] = np.arange(n_frequent)
     kept = table.patterns[frequent]
+    if n_frequent == 0:
+        return replace(table, patterns=kept, counts=table.counts[frequent]), target
+    target[frequent] = np.arange(n_frequent)
     rare = np.flatnonzero(~frequent)
     norms = [float(np.linalg.norm(b)) for b in class_distances]
     # Models whose classes all coincide contribute nothing.
@@ -270,7 +255,7 @@ def merge_rare(
         # equal distances differ by rounding, which must not choose between them
         target[part] = np.round(distance, 9).argmin(axis=1)
     counts = np.bincount(target, weights=table.counts, minlength=n_frequent).astype(np.int64)
-    return _take(table, np.flatnonzero(frequent), counts), target
+    return replace(table, patterns=kept, counts=counts), target
 
 
 def complete_prefixes(prefixes: LabelArray, class_parameters: Sequence[FloatArray]) -> LabelArray:
@@ -342,21 +327,15 @@ def coarsen(
             break
     chosen = abs(chosen)
     if chosen == 0:
-        empty = _take(table, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-        return SiteSummary(empty, "none", 0, 0, np.full(table.counts.size, -1, dtype=np.int64))
+        empty = replace(table, patterns=table.patterns[:0], counts=table.counts[:0])
+        return SiteSummary(empty, "none", 0, np.full(table.counts.size, -1, dtype=np.int64))
     cut = table.patterns[:, :chosen]
     prefixes, prefix_of = distinct_patterns(cut, table.n_classes[:chosen], table.counts)
     distances = [class_distances(beta) for beta in class_parameters[:chosen]]
     merged, target = merge_rare(prefixes, distances, min_records)
     completed = complete_prefixes(merged.patterns, class_parameters)
     result, row_of = distinct_patterns(completed, table.n_classes, merged.counts)
-    own, _ = distinct_patterns(
-        np.concatenate([result.patterns, table.patterns]),
-        table.n_classes,
-        np.concatenate([0 * result.counts, table.counts]),
-    )
-    stayed = int(own.counts[_rows_of(own, result)].sum())
-    return SiteSummary(result, "coarsened", n - stayed, chosen, row_of[target][prefix_of])
+    return SiteSummary(result, "coarsened", chosen, row_of[target][prefix_of])
 
 
 def summarise_site(
@@ -388,13 +367,12 @@ def summarise_site(
     rare = table.counts < min_records
     if not rare.any():
         how: How = "exact" if table.counts.size else "none"
-        return SiteSummary(table, how, 0, len(n_classes), tuple_of)
+        return SiteSummary(table, how, len(n_classes), tuple_of)
     if rare.all():
         coarse = coarsen(table, class_parameters, min_records)
         return replace(coarse, cells=coarse.cells[tuple_of])
     merged, target = merge_rare(table, [class_distances(b) for b in class_parameters], min_records)
-    n_moved = int(table.counts[rare].sum())
-    return SiteSummary(merged, "merged", n_moved, len(n_classes), target[tuple_of])
+    return SiteSummary(merged, "merged", len(n_classes), target[tuple_of])
 
 
 def class_distances(class_parameters: ArrayLike) -> FloatArray:
@@ -429,16 +407,6 @@ def _words(n_classes: Sequence[int]) -> list[tuple[int, int, int]]:
     return words
 
 
-def _take(table: PatternTable, rows: IntArray, counts: IntArray) -> PatternTable:
-    return PatternTable(table.patterns[rows], counts, table.n_classes)
-
-
-def _rows_of(table: PatternTable, part: PatternTable) -> IntArray:
-    """Rows of ``table`` that hold the tuples of ``part``, all of which are in it."""
-    _, inverse = distinct_patterns(np.concatenate([table.patterns, part.patterns]), table.n_classes)
-    return inverse[table.counts.size :]
-
-
 def turns(owners: Sequence[Hashable]) -> IntArray:
     """Order of models in which sites take turns: the first of every site, then the second.
 
@@ -451,11 +419,7 @@ def turns(owners: Sequence[Hashable]) -> IntArray:
     -------
     (M,) int array
     """
-    seen: dict[Hashable, int] = {}
-    rounds = []
-    for owner in owners:
-        rounds.append(seen.get(owner, 0))
-        seen[owner] = rounds[-1] + 1
+    rounds = [list(owners[:m]).count(owner) for m, owner in enumerate(owners)]
     return np.argsort(rounds, kind="stable").astype(np.int64)
 
 
@@ -583,9 +547,18 @@ def build_ensemble(
     products = inner_products(gamma, distances)
     # |D^(m)|, section 2 of the paper
     norms = np.sqrt(np.diag(products))
-    agreement = agreement_matrix(gamma, distances, centred=weighting == "centred")
-    weights = model_weights(agreement, norms > 0, weighting)
-    scale = np.divide(weights, norms, out=np.zeros_like(norms), where=norms > 0)
+    valid = norms > 0
+    if weighting == "centred":
+        counts = np.split(np.diag(gamma), np.cumsum(table.n_classes)[:-1])
+        totals = np.array([c @ b @ c for c, b in zip(counts, distances, strict=True)])
+        # <D - mean, D' - mean'> = <D, D'> - sum(D) sum(D') / N^2
+        products = products - np.outer(totals, totals) / float(table.n_subjects) ** 2
+    # Cosines of the co-distance matrices, or correlations.
+    root = np.sqrt(np.where(valid, np.diag(products), 1.0))
+    agreement = products / np.outer(root, root) * np.outer(valid, valid)
+    np.fill_diagonal(agreement, valid.astype(np.float64))
+    weights = model_weights(agreement, valid, weighting)
+    scale = np.divide(weights, norms, out=np.zeros_like(norms), where=valid)
     # A = blockdiag(w_m B_m / |D^(m)|), so that D~ = Z A Z'
     a = _block_diagonal([c * b for c, b in zip(scale, distances, strict=True)])
     return Ensemble(
@@ -618,42 +591,8 @@ def inner_products(gamma: FloatArray, distances: Sequence[FloatArray]) -> FloatA
     b = _block_diagonal(distances)
     # sum((Gamma B) * (B Gamma)) over each block
     right = gamma @ b
-    return _block_sums(right * right.T, distances)
-
-
-def agreement_matrix(
-    gamma: FloatArray, distances: Sequence[FloatArray], *, centred: bool
-) -> FloatArray:
-    """Cosines of the co-distance matrices, or correlations.
-
-    Parameters
-    ----------
-    gamma : array, shape (q, q)
-        Counts of pairs of labels.
-    distances : sequence of M arrays (K_m, K_m)
-        Class distances B_m.
-    centred : bool
-        Subtract each co-distance matrix's mean over its N^2 entries first.
-
-    Returns
-    -------
-    array, shape (M, M)
-        Unit diagonal; rows and columns of degenerate models are 0.
-    """
-    products = inner_products(gamma, distances)
-    valid = np.diag(products) > 0
-    if centred:
-        counts = np.diag(gamma)
-        bounds = np.cumsum([0, *(len(b) for b in distances)])
-        per_model = [counts[i:j] for i, j in pairwise(bounds)]
-        n = float(per_model[0].sum())
-        totals = np.array([c @ b @ c for c, b in zip(per_model, distances, strict=True)])
-        # <D - mean, D' - mean'> = <D, D'> - sum(D) sum(D') / N^2
-        products = products - np.outer(totals, totals) / n**2
-    root = np.sqrt(np.where(valid, np.diag(products), 1.0))
-    g = products / np.outer(root, root) * np.outer(valid, valid)
-    np.fill_diagonal(g, valid.astype(np.float64))
-    return np.asarray(g)
+    starts = np.cumsum([0, *(len(b) for b in distances)])[:-1]
+    return np.add.reduceat(np.add.reduceat(right * right.T, starts, axis=0), starts, axis=1)
 
 
 def model_weights(
@@ -664,7 +603,7 @@ def model_weights(
     Parameters
     ----------
     agreement : array, shape (M, M)
-        From `agreement_matrix`: cosines for "spectral", correlations for "centred".
+        Cosines for "spectral", correlations for "centred".
     valid : array of bool, shape (M,)
         False for degenerate models, which get weight 0.
     weighting : {"spectral", "centred", "equal"}
@@ -851,8 +790,3 @@ def _block_diagonal(blocks: Sequence[FloatArray]) -> FloatArray:
     for block, i, j in zip(blocks, bounds[:-1], bounds[1:], strict=True):
         result[i:j, i:j] = block
     return result
-
-
-def _block_sums(matrix: FloatArray, blocks: Sequence[FloatArray]) -> FloatArray:
-    starts = np.cumsum([0, *(len(b) for b in blocks)])[:-1]
-    return np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)

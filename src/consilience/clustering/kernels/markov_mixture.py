@@ -22,23 +22,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import (
-    PSEUDO_COUNT_RULE,
-    START_COUNT,
-    EMStep,
-    Search,
-    best_of_starts,
-    draw_members,
-    log_shares,
-    logit_jacobian,
-    probability_errors,
-)
+from consilience.clustering.kernels import mixtures
+from consilience.clustering.kernels.mixtures import EMStep, Search
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
@@ -207,6 +198,11 @@ class MarkovParameters:
         return self.initial.shape[1]
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """States, as local models of coded rows call them."""
+        return (self.n_states,)
+
+    @property
     def class_parameters(self) -> FloatArray:
         """Initial probabilities beside all transition probabilities, (K, S + S^2)."""
         return np.column_stack([self.initial, self.transition.reshape(self.n_classes, -1)])
@@ -225,34 +221,36 @@ class MarkovParameters:
         """
         from consilience.clustering.kernels.compiled import joint
 
-        _fits(self, events)
+        if self.n_states != events.n_states:
+            raise DataError(
+                f"the mixture has {self.n_states} states, the sequences have {events.n_states}"
+            )
         out = np.empty((len(events), self.n_classes))
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        joint(
-            events.indptr,
-            events.events,
-            events.counts,
-            log_probabilities(self, events),
-            shares,
-            out,
-        )
+        events_of_each = events.indptr, events.events, events.counts
+        joint(*events_of_each, log_probabilities(self, events), shares, out)
         return out
 
-    def log_joint(self, sequences: Sequences) -> FloatArray:
-        """Log probability of each sequence together with each class, (n, K)."""
+    def log_joint(self, sequences: Sequences | NDArray[Any]) -> FloatArray:
+        """Log probability of each sequence together with each class, (n, K).
+
+        Sequences may be a table of codes (n, t), -1 where nothing was seen.
+        """
+        if not isinstance(sequences, Sequences):
+            sequences = Sequences.of(sequences, self.n_states)
         events = events_of(sequences)
         return self.joint(events)[events.inverse]
 
-    def label(self, sequences: Sequences) -> IntArray:
+    def label(self, sequences: Sequences | NDArray[Any]) -> IntArray:
         """Most probable class of each sequence, (n,); ties go to the first class."""
         return self.log_joint(sequences).argmax(axis=1).astype(np.int64)
 
-    def log_posterior(self, sequences: Sequences) -> tuple[FloatArray, FloatArray]:
+    def log_posterior(self, sequences: Sequences | NDArray[Any]) -> tuple[FloatArray, FloatArray]:
         """Log posterior probabilities, (n, K), and log likelihood of each sequence, (n,)."""
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        return log_shares(self.log_joint(sequences), shares)
+        return mixtures.log_shares(self.log_joint(sequences), shares)
 
     def to_arrays(self) -> Arrays:
         """Arrays by name."""
@@ -322,13 +320,6 @@ def _step(before: FloatArray, transition: FloatArray) -> FloatArray:
     return np.asarray((before[:, None, :] @ transition)[:, 0, :])
 
 
-def _fits(parameters: MarkovParameters, events: Events) -> None:
-    if parameters.n_states != events.n_states:
-        raise DataError(
-            f"the mixture has {parameters.n_states} states, the sequences have {events.n_states}"
-        )
-
-
 # ---------------------------------------------------------------------- expectation-maximisation
 
 
@@ -347,40 +338,26 @@ def em_step(
     """
     from consilience.clustering.kernels.compiled import sweep
 
+    data = events.indptr, events.events, events.counts, events.weights
+
     def step(parameters: MarkovParameters) -> EMStep[MarkovParameters]:
-        _fits(parameters, events)
         chances = _chances(parameters, events)
         expected, sizes = np.empty_like(chances), np.empty(parameters.n_classes)
         with np.errstate(divide="ignore"):
             tables = np.log(chances), np.log(parameters.proportions)
-        likelihood = float(
-            sweep(
-                events.indptr,
-                events.events,
-                events.counts,
-                events.weights,
-                *tables,
-                expected,
-                sizes,
-            )
-        )
+            logs = np.log(parameters.initial).sum() + np.log(parameters.transition).sum()
+        likelihood = float(sweep(*data, *tables, expected, sizes))
+        # Log density of the pseudo-counts, but for a constant; without any there is none.
+        objective = likelihood + (float(pseudo_count * logs) if pseudo_count else 0.0)
         initial, transition = expected_counts(events, parameters, chances, expected)
         following = MarkovParameters(
             _normalised(initial + pseudo_count),
             _normalised(transition + pseudo_count),
             _normalised(sizes),
         )
-        return EMStep(likelihood + _penalty(parameters, pseudo_count), likelihood, following)
+        return EMStep(objective, likelihood, following)
 
     return step
-
-
-def _penalty(parameters: MarkovParameters, pseudo_count: float) -> float:
-    if pseudo_count == 0:
-        return 0.0
-    with np.errstate(divide="ignore"):
-        logs = np.log(parameters.initial).sum() + np.log(parameters.transition).sum()
-    return float(pseudo_count * logs)
 
 
 def expected_counts(
@@ -459,20 +436,18 @@ def random_start(
     Events over gaps are left out. Symmetric random responsibilities, the usual start, leave all
     classes nearly equal.
     """
-    drawn = draw_members(np.where(events.telling, events.weights, 0.0), n_classes, rng)
+    drawn = mixtures.draw_members(np.where(events.telling, events.weights, 0.0), n_classes, rng)
     size = events.n_states
     initial, transition = np.zeros((n_classes, size)), np.zeros((n_classes, size, size))
-    for k in range(n_classes):
-        for i in drawn[k]:
-            inside = slice(events.indptr[i], events.indptr[i + 1])
-            event, counts = events.events[inside], events.counts[inside]
-            near = events.gap[event] == 0
-            event, counts = event[near], counts[near]
-            source, target = events.source[event], events.target[event]
-            first = source < 0
-            initial[k, target[first]] += counts[first]
-            transition[k, source[~first], target[~first]] += counts[~first]
-    floor = max(pseudo_count, START_COUNT)  # a start with a probability of 0 would keep it for ever
+    for k, i in ((k, i) for k, members in enumerate(drawn) for i in members):
+        inside = slice(events.indptr[i], events.indptr[i + 1])
+        event, counts = events.events[inside], events.counts[inside]
+        first = (events.gap[event] == 0) & (events.source[event] < 0)
+        step = (events.gap[event] == 0) & (events.source[event] >= 0)
+        initial[k, events.target[event[first]]] += counts[first]
+        transition[k, events.source[event[step]], events.target[event[step]]] += counts[step]
+    # A start with a probability of 0 would keep it for ever.
+    floor = max(pseudo_count, mixtures.START_COUNT)
     return MarkovParameters(
         _normalised(initial + floor),
         _normalised(transition + floor),
@@ -515,7 +490,7 @@ def fit_markov_mixture(
     DataError
         No state was seen in a sequence of positive weight.
     """
-    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
+    check({"n_classes": whole(1)} | mixtures.PSEUDO_COUNT_RULE, locals())
     if not events.telling.any():
         raise DataError("no state was seen in any sequence of positive weight")
 
@@ -523,7 +498,7 @@ def fit_markov_mixture(
         rng = stream(seed, "markov mixture", n_classes, number)
         return random_start(events, n_classes, rng, pseudo_count=float(pseudo_count))
 
-    return best_of_starts(
+    return mixtures.best_of_starts(
         em_step(events, pseudo_count=float(pseudo_count)),
         start,
         n_init=n_init if n_classes > 1 else min(n_init, 1),
@@ -587,8 +562,7 @@ def class_counts(
 # ---------------------------------------------------------------------- standard errors
 
 
-@dataclass(frozen=True, eq=False)
-class MarkovErrors:
+class MarkovErrors(NamedTuple):
     """Standard errors, NaN throughout where the sequences do not tell the parameters apart.
 
     Attributes
@@ -630,23 +604,38 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
     width = s + s * s
     with np.errstate(divide="ignore"):
         shares = np.log(parameters.proportions)
-    posterior = np.exp(log_shares(parameters.joint(events), shares)[0])
+    posterior = np.exp(mixtures.log_shares(parameters.joint(events), shares)[0])
     information = np.zeros((k + k * width,) * 2)
-    counts = np.zeros(k * width)
+    counts = np.zeros((k, width))
     for begin in range(0, len(events), _BLOCK):
-        part = np.arange(begin, min(begin + _BLOCK, len(events)))
-        scores, seen = _scores(parameters, events, inside, posterior[part], part)
-        weight = events.weights[part]
+        part = slice(begin, begin + _BLOCK)
+        weight, share = events.weights[part], posterior[part]
+        lengths = np.diff(events.indptr[begin : begin + _BLOCK + 1])
+        at = slice(events.indptr[begin], events.indptr[begin] + lengths.sum())
+        table = np.zeros((len(weight), len(events.gap)))
+        table[np.repeat(np.arange(len(weight)), lengths), events.events[at]] = events.counts[at]
+        # Derivatives of each sequence's log density by all logits.
+        scores = [share - parameters.proportions]
+        for c in range(k):
+            expected = share[:, c, None] * (table @ inside[:, c])
+            counts[c] += weight @ expected
+            first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
+            # by the logit of a probability p: counts - total * p
+            apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
+            scores.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
+            scores.append(apart.reshape(len(weight), -1))
+        each = np.concatenate(scores, axis=1)
         # McLachlan and Peel 2000, chapter 2: empirical information
-        information += scores.T @ (weight[:, None] * scores)
-        counts += weight @ seen
-    chances = parameters.class_parameters
-    free = _free(chances, counts.reshape(k, width) >= _LEAST, s)
-    told = np.concatenate([np.ones(k, dtype=bool), counts >= _LEAST])
-    jacobian = logit_jacobian([parameters.proportions, *chances.reshape(-1, s)])
-    errors = probability_errors(information, jacobian, free)
-    errors = np.where(told, errors, np.nan)
-    cells = errors[k:].reshape(k, width)
+        information += each.T @ (weight[:, None] * each)
+    told = counts >= _LEAST
+    chances = parameters.class_parameters.reshape(-1, s)
+    # Logits to find: not that of the first share, nor of the largest told probability of a row.
+    rows = told.reshape(-1, s).copy()
+    rows[np.arange(len(rows)), np.where(rows, chances, -1.0).argmax(axis=1)] = False
+    free = np.concatenate([np.arange(k) > 0, rows.ravel()])
+    jacobian = mixtures.logit_jacobian([parameters.proportions, *chances])
+    errors = mixtures.probability_errors(information, jacobian, free)
+    cells = np.where(told, errors[k:].reshape(k, width), np.nan)
     return MarkovErrors(errors[:k], cells[:, :s], cells[:, s:].reshape(k, s, s))
 
 
@@ -686,35 +675,3 @@ def expectations(parameters: MarkovParameters, events: Events) -> FloatArray:
             found[f], total[:, None], out=np.zeros((k, s + s * s)), where=total[:, None] > 0
         )
     return found
-
-
-def _scores(
-    parameters: MarkovParameters,
-    events: Events,
-    inside: FloatArray,
-    posterior: FloatArray,
-    part: NDArray[np.int64],
-) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of each sequence's log density by all logits, and expected counts by class."""
-    k, s = parameters.n_classes, parameters.n_states
-    low, high = events.indptr[part[0]], events.indptr[part[-1] + 1]
-    owner = np.repeat(np.arange(len(part)), np.diff(events.indptr[part[0] : part[-1] + 2]))
-    table = np.zeros((len(part), len(events.gap)))
-    table[owner, events.events[low:high]] = events.counts[low:high]
-    columns, counts = [posterior - parameters.proportions], []
-    for c in range(k):
-        expected = posterior[:, c, None] * (table @ inside[:, c])
-        first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
-        # by the logit of a probability p: counts - total * p
-        apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
-        columns.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
-        columns.append(apart.reshape(len(part), -1))
-        counts.append(expected)
-    return np.concatenate(columns, axis=1), np.concatenate(counts, axis=1)
-
-
-def _free(chances: FloatArray, told: NDArray[np.bool_], s: int) -> NDArray[np.bool_]:
-    """Logits to find: not that of the first share, nor of the largest told probability of a row."""
-    rows = told.reshape(-1, s).copy()
-    rows[np.arange(len(rows)), np.where(rows, chances.reshape(-1, s), -1.0).argmax(axis=1)] = False
-    return np.concatenate([np.arange(len(chances)) > 0, rows.ravel()])

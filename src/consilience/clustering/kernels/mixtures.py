@@ -207,13 +207,9 @@ def best_of_starts(
     # Without the empty classes its end is one of a smaller model: climb on.
     if n_dropped:
         best = climb(step, best.parameters.take(kept), max_iter=max_iter, tol=tol)
-    return Search(ordered(best), np.array([end.log_likelihood for end in ends]), n_dropped)
-
-
-def ordered(found: Climb[C]) -> Climb[C]:
-    """The same with its classes in order, see :func:`class_order`."""
-    order = class_order(found.parameters.proportions, found.parameters.class_parameters)
-    return replace(found, parameters=found.parameters.take(order))
+    order = class_order(best.parameters.proportions, best.parameters.class_parameters)
+    best = replace(best, parameters=best.parameters.take(order))
+    return Search(best, np.array([end.log_likelihood for end in ends]), n_dropped)
 
 
 def numbers_of(name: str, values: ArrayLike) -> FloatArray:

@@ -20,21 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import (
-    PSEUDO_COUNT_RULE,
-    START_COUNT,
-    EMStep,
-    Search,
-    best_of_starts,
-    climb,
-    draw_members,
-    log_shares,
-    logit_jacobian,
-    numbers_of,
-    ordered,
-    probability_errors,
-)
-from consilience.exceptions import DataError, ParameterError
+from consilience.clustering.kernels import mixtures
+from consilience.clustering.kernels.mixtures import EMStep, Search
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
 
@@ -80,10 +68,22 @@ class CategoryPatterns:
         return max(int(telling.sum()), 1)
 
     @property
+    def starts(self) -> IntArray:
+        """Place of each column's first level among the levels of all columns."""
+        return np.cumsum([0, *self.n_levels[:-1]], dtype=np.int64)
+
+    @property
+    def occurring(self) -> NDArray[np.bool_]:
+        """Levels that occur in a row with a weight, those of all columns one after the other."""
+        seen = self.codes[self.weights > 0]
+        found = np.zeros(sum(self.n_levels), dtype=bool)
+        found[(seen + self.starts)[seen >= 0]] = True
+        return found
+
+    @property
     def n_occurring(self) -> tuple[int, ...]:
         """Levels of each column that occur in a row with a weight."""
-        seen = self.codes[self.weights > 0]
-        return tuple(int((np.unique(seen[:, j]) >= 0).sum()) for j in range(len(self.n_levels)))
+        return tuple(np.add.reduceat(self.occurring, self.starts, dtype=np.int64).tolist())
 
     @classmethod
     def of(
@@ -109,7 +109,7 @@ class CategoryPatterns:
         if weights is None:
             w = np.ones(len(given))
         else:
-            w = numbers_of("weights", weights)
+            w = mixtures.numbers_of("weights", weights)
             if w.shape != (len(given),) or not np.isfinite(w).all() or (w < 0).any():
                 raise DataError("weights need one finite number, not negative, for each row")
         if not w.sum() > 0:
@@ -221,7 +221,7 @@ class MultinomialMixture:
         """Log posterior probabilities, (n, K), and log density of each row, (n,)."""
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        return log_shares(self.log_joint(codes), shares)
+        return mixtures.log_shares(self.log_joint(codes), shares)
 
     def label(self, codes: ArrayLike) -> IntArray:
         """Most probable class of each row, shape (n,); ties go to the first class."""
@@ -310,10 +310,8 @@ def em_step(
     """
     from consilience.clustering.kernels.compiled import expectation
 
-    sizes = np.asarray(data.n_levels)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    n_rows = int(sizes.sum())
-    places = np.where(data.codes >= 0, data.codes + starts, n_rows).astype(np.int32)
+    n_rows = sum(data.n_levels)
+    places = np.where(data.codes >= 0, data.codes + data.starts, n_rows).astype(np.int32)
     places = np.ascontiguousarray(places)
 
     def step(model: MultinomialMixture) -> EMStep[MultinomialMixture]:
@@ -328,41 +326,37 @@ def em_step(
         if pseudo_count > 0:
             # log density of the Dirichlet priors, but for a constant
             objective += pseudo_count * float(table[:-1].sum())
-        following = _model(found, counts[:-1].T, data.n_levels, pseudo_count)
+        following = _model(found, counts[:-1].T, data, pseudo_count)
         return EMStep(objective, likelihood, following)
 
     return step
 
 
 def _model(
-    sizes: FloatArray, counts: FloatArray, n_levels: tuple[int, ...], pseudo_count: float
+    sizes: FloatArray, counts: FloatArray, data: CategoryPatterns, pseudo_count: float
 ) -> MultinomialMixture:
     """Mode of shares and level probabilities given counts, (K,) and (K, L)."""
-    widths = np.asarray(n_levels)
-    starts = np.concatenate([[0], np.cumsum(widths)[:-1]])
+    widths = np.asarray(data.n_levels)
     # Mode of the posterior with Dirichlet priors; 0 is the M-step of maximum likelihood.
     cells = np.maximum(counts, 0.0) + pseudo_count
-    totals = np.repeat(np.add.reduceat(cells, starts, axis=1), widths, axis=1)
+    totals = np.repeat(np.add.reduceat(cells, data.starts, axis=1), widths, axis=1)
     even = np.broadcast_to(1.0 / np.repeat(widths, widths), cells.shape)
     # A class in which nothing of a column was seen knows nothing of it (only without pseudo-count).
     probabilities = np.divide(cells, totals, out=even.copy(), where=totals > 0)
-    return MultinomialMixture(
-        sizes / sizes.sum(), np.ascontiguousarray(probabilities), tuple(n_levels)
-    )
+    levels = np.ascontiguousarray(probabilities)
+    return MultinomialMixture(sizes / sizes.sum(), levels, data.n_levels)
 
 
 def random_start(
     data: CategoryPatterns, n_classes: int, rng: np.random.Generator, *, pseudo_count: float
 ) -> MultinomialMixture:
     """Each class from the counts of some twenty random rows, with equal shares."""
-    widths = np.asarray(data.n_levels)
-    starts = np.concatenate([[0], np.cumsum(widths)[:-1]])
-    members = draw_members(data.weights, n_classes, rng)
-    counts = np.zeros((n_classes, int(widths.sum())))
+    members = mixtures.draw_members(data.weights, n_classes, rng)
+    counts = np.zeros((n_classes, sum(data.n_levels)))
     for k, rows in enumerate(members):
         drawn = data.codes[rows]
-        np.add.at(counts[k], (drawn + starts)[drawn >= 0], 1.0)
-    return _model(np.ones(n_classes), counts, data.n_levels, max(pseudo_count, START_COUNT))
+        np.add.at(counts[k], (drawn + data.starts)[drawn >= 0], 1.0)
+    return _model(np.ones(n_classes), counts, data, max(pseudo_count, mixtures.START_COUNT))
 
 
 def fit_multinomial_mixture(
@@ -372,12 +366,9 @@ def fit_multinomial_mixture(
     seed: int = 0,
     pseudo_count: float = 0.1,
     n_init: int = 40,
-    tol: float = 1e-7,
-    max_iter: int = 500,
-    start: MultinomialMixture | None = None,
-    **search: int,
+    **search: Any,
 ) -> Search[MultinomialMixture]:
-    """Fit latent classes by EM from many starts, or from a given one.
+    """Fit latent classes by EM from many starts.
 
     Parameters
     ----------
@@ -389,16 +380,8 @@ def fit_multinomial_mixture(
     pseudo_count : float
         Added to the expected count of every level in every class: EM then climbs the log
         likelihood plus ``pseudo_count`` times the sum of the logs of all level probabilities.
-    n_init : int
-        Random starts.
-    tol : float
-        EM ends where the objective rises by no more than this share of it.
-    max_iter : int
-        Iterations of a start in all.
-    **search
-        `n_init_iter` and `n_final` of `best_of_starts`.
-    start : MultinomialMixture, optional
-        The only start.
+    n_init, **search
+        See `best_of_starts`; with one class there is one start.
 
     Returns
     -------
@@ -408,33 +391,24 @@ def fit_multinomial_mixture(
     Raises
     ------
     ParameterError
-        A setting is out of its range, or `start` has other classes or levels.
+        A setting is out of its range.
     DataError
         There are fewer distinct rows than classes.
     """
-    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
+    check({"n_classes": whole(1)} | mixtures.PSEUDO_COUNT_RULE, locals())
     if n_classes > data.n_distinct:
         raise DataError(
             f"there are {data.n_distinct} distinct rows, fewer than {n_classes} classes"
         )
-    step = em_step(data, pseudo_count=float(pseudo_count))
-    if start is not None:
-        if start.n_levels != data.n_levels or start.n_classes != n_classes:
-            raise ParameterError("start must have the classes and levels of the fit")
-        best = climb(step, start, max_iter=max_iter, tol=tol)
-        return Search(ordered(best), np.array([best.log_likelihood]))
 
-    def drawn(number: int) -> MultinomialMixture:
+    def start(number: int) -> MultinomialMixture:
         rng = stream(seed, "latent-classes", n_classes, number)
         return random_start(data, n_classes, rng, pseudo_count=float(pseudo_count))
 
-    return best_of_starts(
-        step,
-        drawn,
-        # With one class there is one peak.
+    return mixtures.best_of_starts(
+        em_step(data, pseudo_count=float(pseudo_count)),
+        start,
         n_init=n_init if n_classes > 1 else min(n_init, 1),
-        tol=tol,
-        max_iter=max_iter,
         **search,
     )
 
@@ -477,9 +451,8 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     a probability is not near normal, and its interval should not be read off its standard error.
     """
     k, n_levels = model.n_classes, int(np.sum(model.n_levels))
-    seen = _occurring(data)
     by_class = [levels[c] for c in range(k) for levels in model.columns]
-    jacobian = logit_jacobian([model.proportions, *by_class])
+    jacobian = mixtures.logit_jacobian([model.proportions, *by_class])
     information = np.zeros((k + k * n_levels,) * 2)
     for begin in range(0, len(data.codes), _BLOCK):
         part = slice(begin, begin + _BLOCK)
@@ -488,25 +461,20 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
         information += scores.T @ (data.weights[part, None] * scores)
     # Of each set of logits one is the reference: the share of the first class, and the level that
     # has the largest probability in its column and class.
-    free = _free(model, seen)
-    errors = probability_errors(information, jacobian, free)
-    levels = np.where(seen[None, :], errors[k:].reshape(k, n_levels), np.nan)
+    free = [np.arange(k) > 0]
+    occurring = np.split(data.occurring, data.starts[1:])
+    for probabilities, seen in zip(by_class, occurring * k, strict=True):
+        own = seen & (probabilities > 0)
+        own[np.argmax(np.where(own, probabilities, -1.0))] = False
+        free.append(own)
+    errors = mixtures.probability_errors(information, jacobian, np.concatenate(free))
+    levels = np.where(data.occurring, errors[k:].reshape(k, n_levels), np.nan)
     return MixtureErrors(errors[:k], levels)
-
-
-def _occurring(data: CategoryPatterns) -> NDArray[np.bool_]:
-    """Levels that occur in a row with a weight, (L,)."""
-    found = [
-        np.bincount(column[(column >= 0) & (data.weights > 0)], minlength=size) > 0
-        for column, size in zip(data.codes.T, data.n_levels, strict=True)
-    ]
-    return np.concatenate(found)
 
 
 def _scores(model: MultinomialMixture, codes: NDArray[np.int32]) -> FloatArray:
     """Derivatives of each row's log density by all logits, (n, K + K L)."""
     shares = np.exp(model.log_posterior(codes)[0])
-    parts = [shares - model.proportions]
     by_column = []
     for j, levels in enumerate(model.columns):
         told = codes[:, j] >= 0
@@ -514,19 +482,5 @@ def _scores(model: MultinomialMixture, codes: NDArray[np.int32]) -> FloatArray:
         # (n, K, L_j); a missing entry tells nothing of its column.
         apart = hits[:, None, :] - told[:, None, None] * levels[None]
         by_column.append(shares[:, :, None] * apart)
-    parts.append(np.concatenate(by_column, axis=2).reshape(len(codes), -1))
-    return np.concatenate(parts, axis=1)
-
-
-def _free(model: MultinomialMixture, seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    free = [np.arange(model.n_classes) > 0]
-    for c in range(model.n_classes):
-        start = 0
-        for levels in model.columns:
-            p = levels[c]
-            own = seen[start : start + p.size] & (p > 0)
-            start += p.size
-            # The reference of each set of logits: the largest probability.
-            own[np.argmax(np.where(own, p, -1.0))] = False
-            free.append(own)
-    return np.concatenate(free)
+    by_level = np.concatenate(by_column, axis=2).reshape(len(codes), -1)
+    return np.concatenate([shares - model.proportions, by_level], axis=1)

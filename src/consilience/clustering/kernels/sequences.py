@@ -146,7 +146,8 @@ class Sequences:
         if table.ndim != 2 or (table.size and table.dtype.kind not in "iu"):
             raise DataError("codes must be a two-dimensional array of whole numbers")
         names = None if states is None else _listed(states)
-        n_states = _alphabet(n_states, names, table)
+        if n_states is None:
+            n_states = max(int(table.max(initial=-1)) + 1, 1) if names is None else len(names)
         seen = table >= 0
         if len(table) and table.shape[1]:
             ends = np.where(seen.any(axis=1), table.shape[1] - seen[:, ::-1].argmax(axis=1), 0)
@@ -154,7 +155,8 @@ class Sequences:
             ends = np.zeros(len(table), dtype=np.int64)
         inside = np.arange(table.shape[1]) < ends[:, None]
         offsets = np.concatenate([[0], np.cumsum(ends, dtype=np.int64)])
-        return cls(table[inside], offsets, n_states, _weights(weights), names, ids)
+        counted: Any = weights
+        return cls(table[inside], offsets, n_states, counted, names, ids)
 
     @classmethod
     def from_lists(
@@ -184,7 +186,8 @@ class Sequences:
         parts = [list(each) for each in lists]
         offsets = np.concatenate([[0], np.cumsum([len(each) for each in parts], dtype=np.int64)])
         codes, names = coded(list(chain.from_iterable(parts)), states)
-        return cls(codes, offsets, len(names), _weights(weights), names, ids).trimmed()
+        counted: Any = weights
+        return cls(codes, offsets, len(names), counted, names, ids).trimmed()
 
     @classmethod
     def from_long(
@@ -230,12 +233,33 @@ class Sequences:
         cells = column(state, dtype=object)
         if not column(ids).shape == column(times).shape == cells.shape or cells.ndim != 1:
             raise DataError("ids, times and states must be columns of one length")
-        names, who = _people(ids)
+        # Of a list with text NumPy makes text of everything, also of what is missing.
+        given = column(ids)
+        owners = given if hasattr(ids, "dtype") else column(ids, dtype=object)
+        if owners.dtype.kind == "O":
+            missing = any(is_missing(cell) for cell in owners.tolist())
+        else:
+            missing = bool((owners != owners).any())
+        if missing:
+            raise DataError("an id is missing: say whose each row is, or leave the row out")
+        try:
+            if owners.dtype.kind == "O" and len({isinstance(cell, str) for cell in owners}) > 1:
+                raise TypeError
+            names, who = np.unique(given, return_inverse=True)
+        except TypeError:
+            raise DataError("ids must be all numbers or all texts: make them all text") from None
+        who = who.ravel().astype(np.int64, copy=False)
         codes, alphabet = coded(cells.tolist(), states)
         when = times_in_order(times)
         begin = _start(start)
-        order, whole = _in_time(who, when)
+        order = np.lexsort((when, who))
         who, when, codes = who[order], when[order], codes[order]
+        n = int(((np.diff(who) == 0) & (when[1:] == when[:-1])).sum())
+        if n:
+            pairs = "1 pair of id and time occurs" if n == 1 else f"{n} pairs of id and time occur"
+            raise DataError(f"{pairs} twice: keep one row of each")
+        whole = when.dtype.kind in "iu"
+        whole |= when.dtype.kind == "f" and bool((when == np.round(when)).all())
         step = np.ones(len(codes), dtype=np.int64)
         fresh = np.diff(who, prepend=-1) > 0
         if gaps and whole:
@@ -453,26 +477,6 @@ def _rank(state: Any) -> tuple[int, Any]:
     return 2, f"{type(state).__name__} {state}"
 
 
-def _people(ids: ArrayLike) -> tuple[NDArray[Any], IntArray]:
-    """Different ids in order, and whose each row is."""
-    given = column(ids)
-    # Of a list with text NumPy makes text of everything, also of what is missing.
-    cells = given if hasattr(ids, "dtype") else column(ids, dtype=object)
-    if cells.dtype.kind == "O":
-        missing = any(is_missing(cell) for cell in cells.tolist())
-    else:
-        missing = bool((cells != cells).any())
-    if missing:
-        raise DataError("an id is missing: say whose each row is, or leave the row out")
-    try:
-        if cells.dtype.kind == "O" and len({isinstance(cell, str) for cell in cells}) > 1:
-            raise TypeError
-        names, who = np.unique(given, return_inverse=True)
-    except TypeError:
-        raise DataError("ids must be all numbers or all texts: make them all text") from None
-    return names, who.ravel().astype(np.int64, copy=False)
-
-
 def _start(start: Any) -> int | None:
     if start is None:
         return None
@@ -485,20 +489,6 @@ def _start(start: Any) -> int | None:
     ):
         raise ParameterError.of("start", "a whole number, or left out", start)
     return int(start)
-
-
-def _in_time(who: IntArray, when: NDArray[Any]) -> tuple[IntArray, bool]:
-    """Order by id and time, and whether times are whole numbers."""
-    order = np.lexsort((when, who))
-    same = (np.diff(who[order]) == 0) & (when[order][1:] == when[order][:-1])
-    if same.any():
-        n = int(same.sum())
-        pairs = "1 pair of id and time occurs" if n == 1 else f"{n} pairs of id and time occur"
-        raise DataError(f"{pairs} twice: keep one row of each")
-    whole = when.dtype.kind in "iu" or (
-        when.dtype.kind == "f" and bool((when == np.round(when)).all())
-    )
-    return order, whole
 
 
 def _listed(states: Any) -> tuple[Any, ...]:
@@ -516,17 +506,6 @@ def _whole(name: str, values: Any) -> NDArray[Any]:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise DataError(f"{name} must be a list of whole numbers")
     return array.astype(np.int64, copy=False)
-
-
-def _weights(weights: ArrayLike | None) -> FloatArray | None:
-    """Weights as numbers; what they must be is checked with the sequences."""
-    return None if weights is None else numbers_of("weights", weights)
-
-
-def _alphabet(n_states: int | None, names: Sequence[Any] | None, table: NDArray[Any]) -> int:
-    if n_states is None:
-        return len(names) if names is not None else max(int(table.max(initial=-1)) + 1, 1)
-    return n_states
 
 
 # ---------------------------------------------------------------------- columns of long tables
@@ -627,29 +606,23 @@ def _unboxed(cells: list[Any]) -> NDArray[Any]:
 
 
 def _dates(cells: list[Any]) -> NDArray[Any]:
+    """Dates or times by their instant, in a unit that tells each: NumPy would wrap the others."""
     if len({getattr(cell, "tzinfo", None) is None for cell in cells}) > 1:
         raise DataError("some times have a time zone and others have none: give all one")
-    try:
-        instants = [_instant(cell) for cell in cells]
-    except OverflowError:
-        raise DataError("a time lies outside of the years 1 to 9999 without its zone") from None
-    return _of_one_unit(instants)
-
-
-def _instant(cell: Any) -> np.datetime64:
-    """A date or time, without its zone; of data frames as exact as they have it."""
-    if isinstance(cell, np.datetime64):
-        return cell
-    exact = getattr(cell, "asm8", None)
-    if isinstance(exact, np.datetime64):
-        return exact
-    if isinstance(cell, datetime) and cell.tzinfo is not None:
-        cell = cell.astimezone(UTC).replace(tzinfo=None)
-    return np.datetime64(cell, "us")
-
-
-def _of_one_unit(instants: Sequence[np.datetime64]) -> NDArray[Any]:
-    """Dates in one unit that tells each of them: NumPy would wrap those out of its range."""
+    instants: list[np.datetime64] = []
+    for cell in cells:
+        # Of data frames as exact as they have it.
+        exact = cell if isinstance(cell, np.datetime64) else getattr(cell, "asm8", None)
+        if not isinstance(exact, np.datetime64):
+            if isinstance(cell, datetime) and cell.tzinfo is not None:
+                try:
+                    cell = cell.astimezone(UTC).replace(tzinfo=None)
+                except OverflowError:
+                    raise DataError(
+                        "a time lies outside of the years 1 to 9999 without its zone"
+                    ) from None
+            exact = np.datetime64(cell, "us")
+        instants.append(exact)
     if len({instant.dtype for instant in instants}) == 1:
         return np.array(instants)
     for unit in ("s", "us", "ns"):

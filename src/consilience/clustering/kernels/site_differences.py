@@ -32,13 +32,12 @@ estimate without errors and all intervals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.clustering.kernels.cell_suppression import OWN, WITHHELD
@@ -65,12 +64,6 @@ class SiteTables:
     chances: FloatArray
     kinds: IntArray
     numbers: FloatArray
-
-    @classmethod
-    def of(cls, sites: Sequence[Sequence[NDArray[Any]]]) -> SiteTables:
-        """Put probabilities, kinds and numbers of several sites side by side."""
-        first, second, third = (np.stack(each) for each in zip(*sites, strict=True))
-        return cls(first, second, third)
 
 
 def site_differences(
@@ -126,7 +119,20 @@ def site_differences(
     squared = {}
     for name, tables in (("ensemble", ensemble), ("local", local)):
         mean = _mean(found[name][None], used)[0]
-        squared[name] = _without_error(tables, frame, used, mean, rng, n_bootstrap)
+        squared[name] = mean, mean, mean
+        if not np.isnan(mean).all():
+            # The estimate is not cut off at 0. Limits are those of the module's notes: first with
+            # tables as they are told, then with tables as far apart as the first limit says.
+            whole = replace(tables, numbers=np.floor(tables.numbers))
+            estimate = mean - _mean(frame.errors(whole.chances[None], whole.numbers), used)[0]
+            first = _Scaled.of(whole, frame, used, rng, n_bootstrap)
+            low, high = first.limits(estimate)
+            near = replace(whole, chances=_shrunk(whole, frame, first.apart, low))
+            far = replace(whole, chances=_stretched(whole, frame, used, high))
+            low = _Scaled.of(near, frame, used, rng, n_bootstrap).limits(estimate)[0]
+            high = _Scaled.of(far, frame, used, rng, n_bootstrap).limits(estimate)[1]
+            low, high = (np.where(np.isnan(mean), np.nan, limit) for limit in (low, high))
+            squared[name] = estimate, low, high
         told |= {f"{name}_mean": np.sqrt(mean)} | {
             f"{name}_{end}": np.sqrt(np.maximum(value, 0.0))
             for end, value in zip(("estimate", "low", "high"), squared[name], strict=True)
@@ -292,33 +298,6 @@ def _drawn(
 
 
 # --------------------------------------------------------------------------- intervals
-
-
-def _without_error(
-    tables: SiteTables,
-    frame: _Frame,
-    used: BoolArray,
-    mean: FloatArray,
-    rng: np.random.Generator,
-    b: int,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean square without the error of the tables, and its limits; each (parts,).
-
-    The estimate is not cut off at 0. Limits are those of the module's notes: first with tables as
-    they are told, then with tables that lie as far apart as the first limit says.
-    """
-    if np.isnan(mean).all():
-        return mean, mean, mean
-    whole = replace(tables, numbers=np.floor(tables.numbers))
-    estimate = mean - _mean(frame.errors(whole.chances[None], whole.numbers), used)[0]
-    first = _Scaled.of(whole, frame, used, rng, b)
-    low, high = first.limits(estimate)
-    near = replace(whole, chances=_shrunk(whole, frame, first.apart, low))
-    far = replace(whole, chances=_stretched(whole, frame, used, high))
-    low = _Scaled.of(near, frame, used, rng, b).limits(estimate)[0]
-    high = _Scaled.of(far, frame, used, rng, b).limits(estimate)[1]
-    bad = np.isnan(mean)
-    return estimate, np.where(bad, np.nan, low), np.where(bad, np.nan, high)
 
 
 @dataclass(frozen=True, eq=False)

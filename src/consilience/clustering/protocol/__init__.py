@@ -87,48 +87,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.clustering.estimators.local_models import (
-    MODELS_IN_ALL,
-    kind_of,
-    local_model_from_arrays,
-    models_each,
-)
+from consilience.clustering.estimators import local_models
+from consilience.clustering.estimators.local_models import local_model_from_arrays
 from consilience.clustering.estimators.predictors import EnsemblePredictor
-from consilience.clustering.kernels.ensemble import (
-    Ensemble,
-    PatternTable,
-    assign,
-    build_ensemble,
-    merge_tables,
-    n_clusters_by_eigenvalues,
-    pattern_features,
-)
+from consilience.clustering.kernels import ensemble as kernel
+from consilience.clustering.kernels.ensemble import Ensemble, PatternTable, merge_tables
+from consilience.clustering.protocol import coordinator, messages
 from consilience.clustering.protocol import site as at_site
-from consilience.clustering.protocol.coordinator import (
-    VoteCount,
-    compared_sites,
-    judged_numbers,
-    model_names,
-    number_by_bic,
-    pooled_levels,
-    pooled_means,
-    stability,
-    vote,
-)
-from consilience.clustering.protocol.messages import (
-    CODED,
-    MAX_FOLDS,
-    MAX_JUDGED,
-    MAX_PAIRS,
-    MAX_RESAMPLES,
-    MAX_STARTS,
-    AllModels,
-    FitRequest,
-    Map,
-    Profile,
-    Settings,
-    VoteRequest,
-)
+from consilience.clustering.protocol.coordinator import VoteCount, compared_sites
+from consilience.clustering.protocol.messages import CODED, Profile, Settings
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
@@ -159,19 +126,6 @@ _NO_COUNT = (
     "no site has enough rows to count them by label tuple: let larger sites take part, or ask for "
     "fewer classes"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """One ensemble at the coordinator: counts by site, spectrum, final centres."""
-
-    tables: dict[str, PatternTable]
-    ensemble: Ensemble | None
-    centres: FloatArray
-
-    @property
-    def features(self) -> FloatArray:
-        return np.empty((0, 0)) if self.ensemble is None else self.ensemble.features
 
 
 @register
@@ -226,11 +180,11 @@ class EnsembleClustering(Method):
     covariance_type: str = allows(one_of(*COVARIANCES), default="diag")
     weighting: str = allows(one_of(*WEIGHTINGS), default="centred")
     max_clusters: int = allows(whole(2, 100), default=6)
-    n_init: int = allows(whole(1, MAX_STARTS), default=20)
-    n_resamples: int | None = allows(whole(1, MAX_RESAMPLES) | LEFT_OUT, default=None)
+    n_init: int = allows(whole(1, messages.MAX_STARTS), default=20)
+    n_resamples: int | None = allows(whole(1, messages.MAX_RESAMPLES) | LEFT_OUT, default=None)
     trim: float | None = allows(number(above=0) | LEFT_OUT, default=None)
-    stability_pairs: int = allows(whole(0, MAX_PAIRS), default=5)
-    n_folds: int = allows(whole(2, MAX_FOLDS), default=10)
+    stability_pairs: int = allows(whole(0, messages.MAX_PAIRS), default=5)
+    n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
     version: ClassVar[int] = 1
@@ -270,7 +224,7 @@ class EnsembleClustering(Method):
     def check_together(self) -> None:
         """Held-out entries judge fewer numbers, and models of coded rows have no distances."""
         if self.n_clusters == "cv":
-            check({"max_clusters": whole(2, MAX_JUDGED)}, vars(self))
+            check({"max_clusters": whole(2, messages.MAX_JUDGED)}, vars(self))
         if self.model in CODED and self.trim is not None:
             raise ParameterError(
                 f"model {self.model!r} has no distances to trim by: leave trim out"
@@ -295,24 +249,29 @@ class EnsembleClustering(Method):
             return (yield from self._follow(ctx, ctx.follows))
         ballots: VoteCount | None = None
         judged: dict[str, Any] = {}
+        chosen = 0
         if self.n_clusters == "cv":
-            judged = yield from judged_numbers(
+            judged = yield from coordinator.judged_numbers(
                 ctx, n_folds=self.n_folds, max_clusters=self.max_clusters, n_init=self.n_init
             )
+            chosen = int(judged["cv_candidates"][judged["cv_chosen"]])
         if isinstance(self.n_clusters, str) or self.model in CODED:
             # Where the number is given, what sites prefer by themselves stands beside it.
-            request = VoteRequest(settings=self._settings(1).to_json())
-            ballots = yield from vote(ctx, Ask("vote", request))
-        chosen = int(judged["cv_candidates"][judged["cv_chosen"]]) if judged else 0
-        if self.n_clusters == "bic" and ballots is not None:
-            chosen = _by_bic(ctx, ballots)
+            request = messages.VoteRequest(settings=self._settings(1).to_json())
+            ballots = VoteCount.of(ctx.require((yield Ask("vote", request))))
+            if self.n_clusters == "bic":
+                chosen = _by_bic(ctx, ballots)
         given = not isinstance(self.n_clusters, str)
         ensembles, owners = yield from self._fit(ctx, None if given else ballots, chosen)
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
-        main = _build(ensembles[0], tables[0], self.weighting)
+        built = [
+            _build(models, counts, self.weighting)
+            for models, counts in zip(ensembles, tables, strict=True)
+        ]
+        main = built[0]
         if main is None:
             raise QuorumError(_NO_COUNT)
-        suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
+        suggested = kernel.n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
         if given:
             n_clusters = int(self.n_clusters)
         elif self.n_clusters == "vote" and ballots is not None:
@@ -321,23 +280,25 @@ class EnsembleClustering(Method):
             n_clusters = chosen or suggested
         # One class agrees with itself: halves are compared for two at least.
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
-        fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
-        if len(fitted[0].centres) < n_clusters:
-            n_clusters = compared = len(fitted[0].centres)
+        centres = [self._cluster(ctx, main, tables[0], n_clusters)]
+        if len(centres[0]) < n_clusters:
+            n_clusters = compared = len(centres[0])
             ctx.note(f"There are only {n_clusters} different label tuples, so as many classes.")
-        for models, counts in zip(ensembles[1:], tables[1:], strict=True):
-            built = _build(models, counts, self.weighting)
-            fitted.append(self._cluster(ctx, built, counts, compared))
-        maps = tuple(f.features for f in fitted), tuple(f.centres for f in fitted)
-        profiles = yield from _label(ctx, *maps, tuple(how))
-        built_pairs = [f.ensemble is not None for f in fitted[1:]]
-        agreed = stability(profiles, built_pairs, fitted[0].tables, compared)
-        tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
+        for ensemble, counts in zip(built[1:], tables[1:], strict=True):
+            centres.append(self._cluster(ctx, ensemble, counts, compared))
+        features = tuple(np.empty((0, 0)) if one is None else one.features for one in built)
+        profiles = yield from _label(ctx, features, tuple(centres), tuple(how))
+        agreed = coordinator.stability(
+            profiles, [one is not None for one in built[1:]], tables[0], compared
+        )
+        tables_told = yield from self._compare(ctx, len(centres[0]), profiles, local=True)
         return _result(
             ctx,
-            fitted[0],
+            tables[0],
             main,
             profiles,
+            features=main.features,
+            centres=centres[0],
             chosen_by="given" if given else str(self.n_clusters),
             ballots=ballots,
             n_clusters_by_eigenvalues=suggested,
@@ -351,23 +312,23 @@ class EnsembleClustering(Method):
 
     def _follow(self, ctx: CoordinatorContext, earlier: EnsembleClusteringResult) -> Exchange:
         """Label rows by the classes of an earlier run: other rows, or sites that join late."""
-        if (kind_of(local_model_from_arrays(earlier.models[0])) or self.model) != self.model:
+        kind = local_models.kind_of(local_model_from_arrays(earlier.models[0]))
+        if kind not in ("", self.model):
             raise ParameterError("a run that follows another has its model: set the same one")
-        ensembles = [earlier.models]
-        tables, how = yield from self._count(ctx, ensembles, [earlier.owners], 0)
+        tables, how = yield from self._count(ctx, [earlier.models], [earlier.owners], 0)
         built = _build(earlier.models, tables[0], self.weighting)
         if built is None:
             raise QuorumError("no site has enough rows to count: nothing can be said of them")
-        fitted = _Fitted(tables[0], built, earlier.centres)
         # The map stays that of the earlier run: labels of both runs mean the same.
         profiles = yield from _label(ctx, (earlier.features,), (earlier.centres,), tuple(how))
-        tables_told = yield from self._compare(ctx, fitted, profiles, local=False)
+        tables_told = yield from self._compare(ctx, len(earlier.centres), profiles, local=False)
         return _result(
             ctx,
-            fitted,
+            tables[0],
             built,
             profiles,
             features=earlier.features,
+            centres=earlier.centres,
             chosen_by="given",
             ballots=None,
             n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
@@ -382,15 +343,20 @@ class EnsembleClustering(Method):
         self, ctx: CoordinatorContext, ballots: VoteCount | None, chosen: int
     ) -> Generator[Ask, Replies, tuple[list[tuple[Arrays, ...]], list[tuple[str, ...]]]]:
         """Ask for local models; returns models and their sites by ensemble."""
-        local = {
-            site: max(2, chosen) if chosen else self._local_number(ballots, site)
-            for site in ctx.sites
-        }
-        messages = {
-            site: FitRequest(settings=self._settings(k, n_sites=len(ctx.sites)).to_json())
-            for site, k in local.items()
-        }
-        replies = ctx.require((yield Ask("fit", messages)))
+        requests = {}
+        for site in ctx.sites:
+            # Two at least: K, or the site's own vote where K is open or 1.
+            if chosen:
+                k = chosen
+            elif ballots is None:
+                k = int(self.n_clusters)
+            elif self.n_clusters == "vote" and ballots.winner > 1:
+                k = ballots.winner
+            else:
+                k = ballots.votes.get(site, 2)
+            settings = self._settings(max(2, k), n_sites=len(ctx.sites))
+            requests[site] = messages.FitRequest(settings=settings.to_json())
+        replies = ctx.require((yield Ask("fit", requests)))
         ensembles: list[tuple[Arrays, ...]] = []
         owners: list[tuple[str, ...]] = []
         for i in range(1 + 4 * self.stability_pairs):
@@ -415,7 +381,7 @@ class EnsembleClustering(Method):
         pairs: int,
     ) -> Generator[Ask, Replies, tuple[list[dict[str, PatternTable]], dict[str, str]]]:
         """Ask for counts of label tuples; returns tables by ensemble and site, and how counted."""
-        request = AllModels(
+        request = messages.AllModels(
             settings=self._settings(1, pairs=pairs).to_json(),
             models=relayed(tuple(ensembles), Disclosure.MODEL),
             owners=tuple(owners),
@@ -444,35 +410,31 @@ class EnsembleClustering(Method):
     # ------------------------------------------------------------------ inside
 
     def _settings(
-        self, n_clusters: int, *, pairs: int | None = None, n_sites: int = MODELS_IN_ALL
+        self,
+        n_clusters: int,
+        *,
+        pairs: int | None = None,
+        n_sites: int = local_models.MODELS_IN_ALL,
     ) -> Settings:
+        each = local_models.models_each(n_sites) if self.model in CODED else 1
         return Settings(
             model=self.model,
             covariance_type=self.covariance_type,
             n_clusters=n_clusters,
             max_clusters=self.max_clusters,
             n_init=self.n_init,
-            n_resamples=self.n_resamples or (models_each(n_sites) if self.model in CODED else 1),
+            n_resamples=self.n_resamples or each,
             trim=self.trim,
             pairs=self.stability_pairs if pairs is None else pairs,
         )
 
     def _compare(
-        self, ctx: CoordinatorContext, fitted: _Fitted, profiles: dict[str, Profile], *, local: bool
+        self, ctx: CoordinatorContext, k: int, profiles: dict[str, Profile], *, local: bool
     ) -> Generator[Ask, Replies, dict[str, Any]]:
         """Ask what the classes look like; models of numbers have told it with their means."""
         if self.model not in CODED:
             return {}
-        k = len(fitted.centres)
         return (yield from compared_sites(ctx, self._settings(k), tuple(profiles), k, local=local))
-
-    def _local_number(self, ballots: VoteCount | None, site: str) -> int:
-        """Classes that a site fits: K, or its own vote where K is open or 1; two at least."""
-        if ballots is None:
-            return max(2, int(self.n_clusters))
-        if self.n_clusters == "vote" and ballots.winner > 1:
-            return ballots.winner
-        return max(2, ballots.votes.get(site, 2))
 
     def _cluster(
         self,
@@ -480,24 +442,24 @@ class EnsembleClustering(Method):
         ensemble: Ensemble | None,
         tables: dict[str, PatternTable],
         n_clusters: int,
-    ) -> _Fitted:
-        """Cluster the label tuples of all sites."""
+    ) -> FloatArray:
+        """Centres of the label tuples of all sites."""
         if ensemble is None:
-            return _Fitted(tables, None, np.zeros((1, 0)))
+            return np.zeros((1, 0))
         merged = merge_tables([tables[site] for site in sorted(tables)])
-        points = pattern_features(ensemble.features, merged)
+        points = kernel.pattern_features(ensemble.features, merged)
         k = min(n_clusters, len(points))
         with warnings.catch_warnings():
             # Fewer classes than asked for are told in a note, where the reader of the result looks.
             warnings.simplefilter("ignore", FewerClustersWarning)
             final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
-        return _Fitted(tables, ensemble, final.centres)
+        return final.centres
 
 
 def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
     """Return the number with the smallest sum of criteria; notes name the sites it rests on."""
     cast = {site: ballots.scores[site] for site, choice in ballots.votes.items() if choice > 0}
-    number, gaps, left_out = number_by_bic(cast)
+    number, gaps, left_out = coordinator.number_by_bic(cast)
     if left_out:
         ctx.note(
             f"Sites that could score one number alone, or none, were left out of the sum of "
@@ -521,7 +483,7 @@ def _label(
     to: tuple[str, ...],
 ) -> Generator[Ask, Replies, dict[str, Profile]]:
     """Send the map; the sites label their rows and reply with profiles that fit the classes."""
-    request = Map(
+    request = messages.Map(
         features=relayed(features, Disclosure.MODEL), centres=relayed(centres, Disclosure.MODEL)
     )
     return ctx.require((yield Ask("label", request, to=to)), at_least=1)
@@ -535,30 +497,30 @@ def _build(
         return None
     merged = merge_tables([tables[site] for site in sorted(tables)])
     parameters = [local_model_from_arrays(m).class_parameters for m in models]
-    return build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
+    return kernel.build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
 
 
 def _result(
     ctx: CoordinatorContext,
-    fitted: _Fitted,
+    tables: dict[str, PatternTable],
     main: Ensemble,
     profiles: dict[str, Profile],
     *,
     ballots: VoteCount | None,
-    features: FloatArray | None = None,
+    features: FloatArray,
+    centres: FloatArray,
     **facts: Any,
 ) -> EnsembleClusteringResult:
     """Sizes from counts, means from the sites weighted by these sizes, in both units."""
     held = ballots or VoteCount(0, {}, {}, float("nan"))
-    space = main.features if features is None else features
-    k = len(fitted.centres)
     by_site = {}
-    for site, table in fitted.tables.items():
-        final = assign(table.patterns, table.n_classes, space, fitted.centres)
-        by_site[site] = np.bincount(final, weights=table.counts, minlength=k).astype(np.int64)
-    scaled = pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
+    for site, table in tables.items():
+        final = kernel.assign(table.patterns, table.n_classes, features, centres)
+        sizes = np.bincount(final, weights=table.counts, minlength=len(centres))
+        by_site[site] = sizes.astype(np.int64)
+    scaled = coordinator.pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
     targets = {s: p.target_means.value for s, p in profiles.items()}
-    target = pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
+    target = coordinator.pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
     means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
     if "merged" in facts["counted"].values():
         ctx.note(
@@ -567,25 +529,25 @@ def _result(
         )
     return EnsembleClusteringResult(
         feature_names=ctx.feature_names,
-        n_clusters=k,
+        n_clusters=len(centres),
         votes=held.votes,
         vote_scores=held.scores,
         vote_share=held.share,
         eigenvalues=main.eigenvalues[:12],
-        n_records=int(sum(t.n_subjects for t in fitted.tables.values())),
+        n_records=main.n_subjects,
         class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
         class_sizes_by_site=by_site,
         **{"class_means": means, "class_means_scaled": scaled, **facts},
-        model_names=model_names(facts["owners"]),
+        model_names=coordinator.model_names(facts["owners"]),
         target=ctx.columns.target or "",
         target_means=target,
         target_means_by_site=targets,
-        **pooled_levels(ctx.columns, profiles, by_site),
+        **coordinator.pooled_levels(ctx.columns, profiles, by_site),
         weights=main.weights,
         agreement=main.agreement,
-        n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),
-        features=space,
-        centres=fitted.centres,
+        n_patterns=len(merge_tables([tables[s] for s in sorted(by_site)]).counts),
+        features=features,
+        centres=centres,
     )
 
 

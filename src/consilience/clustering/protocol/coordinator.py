@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.local_models import row_of_cell as rows_of_cells
+from consilience.clustering.estimators.local_models import row_of_cell
 from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.clustering.kernels.ensemble import PatternTable
 from consilience.clustering.kernels.site_differences import (
@@ -19,14 +19,8 @@ from consilience.clustering.kernels.site_differences import (
     pooled_probabilities,
     site_differences,
 )
-from consilience.clustering.protocol.messages import (
-    AGREEMENTS,
-    Compared,
-    CompareRequest,
-    JudgeRequest,
-    Profile,
-    Settings,
-)
+from consilience.clustering.protocol import messages
+from consilience.clustering.protocol.messages import Profile, Settings
 from consilience.clustering.protocol.result import curve_of
 from consilience.clustering.protocol.site import TABLE_PARTS, category_blocks
 from consilience.exceptions import QuorumError
@@ -34,6 +28,7 @@ from consilience.protocol.method import Ask, Columns, CoordinatorContext, Replie
 from consilience.protocol.phases.entry_errors import merged
 from consilience.wire.rounding import coarse
 
+PREFIXES = ("", "local_")
 _NOBODY = (
     "no site could judge numbers of classes by held-out entries: give n_clusters, let larger sites "
     "take part, or name two features or more"
@@ -62,24 +57,18 @@ class VoteCount:
     scores: dict[str, NDArray[np.float64]]
     share: float
 
-
-def tally(votes: dict[str, int]) -> tuple[int, float]:
-    """Plurality winner, ties to the smaller, and its share of the votes cast (1, 0 if none)."""
-    cast = [choice for choice in votes.values() if choice > 0]
-    if not cast:
-        return 1, 0.0
-    numbers, counts = np.unique(cast, return_counts=True)
-    # Numbers ascend, so ties go to the smaller.
-    best = int(np.argmax(counts))
-    return int(numbers[best]), float(counts[best] / counts.sum())
-
-
-def vote(ctx: CoordinatorContext, ask: Ask) -> Generator[Ask, Replies, VoteCount]:
-    """Hold a vote: one vote a site, plurality, ties to the smaller."""
-    replies = ctx.require((yield ask))
-    votes = {site: int(reply.choice.value) for site, reply in replies.items()}
-    winner, share = tally(votes)
-    return VoteCount(winner, votes, {s: r.scores.value for s, r in replies.items()}, share)
+    @classmethod
+    def of(cls, replies: Mapping[str, messages.Ballot]) -> VoteCount:
+        """Count one vote a site: plurality, ties to the smaller; 1 if nobody voted."""
+        votes = {site: int(reply.choice.value) for site, reply in replies.items()}
+        scores = {site: reply.scores.value for site, reply in replies.items()}
+        cast = [choice for choice in votes.values() if choice > 0]
+        if not cast:
+            return cls(1, votes, scores, 0.0)
+        numbers, counts = np.unique(cast, return_counts=True)
+        # Numbers ascend, so ties go to the smaller.
+        best = int(np.argmax(counts))
+        return cls(int(numbers[best]), votes, scores, float(counts[best] / counts.sum()))
 
 
 def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
@@ -126,7 +115,7 @@ def judged_numbers(
     QuorumError
         No site could judge.
     """
-    asked = JudgeRequest(n_folds=n_folds, max_clusters=max_clusters, n_init=n_init)
+    asked = messages.JudgeRequest(n_folds=n_folds, max_clusters=max_clusters, n_init=n_init)
     replies = ctx.require((yield Ask("judge", asked)))
     told: dict[str, dict[str, FloatArray]] = {}
     for site, reply in replies.items():
@@ -142,30 +131,26 @@ def judged_numbers(
             )
     if not told:
         raise QuorumError(_NOBODY)
-    found = _summary(told, max_clusters)
-    if found["cv_at_edge"]:
-        ctx.note(
-            f"The error of held-out entries is smallest at {max_clusters} classes, the largest "
-            "number that was tried, so it chooses none: raise max_clusters."
-        )
-    return found
-
-
-def _summary(told: Mapping[str, Mapping[str, FloatArray]], a: int) -> dict[str, Any]:
-    """Fields of the result."""
     # Sites that may not tell of each fold tell of several together.
     n_lines = min(len(one["entries"]) for one in told.values())
-    errors = sum(merged(told[site]["errors"], n_lines) for site in sorted(told))
-    entries = sum(merged(told[site]["entries"], n_lines) for site in sorted(told))
+    errors, entries = (
+        np.asarray(sum(merged(told[site][name], n_lines) for site in sorted(told)))
+        for name in ("errors", "entries")
+    )
     sizes = {site: int(one["entries"].sum()) for site, one in told.items()}
     total = sum(sizes.values())
     # Sites draw their folds by themselves, so what they do not know of their means adds up.
     se = np.sqrt(sum((told[site]["se"] * sizes[site] / total) ** 2 for site in sorted(told)))
-    curve = curve_of(np.asarray(errors), np.asarray(entries), np.asarray(se))
+    curve = curve_of(errors, entries, np.asarray(se))
+    if curve.at_edge:
+        ctx.note(
+            f"The error of held-out entries is smallest at {max_clusters} classes, the largest "
+            "number that was tried, so it chooses none: raise max_clusters."
+        )
     return {
-        "cv_candidates": np.arange(1, a + 1),
-        "cv_fold_errors": np.asarray(errors),
-        "cv_fold_entries": np.asarray(entries).astype(np.int64),
+        "cv_candidates": np.arange(1, max_clusters + 1),
+        "cv_fold_errors": errors,
+        "cv_fold_entries": entries.astype(np.int64),
         "cv_curve_se": np.asarray(se),
         "cv_site_errors": {site: one["errors"].sum(axis=0) for site, one in told.items()},
         "cv_site_entries": sizes,
@@ -180,53 +165,29 @@ def _summary(told: Mapping[str, Mapping[str, FloatArray]], a: int) -> dict[str, 
 # --------------------------------------------------------------------------- stability
 
 
-@dataclass(frozen=True)
-class Stability:
-    """Agreement of pairs of runs on disjoint halves.
+def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> dict[str, Any]:
+    """Pool agreements (pairs, sites) of runs on disjoint halves, with weights `sizes` (sites).
 
-    Attributes
-    ----------
-    mean, low, high : float
-        Mean over pairs of the size-weighted mean over sites, with the smallest and largest pair.
-    null_mean, null_low, null_high : float
-        The same with columns permuted.
-    null_reached : int
-        Pairs with permuted columns that agree at least as well as the mean of the others.
-    pairs, null_pairs : int
-        Pairs of either kind of which some site said something.
+    NaN marks a site that said nothing of a pair. A pair of which nobody said anything is left out.
+
+    Returns
+    -------
+    dict
+        ``mean``, ``low``, ``high``: mean over pairs of the size-weighted mean over sites, with the
+        smallest and largest pair; ``null_mean``, ``null_low``, ``null_high``: the same with columns
+        permuted. ``null_reached``: pairs with permuted columns that agree at least as well as the
+        mean of the others. ``pairs``, ``null_pairs``: pairs of either kind of which some site said
+        something. Empty if none is left on either side.
     """
-
-    mean: float
-    low: float
-    high: float
-    null_mean: float
-    null_low: float
-    null_high: float
-    null_reached: int
-    pairs: int
-    null_pairs: int
-
-
-def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> Stability | None:
-    """Pool agreements (pairs, sites) with weights `sizes` (sites).
-
-    NaN marks a site that said nothing of a pair. A pair of which nobody said anything is left out;
-    None if none is left on either side.
-    """
-    observed, permuted_ = weighted(agreements, sizes), weighted(null, sizes)
-    if not len(observed) or not len(permuted_):
-        return None
-    return Stability(
-        float(observed.mean()),
-        float(observed.min()),
-        float(observed.max()),
-        float(permuted_.mean()),
-        float(permuted_.min()),
-        float(permuted_.max()),
-        int((permuted_ >= observed.mean()).sum()),
-        len(observed),
-        len(permuted_),
-    )
+    observed, permuted = weighted(agreements, sizes), weighted(null, sizes)
+    if not len(observed) or not len(permuted):
+        return {}
+    found: dict[str, Any] = {}
+    for kind, values in (("", observed), ("null_", permuted)):
+        found[f"{kind}mean"] = float(values.mean())
+        found[f"{kind}low"], found[f"{kind}high"] = float(values.min()), float(values.max())
+        found[f"{kind}pairs"] = len(values)
+    return found | {"null_reached": int((permuted >= observed.mean()).sum())}
 
 
 def weighted(agreements: FloatArray, sizes: FloatArray) -> FloatArray:
@@ -273,10 +234,10 @@ def stability(
                 for i in usable
             ]
         )
-        for name in AGREEMENTS
+        for name in messages.AGREEMENTS
     }
     pooled = pool(said["agreement"], said["null_agreement"], sizes)
-    if pooled is None:
+    if not pooled:
         return {}
     alone, ported = (
         weighted(said[name], sizes) for name in ("alone_agreement", "ported_agreement")
@@ -286,7 +247,7 @@ def stability(
         own = said["agreement"][:, j]
         by_site[site] = float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
     return {
-        **dataclasses.asdict(pooled),
+        **pooled,
         "n_clusters": n_clusters,
         "alone_mean": float(alone.mean()) if len(alone) else float("nan"),
         "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
@@ -299,14 +260,12 @@ def stability(
 
 def pooled_means(means: dict[str, FloatArray], sizes: dict[str, NDArray[np.int64]]) -> FloatArray:
     """Mean over sites weighted by class sizes; NaN where no site sent one."""
-    total: Any = 0.0
-    weight: Any = 0.0
-    for site in sorted(means):
-        if site in sizes:
-            present = ~np.isnan(means[site])
-            w = sizes[site][:, None] * present
-            total = total + np.where(present, means[site], 0.0) * w
-            weight = weight + w
+    values = np.stack([means[site] for site in sorted(means)])
+    nobody = np.zeros(values.shape[1], dtype=np.int64)
+    counts = np.stack([sizes.get(site, nobody) for site in sorted(means)])
+    present = ~np.isnan(values)
+    weight = (counts[:, :, None] * present).sum(axis=0)
+    total = (np.where(present, values, 0.0) * counts[:, :, None]).sum(axis=0)
     return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1), np.nan))
 
 
@@ -330,31 +289,26 @@ def pooled_levels(
     total: Any = 0.0
     weight: Any = 0.0
     told: Any = False
-    for site in sorted(profiles):
-        k = len(sizes[site]) if site in sizes else len(profiles[site].means.value)
-        by_site[site], kinds[site] = _levels_told(profiles[site], k, len(levels))
-        if site in sizes:
-            present = np.isfinite(by_site[site]).all(axis=1)
-            w = (sizes[site] * present)[:, None]
-            total = total + np.nan_to_num(by_site[site]) * w
-            weight = weight + w
-            told = told | ((kinds[site] != HIDDEN) & (w > 0))
+    for site, reply in sorted(profiles.items()):
+        count = sizes.get(site, np.zeros(len(reply.means.value), dtype=np.int64))
+        shares = np.asarray(reply.target_shares.value, dtype=np.float64)
+        shown = np.asarray(reply.target_kinds.value, dtype=np.int64)
+        if not shares.size:  # it told nothing
+            shares = np.full((len(count), len(levels)), np.nan)
+            shown = np.zeros(shares.shape, dtype=np.int64)
+        by_site[site], kinds[site] = shares, shown
+        w = (count * np.isfinite(shares).all(axis=1))[:, None]
+        total = total + np.nan_to_num(shares) * w
+        weight = weight + w
+        told = told | ((shown != HIDDEN) & (w > 0))
     # A level that is a guess at every site is a guess over all of them.
-    shares = np.where(told, total / np.maximum(weight, 1), np.nan)
+    pooled = np.where(told, total / np.maximum(weight, 1), np.nan)
     return {
         "target_levels": levels,
-        "target_shares": np.asarray(shares, dtype=np.float64),
+        "target_shares": np.asarray(pooled, dtype=np.float64),
         "target_shares_by_site": by_site,
         "target_kinds_by_site": kinds,
     }
-
-
-def _levels_told(reply: Profile, k: int, width: int) -> tuple[FloatArray, IntArray]:
-    """What a site told, with gaps where it told nothing."""
-    shares, kinds = (np.asarray(x.value) for x in (reply.target_shares, reply.target_kinds))
-    if not shares.size:
-        return np.full((k, width), np.nan), np.zeros((k, width), dtype=np.int64)
-    return shares.astype(np.float64), kinds.astype(np.int64)
 
 
 # --------------------------------------------------------------------------- sites compared
@@ -370,16 +324,31 @@ def compared_sites(
 ) -> Generator[Ask, Replies, dict[str, Any]]:
     """Ask for chances within the final classes; returns fields of the result by name."""
     # Final classes are matched to those that sites find alone: as many of either.
-    request = CompareRequest(settings=settings.to_json(), local=local)
+    request = messages.CompareRequest(settings=settings.to_json(), local=local)
     replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
-    shape = shape_of(ctx, settings.model)
-    rows = rows_of_cells(settings.model, shape["sizes"])
-    told = {site: _tables_told(reply, n_clusters, rows) for site, reply in replies.items()}
+    states: tuple[str, ...] = ()
+    levels: dict[str, tuple[str, ...]] = {}
+    if settings.model == "markov-mixture":
+        states = tuple(ctx.columns.levels[ctx.columns.sequence[0]])
+    else:
+        levels = category_blocks(ctx.feature_names, ctx.columns.levels)
+    s = len(states)
+    rows = row_of_cell(settings.model, (s,) if states else [len(x) for x in levels.values()])
+    told: dict[str, dict[str, NDArray[Any]]] = {site: {} for site in replies}
+    for site, name in product(
+        replies, (prefix + part for prefix in PREFIXES for part in TABLE_PARTS)
+    ):
+        value = np.asarray(getattr(replies[site], name).value)
+        if not value.size:  # it told nothing
+            width = int(rows.max()) + 1 if name.endswith("numbers") else len(rows)
+            empty = np.nan if name.endswith("chances") else 0
+            value = np.full((n_clusters, width), empty, dtype=value.dtype)
+        told[site][name] = value
     facts: dict[str, Any] = {
         "model": settings.model,
-        "states": shape["states"],
+        "states": states,
         "n_times": len(ctx.columns.sequence),
-        "category_levels": shape["levels"],
+        "category_levels": levels,
         "site_chances": {s: x["chances"] for s, x in told.items()},
         "site_local_chances": {s: x["local_chances"] for s, x in told.items()},
         "site_kinds": {s: x["kinds"] for s, x in told.items()},
@@ -393,14 +362,15 @@ def compared_sites(
     if not replies:
         return facts
     ensemble, alone = (
-        SiteTables.of(
-            [[x[p + "chances"], x[p + "kinds"], _behind(x[p + "numbers"])] for x in told.values()]
+        SiteTables(
+            np.stack([x[p + "chances"] for x in told.values()]),
+            np.stack([x[p + "kinds"] for x in told.values()]),
+            np.stack([_behind(x[p + "numbers"]) for x in told.values()]),
         )
-        for p in ("", "local_")
+        for p in PREFIXES
     )
     pooled = pooled_probabilities(ensemble, rows)
     if settings.model == "markov-mixture":
-        s = len(shape["states"])
         facts["class_initial"] = pooled[:, :s]
         facts["class_transition"] = pooled[:, s:].reshape(-1, s, s)
         parts = {"initial": np.array([0]), "transition": np.arange(1, s + 1)}
@@ -435,26 +405,3 @@ def _behind(numbers: FloatArray) -> FloatArray:
     a = np.where(known, numbers, 1.0)
     b = round_figures(a * 5 / 3)  # from one round figure to the next it is at most this
     return np.where(known, np.round(np.log(b / a) / (1 / a - 1 / b)), numbers)
-
-
-def shape_of(ctx: CoordinatorContext, kind: str) -> dict[str, Any]:
-    """States; or levels of each column."""
-    if kind == "markov-mixture":
-        states = tuple(ctx.columns.levels[ctx.columns.sequence[0]])
-        return {"states": states, "levels": {}, "sizes": (len(states),)}
-    levels = category_blocks(ctx.feature_names, ctx.columns.levels)
-    return {"states": (), "levels": levels, "sizes": tuple(len(x) for x in levels.values())}
-
-
-def _tables_told(reply: Compared, k: int, rows: IntArray) -> dict[str, NDArray[Any]]:
-    """What a site told, with gaps where it told nothing."""
-    n_rows = int(rows.max()) + 1
-    found: dict[str, NDArray[Any]] = {}
-    for name in (prefix + part for prefix in ("", "local_") for part in TABLE_PARTS):
-        value = np.asarray(getattr(reply, name).value)
-        if not value.size:
-            width = n_rows if name.endswith("numbers") else len(rows)
-            empty = np.nan if name.endswith("chances") else 0
-            value = np.full((k, width), empty, dtype=value.dtype)
-        found[name] = value
-    return found

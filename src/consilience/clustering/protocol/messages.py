@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.clustering.estimators.local_models import (
-    GaussianMixtureModel,
-    KMeansModel,
-    kind_of,
-    local_model_from_arrays,
-)
+from consilience.clustering.estimators import local_models
 from consilience.clustering.kernels.cell_suppression import WITHHELD
 from consilience.exceptions import DisclosureError
 from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
@@ -32,6 +27,12 @@ MAX_JUDGED = 30
 MAX_STARTS = 10_000
 """What a site computes has an end."""
 _LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
+
+
+def _agreements(of: str) -> Any:
+    """A field with one figure for each pair of halves."""
+    words = f"by pair: {of}, rounded"
+    return Aggregate("", words, many=True, gaps=True, low=-1.0, high=1.0)
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class PatternCounts:
     def check(self, request: AllModels, known: Mapping[str, Any]) -> str | None:
         """By ensemble, numbers of rows for labels that its models have."""
         sizes = [
-            [local_model_from_arrays(arrays).n_classes for arrays in models]
+            [local_models.local_model_from_arrays(arrays).n_classes for arrays in models]
             for models in request.models.value
         ]
         fine = len(self.counts.value) == len(sizes)
@@ -225,37 +226,11 @@ class Profile:
         low=0,
         high=4,
     )
-    agreement: Released = Aggregate(
-        "",
-        "by pair: adjusted Rand index of two halves, rounded",
-        many=True,
-        gaps=True,
-        low=-1.0,
-        high=1.0,
-    )
-    null_agreement: Released = Aggregate(
-        "",
-        "by pair: the same with columns permuted, rounded",
-        many=True,
-        gaps=True,
-        low=-1.0,
-        high=1.0,
-    )
-    alone_agreement: Released = Aggregate(
-        "",
-        "by pair: the same by the site's own model alone, rounded",
-        many=True,
-        gaps=True,
-        low=-1.0,
-        high=1.0,
-    )
-    ported_agreement: Released = Aggregate(
-        "",
-        "by pair: the same by one site's model alone, mean over all sites' models, rounded",
-        many=True,
-        gaps=True,
-        low=-1.0,
-        high=1.0,
+    agreement: Released = _agreements("adjusted Rand index of two halves")
+    null_agreement: Released = _agreements("the same with columns permuted")
+    alone_agreement: Released = _agreements("the same by the site's own model alone")
+    ported_agreement: Released = _agreements(
+        "the same by one site's model alone, mean over all sites' models"
     )
 
     def check(self, request: Map, known: Mapping[str, Any]) -> str | None:
@@ -344,12 +319,12 @@ class Compared:
 
 def _is_model(arrays: Any, s: Settings, known: Mapping[str, Any]) -> bool:
     """Whether arrays are those of a model of the study's kind and columns."""
-    model = local_model_from_arrays(arrays)
+    model = local_models.local_model_from_arrays(arrays)
     found = np.asarray(model.class_parameters)
-    coded = kind_of(model)
+    coded = local_models.kind_of(model)
     if coded != (s.model if s.model in CODED else ""):
         return False
-    if isinstance(model, KMeansModel | GaussianMixtureModel):
+    if isinstance(model, local_models.ClusterModel):
         kind = getattr(model, "covariance_type", None)
         fine = kind == (s.covariance_type if s.model == "gaussian-mixture" else None)
         fine = fine and model.n_features == known["p"]

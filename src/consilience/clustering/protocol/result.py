@@ -197,10 +197,11 @@ class EnsembleClusteringResult(Result):
     def summary(self) -> str:
         """Answer in a few sentences: classes, sizes, stability beside its null."""
         shares = ", ".join(
-            f"{name} {size} ({size / max(self.n_records, 1):.0%})"
-            for name, size in zip(class_names(self.n_clusters), self.class_sizes, strict=True)
+            f"class {k} {size} ({size / max(self.n_records, 1):.0%})"
+            for k, size in enumerate(self.class_sizes)
         )
-        text = f"{_classes(self.n_clusters)} in {self.n_records} rows: {shares}."
+        made = "One class only" if self.n_clusters == 1 else f"{self.n_clusters} classes"
+        text = f"{made} in {self.n_records} rows: {shares}."
         return " ".join([text, self.choice_sentence(), self.stability_sentence()]).strip()
 
     def choice_sentence(self) -> str:
@@ -209,13 +210,22 @@ class EnsembleClusteringResult(Result):
             return "The number of classes was given."
         cast = {site: vote for site, vote in self.votes.items() if vote > 0}
         votes = ", ".join(f"{site} {vote}" for site, vote in cast.items())
-        if self.chosen_by == "cv":
-            return self._held_out_sentence(votes)
+        spectrum = f"the spectrum suggests {self.n_clusters_by_eigenvalues}."
+        beside = f"Beside it: votes by BIC are {votes or 'none'}, {spectrum}"
         if self.chosen_by == "bic":
+            return f"The number of classes has the smallest sum of the sites' BIC. {beside}"
+        if self.chosen_by == "cv" and self.cv_at_edge:
             return (
-                "The number of classes has the smallest sum of the sites' BIC. Beside it: votes by "
-                f"BIC are {votes or 'none'}, the spectrum suggests "
-                f"{self.n_clusters_by_eigenvalues}."
+                "Held-out entries choose no number of classes: their error still falls at "
+                f"{self.cv_candidates[-1]}, the largest that was tried. Raise max_clusters. "
+                f"{beside}"
+            )
+        if self.chosen_by == "cv":
+            sparing = int(self.cv_candidates[self.cv_one_standard_error])
+            near = f" Within one standard error of the smallest error are {sparing} already."
+            return (
+                "The number of classes was chosen by the error of held-out entries."
+                f"{near if sparing != self.n_clusters else ''} {beside}"
             )
         trust = ""
         if len(set(cast.values())) > 1:
@@ -227,41 +237,34 @@ class EnsembleClusteringResult(Result):
         rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
         return f"The number of classes was chosen by {rule}.{trust}"
 
-    def _held_out_sentence(self, votes: str) -> str:
-        """What held-out entries say of the number, and the other criteria beside it."""
-        largest = int(self.cv_candidates[-1])
-        if self.cv_at_edge:
-            said = (
-                f"Held-out entries choose no number of classes: their error still falls at "
-                f"{largest}, the largest that was tried. Raise max_clusters."
-            )
-        else:
-            sparing = int(self.cv_candidates[self.cv_one_standard_error])
-            said = "The number of classes was chosen by the error of held-out entries."
-            if sparing != self.n_clusters:
-                said += f" Within one standard error of the smallest error are {sparing} already."
-        beside = f"the spectrum suggests {self.n_clusters_by_eigenvalues}"
-        return f"{said} Beside it: votes by BIC are {votes or 'none'}, {beside}."
-
     def stability_sentence(self) -> str:
         """Stability beside the same figure with columns permuted."""
         s = self.stability
         if not s:
             return ""
-        beyond = s["null_reached"] <= 0.05 * s["null_pairs"]
-        verdict = (
-            "more than with columns permuted"
-            if beyond
-            else "which alone is no clear evidence of classes, since with columns permuted "
-            f"{s['null_reached']} of {s['null_pairs']} pairs agree as well"
-        )
+        # Two decimals, without a minus sign before zero.
+        two = {
+            name: f"{round(value, 2) + 0.0:.2f}"
+            for name, value in s.items()
+            if isinstance(value, float)
+        }
+        verdict = "more than with columns permuted"
+        if s["null_reached"] > 0.05 * s["null_pairs"]:
+            verdict = (
+                "which alone is no clear evidence of classes, since with columns permuted "
+                f"{s['null_reached']} of {s['null_pairs']} pairs agree as well"
+            )
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
-        found, chance = _range(s, ""), _range(s, "null_")
-        return (
-            f"Runs on disjoint halves of the rows{asked} agree by {_two(s['mean'])} (adjusted Rand "
-            f"index, {found} over {s['pairs']} pairs), {verdict} ({_two(s['null_mean'])}, "
-            f"{chance}).{_single_sites(s)}"
+        said = (
+            f"Runs on disjoint halves of the rows{asked} agree by {two['mean']} (adjusted Rand "
+            f"index, {two['low']} to {two['high']} over {s['pairs']} pairs), {verdict} "
+            f"({two['null_mean']}, {two['null_low']} to {two['null_high']})."
         )
+        if not np.isnan(s["alone_mean"]):
+            said += f" Sites that label their own rows alone agree by {two['alone_mean']}."
+        if not np.isnan(s["ported_mean"]):
+            said += f" One site's model on all rows agrees by {two['ported_mean']}."
+        return said
 
     def state_distribution(self) -> FloatArray:
         """Shares of the states by time in each class, (K, n_times, S).
@@ -291,50 +294,19 @@ class EnsembleClusteringResult(Result):
         frame = pd.DataFrame(self.class_means, columns=list(self.feature_names))
         frame.insert(0, "share", self.class_sizes / max(self.n_records, 1))
         frame.insert(0, "size", self.class_sizes)
+        sites = self.target_means_by_site if self.model else ()
         if self.target_levels:
-            for j, level in enumerate(self.target_levels):
-                frame[f"share {self.target}={level}"] = self.target_shares[:, j]
-            if self.model:
-                for site in self.target_shares_by_site:
-                    for j, level in enumerate(self.target_levels):
-                        shares = self.target_shares_at(site)[:, j]
-                        frame[f"share {self.target}={level} at {site}"] = shares
+            told = {"": self.target_shares}
+            told |= {f" at {site}": self.target_shares_at(site) for site in sites}
+            for where, shares in told.items():
+                for level, share in zip(self.target_levels, shares.T, strict=True):
+                    frame[f"share {self.target}={level}{where}"] = share
         elif self.target:
             frame[f"mean {self.target}"] = self.target_means
-            if self.model:
-                for site, means in self.target_means_by_site.items():
-                    frame[f"mean {self.target} at {site}"] = means
-        frame.index = pd.Index(class_names(self.n_clusters), name="class")
+            for site in sites:
+                frame[f"mean {self.target} at {site}"] = self.target_means_by_site[site]
+        frame.index = pd.Index([f"class {k}" for k in range(self.n_clusters)], name="class")
         return frame
-
-
-def _two(value: float) -> str:
-    """Two decimals, without a minus sign before zero."""
-    return f"{round(value, 2) + 0.0:.2f}"
-
-
-def _range(stability: dict[str, Any], kind: str) -> str:
-    return f"{_two(stability[f'{kind}low'])} to {_two(stability[f'{kind}high'])}"
-
-
-def _single_sites(stability: dict[str, Any]) -> str:
-    """What sites reach without the others, as far as they sent it."""
-    alone, ported = stability["alone_mean"], stability["ported_mean"]
-    said = []
-    if not np.isnan(alone):
-        said.append(f" Sites that label their own rows alone agree by {_two(alone)}.")
-    if not np.isnan(ported):
-        said.append(f" One site's model on all rows agrees by {_two(ported)}.")
-    return "".join(said)
-
-
-def class_names(n: int) -> tuple[str, ...]:
-    """Names of the classes as people see them: 0, 1, ... as in the labels."""
-    return tuple(f"class {k}" for k in range(n))
-
-
-def _classes(n: int) -> str:
-    return "One class only" if n == 1 else f"{n} classes"
 
 
 def curve_of(errors: FloatArray, entries: NDArray[Any], se: FloatArray) -> EntryCurve:

@@ -16,59 +16,20 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.local_models import (
-    ClusterModel,
-    CodedModel,
-    LocalModel,
-    absorbing_rows,
-    bic,
-    coded_bic,
-    drawn_rows,
-    entries_of,
-    fit_cluster_model,
-    fit_coded_model,
-    local_model_from_arrays,
-    outlying_rows,
-)
+from consilience.clustering.estimators import local_models
+from consilience.clustering.estimators.local_models import LocalFit, LocalModel
 from consilience.clustering.estimators.predictors import CodedPredictor, EnsemblePredictor
-from consilience.clustering.kernels.cell_suppression import (
-    Entries,
-    ReleasedTables,
-    Sums,
-    suppress_cells,
-)
-from consilience.clustering.kernels.ensemble import (
-    SiteSummary,
-    assign,
-    summarise_by_turns,
-    summarise_site,
-)
+from consilience.clustering.kernels.cell_suppression import Entries, Sums, suppress_cells
+from consilience.clustering.kernels.ensemble import assign, summarise_by_turns, summarise_site
 from consilience.clustering.kernels.mixtures import same_peak
-from consilience.clustering.protocol.messages import (
-    CODED,
-    MAX_FOLDS,
-    MAX_JUDGED,
-    MAX_STARTS,
-    AllModels,
-    Ballot,
-    Compared,
-    CompareRequest,
-    FitRequest,
-    Judged,
-    JudgeRequest,
-    LocalModels,
-    Map,
-    PatternCounts,
-    Profile,
-    Settings,
-    VoteRequest,
-)
+from consilience.clustering.protocol import messages
+from consilience.clustering.protocol.messages import CODED, Settings
 from consilience.exceptions import DataError, DisclosureError, ParameterError
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.entries import Entries as TableEntries
@@ -77,22 +38,9 @@ from consilience.numerics.entry_paths import KMeansPath
 from consilience.numerics.held_out_entries import held_out_predictions
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.protocol.phases.entry_errors import (
-    entry_seed,
-    nothing_released,
-    released_errors,
-    squared_errors_by_row,
-)
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    cell_counts,
-    chances,
-    model,
-    rounded,
-)
+from consilience.protocol.phases import entry_errors
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released, bundle, chances, model, rounded
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import coarse, step_above
 
@@ -103,8 +51,8 @@ TABLE_PARTS = ("chances", "kinds", "numbers")
 
 @step("vote", once=True)
 def vote(
-    message: VoteRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Ballot, State]:
+    message: messages.VoteRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Ballot, State]:
     """Choose the number of classes with the smallest BIC."""
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
@@ -118,8 +66,8 @@ def vote(
 
 @step("fit", once=True)
 def fit(
-    message: FitRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[LocalModels, State]:
+    message: messages.FitRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.LocalModels, State]:
     """Fit the site's models for every view."""
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
@@ -131,63 +79,63 @@ def fit(
     ]
     released = bundle([released_models(models, s.model) for models in fitted])
     own = tuple(tuple(one.model.to_arrays() for one in models) for models in fitted)
-    return LocalModels(models=released), {**state, "seed": seed, "own": own}
+    return messages.LocalModels(models=released), {**state, "seed": seed, "own": own}
 
 
 @step("count", once=True)
 def count(
-    message: AllModels, data: SiteData, state: State, site: SiteContext
-) -> tuple[PatternCounts, State]:
+    message: messages.AllModels, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.PatternCounts, State]:
     """Label all rows under all models and count the tuples."""
     s = Settings.from_json(message.settings)
     # A run that follows another fits no models, and has no halves.
     seed = state.get("seed", 0)
-    released = []
-    how = "none"
-    outlying: tuple[NDArray[np.bool_], ...] = ()
+    released, ways, outlying = [], [], []
+    all_views = views(table_of(data, s.model).rows, s.pairs, seed)
     ensembles = models_of(message.models.value)
-    for i, (view, models) in enumerate(
-        zip(views(table_of(data, s.model).rows, s.pairs, seed), ensembles, strict=True)
-    ):
-        outside = _outliers(view, models, message.owners[i], s, site)
-        outlying = (*outlying, outside)
+    for view, models, owners in zip(all_views, ensembles, message.owners, strict=True):
+        # Rows far from every class of every other site's models, if the study trims.
+        outside = np.zeros(len(view.rows), dtype=bool)
+        if s.trim is not None and models:
+            others = [m for m, owner in zip(models, owners, strict=True) if owner != site.site]
+            known: Any = others or models  # the study trims no coded rows
+            outside = local_models.outlying_rows(view.rows, known, own=None, trim=s.trim)
+        outlying.append(outside)
         if not models:
-            released.append(cell_counts(np.empty(0, np.int64), 0, keys=np.empty((0, 0), np.uint8)))
+            ways.append("none")
+            nothing = np.empty((0, 0), np.uint8)
+            released.append(disclosure.cell_counts(np.empty(0, np.int64), 0, keys=nothing))
             continue
         labels = labels_of(models, view.rows)[~outside]
-        summary = counted(labels, models, message.owners[i], s, site.limits.min_records)
+        parameters = [m.class_parameters for m in models]
+        if s.model in CODED:
+            summary = summarise_by_turns(labels, parameters, owners, site.limits.min_records)
+        else:
+            summary = summarise_site(labels, parameters, site.limits.min_records)
+        ways.append(summary.how)
         keys = summary.table.patterns
-        released.append(cell_counts(summary.cells, len(keys), keys=keys))
-        how = summary.how if i == 0 else how
+        released.append(disclosure.cell_counts(summary.cells, len(keys), keys=keys))
     kept = {
         "seed": seed,
         "settings": message.settings,
         "models": message.models.value,
         "owners": message.owners,
         "own": state.get("own", ()),
-        "outlying": outlying,
+        "outlying": tuple(outlying),
     }
-    return PatternCounts(counts=bundle(released), how=how), kept
-
-
-def _outliers(
-    view: View, models: Sequence[LocalModel], owners: Sequence[str], s: Settings, site: SiteContext
-) -> NDArray[np.bool_]:
-    """Rows far from every class of every other site's models, if the study trims."""
-    if s.trim is None or not models:
-        return np.zeros(len(view.rows), dtype=bool)
-    others = [m for m, owner in zip(models, owners, strict=True) if owner != site.site]
-    known = cast(list[ClusterModel], others or list(models))  # the study trims no coded rows
-    return outlying_rows(view.rows, known, own=None, trim=s.trim)
+    return messages.PatternCounts(counts=bundle(released), how=ways[0]), kept
 
 
 @step("label", once=True)
-def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tuple[Profile, State]:
+def label(
+    message: messages.Map, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Profile, State]:
     """Label every row from its true tuple; tell what the classes look like."""
     s = Settings.from_json(state["settings"])
+    coded = s.model in CODED
     found = []
     ensembles = models_of(state["models"])
-    maps = zip(message.features.value, message.centres.value, strict=True)
+    maps = list(zip(message.features.value, message.centres.value, strict=True))
     all_views = views(table_of(data, s.model).rows, s.pairs, state["seed"])
     for view, models, (features, centres), outside in zip(
         all_views, ensembles, maps, state["outlying"], strict=True
@@ -197,39 +145,43 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
         found.append(np.where(outside, -1, final))
     labels = found[0]
     site.output("labels", labels)
-    main_map = (message.features.value[0], message.centres.value[0])
-    site.output("predictor", _predictor(ensembles[0], main_map, data, s.model))
-    n_classes = len(message.centres.value[0])
-    coded = s.model in CODED
-    shown = profiled_classes(_own_classes(state, data, coded), labels, site.limits)
+    site.output("predictor", _predictor(ensembles[0], maps[0], data, s.model))
+    n_classes = len(maps[0][1])
+    # Class of each row in the model of this site whose class means have left it: the one that the
+    # site kept, whatever a message says is its own. With resampled models nobody knows the rows
+    # behind a class mean, so there is nothing to compare with; nor is there where none were fitted.
+    own = models_of(state["own"])
+    compared = len(own[0]) == 1 and not coded if own else False
+    mine = own[0][0].label(data.features) if compared else np.zeros(data.n_rows, dtype=np.int64)
+    shown = profiled_classes(mine, labels, site.limits)
+    # Means of 0/1 columns are counts: levels are told later, by step `compare`.
+    means = np.full((n_classes, data.features.shape[1]), np.nan)
+    for k in () if coded else np.unique(shown[shown >= 0]):
+        means[k] = data.features[shown == k].mean(axis=0)
+    # Of a 0/1 target they are counts, and guarded as such; of one with levels see below.
+    target = data.target
+    if target is None or target.dtype.kind not in "fiub":
+        target = np.full(data.n_rows, np.nan)
+    targets = disclosure.aggregate(
+        target.astype(np.float64), cells=shown, n_cells=n_classes, mean=True
+    )
     shares, kinds = released_levels(data, shown, n_classes, site.limits)
-    reply = Profile(
-        # Means of 0/1 columns are counts: levels are told later, by step `compare`.
-        means=_class_means(
-            np.full_like(data.features, np.nan) if coded else data.features, shown, n_classes
-        ),
-        target_means=_target_means(data, shown, n_classes, site),
+    # Labels of all rows by the site's own first model, in the two halves of each pair.
+    alone = [
+        models[0].label(view.rows) if models else np.zeros(len(view.rows), dtype=np.int64)
+        for view, models in zip(all_views if own else (), own, strict=True)
+    ]
+    reply = messages.Profile(
+        means=model(means, kind="centroids", n_records=int((shown >= 0).sum()), cells=shown),
+        target_means=targets.withhold_unsafe(site.limits),
         target_shares=shares,
         target_kinds=kinds,
         agreement=_agreements(found[1::4], found[2::4], site),
         null_agreement=_agreements(found[3::4], found[4::4], site),
-        alone_agreement=_alone(all_views, state["own"], site),
+        alone_agreement=_agreements(alone[1::4], alone[2::4], site),
         ported_agreement=_ported(all_views, ensembles, state["owners"], site),
     )
     return reply, {"final": labels, "n_classes": n_classes} if coded else {}
-
-
-def _own_classes(state: State, data: SiteData, coded: bool) -> IntArray:
-    """Class of each row in the model of this site whose class means have left it.
-
-    That is the one that the site kept, whatever a message says is its own.
-    With resampled models nobody knows the rows behind a class mean, so there is nothing to compare
-    with; neither is there in a run that fits no models.
-    """
-    own = state["own"]
-    if not own or len(own[0]) != 1 or coded:
-        return np.zeros(data.n_rows, dtype=np.int64)
-    return models_of(own)[0][0].label(data.features)
 
 
 def profiled_classes(own: IntArray, labels: IntArray, limits: Limits) -> IntArray:
@@ -251,50 +203,12 @@ def profiled_classes(own: IntArray, labels: IntArray, limits: Limits) -> IntArra
     return shown
 
 
-def _class_means(columns: FloatArray, shown: IntArray, n_classes: int) -> Released:
-    """Means by class, NaN for a class without rows here."""
-    means = np.full((n_classes, columns.shape[1]), np.nan)
-    for k in np.unique(shown[shown >= 0]):
-        means[k] = columns[shown == k].mean(axis=0)
-    return model(means, kind="centroids", n_records=int((shown >= 0).sum()), cells=shown)
-
-
-def _target_means(data: SiteData, shown: IntArray, n_classes: int, site: SiteContext) -> Released:
-    """Means of the target by class: of a 0/1 target they are counts, and guarded as such.
-
-    A target with declared levels has none: see `released_levels`.
-    """
-    target = data.target
-    if target is None or target.dtype.kind not in "fiub":
-        target = np.full(data.n_rows, np.nan)
-    released = aggregate(target.astype(np.float64), cells=shown, n_cells=n_classes, mean=True)
-    return released.withhold_unsafe(site.limits)
-
-
 def _agreements(
     first: Sequence[IntArray], second: Sequence[IntArray], site: SiteContext
 ) -> Released:
     """Agreement of each pair of labellings of the same rows."""
     pairs = zip(first, second, strict=True)
     return bundle([released_agreement(a, b, site.limits) for a, b in pairs])
-
-
-def _alone(
-    all_views: list[View], own: Sequence[Sequence[dict[str, Any]]], site: SiteContext
-) -> Released:
-    """Agreement of two halves when the site labels its rows by its own models only.
-
-    Nothing in a run that fits no models.
-    """
-    if not own:
-        return bundle([])
-    labels = [
-        models_of([models[:1]])[0][0].label(view.rows)
-        if models
-        else np.zeros(len(view.rows), dtype=np.int64)
-        for view, models in zip(all_views, own, strict=True)
-    ]
-    return _agreements(labels[1::4], labels[2::4], site)
 
 
 def _ported(
@@ -307,7 +221,10 @@ def _ported(
     found = []
     # Of each pair the halves as they are; those with permuted columns are the two that follow.
     for i in range(1, len(all_views), 4):
-        first, second = (_first_of_each(ensembles[j], owners[j]) for j in (i, i + 1))
+        # The first model of each site on either half.
+        first, second = (
+            {owner: ensembles[j][owners[j].index(owner)] for owner in owners[j]} for j in (i, i + 1)
+        )
         rows = all_views[i].rows
         pairs = [
             released_agreement(first[o].label(rows), second[o].label(rows), site.limits)
@@ -321,32 +238,19 @@ def _ported(
     return bundle(found)
 
 
-def _first_of_each(models: Sequence[LocalModel], owners: Sequence[str]) -> dict[str, LocalModel]:
-    found: dict[str, LocalModel] = {}
-    for model_, owner in zip(models, owners, strict=True):
-        found.setdefault(owner, model_)
-    return found
-
-
 def _predictor(
-    models: Sequence[LocalModel], main_map: tuple[FloatArray, FloatArray], data: SiteData, kind: str
+    models: Sequence[Any], main_map: tuple[FloatArray, FloatArray], data: SiteData, kind: str
 ) -> EnsemblePredictor | CodedPredictor:
     if kind not in CODED:
-        return EnsemblePredictor(
-            cast(Sequence[ClusterModel], models),
-            *main_map,
-            feature_names=data.feature_names,
-            scaling=data.scaling,
-        )
+        names = data.feature_names
+        return EnsemblePredictor(models, *main_map, feature_names=names, scaling=data.scaling)
+    columns: Sequence[str] = data.sequence_names
     if kind == "markov-mixture":
-        columns = data.sequence_names
         levels: Sequence[Sequence[str]] = [data.levels[columns[0]]]
     else:
         blocks = category_blocks(data.feature_names, data.levels)
         columns, levels = tuple(blocks), list(blocks.values())
-    return CodedPredictor(
-        cast(Sequence[CodedModel], models), *main_map, levels=levels, columns=columns
-    )
+    return CodedPredictor(models, *main_map, levels=levels, columns=columns)
 
 
 # --------------------------------------------------------------------------- views and models
@@ -452,64 +356,53 @@ def permuted_codes(rng: np.random.Generator, codes: IntArray) -> IntArray:
     return shuffled
 
 
-@dataclass(frozen=True, eq=False)
-class OwnModel:
-    """A model of the site, the class of each row that it was fitted on, and what it is made of."""
-
-    model: LocalModel
-    labels: IntArray
-    sums: Sums | None = None
-
-
 def fit_view(
     table: Table, view: View, s: Settings, site: SiteContext, secret: np.random.Generator
-) -> list[OwnModel]:
+) -> list[LocalFit]:
     """Models of one view."""
     rows = view.rows[view.part]
     fitted = []
     for _ in range(s.n_resamples):
+        chosen, multiplicity = rows, None
         if s.model in CODED:
-            fitted.append(_coded(rows, table.sizes, s, site, secret))
-        else:
-            fitted.append(_numeric(rows, s, site, secret))
-    return [one for one in fitted if one is not None]
+            # Also where it is the only model: tables by class follow.
+            multiplicity = local_models.drawn_rows(len(rows), secret)
+        elif s.n_resamples > 1 and len(rows):
+            size = max(1, round(RESAMPLE_SHARE * len(rows)))
+            chosen = rows[np.sort(secret.integers(len(rows), size=size))]
+        fitted.append(fitted_model(chosen, table, s.n_clusters, s, site, multiplicity))
+    return [one for one in fitted if one.model is not None]
 
 
-def _numeric(
-    rows: NDArray[Any], s: Settings, site: SiteContext, secret: np.random.Generator
-) -> OwnModel | None:
-    chosen = rows
-    if s.n_resamples > 1:
-        size = max(1, round(RESAMPLE_SHARE * len(rows)))
-        chosen = rows[np.sort(secret.integers(len(rows), size=size))] if len(rows) else rows
-    result = fit_cluster_model(
-        chosen,
-        n_clusters=s.n_clusters,
-        min_records=site.limits.min_records,
-        **_numeric_settings(s, site),
-    )
-    return None if result.model is None else OwnModel(result.model, result.labels)
-
-
-def _coded(
+def fitted_model(
     rows: NDArray[Any],
-    sizes: tuple[int, ...],
+    table: Table,
+    k: int,
     s: Settings,
     site: SiteContext,
-    secret: np.random.Generator,
-) -> OwnModel | None:
-    """Fit on a secret part of the rows, also where it is the only one: tables by class follow."""
-    result = fit_coded_model(
-        rows,
-        sizes,
-        n_clusters=s.n_clusters,
-        **_coded_settings(s, site),
-        multiplicity=drawn_rows(len(rows), secret),
-    )
-    return None if result.model is None else OwnModel(result.model, result.labels, result.sums)
+    multiplicity: IntArray | None = None,
+) -> LocalFit:
+    """Fit a model of `k` classes to rows of a table, by the rules of the site."""
+    own = _fit_settings(s, site)
+    if s.model in CODED:
+        return local_models.fit_coded_model(
+            rows, table.sizes, n_clusters=k, multiplicity=multiplicity, **own
+        )
+    least = site.limits.min_records
+    return local_models.fit_cluster_model(rows, n_clusters=k, min_records=least, **own)
 
 
-def released_models(fitted: Sequence[OwnModel], kind: str) -> Released:
+def _fit_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
+    """What each fit and each criterion of a model takes."""
+    common = {"rng": site.rng, "n_init": s.n_init}
+    if s.model in CODED:
+        limits = {"min_records": site.limits.min_records, "max_share": site.limits.max_share}
+        return {"model": s.model, **common, **limits}
+    kind = s.model.replace("-", "_")
+    return {"model": kind, **common, "covariance_type": s.covariance_type}
+
+
+def released_models(fitted: Sequence[LocalFit], kind: str) -> Released:
     """Release the models of one view, with what they rest on as evidence."""
     arrays = tuple(one.model.to_arrays() for one in fitted)
     cells = [one.labels for one in fitted]
@@ -527,13 +420,10 @@ def joined_sums(parts: Sequence[Sums | None]) -> Sums:
     given = [part for part in parts if part is not None]
     # No sum of one model has the number of a sum of another.
     starts = np.cumsum([0, *(int(part.group.max(initial=-1)) + 1 for part in given)])
-    empty = np.empty(0, dtype=np.int64)
-    return Sums(
-        np.concatenate([empty, *(part.record for part in given)]),
-        np.concatenate([empty, *(p.group + o for p, o in zip(given, starts, strict=False))]),
-        np.concatenate([np.empty(0), *(part.weight for part in given)]),
-        np.concatenate([np.empty(0), *(part.amount for part in given)]),
-    )
+    moved = [p._replace(group=p.group + o) for p, o in zip(given, starts, strict=False)]
+    whole, real = np.empty(0, dtype=np.int64), np.empty(0)
+    columns = zip(Sums(whole, whole, real, real), *moved, strict=True)
+    return Sums(*(np.concatenate(each) for each in columns))
 
 
 def released_spread(log_likelihoods: FloatArray) -> FloatArray:
@@ -557,24 +447,19 @@ def released_spread(log_likelihoods: FloatArray) -> FloatArray:
 
 def score(table: Table, k: int, s: Settings, site: SiteContext) -> float:
     """BIC of k classes; NaN where they may not be scored or cannot be fitted."""
+    rows = table.rows
     if s.model in CODED:
-        return coded_bic(table.rows, table.sizes, k, **_coded_settings(s, site))
-    if not _votable(table.rows, k, s, site):
-        return float("nan")
-    found = bic(table.rows, k, **_numeric_settings(s, site))
-    return found if np.isfinite(found) else float("nan")
-
-
-def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool:
-    """Whether k classes may be scored: each large enough, and no row dominates the spread."""
+        return local_models.coded_bic(rows, table.sizes, k, **_fit_settings(s, site))
     if k == 1:
         # A criterion that one row dominates would tell of that row.
         squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
-        return bool(squares.max() <= site.limits.max_share * squares.sum())
-    fitted = fit_cluster_model(
-        rows, n_clusters=k, min_records=site.limits.min_records, **_numeric_settings(s, site)
-    ).model
-    return fitted is not None and fitted.n_classes == k
+        votable = bool(squares.max() <= site.limits.max_share * squares.sum())
+    else:
+        # Each class must be large enough.
+        fitted = fitted_model(rows, table, k, s, site).model
+        votable = fitted is not None and fitted.n_classes == k
+    found = local_models.bic(rows, k, **_fit_settings(s, site)) if votable else np.inf
+    return found if np.isfinite(found) else float("nan")
 
 
 # --------------------------------------------------------------------------- labels
@@ -582,48 +467,16 @@ def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool
 
 def models_of(arrays: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[LocalModel, ...]]:
     """Models by ensemble."""
-    return [tuple(local_model_from_arrays(item) for item in ensemble) for ensemble in arrays]
+    return [
+        tuple(local_models.local_model_from_arrays(item) for item in ensemble)
+        for ensemble in arrays
+    ]
 
 
 def labels_of(models: Sequence[LocalModel], rows: NDArray[Any]) -> IntArray:
     """Class of every row under every model, (n, M)."""
     columns = [m.label(rows) for m in models]
     return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), dtype=np.int64)
-
-
-def counted(
-    labels: IntArray,
-    models: Sequence[LocalModel],
-    owners: Sequence[str],
-    s: Settings,
-    min_records: int,
-) -> SiteSummary:
-    """Counts of label tuples that may leave, and the cell in which each row is counted."""
-    parameters = [m.class_parameters for m in models]
-    if s.model in CODED:
-        return summarise_by_turns(labels, parameters, owners, min_records)
-    return summarise_site(labels, parameters, min_records)
-
-
-def _numeric_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
-    """Arguments of each fit of rows of numbers."""
-    return {
-        "model": s.model.replace("-", "_"),
-        "rng": site.rng,
-        "n_init": s.n_init,
-        "covariance_type": s.covariance_type,
-    }
-
-
-def _coded_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
-    """Arguments of each fit of coded rows."""
-    return {
-        "model": s.model,
-        "rng": site.rng,
-        "n_init": s.n_init,
-        "min_records": site.limits.min_records,
-        "max_share": site.limits.max_share,
-    }
 
 
 # --------------------------------------------------------------------------- stability
@@ -690,11 +543,13 @@ def rounding_step(n_records: int) -> float:
 # --------------------------------------------------------------------------- number of classes
 
 
-def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Limits) -> Ballot:
+def ballot(
+    choice: int, scores: NDArray[np.float64], n_records: int, limits: Limits
+) -> messages.Ballot:
     """Fill a ballot at a site; `scores` rest on all of its `n_records` rows."""
     if n_records < limits.min_records:
         choice, scores, n_records = 0, np.full(len(scores), np.nan), 0
-    return Ballot(
+    return messages.Ballot(
         choice=model(int(choice), kind="summary", n_records=n_records),
         scores=model(np.round(scores, 3), kind="summary", n_records=n_records),
     )
@@ -702,8 +557,8 @@ def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Lim
 
 @step("judge", once=True)
 def judge(
-    message: JudgeRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Judged, State]:
+    message: messages.JudgeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Judged, State]:
     """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors.
 
     For each fold of scattered entries k-means with 1, 2, ... classes is fitted to the other entries
@@ -713,7 +568,11 @@ def judge(
     classes are those that sites can tell apart by their own rows.
     """
     a = message.max_clusters
-    bounds = ((message.n_folds, 2, MAX_FOLDS), (a, 1, MAX_JUDGED), (message.n_init, 1, MAX_STARTS))
+    bounds = (
+        (message.n_folds, 2, messages.MAX_FOLDS),
+        (a, 1, messages.MAX_JUDGED),
+        (message.n_init, 1, messages.MAX_STARTS),
+    )
     if not all(least <= asked <= most for asked, least, most in bounds):
         sentence = "more folds, numbers of classes or starts than a site judges"
         raise DisclosureError(sentence, public=sentence)
@@ -721,7 +580,7 @@ def judge(
     n_folds = message.n_folds
     if n < max(2 * a, site.limits.min_records):
         return _abstention(a, site, "the table has too few rows"), state
-    seed = entry_seed(data.features, site, "ensemble clustering, held-out entries")
+    seed = entry_errors.entry_seed(data.features, site, "ensemble clustering, held-out entries")
     try:
         entries = TableEntries.of(data.features)
         folds = entry_folds(entries, n_folds, stream(seed, "folds"))
@@ -734,18 +593,18 @@ def judge(
     for remark in dict.fromkeys(str(one.message) for one in caught):
         site.note(remark)
     squares = (guesses - entries.values[:, None]) ** 2
-    by_row = squared_errors_by_row(entries.rows, folds, squares, (n, n_folds))
-    found = released_errors(by_row, folds, n_missing=0, limits=site.limits)
+    by_row = entry_errors.squared_errors_by_row(entries.rows, folds, squares, (n, n_folds))
+    found = entry_errors.released_errors(by_row, folds, n_missing=0, limits=site.limits)
     if not len(found.errors.value):
         return _abstention(a, site, "single rows make most of the squared errors"), state
-    return Judged(errors=found.errors, entries=found.entries, se=found.se), state
+    return messages.Judged(errors=found.errors, entries=found.entries, se=found.se), state
 
 
-def _abstention(a: int, site: SiteContext, why: str) -> Judged:
+def _abstention(a: int, site: SiteContext, why: str) -> messages.Judged:
     """Say nothing, and tell the site's own people why."""
     site.note(f"Held-out entries do not judge numbers of classes here: {why}.")
-    found = nothing_released(a)
-    return Judged(errors=found.errors, entries=found.entries, se=found.se)
+    found = entry_errors.nothing_released(a)
+    return messages.Judged(errors=found.errors, entries=found.entries, se=found.se)
 
 
 # --------------------------------------------------------------------------- tables of classes
@@ -753,8 +612,8 @@ def _abstention(a: int, site: SiteContext, why: str) -> Judged:
 
 @step("compare", once=True)
 def compare(
-    message: CompareRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Compared, State]:
+    message: messages.CompareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Compared, State]:
     """Release probabilities within the final classes, and within classes that the site finds alone.
 
     Those of first states and steps, or of levels. Classes found alone are matched to the final ones
@@ -762,51 +621,38 @@ def compare(
     made of sums over disjoint events, each of at least `min_records` records: see
     ``clustering.kernels.cell_suppression`` and ``docs/proofs/markov-models.md``.
     """
+    from scipy.optimize import linear_sum_assignment
+
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
     final, k = state["final"], int(state["n_classes"])
-    finals = _tables(table, s, final, k, site)
-    alone, spread = _found_alone(table, s, site, final, k) if message.local else (None, np.empty(0))
-    if alone is None:  # nothing to tell, in the same shape
+    entries = local_models.entries_of(table.rows, s.model, table.sizes)
+    absorbing = local_models.absorbing_rows(s.model, table.sizes)
+    finals = class_tables(entries, final, k, site.limits, absorbing=absorbing)
+    found = fitted_model(table.rows, table, k, s, site) if message.local else None
+    if found is None or found.model is None:  # nothing to tell, in the same shape
+        spread = np.empty(0)
         locals_ = replace(finals, cells=np.full_like(finals.cells, -1), sums=joined_sums([]))
     else:
-        locals_ = _tables(table, s, alone, k, site)
+        spread = released_spread(found.start_spread)
+        # Classes found alone are called as the final ones that they mostly are.
+        joint = np.zeros((found.model.n_classes, k), dtype=np.int64)
+        np.add.at(joint, (found.labels, final), 1)
+        mine, theirs = linear_sum_assignment(joint, maximize=True)
+        name = np.zeros(len(joint), dtype=np.int64)
+        name[mine] = theirs
+        # Over all rows, differences from the final classes would rest on few of them.
+        kept = local_models.drawn_rows(len(final), site.secret_rng) > 0
+        alone = np.where(kept, name[found.labels], -1)
+        locals_ = class_tables(entries, alone, k, site.limits, absorbing=absorbing)
     told = {
-        prefix + name: chances(
-            getattr(one, name) if (one.cells >= 0).any() else getattr(one, name)[:0],
-            cells=one.cells,
-            sums=one.sums,
-            disclosure=Disclosure.AGGREGATE,
-        )
+        prefix + name: _released_cells(getattr(one, name), one)
         for prefix, one in (("", finals), ("local_", locals_))
         for name in TABLE_PARTS
     }
     n_records = data.n_rows if len(spread) else 0
     told["start_spread"] = model(spread, kind="summary", n_records=n_records)
-    return Compared(**told), {}
-
-
-def _found_alone(
-    table: Table, s: Settings, site: SiteContext, final: IntArray, k: int
-) -> tuple[IntArray | None, FloatArray]:
-    """Class of each row in the site's own model, called as the final class it mostly is.
-
-    -1 for a fifth of the rows, which the site draws in secret; None where it finds no classes. And
-    how far below the best the starts that were followed ended.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    found = fit_coded_model(table.rows, table.sizes, n_clusters=k, **_coded_settings(s, site))
-    if found.model is None:
-        return None, np.empty(0)
-    joint = np.zeros((found.model.n_classes, k), dtype=np.int64)
-    np.add.at(joint, (found.labels, final), 1)
-    mine, theirs = linear_sum_assignment(joint, maximize=True)
-    name = np.zeros(len(joint), dtype=np.int64)
-    name[mine] = theirs
-    # Over all rows, differences from the final classes would rest on few of them.
-    kept = drawn_rows(len(final), site.secret_rng) > 0
-    return np.where(kept, name[found.labels], -1), released_spread(found.start_spread)
+    return messages.Compared(**told), {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -818,13 +664,6 @@ class ClassTables:
     numbers: FloatArray
     cells: IntArray
     sums: Sums
-
-
-def _tables(table: Table, s: Settings, labels: IntArray, k: int, site: SiteContext) -> ClassTables:
-    """Tables of classes of coded rows."""
-    entries = entries_of(table.rows, s.model, table.sizes)
-    absorbing = absorbing_rows(s.model, table.sizes)
-    return class_tables(entries, labels, k, site.limits, absorbing=absorbing)
 
 
 def class_tables(
@@ -863,22 +702,17 @@ def class_tables(
         absorbing=absorbing,
         joining=False,
     )
-    shares, numbers = _rounded(told, entries.row_of_cell, limits)
-    return ClassTables(shares, told.kinds, numbers, cells, told.sums)
-
-
-def _rounded(told: ReleasedTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:
-    """Chances (K, C) and numbers (K, R) by class, rounded where records are protected."""
-    n_rows = told.told.shape[1]
+    rows = entries.row_of_cell
     shares = told.chances(rows)
+    n_rows = told.told.shape[1]
     numbers = np.stack([np.bincount(rows, each, n_rows) for each in told.values]).astype(float)
-    if limits.min_records <= 1:
-        return shares, numbers
-    # Exact shares are ratios of whole numbers, which would tell their totals.
-    steps = step_above(1.0 / np.maximum(numbers[:, rows], 1.0))
-    shares = np.round(np.round(shares / steps) * steps, 12)
-    zeros = np.zeros_like(numbers)
-    return shares, coarse(zeros, zeros, numbers, zeros.astype(bool))[2]
+    if limits.min_records > 1:
+        # Exact shares are ratios of whole numbers, which would tell their totals.
+        steps = step_above(1.0 / np.maximum(numbers[:, rows], 1.0))
+        shares = np.round(np.round(shares / steps) * steps, 12)
+        zeros = np.zeros_like(numbers)
+        numbers = coarse(zeros, zeros, numbers, zeros.astype(bool))[2]
+    return ClassTables(shares, told.kinds, numbers, cells, told.sums)
 
 
 def released_levels(
@@ -909,7 +743,7 @@ def released_levels(
     codes = np.full(data.n_rows, -1, dtype=np.int64)
     for code, level in enumerate(levels):
         codes[data.target == level] = code
-    entries = entries_of(codes[:, None], "latent-class", (len(levels),))
+    entries = local_models.entries_of(codes[:, None], "latent-class", (len(levels),))
     # A row without an outcome is in no class here, so that it is not behind any share.
     tables = class_tables(entries, np.where(codes >= 0, shown, -1), n_classes, limits)
     return _released_cells(tables.chances, tables), _released_cells(tables.kinds, tables)
