@@ -505,7 +505,7 @@ def test_studies_that_do_not_go_together() -> None:
     method = FederatedSparseQDA(alpha=0.1)
     plain = federation_over(tables)
     no_levels = dataclasses.replace(plain, columns=Columns(features=names(3), target="y"))
-    with pytest.raises(StudyError, match="declare its levels"):
+    with pytest.raises(StudyError, match="declare the levels"):
         method.run(no_levels, seed=0)
     own = dataclasses.replace(plain, preparation=Preparation(standardize="site"))
     with pytest.raises(StudyError, match="on one scale"):

@@ -823,9 +823,9 @@ class SparseQDAFit:
     path: SparseQDAPath
     chosen: int
     relative_to: float
-    cut: float | None
-    missing: IntArray
-    fold_gap: float
+    cut: float | None = None
+    missing: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    fold_gap: float = 0.0
     singular: bool = False
 
 

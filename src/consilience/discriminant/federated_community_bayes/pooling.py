@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import (
+    Judged,
     Offered,
     Settings,
     n_parameters,
@@ -93,13 +94,10 @@ class Combined:
         None where the sites' fits do not determine it.
     rows : (m,) array
         Training rows by class of the sites whose fits are in it.
-    sites : tuple of int
-        Places of these sites.
     """
 
     phi: FloatArray | None
     rows: FloatArray
-    sites: tuple[int, ...]
 
 
 def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) -> Combined:
@@ -145,7 +143,7 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
     rows = counts[used].sum(axis=0).astype(float)
     reached = np.linalg.matrix_power(joined.astype(float), m) > 0
     if not used or not reached.all():
-        return Combined(None, rows, tuple(used))
+        return Combined(None, rows)
     free = np.zeros((m - 1, q + 1))
     free[:, 1:] = ridge
     left += np.diag(free.ravel())
@@ -153,9 +151,9 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
     scale = np.where(scale > 0, scale, 1.0)
     scaled = left / scale[:, None] / scale
     if np.linalg.eigvalsh(scaled)[0] < _SINGULAR:
-        return Combined(None, rows, tuple(used))
+        return Combined(None, rows)
     phi = (np.linalg.solve(scaled, right / scale) / scale).reshape(m - 1, q + 1)
-    return Combined(np.asarray(phi), rows, tuple(used))
+    return Combined(np.asarray(phi), rows)
 
 
 def towards_priors(found: Combined, priors: FloatArray) -> FloatArray:
@@ -258,19 +256,20 @@ def joint_model(
 
 
 def pooled_figures(
-    by_site: Mapping[str, tuple[FloatArray, FloatArray]], weights: Mapping[str, int], n: int
+    replies: Mapping[str, Judged], weights: Mapping[str, int], n: int
 ) -> tuple[FloatArray, FloatArray]:
     """Means of figures over sites by rows, and their standard errors; NaN where nobody tells.
 
     Parameters
     ----------
-    by_site : mapping of str to (figures, squared standard errors), (n,) each
+    replies : mapping of str to Judged
     weights : mapping of str to int
     n : int
+        Figures: those of each model.
     """
-    total, square, weight = np.zeros(n), np.zeros(n), np.zeros(n)
-    for site in sorted(by_site):
-        figures, errors = by_site[site]
+    total, square, weight = np.zeros((3, n))
+    for site, reply in sorted(replies.items()):
+        figures, errors = reply.losses.value, reply.errors.value
         w = np.where(np.isfinite(figures), float(weights[site]), 0.0)
         total += w * np.nan_to_num(figures)
         square += w**2 * np.nan_to_num(errors)
@@ -278,6 +277,80 @@ def pooled_figures(
     safe = np.where(weight > 0, weight, 1.0)
     gap = np.where(weight > 0, 0.0, np.nan)
     return total / safe + gap, np.sqrt(np.maximum(square, 0.0)) / safe + gap
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A number of communities of which each has a fit.
+
+    Attributes
+    ----------
+    communities : tuple of int arrays
+    phis : tuple of arrays
+        Coefficients by community, with the intercepts of common class frequencies.
+    rows : (L,) array
+        Training rows behind each community's fit.
+    model : (m - 1, p + 1) array
+    """
+
+    communities: tuple[IntArray, ...]
+    phis: tuple[FloatArray, ...]
+    rows: FloatArray
+    model: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[tuple[int, IntArray]],
+        fitted: Sequence[Combined],
+        priors: FloatArray,
+        p: int,
+    ) -> Candidate:
+        """Put the fits of some communities together; `parts` are their places and columns."""
+        communities = tuple(columns for _, columns in parts)
+        phis = tuple(towards_priors(fitted[c], priors) for c, _ in parts)
+        rows = np.array([fitted[c].rows.sum() for c, _ in parts])
+        return cls(communities, phis, rows, joint_model(communities, phis, priors, p))
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What choosing rows say of the candidates, and which one is kept.
+
+    Attributes
+    ----------
+    loss, gain, gain_se : (a,) arrays
+        Mean log loss on choosing rows, by how much it is below that of the first candidate, and the
+        standard error of this; NaN where nobody told.
+    errors : (a,) array
+        Of `rows` rows of those sites that tell them, wrong predictions.
+    rows : int
+    index : int
+        Of the candidate with the lowest loss; the first where none tells.
+    """
+
+    loss: FloatArray
+    gain: FloatArray
+    gain_se: FloatArray
+    errors: FloatArray
+    rows: int
+    index: int
+
+    @classmethod
+    def of(cls, replies: Mapping[str, Judged], survey: Survey, n: int) -> Choice:
+        """Read what sites told of `n` candidates."""
+        gain, gain_se = pooled_figures(replies, survey.choosing, n)
+        told, first = np.isfinite(gain).any(), gain[0]
+        gain[0] = gain_se[0] = 0.0 if told else np.nan
+        errors, rows = np.zeros(n), 0
+        for site, reply in sorted(replies.items()):
+            wrong, size = np.array([float(v) for v in reply.wrong.value]), survey.choosing[site]
+            # Sites without choosing rows, and protected ones, tell no wrong predictions.
+            if size and np.isfinite(wrong).all():
+                errors, rows = errors + size * wrong, rows + size
+        errors = errors if rows else np.full(n, np.nan)
+        index = int(np.nanargmax(gain)) if told else 0
+        return cls(first - gain, gain, gain_se, errors, rows, index)
 
 
 # --------------------------------------------------------------------------- survey and tree

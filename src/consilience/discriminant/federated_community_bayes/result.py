@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,138 +10,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import CommunitiesResult, SitesResult
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
-from consilience.discriminant.federated_community_bayes.messages import Conclude, Judged, Settings
+from consilience.discriminant.federated_community_bayes.messages import Judged
 from consilience.discriminant.federated_community_bayes.pooling import (
-    Combined,
+    Candidate,
+    Choice,
     PooledRanks,
     Survey,
     Tree,
-    contrast_of,
-    joint_model,
     pooled_figures,
-    towards_priors,
 )
-from consilience.discriminant.kernels import multinomial
-from consilience.exceptions import QuorumError
-from consilience.protocol.method import CoordinatorContext
-from consilience.protocol.result import Result
-from consilience.wire.disclosure import relayed
-from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 
-# --------------------------------------------------------------------------- the result
-
-
-@dataclass(frozen=True, eq=False)
-class FederatedCommunityBayesResult(Result):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
     """Communities of features, their classifiers, and what they are worth.
 
-    Arrays go by site in the order of `sites` (B), by class in that of `levels` (m), by community
-    (L), by candidate number of communities (a) and by judged rule (j). NaN: told by no site.
+    Levels are those with training rows. The rules that test rows judge are "communities", "one
+    community" (the base without communities, where it has a fit) and "class frequencies"; protected
+    sites round numbers of wrong rows to about `min_records` rows.
 
     Attributes
     ----------
-    levels : tuple of str
-        Levels with training rows.
-    feature_names : tuple of str
-    target_name : str
-    sites : tuple of str
-    n_by_site : (B, m) int array
-        Training rows.
-    n_by_class : (m,) int array
     n_fitted, n_choosing, n_held : (B,) int arrays
         Training, choosing and test rows of each site.
-    priors : (m,) array
     how : {"one-shot", "exact"}
     rounds_run : int
         Rounds of sums, of the exact fit.
-    C : float
     linkage : str
-    tree : (p - 1, 4) array
-        As scipy has it.
     similarity : (p, p) array
     ranks_told : (B', K) bool array
         Sites (those that answered) by declared level: whether they told rank correlations.
-    candidates : (a,) int array
-        Numbers of communities that were compared.
     candidate_loss, candidate_gain, candidate_gain_se : (a,) arrays
         Mean log loss on choosing rows, and by how much it is below that of the first candidate.
-    cv_errors : (a,) array
-        Of the `cv_rows` choosing rows of sites that tell it, those predicted wrongly.
     cv_rows : int
-    chosen : int
-        Place of the candidate that is kept.
-    fixed : bool
-        Whether the number was given.
-    communities : tuple of L int arrays
-        Columns.
+        Choosing rows of sites that tell numbers of wrong ones.
     coefficients : tuple of L (1 or m, q) arrays
         One row for two classes: log odds of the second. In the units of the prepared columns.
     intercepts : tuple of L (1 or m,) arrays
     community_rows : (L,) array
         Training rows behind each community's fit.
-    judged : tuple of str
-        Rules that test rows judge: "communities", "one community" (the base without communities,
-        where it has a fit), "class frequencies".
-    errors : (j,) array
-        Test rows predicted wrongly, of `error_rows`; protected sites round theirs to about
-        `min_records` rows.
     error_rows : int
-    log_loss, log_loss_se, log_loss_gain, log_loss_gain_se : (j,) arrays
-        Mean log loss on test rows, and how much worse each rule is than the first; NaN for the
-        first.
-    site_errors, site_log_loss : (B, j) arrays
-        Shares of wrong predictions, mean log losses.
-    scaling : (3, p) array or empty
-        Fill values, centres and scales of the preparation.
-    remarks : tuple of str
+        Test rows of the sites that tell `errors`.
+    site_log_loss : (B, j) array
     """
 
-    levels: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    target_name: str
-    sites: tuple[str, ...]
-    n_by_site: IntArray
-    n_by_class: IntArray
     n_fitted: IntArray
     n_choosing: IntArray
     n_held: IntArray
-    priors: FloatArray
     how: str
     rounds_run: int
-    C: float
     linkage: str
-    tree: FloatArray
     similarity: FloatArray
     ranks_told: NDArray[np.bool_]
-    candidates: IntArray
     candidate_loss: FloatArray
     candidate_gain: FloatArray
     candidate_gain_se: FloatArray
-    cv_errors: FloatArray
     cv_rows: int
-    chosen: int
-    fixed: bool
-    communities: tuple[IntArray, ...]
     coefficients: tuple[FloatArray, ...]
     intercepts: tuple[FloatArray, ...]
     community_rows: FloatArray
-    judged: tuple[str, ...]
-    errors: FloatArray
     error_rows: int
-    log_loss: FloatArray
-    log_loss_se: FloatArray
-    log_loss_gain: FloatArray
-    log_loss_gain_se: FloatArray
-    site_errors: FloatArray
     site_log_loss: FloatArray
-    scaling: FloatArray
-    remarks: tuple[str, ...] = ()
 
     @property
     def n_communities(self) -> int:
@@ -152,13 +85,11 @@ class FederatedCommunityBayesResult(Result):
     @property
     def error_rates(self) -> FloatArray:
         """Share of test rows that each rule predicts wrongly."""
-        return np.asarray(
-            self.errors / self.error_rows if self.error_rows else self.errors * np.nan
-        )
+        return np.asarray(self.errors / (self.error_rows or np.nan))
 
     def community_names(self) -> tuple[tuple[str, ...], ...]:
         """Names of the features of each community."""
-        return tuple(tuple(self.feature_names[j] for j in c) for c in self.communities)
+        return self.communities_names
 
     def to_estimator(self) -> CommunityBayesPredictor:
         """Return the classifier, for rows in the columns' own units."""
@@ -173,281 +104,96 @@ class FederatedCommunityBayesResult(Result):
 
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
-        n, p = self.n_communities, len(self.feature_names)
-        rows, sites = int(self.n_fitted.sum()), len(self.sites)
+        n, held, sites = self.n_communities, int(self.n_held.sum()), len(self.sites)
         was = "was given" if self.fixed else f"was chosen on {int(self.n_choosing.sum())} rows"
         parts = "one community" if n == 1 else f"{n} communities"
+        judged = "No test rows tell what it is worth."
+        if held and np.isfinite(self.log_loss[0]):
+            rules = zip(self.judged, self.log_loss, self.error_rates, strict=True)
+            said = (
+                f"{rule} {loss:.3f}" + ("" if np.isnan(wrong) else f", {wrong:.1%} wrong")
+                for rule, loss, wrong in rules
+            )
+            judged = f"Mean log loss on {held} test rows: {'; '.join(said)}."
         sentences = [
-            f"{p} features fall into {parts} (the number {was}); {rows} training rows of {sites} "
+            f"{len(self.feature_names)} features fall into {parts} (the number {was}); "
+            f"{int(self.n_fitted.sum())} training rows of {sites} "
             f"{'sites' if sites != 1 else 'site'} tell {len(self.levels)} classes of "
             f"{self.target_name} apart.",
-            self._judged_sentence(),
+            judged,
             "The fit is that of the pooled training rows."
             if self.how == "exact"
             else "The fit joins one fit of each site by their curvature, near that of pooled rows.",
         ]
         return " ".join((*sentences, *self.remarks))
 
-    def _judged_sentence(self) -> str:
-        held = int(self.n_held.sum())
-        if not held or not np.isfinite(self.log_loss[0]):
-            return "No test rows tell what it is worth."
-        said = []
-        for i, rule in enumerate(self.judged):
-            wrong = self.error_rates[i]
-            share = "" if np.isnan(wrong) else f", {wrong:.1%} wrong"
-            said.append(f"{rule} {self.log_loss[i]:.3f}{share}")
-        return f"Mean log loss on {held} test rows: {'; '.join(said)}."
-
     def to_frame(self) -> pd.DataFrame:
         """Return one line for each community, feature and class: the coefficient."""
         import pandas as pd
 
-        lines = []
-        for number, columns in enumerate(self.communities):
-            coefficients = self.coefficients[number]
-            classes = self.levels[1:] if len(coefficients) == 1 else self.levels
-            for k, level in enumerate(classes):
-                for place, j in enumerate(columns):
-                    lines.append(
-                        {
-                            "community": number + 1,
-                            "feature": self.feature_names[j],
-                            "class": level,
-                            "coefficient": coefficients[k, place],
-                        }
-                    )
-        return pd.DataFrame(lines)
+        lines = [
+            (number, self.feature_names[j], level, slopes[k, place])
+            for number, (columns, slopes) in enumerate(
+                zip(self.communities, self.coefficients, strict=True), 1
+            )
+            for k, level in enumerate(self.levels[1:] if len(slopes) == 1 else self.levels)
+            for place, j in enumerate(columns)
+        ]
+        return pd.DataFrame(lines, columns=["community", "feature", "class", "coefficient"])
 
 
 # --------------------------------------------------------------------------- making it
 
 
-JUDGED = ("communities", "one community", "class frequencies")
+def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int) -> dict[str, Any]:
+    """Figures on test rows: by site, and over the sites, each over those that tell it.
 
-
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Candidates, what choosing rows say of them, and which one is kept.
-
-    Attributes
+    Parameters
     ----------
-    candidates : (a,) int array
-        Numbers of communities of which every community has a fit.
-    communities : tuple of tuples of int arrays
-        By candidate.
-    phis : tuple of tuples of arrays
-        Coefficients by candidate and community, with the intercepts of common class frequencies.
-    rows : tuple of (L,) arrays
-        Training rows behind each community's fit.
-    models : (a, m - 1, p + 1) array
-    base : (m - 1, p + 1) array or None
-        The model of one community, if it has a fit.
-    loss, gain, gain_se : (a,) arrays
-        Mean log loss on choosing rows, by how much it is below that of the first candidate, and the
-        standard error of this; NaN where nobody told.
-    wrong : dict of str to (a,) array
-        Shares of wrong predictions, of those sites that tell them.
-    index : int
+    survey : Survey
+    concluded : mapping of str to Judged
+    n : int
+        Rules.
     """
-
-    candidates: IntArray
-    communities: tuple[tuple[IntArray, ...], ...]
-    phis: tuple[tuple[FloatArray, ...], ...]
-    rows: tuple[FloatArray, ...]
-    models: FloatArray
-    base: FloatArray | None
-    loss: FloatArray
-    gain: FloatArray
-    gain_se: FloatArray
-    wrong: dict[str, FloatArray]
-    index: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        cuts: Mapping[int, Sequence[tuple[int, IntArray]]],
-        fitted: Sequence[Combined],
-        survey: Survey,
-        p: int,
-        wanted: Sequence[int],
-    ) -> Chosen:
-        """Put candidates together.
-
-        Raises
-        ------
-        QuorumError
-            None of those that were wanted has all its fits.
-        """
-        listed = [n for n in wanted if n in cuts]
-        if not listed:
-            raise QuorumError(
-                "some community has no fit that may leave a site: ask for more communities, lower "
-                "C, or let larger sites take part"
-            )
-        communities, phis, rows = {}, {}, {}
-        for n, parts in cuts.items():
-            communities[n] = tuple(columns for _, columns in parts)
-            phis[n] = tuple(towards_priors(fitted[c], survey.priors) for c, _ in parts)
-            rows[n] = np.array([fitted[c].rows.sum() for c, _ in parts])
-        joint = {n: joint_model(communities[n], phis[n], survey.priors, p) for n in cuts}
-        nothing = np.full(len(listed), np.nan)
-        return cls(
-            candidates=np.array(listed, dtype=np.int64),
-            communities=tuple(communities[n] for n in listed),
-            phis=tuple(phis[n] for n in listed),
-            rows=tuple(rows[n] for n in listed),
-            models=np.stack([joint[n] for n in listed]),
-            base=joint.get(1),
-            loss=nothing,
-            gain=nothing,
-            gain_se=nothing,
-            wrong={},
-        )
-
-    def best(
-        self, figures: FloatArray, errors: FloatArray, wrong: Mapping[str, Sequence[float]]
-    ) -> Chosen:
-        """Take the candidate with the lowest log loss on choosing rows; the first where none tells.
-
-        Parameters
-        ----------
-        figures, errors : (a,) arrays
-            Log loss of the first, gains of the others; standard errors.
-        wrong : mapping of str to sequence of float
-        """
-        gain, gain_se = figures.copy(), errors.copy()
-        gain[0], gain_se[0] = (0.0, 0.0) if np.isfinite(figures).any() else (np.nan, np.nan)
-        return dataclasses.replace(
-            self,
-            loss=figures[0] - gain,
-            gain=gain,
-            gain_se=gain_se,
-            wrong={site: np.array([float(v) for v in told]) for site, told in wrong.items()},
-            index=int(np.nanargmax(gain)) if np.isfinite(gain).any() else 0,
-        )
-
-
-def conclude_message(s: Settings, survey: Survey, chosen: Chosen) -> Conclude:
-    """What all sites keep and judge at the end."""
-    i = chosen.index
-    models = [chosen.models[i]]
-    if chosen.base is not None:
-        models.append(chosen.base)
-    nothing = np.zeros_like(models[0])
-    nothing[:, 0] = contrast_of(np.log(survey.priors))
-    return Conclude(
-        settings=s.to_json(),
-        classes=relayed(survey.classes, Disclosure.AGGREGATE),
-        priors=relayed(survey.priors, Disclosure.AGGREGATE),
-        communities=relayed(chosen.communities[i], Disclosure.AGGREGATE),
-        coefficients=relayed(chosen.phis[i], Disclosure.MODEL),
-        models=relayed(np.stack([*models, nothing]), Disclosure.MODEL),
-    )
-
-
-def build_result(
-    method: FederatedCommunityBayes,
-    ctx: CoordinatorContext,
-    survey: Survey,
-    pooled: PooledRanks,
-    tree: Tree,
-    chosen: Chosen,
-    concluded: Mapping[str, Judged],
-    how: str,
-    rounds: int,
-) -> FederatedCommunityBayesResult:
-    """Put the result together."""
-    i, sites = chosen.index, survey.sites
-    rows = [multinomial.as_rows(phi) for phi in chosen.phis[i]]
-    judged = JUDGED if chosen.base is not None else (JUDGED[0], JUDGED[2])
-    counts = np.stack([survey.counts[site] for site in sites])
-    # Sites without choosing rows, and protected ones, tell no wrong predictions.
-    telling = [site for site, told in sorted(chosen.wrong.items()) if np.isfinite(told).all()]
-    telling = [site for site in telling if survey.choosing[site]]
-    wrong = sum(
-        (survey.choosing[site] * chosen.wrong[site] for site in telling),
-        start=np.zeros(len(chosen.candidates))
-        if telling
-        else np.full(len(chosen.candidates), np.nan),
-    )
-    return FederatedCommunityBayesResult(
-        levels=tuple(survey.settings.levels[k] for k in survey.classes),
-        feature_names=ctx.feature_names,
-        target_name=str(ctx.columns.target),
-        sites=sites,
-        n_by_site=counts[:, survey.classes],
-        n_by_class=survey.by_class[survey.classes],
-        n_fitted=counts.sum(axis=1),
-        n_choosing=np.array([survey.choosing[site] for site in sites]),
-        priors=survey.priors,
-        how=how,
-        rounds_run=rounds,
-        C=float(method.C),
-        linkage=method.linkage,
-        tree=tree.merges,
-        similarity=tree.similarity,
-        ranks_told=pooled.told,
-        candidates=chosen.candidates,
-        candidate_loss=chosen.loss,
-        candidate_gain=chosen.gain,
-        candidate_gain_se=chosen.gain_se,
-        chosen=i,
-        fixed=method.n_communities != "auto",
-        communities=chosen.communities[i],
-        coefficients=tuple(coefficients for coefficients, _ in rows),
-        intercepts=tuple(intercepts for _, intercepts in rows),
-        community_rows=chosen.rows[i],
-        judged=judged,
-        cv_errors=np.asarray(wrong),
-        cv_rows=sum(survey.choosing[site] for site in telling),
-        **_test_figures(survey, concluded, len(judged)),
-        scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=_remarks(ctx, survey, pooled, tree, chosen),
-    )
-
-
-def _test_figures(survey: Survey, concluded: Mapping[str, Judged], n: int) -> dict[str, Any]:
-    """Figures on test rows: by site, and over the sites."""
-    sites = survey.sites
-    told = {site: (r.losses.value, r.errors.value) for site, r in concluded.items()}
-    told = {site: figures for site, figures in told.items() if survey.test[site]}
-    figures, errors = pooled_figures(told, survey.test, n)
-    loss, wrong = np.full((len(sites), n), np.nan), np.full((len(sites), n), np.nan)
-    for b, site in enumerate(sites):
+    told = {site: reply for site, reply in concluded.items() if survey.test[site]}
+    loss, wrong = np.full((2, len(survey.sites), n), np.nan)
+    for b, site in enumerate(survey.sites):
         if site in told:
-            first, *gains = told[site][0]
+            first, *gains = told[site].losses.value
             loss[b] = [first, *(first - g for g in gains)]
-            wrong[b] = concluded[site].wrong.value
-    held = np.array([survey.test[site] if site in told else 0 for site in sites])
+            wrong[b] = told[site].wrong.value
+    held = np.array([survey.test[site] if site in told else 0 for site in survey.sites])
     known = np.isfinite(wrong).all(axis=1) & (held > 0)
-    counts = (wrong[known] * held[known, None]).sum(axis=0) if known.any() else np.full(n, np.nan)
-    # Each over the sites that tell it.
     weight = np.where(np.isfinite(loss), held[:, None], 0.0)
     total = weight.sum(axis=0)
     summed = (weight * np.nan_to_num(loss)).sum(axis=0)
-    mean = np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan)
-    gain, gain_se = -figures, errors.copy()
-    gain[0] = gain_se[0] = np.nan
+    figures, error = pooled_figures(told, survey.test, n)
+    rest = np.arange(n) > 0
     return {
         "n_held": held,
-        "errors": counts,
+        "errors": (wrong[known] * held[known, None]).sum(axis=0)
+        if known.any()
+        else loss[0] * np.nan,
         "error_rows": int(held[known].sum()),
-        "log_loss": mean,
-        "log_loss_se": np.array([errors[0], *np.full(n - 1, np.nan)]),
-        "log_loss_gain": gain,
-        "log_loss_gain_se": gain_se,
+        "log_loss": np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan),
+        "log_loss_se": np.where(rest, np.nan, error),
+        "log_loss_gain": np.where(rest, -figures, np.nan),
+        "log_loss_gain_se": np.where(rest, error, np.nan),
         "site_errors": wrong,
         "site_log_loss": loss,
     }
 
 
-def _remarks(
-    ctx: CoordinatorContext, survey: Survey, pooled: PooledRanks, tree: Tree, chosen: Chosen
+def remarks_of(
+    survey: Survey,
+    pooled: PooledRanks,
+    tree: Tree,
+    numbers: Sequence[int],
+    made: Mapping[int, Candidate],
+    choice: Choice,
 ) -> tuple[str, ...]:
     """What the reader should know of the way to the result."""
-    found = []
-    levels, classes = survey.settings.levels, survey.classes
+    levels, classes, found = survey.settings.levels, survey.classes, []
     absent = [level for k, level in enumerate(levels) if k not in classes]
     if absent:
         found.append(f"No site has enough rows of {', '.join(absent)}: never predicted.")
@@ -462,24 +208,24 @@ def _remarks(
             "Some pairs of columns have a small group of rows in common at every site, or differ "
             "in few rows: they count as uncorrelated."
         )
-    dropped = [n for n in tree.nodes if n not in chosen.candidates and n != 1]
+    dropped = [n for n in tree.nodes if n not in numbers and n != 1]
     if dropped:
         some = ", ".join(str(n) for n in dropped)
         found.append(
             f"Not every community of {some} communities has a fit that may leave enough sites."
         )
-    if chosen.base is None:
+    if 1 not in made:
         found.append(
             "One community of all columns has no fit that may leave enough sites, so nothing tells "
             "what communities gain."
         )
-    if len(chosen.candidates) > 1 and np.isnan(chosen.gain).all():
+    if len(numbers) > 1 and np.isnan(choice.gain).all():
         found.append(
             "No site may tell how candidates do on its choosing rows (fewer than twice the "
             "coefficients of all columns), so the fewest communities are kept: raise choosing, or "
             "give n_communities."
         )
-    few = chosen.rows[chosen.index] < survey.total
+    few = made[numbers[choice.index]].rows < survey.total
     if few.any():
         n_few = int(few.sum())
         found.append(

@@ -62,11 +62,12 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.discriminant.classes import SitesMethod
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import (
     TIES,
@@ -122,7 +123,7 @@ from consilience.parameters import (
     several,
     whole,
 )
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -142,7 +143,7 @@ def _are_shares(priors: Any) -> bool:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FederatedSparseQDA(Method):
+class FederatedSparseQDA(SitesMethod):
     """Classify by normal densities whose precision matrices share their zeros, over all sites.
 
     Parameters
@@ -201,10 +202,6 @@ class FederatedSparseQDA(Method):
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = STEPS
-    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
-        "judge": "any",
-        "conclude": "any",
-    }
     absence: ClassVar[str] = (
         "A site that misses the offer, a question for links or the moments is not in the model, "
         "down to the quorum. One that misses the judging does not choose alpha. One that misses "
@@ -220,15 +217,6 @@ class FederatedSparseQDA(Method):
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
-    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
-    foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
-
-    def __post_init__(self) -> None:
-        for name in ("alphas", "priors"):
-            given = getattr(self, name)
-            listed = tuple(given) if isinstance(given, list | tuple | np.ndarray) else (given,)
-            plain = tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
-            object.__setattr__(self, name, plain)
 
     def check_together(self) -> None:
         """Check that rows are held out where they choose."""
@@ -236,23 +224,9 @@ class FederatedSparseQDA(Method):
             raise ParameterError.of("holdout", "above 0 where held-out rows choose", self.holdout)
 
     def admit(self, ctx: CoordinatorContext) -> None:
-        """Check that there are classes and features."""
-        columns = ctx.columns
-        if columns.target is None or len(columns.levels.get(columns.target, ())) < 2:
-            raise StudyError(
-                "federated-sparse-qda tells classes apart: name their column as target in [data] "
-                "and declare its levels, two or more"
-            )
-        if not columns.features:
-            raise StudyError("federated-sparse-qda predicts from features: name them in [data]")
-        if columns.weight is not None:
-            raise StudyError("federated-sparse-qda knows no weights: leave out [data] weight")
-        if ctx.preparation.standardize == "site":
-            raise StudyError(
-                "columns mean the same at all sites only on one scale: set [preparation] "
-                'standardize to "pooled" or "none"'
-            )
-        levels = columns.levels[columns.target]
+        """Check that classes, features and priors go together, and that sites can choose."""
+        super().admit(ctx)
+        levels = ctx.columns.levels[str(ctx.columns.target)]
         if self.priors and len(self.priors) != len(levels):
             raise ParameterError.of(
                 "priors", f"{len(levels)} shares, one for each level", self.priors

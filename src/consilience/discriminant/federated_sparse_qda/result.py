@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import LinksResult, SitesResult
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import (
     PreparedMoments,
@@ -24,37 +25,30 @@ from consilience.discriminant.kernels.joint_precision import JointPrecision
 from consilience.numerics.block_moments import BlockMoments
 from consilience.parameters import plain
 from consilience.protocol.method import CoordinatorContext
-from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
-JUDGED = ("sparse-qda", "naive Bayes")
-_PATH = tuple(SparseQDAPath.__dataclass_fields__)[1:]
-"""Fields of a path that the result has by the same names: all but the penalties."""
+_OF_PATH = tuple(SparseQDAPath.__dataclass_fields__)[1:]
+_OF_PRECISION = ("precisions", "diagonal", "log_det", "objective", "dual", "penalty_norm")
+"""Fields of the fit that the result has by the same names: of its path all but the penalties."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FederatedSparseQDAResult(Result):
+class FederatedSparseQDAResult(SitesResult, LinksResult):
     """Classes with sparse precision matrices that share their zeros, over the rows of all sites.
+
+    Rows are those of the moments; numbers of rows in a wrong class are rounded where records are
+    protected.
 
     Attributes
     ----------
-    target_name : str
-    levels : tuple of str
-        The K classes.
-    feature_names : tuple of str
-        All p columns.
-    sites : tuple of str
-        B sites whose moments are in the model.
-    n_by_site, held_by_site : (B, K) arrays
-        Rows of the moments and rows that were held out; 0 in classes that a site does not tell.
+    held_by_site : (B, K) array
+        Rows that were held out; 0 in classes that a site does not tell.
     used : (B, K) bool array
         Whose rows are in the moments.
-    n_by_class : (K,) array
-        Rows of the moments.
     means : (K, p) array
         In the units of the (prepared) columns; 0 for columns that take no part.
     columns : (m,) array of int
@@ -63,21 +57,14 @@ class FederatedSparseQDAResult(Result):
         Their pooled standard deviations within the classes.
     floor : (K, m) array
         What was added to variances of 0, in these units.
-    priors : (K,) array
     screened : bool
         Whether sites said which columns are linked before they told moments.
     screened_blocks : tuple of arrays of int
         Blocks of columns whose moments were told.
     n_questions : int
         Questions for links.
-    alpha, lam : float
-        Penalty for a row, and in all.
-    candidates : (A,) array
-        Penalties of the path, falling.
-    chosen : int
-        Which of them is alpha.
-    fixed : bool
-        Whether alpha was given.
+    lam : float
+        Penalty in all.
     choice : {"likelihood", "sites", "holdout", "given"}
     judges : tuple of str
         Sites whose moments, or errors, chose.
@@ -85,103 +72,50 @@ class FederatedSparseQDAResult(Result):
         Mean negative log density of a row, given its class, under models of the other sites, where
         these chose; NaN otherwise.
     cv_wrong : (F, A) array of int
-        Rows that they got wrong (rounded where records are protected).
+        Rows that judges got wrong.
     cv_rows : (F,) array of int
         Rows that they judged.
-    cv_errors : (A,) array
-        Rows wrong over all judges.
-    n_links, largest_block : (A,) arrays of int
     penalty_norms, relative_penalties, gaps : (A,) arrays
     relative_to : float
         Penalty whose sum of norms is 1: 0, or the smallest of the path.
-    gap : float
-        Relative duality gap at alpha.
-    blocks : tuple of arrays of int
-        Blocks of columns that are linked at alpha, by their numbers among all p.
     precisions : tuple of (K, q, q) arrays
-        In units of `scale`.
+        Of the blocks, in units of `scale`.
     diagonal : (K, m) array
         Of columns outside of blocks; NaN inside.
     log_det : (K,) array
     objective, dual, penalty_norm : float
-    pairs : (L, 2) array of int
-        Pairs of columns that interact, the strongest first.
-    strength : (L,) array
-    precision, partial : (L, K) arrays
-        Entries of the precision matrices and partial correlations.
-    judged : tuple of str
-        Rules that held-out rows judge: "sparse-qda" and "naive Bayes".
-    errors : (2,) array
-        Held-out rows in a wrong class (rounded where records are protected); NaN if none can tell.
     n_held : int
         Rows that told `errors`.
     site_held : (B,) array
-    site_errors : (B, 2) array
-        Share of each site's held-out rows in a wrong class.
-    log_loss, log_loss_se, log_loss_gain, log_loss_gain_se : (2,) arrays
-        Means over held-out rows of sites that protect no records, and how much more the second
-        rule loses.
-    scaling : (3, p) array
-        Fill values, centres and scales of the preparation; empty where nothing was done.
-    remarks : tuple of str
     """
 
-    target_name: str
-    levels: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    sites: tuple[str, ...]
-    n_by_site: FloatArray
     held_by_site: FloatArray
     used: NDArray[np.bool_]
-    n_by_class: FloatArray
     means: FloatArray
     columns: IntArray
     scale: FloatArray
     floor: FloatArray
-    priors: FloatArray
     screened: bool
     screened_blocks: tuple[Any, ...]
     n_questions: int
-    alpha: float
     lam: float
-    candidates: FloatArray
-    chosen: int
-    fixed: bool
     choice: str
     judges: tuple[str, ...]
     candidate_loss: FloatArray
     cv_wrong: IntArray
     cv_rows: IntArray
-    cv_errors: FloatArray
-    n_links: IntArray
-    largest_block: IntArray
     penalty_norms: FloatArray
     relative_penalties: FloatArray
     gaps: FloatArray
     relative_to: float
-    gap: float
-    blocks: tuple[Any, ...]
     precisions: tuple[Any, ...]
     diagonal: FloatArray
     log_det: FloatArray
     objective: float
     dual: float
     penalty_norm: float
-    pairs: IntArray
-    strength: FloatArray
-    precision: FloatArray
-    partial: FloatArray
-    judged: tuple[str, ...]
-    errors: FloatArray
     n_held: int
     site_held: FloatArray
-    site_errors: FloatArray
-    log_loss: FloatArray
-    log_loss_se: FloatArray
-    log_loss_gain: FloatArray
-    log_loss_gain_se: FloatArray
-    scaling: FloatArray
-    remarks: tuple[str, ...]
 
     @property
     def n_fitted(self) -> int:
@@ -213,32 +147,24 @@ class FederatedSparseQDAResult(Result):
         from consilience.discriminant.estimators.sparse_qda import fitted_sparse_qda
 
         precision = JointPrecision(
-            lam=self.lam,
-            n=self.n_by_class,
-            n_features=len(self.columns),
+            self.lam,
+            self.n_by_class,
+            len(self.columns),
             blocks=self._places(),
-            precisions=self.precisions,
-            diagonal=self.diagonal,
-            log_det=self.log_det,
-            objective=self.objective,
-            dual=self.dual,
+            **{name: getattr(self, name) for name in _OF_PRECISION},
             gap=self.objective - self.dual,
             relative_gap=self.gap,
-            penalty_norm=self.penalty_norm,
             n_links=int(self.n_links[self.chosen]),
             n_iter=0,
         )
         units = QDAUnits(len(self.feature_names), self.columns, self.scale, self.floor)
         known = BlockMoments(self.n_by_class, 1.0 / np.nan_to_num(self.diagonal, nan=1.0), (), ())
         fit = SparseQDAFit(
-            prepared=PreparedMoments(self.n_by_class, self.means, units, known),
-            precision=precision,
-            path=SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _PATH}),
+            PreparedMoments(self.n_by_class, self.means, units, known),
+            precision,
+            SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _OF_PATH}),
             chosen=self.chosen,
             relative_to=self.relative_to,
-            cut=None,
-            missing=np.empty(0, dtype=np.int64),
-            fold_gap=0.0,
         )
         return fitted_sparse_qda(
             fit, np.array(self.levels), self.priors, self.feature_names, alpha=self.alpha
@@ -247,14 +173,19 @@ class FederatedSparseQDAResult(Result):
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
         k, m = len(self.levels), len(self.columns)
-        n_links = int(self.n_links[self.chosen])
         sentences = [
             f"{k} classes are told apart by {m} columns in {self.n_fitted} rows at "
-            f"{len(self.sites)} sites; at alpha = {self.alpha:.3g}, {n_links} of "
-            f"{m * (m - 1) // 2} pairs of columns interact.",
+            f"{len(self.sites)} sites; at alpha = {self.alpha:.3g}, "
+            f"{int(self.n_links[self.chosen])} of {m * (m - 1) // 2} pairs of columns interact.",
             self._choice_sentence(),
-            self._held_sentence(),
         ]
+        if self.n_held and not np.isnan(self.errors).any():
+            own, beside = (f"{e / self.n_held:.1%}" for e in self.errors)
+            also = " (the rows that chose alpha)" if self.choice == "holdout" else ""
+            sentences.append(
+                f"Of {self.n_held} rows that were held out{also} it gets {own} wrong, naive Bayes "
+                f"{beside}."
+            )
         if len(self.pairs):
             first, second = (self.feature_names[int(j)] for j in self.pairs[0])
             sentences.append(f"The strongest interaction is that of {first} and {second}.")
@@ -265,39 +196,28 @@ class FederatedSparseQDAResult(Result):
                 f"question{'s' if self.n_questions > 1 else ''}), then moments of {len(sizes)} "
                 f"blocks of at most {max(sizes, default=1)} columns."
             )
-        return " ".join([s for s in sentences if s] + list(self.remarks))
+        return " ".join([*sentences, *self.remarks])
 
     def _choice_sentence(self) -> str:
+        best = f"Alpha is the best of {len(self.candidates)}"
         if self.fixed:
             return "Alpha was given."
         if self.choice == "likelihood":
             loss = self.candidate_loss
             return (
-                f"Alpha is the best of {len(self.candidates)} by the density of each site's rows "
-                f"under models of the others: {loss[0] - loss[self.chosen]:.3g} nats a row better "
-                "than without links."
+                f"{best} by the density of each site's rows under models of the others: "
+                f"{loss[0] - loss[self.chosen]:.3g} nats a row better than without links."
             )
         rows = int(self.cv_rows.sum())
-        wrong, dense = int(self.cv_errors[self.chosen]), int(self.cv_errors[-1])
-        sparse = int(self.cv_errors[0])
+        sparse, wrong, dense = (int(self.cv_errors[i]) for i in (0, self.chosen, -1))
         how = (
             "each site judged models of the others"
             if self.choice == "sites"
             else "sites judged models on rows that were held out"
         )
         return (
-            f"Alpha is the best of {len(self.candidates)} where {how}: {wrong} of {rows} rows "
-            f"wrong ({wrong / rows:.1%}), without links {sparse}, at the smallest alpha {dense}."
-        )
-
-    def _held_sentence(self) -> str:
-        if not self.n_held or np.isnan(self.errors).any():
-            return ""
-        own, beside = (f"{e / self.n_held:.1%}" for e in self.errors)
-        also = " (the rows that chose alpha)" if self.choice == "holdout" else ""
-        return (
-            f"Of {self.n_held} rows that were held out{also} it gets {own} wrong, naive Bayes "
-            f"{beside}."
+            f"{best} where {how}: {wrong} of {rows} rows wrong ({wrong / rows:.1%}), without links "
+            f"{sparse}, at the smallest alpha {dense}."
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -339,8 +259,8 @@ def build_result(
     precision, units, levels = fit.precision, fit.prepared.units, products.levels
     found = SparseQDAInteractions.of(precision, units, np.array(levels), ctx.feature_names)
     path = plain(fit.path)
-    alphas = path.pop("alphas")
-    wrong = path["cv_wrong"]
+    alphas, wrong = path.pop("alphas"), path["cv_wrong"]
+    way, judges, loss = choice
     return FederatedSparseQDAResult(
         target_name=str(ctx.columns.target),
         levels=levels,
@@ -362,21 +282,16 @@ def build_result(
         lam=float(alphas[fit.chosen]) * fit.prepared.total,
         candidates=alphas,
         chosen=fit.chosen,
-        fixed=choice[0] == "given",
-        choice=choice[0],
-        judges=choice[1],
-        candidate_loss=choice[2],
+        fixed=way == "given",
+        choice=way,
+        judges=judges,
+        candidate_loss=loss,
         **path,
         cv_errors=wrong.sum(axis=0).astype(float) if len(wrong) else np.full(len(alphas), np.nan),
         relative_to=fit.relative_to,
         gap=float(precision.relative_gap),
         blocks=tuple(units.kept[block] for block in precision.blocks),
-        precisions=tuple(precision.precisions),
-        diagonal=precision.diagonal,
-        log_det=precision.log_det,
-        objective=float(precision.objective),
-        dual=float(precision.dual),
-        penalty_norm=float(precision.penalty_norm),
+        **{name: getattr(precision, name) for name in _OF_PRECISION},
         pairs=found.pairs,
         strength=found.strength,
         precision=found.precision,
@@ -406,7 +321,7 @@ def _held_out(survey: Survey, concluded: Mapping[str, Concluded]) -> dict[str, A
         mean, error = share @ losses[sure], np.sqrt(share**2 @ squares[sure])
     wrong = (n[known, None] * rates[known]).sum(axis=0)
     return {
-        "judged": JUDGED,
+        "judged": ("sparse-qda", "naive Bayes"),
         "errors": wrong if known.any() else np.full(2, np.nan),
         "n_held": int(n[known].sum()),
         "site_held": n,

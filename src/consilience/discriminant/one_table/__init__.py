@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import ClassesMethod, ClassesResult
 from consilience.discriminant.one_table.messages import (
     SCORES,
     STAYS,
@@ -40,7 +41,6 @@ from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,
-    Method,
     SiteContext,
     SiteData,
     State,
@@ -59,7 +59,6 @@ from consilience.protocol.one_table import (
     small_classes,
 )
 from consilience.protocol.phases.holdout import say_share
-from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 
 if TYPE_CHECKING:
@@ -70,68 +69,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OneTableResult(Result):
+class OneTableResult(ClassesResult):
     """What a site tells of a fit to its table. NaN: withheld by the rules of the site's policy.
 
     Attributes
     ----------
-    site, target_name : str
-    levels : tuple of str
-        The K classes, as declared.
-    feature_names : tuple of str
+    site : str
     n, n_held : int
         Rows that take part, and those of them that are held out.
-    n_by_class : (K,) array
-        Rows that take part.
-    judged : tuple of str
-        The m rules that held-out rows judge: the one that was fitted, and others beside it.
-    errors : (m,) array
-        Held-out rows that a rule gets wrong.
     confusion : (K, K) array
         Held-out rows by class and class predicted by the first rule.
-    log_loss, brier : (m,) arrays
-        Mean scores of held-out rows, the smaller the better (Brier: sum over classes); ``..._se``
-        are their standard errors.
-    log_loss_gain, brier_gain : (m,) arrays
-        How much worse than the first each rule scores on the same rows, with ``..._gain_se``; NaN
-        for the first.
-    candidates : (a,) array
-        What cross-validation chooses among; empty where there are more figures than rows.
-    cv_errors : (a,) array
-        Of the `cv_rows` rows that are not held out, those that each candidate gets wrong in
-        cross-validation; empty where none was done.
+    brier, brier_se, brier_gain, brier_gain_se : (m,) arrays
+        Mean Brier scores of held-out rows (sums over classes), as log losses are told.
     cv_se : (a,) array
-        Standard errors of their shares.
+        Standard errors of the shares of the `cv_rows` rows that are not held out which each
+        candidate gets wrong in cross-validation; empty where none was done.
     cv_rows : int
-    chosen : int
-        Place of the candidate that was fitted; -1 where it is not told.
     model_stays : str
         Why what the model tells stays at the site; empty where it is here.
     """
 
     site: str
-    target_name: str
-    levels: tuple[str, ...]
-    feature_names: tuple[str, ...]
     n: int
     n_held: int
-    n_by_class: FloatArray
-    judged: tuple[str, ...]
-    errors: FloatArray
     confusion: FloatArray
-    log_loss: FloatArray
-    log_loss_se: FloatArray
-    log_loss_gain: FloatArray
-    log_loss_gain_se: FloatArray
     brier: FloatArray
     brier_se: FloatArray
     brier_gain: FloatArray
     brier_gain_se: FloatArray
-    candidates: FloatArray
-    cv_errors: FloatArray
     cv_se: FloatArray
     cv_rows: int
-    chosen: int
     model_stays: str
 
     @property
@@ -234,7 +201,7 @@ class LocalFit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneTableStudy(Method):
+class OneTableStudy(ClassesMethod):
     """Base of the methods that fit an estimator to the table of one site.
 
     A subclass is a frozen dataclass whose fields are the estimator's parameters; it states
@@ -255,29 +222,6 @@ class OneTableStudy(Method):
         "There is one site: without it the run stops, and goes on with it when it is asked again."
     )
     tolerates = {"fit": "all"}  # noqa: RUF012  a constant of the class
-    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
-    foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
-
-    def __post_init__(self) -> None:
-        for field_ in fields(self):
-            given = getattr(self, field_.name)
-            if isinstance(field_.default, tuple) and isinstance(given, list | np.ndarray):
-                object.__setattr__(self, field_.name, tuple(given))
-
-    def admit(self, ctx: CoordinatorContext) -> None:
-        """Check that there are classes and features, and one site."""
-        columns = ctx.columns
-        if columns.target is None:
-            raise StudyError(f"{self.name} needs the column of the classes: name it as target")
-        if len(columns.levels.get(columns.target, ())) < 2:
-            raise StudyError(
-                f"{self.name} tells classes apart: declare the levels of column "
-                f"{columns.target!r}, two or more, in [data.levels]"
-            )
-        if not columns.features:
-            raise StudyError(f"{self.name} predicts from features: name them in [data]")
-        if columns.weight is not None:
-            raise StudyError(f"{self.name} weighs all rows alike: leave out the weight in [data]")
 
     @abstractmethod
     def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:

@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import CommunitiesResult
 from consilience.discriminant.estimators.community_bayes_fit import Scoring
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.kernels.communities import Linkage
@@ -78,22 +79,14 @@ _C = "logisticregression__C"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CommunityBayesStudyResult(OneTableResult):
-    """Classes told apart by communities of features.
+class CommunityBayesStudyResult(OneTableResult, CommunitiesResult):
+    """Classes of one table told apart by communities of features.
 
     Attributes
     ----------
     n_communities : int
-    fixed : bool
-        It was given, not chosen by cross-validation.
-    C : float
-        Inverse strength of the ridge.
     cv_log_loss : (a,) array
         Mean log loss of cross-validation at each candidate.
-    communities : tuple of arrays of int
-        Features of each; empty where the model stays at the site.
-    tree : (p - 1, 4) array
-        Clustering of the features, as in scipy.
     evidence, evidence_se : (L,) arrays
         Mean over held-out rows of what a community says for the right class (log-posterior less log
         prior), with standard errors; NaN where withheld.
@@ -103,11 +96,7 @@ class CommunityBayesStudyResult(OneTableResult):
     """
 
     n_communities: int
-    fixed: bool
-    C: float
     cv_log_loss: FloatArray
-    communities: tuple[IntArray, ...]
-    tree: FloatArray
     evidence: FloatArray
     evidence_se: FloatArray
     n_separable: int
@@ -138,11 +127,6 @@ class CommunityBayesStudyResult(OneTableResult):
         names = [self.feature_names[j] for j in community[:_SHOWN]]
         more = len(community) - len(names)
         return ", ".join(names) + (f" and {more} more" if more else "")
-
-    @property
-    def communities_names(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the features of each community."""
-        return tuple(tuple(self.feature_names[j] for j in part) for part in self.communities)
 
 
 @register

@@ -44,9 +44,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray
+from consilience.discriminant.classes import LinksResult
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
+from consilience.discriminant.estimators.sparse_qda_fit import TIES
 from consilience.discriminant.one_table import (
     LocalFit,
     LogProba,
@@ -73,40 +74,8 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SparseQDAStudyResult(OneTableResult):
-    """Classes told apart by pairs of features.
-
-    Attributes
-    ----------
-    alpha : float
-        Penalty for a row of the fit; NaN where it is not told.
-    fixed : bool
-        It was given, not chosen by cross-validation.
-    gap : float
-        Relative duality gap of the fit.
-    n_links, largest_block : (a,) arrays of int
-        Pairs of features that interact at each penalty, and features of the largest block.
-    pairs : (m, 2) array of int
-        Columns that interact in the fit, the strongest pair first; empty where the model stays.
-    strength : (m,) array
-        Norm of the pair's entries over the classes, of standardised columns.
-    precision, partial : (m, K) arrays
-        Entries of the precision matrices and partial correlations by class; NaN for classes without
-        rows.
-    blocks : tuple of (q,) arrays of int
-        Columns that are linked with one another.
-    """
-
-    alpha: float
-    fixed: bool
-    gap: float
-    n_links: IntArray
-    largest_block: IntArray
-    pairs: IntArray
-    strength: FloatArray
-    precision: FloatArray
-    partial: FloatArray
-    blocks: tuple[IntArray, ...]
+class SparseQDAStudyResult(OneTableResult, LinksResult):
+    """Classes of one table told apart by pairs of features."""
 
     def summary(self) -> str:
         """Return errors, penalty and strongest pairs in a few sentences."""
@@ -128,20 +97,6 @@ class SparseQDAStudyResult(OneTableResult):
             )
             said.append(f"The strongest: {', '.join(names)}.")
         return " ".join(said)
-
-    @property
-    def interactions(self) -> SparseQDAInteractions:
-        """The pairs with their names."""
-        names = np.array(self.feature_names, dtype=object)
-        return SparseQDAInteractions(
-            feature_1=names[self.pairs[:, 0]],
-            feature_2=names[self.pairs[:, 1]],
-            pairs=self.pairs,
-            strength=self.strength,
-            precision=self.precision,
-            partial_correlation=self.partial,
-            classes=np.array(self.levels, dtype=object),
-        )
 
 
 @register
