@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, floored, units_of
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, units_of
 from consilience.discriminant.kernels.joint_precision import MatrixMoments
 
 
@@ -59,5 +59,5 @@ def prepared_moments(n: np.ndarray, means: np.ndarray, covariances: np.ndarray) 
     units = units_of(n, means, np.diagonal(covariances, axis1=1, axis2=2))
     kept, scale = units.kept, units.scale
     part = covariances[:, kept[:, None], kept[None, :]] / (scale[:, None] * scale[None, :])
-    moments = MatrixMoments(n, means[:, kept] / scale, part)
-    return PreparedMoments(n, means, units, floored(moments, units))
+    part[:, np.arange(len(kept)), np.arange(len(kept))] += units.floor
+    return PreparedMoments(n, means, units, MatrixMoments(n, means[:, kept] / scale, part))

@@ -26,7 +26,6 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_fit import (
     PreparedMoments,
     QDAUnits,
-    floored,
     units_of,
 )
 from consilience.discriminant.federated_sparse_qda.messages import (
@@ -306,17 +305,18 @@ class SiteProducts:
             raise QuorumError("a class has no rows at these sites")
         units = survey.units()
         means, variances = survey.pooled(np.arange(len(survey.features))[units.kept])
-        place = {int(j): i for i, j in enumerate(units.kept)}
+        diagonal = variances / units.scale**2 + units.floor
         blocks, covariances = [], []
-        diagonal = variances / units.scale**2
         for b, block in enumerate(self.blocks):
-            inside = np.array([i for i, j in enumerate(self.columns[block]) if int(j) in place])
+            inside = np.flatnonzero(np.isin(self.columns[block], units.kept))
             if len(inside) < 2:
                 continue
-            at = np.array([place[int(j)] for j in self.columns[block[inside]]], dtype=np.intp)
+            at = np.searchsorted(units.kept, self.columns[block[inside]])
             found = self._pooled(survey, b, inside)
             found /= units.scale[at][:, None] * units.scale[at][None, :]
-            diagonal[:, at] = np.diagonal(found, axis1=1, axis2=2)
+            place = np.arange(len(at))
+            found[:, place, place] += units.floor[:, at]
+            diagonal[:, at] = found[:, place, place]
             blocks.append(at)
             covariances.append(found)
         known = BlockMoments(survey.n, diagonal, tuple(blocks), tuple(covariances))
@@ -324,7 +324,7 @@ class SiteProducts:
         all_means = np.zeros((len(means), len(survey.features)))
         all_means[:, units.kept] = means
         kind = PreparedMoments if whole else ScreenedMoments
-        return kind(survey.n, all_means, units, floored(known, units))
+        return kind(survey.n, all_means, units, known)
 
     def _pooled(self, survey: Survey, b: int, inside: Block) -> FloatArray:
         """Covariances of a block by class, (K, q, q), from the sites that tell them."""

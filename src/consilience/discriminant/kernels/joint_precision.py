@@ -73,12 +73,16 @@ class RowMoments:
     centred : tuple of ndarray of shape (n_k, p)
         Rows of each class minus the mean of the class.
     diagonal : ndarray of shape (K, p)
+        Variances, with the floor.
+    floor : ndarray of shape (K, p), optional
+        What is added to the variances, as where a column is constant within a class.
     """
 
     n: FloatArray
     means: FloatArray
     centred: tuple[FloatArray, ...]
     diagonal: FloatArray
+    floor: FloatArray | None = None
 
     @classmethod
     def of(cls, x: FloatArray, codes: NDArray[np.integer], n_classes: int) -> RowMoments:
@@ -117,6 +121,9 @@ class RowMoments:
         for k, rows in enumerate(self.centred):
             part = rows if len(features) == self.n_features else rows[:, features]
             np.divide(part.T @ part, self.n[k], out=out[k])
+        if self.floor is not None:
+            place = np.arange(len(features))
+            out[:, place, place] += self.floor[:, features]
         return out
 
     def norms(self, rows: slice, columns: slice) -> FloatArray:
@@ -711,6 +718,8 @@ def solve_general(problem: Problem, t: FloatArray, *, tol: float, max_iter: int)
 
 _ALLOWED = {"lam": number(0), "tol": number(above=0), "max_iter": whole(1)}
 
+MOST_STEPS = 200
+"""Iterations of a block at most, unless given."""
 LARGE = 60
 """Features of a block that is worth a worker of its own."""
 
@@ -812,7 +821,7 @@ def fit_precisions(
     *,
     start: JointPrecision | None = None,
     tol: float = 1e-8,
-    max_iter: int = 200,
+    max_iter: int = MOST_STEPS,
     max_block: int | None = None,
     n_jobs: int | None = 1,
 ) -> JointPrecision:
