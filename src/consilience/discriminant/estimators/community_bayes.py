@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.community_bayes_fit import (
-    CommunityCV,
     Scoring,
     base_log_probabilities,
     candidate_numbers,
@@ -208,79 +208,56 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
             )
         check(_ALLOWED, vars(self))
         settings = settings_of(self.param_grid, base)
+        k, p = len(self.classes_), X.shape[1]
         with one_thread():
-            self.similarity_ = class_similarity(X, codes, len(self.classes_))
+            self.similarity_ = class_similarity(X, codes, k)
             self.tree_ = linkage_tree(self.similarity_, self.linkage)
-        self.priors_ = np.exp(log_priors(codes, len(self.classes_)))
+        self.priors_ = np.exp(log_priors(codes, k))
         self.n_fits_ = 0
-        params, self.n_communities_ = self._choose(X, codes, base, settings, groups)
-        self.best_params_ = params
-        self.communities_ = cut(self.tree_, self.n_communities_)
-        self.estimators_ = ordered_map(
-            _Fit(base, params, codes),
-            [X[:, part] for part in self.communities_],
-            n_jobs=self.n_jobs,
-        )
-        self.n_fits_ += self.n_communities_
-        self._name()
-        flags = [
-            separated(fitted, X[:, part], codes)
-            for fitted, part in zip(self.estimators_, self.communities_, strict=True)
-        ]
-        self.separable_ = np.flatnonzero(flags)
-        warn_of_separation(self.estimators_[0], self.separable_, self.n_communities_)
-        return self
-
-    def _choose(
-        self, x: FloatArray, codes: IntArray, base: Any, settings: list[dict[str, Any]], groups: Any
-    ) -> tuple[dict[str, Any], int]:
-        """Parameters of the base and number of communities, by cross-validation if needed."""
-        for name in ("cv_results_", "base_error_"):
+        for name in ("cv_results_", "base_error_"):  # of a former fit
             self.__dict__.pop(name, None)
-        p = x.shape[1]
-        if isinstance(self.n_communities, str):
-            if self.n_communities != "cv":
-                raise ParameterError.of(
-                    "n_communities", '"cv" or a whole number', self.n_communities
-                )
+        numbers: tuple[int, ...]
+        if self.n_communities == "cv":
             numbers = candidate_numbers(self.candidates, p)
+        elif isinstance(self.n_communities, str):
+            raise ParameterError.of("n_communities", '"cv" or a whole number', self.n_communities)
         else:
             numbers = (check_number("n_communities", self.n_communities, p),)
-        if len(numbers) == 1 and len(settings) == 1:
-            return settings[0], numbers[0]
-        judged = cross_validate(
-            x,
-            codes,
-            len(self.classes_),
-            base,
-            folds=folds_of(self.cv, x, codes, groups, every_class=True),
-            candidates=numbers,
-            linkage=self.linkage,
-            params=settings,
-            n_jobs=self.n_jobs,
-        )
-        return self._take(judged, settings)
-
-    def _take(
-        self, judged: CommunityCV, settings: list[dict[str, Any]]
-    ) -> tuple[dict[str, Any], int]:
-        self.cv_results_ = judged.table()
-        self.n_fits_ += judged.n_fits
-        alone = judged.candidates == 1
-        if alone.any():
-            self.base_error_ = float(judged.mean(self.scoring)[:, alone].min())
-        place, number = judged.choose(
-            self.scoring, one_standard_error=bool(self.one_standard_error)
-        )
-        return settings[place], number
-
-    def _name(self) -> None:
-        names = getattr(self, "feature_names_in_", None)
-        if names is None:
-            names = [f"x{j}" for j in range(self.n_features_in_)]
+        self.best_params_, self.n_communities_ = settings[0], numbers[0]
+        if len(numbers) > 1 or len(settings) > 1:
+            judged = cross_validate(
+                X,
+                codes,
+                k,
+                base,
+                folds=folds_of(self.cv, X, codes, groups, every_class=True),
+                candidates=numbers,
+                linkage=self.linkage,
+                params=settings,
+                n_jobs=self.n_jobs,
+            )
+            self.cv_results_ = judged.table()
+            self.n_fits_ += judged.n_fits
+            alone = judged.candidates == 1
+            if alone.any():
+                self.base_error_ = float(judged.mean(self.scoring)[:, alone].min())
+            place, self.n_communities_ = judged.choose(
+                self.scoring, one_standard_error=bool(self.one_standard_error)
+            )
+            self.best_params_ = settings[place]
+        self.communities_ = cut(self.tree_, self.n_communities_)
+        columns = [X[:, part] for part in self.communities_]
+        fitted = partial(_fitted, base, self.best_params_, codes)
+        self.estimators_ = ordered_map(fitted, columns, n_jobs=self.n_jobs)
+        self.n_fits_ += self.n_communities_
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(p)])
         self.communities_names_ = tuple(
             tuple(str(names[j]) for j in part) for part in self.communities_
         )
+        pairs = zip(self.estimators_, columns, strict=True)
+        self.separable_ = np.flatnonzero([separated(one, x, codes) for one, x in pairs])
+        warn_of_separation(self.estimators_[0], self.separable_, self.n_communities_)
+        return self
 
     # ------------------------------------------------------------------ predict
 
@@ -301,9 +278,8 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         prior = np.log(self.priors_)
         found = np.empty((len(rows), self.n_communities_, len(prior)))
-        for place, (fitted, part) in enumerate(
-            zip(self.estimators_, self.communities_, strict=True)
-        ):
+        pairs = zip(self.estimators_, self.communities_, strict=True)
+        for place, (fitted, part) in enumerate(pairs):
             logs = base_log_probabilities(fitted, rows[:, part], len(prior))
             found[:, place] = evidence(logs, prior)
         return found
@@ -336,15 +312,10 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         return np.asarray(np.log(self.priors_) + parts.sum(axis=1))
 
 
-class _Fit:
+def _fitted(base: Any, params: dict[str, Any], codes: IntArray, x: FloatArray) -> Any:
     """Fit the base to the columns of one community."""
-
-    def __init__(self, base: Any, params: dict[str, Any], codes: IntArray) -> None:
-        self.base, self.params, self.codes = base, params, codes
-
-    def __call__(self, x: FloatArray) -> Any:
-        with one_thread():
-            return fit_base(self.base, self.params, x, self.codes)
+    with one_thread():
+        return fit_base(base, params, x, codes)
 
 
 def default_base() -> Any:

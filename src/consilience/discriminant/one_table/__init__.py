@@ -104,7 +104,7 @@ class OneTableResult(ClassesResult):
     @property
     def error_rates(self) -> FloatArray:
         """Share of held-out rows that each rule gets wrong; NaN where withheld or none are held."""
-        return np.asarray(self.errors / self.n_held if self.n_held else self.errors * np.nan)
+        return np.asarray(self.errors / (self.n_held or np.nan))
 
     @property
     def n_fitted(self) -> int:
@@ -115,19 +115,19 @@ class OneTableResult(ClassesResult):
         """Say how the first rule did on held-out rows, and the others beside it."""
         if not self.n_held:
             return "No rows were held out, so nothing judges the fit anew."
-        told = [i for i in range(len(self.judged)) if not np.isnan(self.errors[i])]
-        few = [name for i, name in enumerate(self.judged) if i not in told]
-        parts = [
-            f"{self.judged[i]} gets {self.errors[i]:.0f} wrong ({self.error_rates[i]:.1%})"
-            for i in told
-        ]
+        told, few = [], []
+        for name, wrong, rate in zip(self.judged, self.errors, self.error_rates, strict=True):
+            if np.isnan(wrong):
+                few.append(name)
+            else:
+                told.append(f"{name} gets {wrong:.0f} wrong ({rate:.1%})")
         if few:
-            parts.append(
+            told.append(
                 f"too few to be told are wrong by {', '.join(few)} (the site's own rules.csv has "
                 "the numbers)"
             )
-        sentence = f"Of {self.n_held} rows that were held out, {'; '.join(parts)}."
-        if 0 not in told and not np.isnan(self.log_loss).all():
+        sentence = f"Of {self.n_held} rows that were held out, {'; '.join(told)}."
+        if np.isnan(self.errors[0]) and not np.isnan(self.log_loss).all():
             pairs = zip(self.judged, self.log_loss, strict=True)
             losses = (f"{name} {loss:.2g}" for name, loss in pairs if not np.isnan(loss))
             sentence += f" Mean log losses: {', '.join(losses)}."
@@ -256,6 +256,7 @@ class OneTableStudy(ClassesMethod):
                 "judges the fit anew."
             )
         k, figures = len(levels), reply.figures.value
+        told = ("n_by_class", "errors", "cv_errors")
         common: dict[str, Any] = {
             "site": site,
             "target_name": str(ctx.columns.target),
@@ -263,17 +264,15 @@ class OneTableStudy(ClassesMethod):
             "feature_names": ctx.feature_names,
             "n": int(reply.n.value),
             "n_held": int(reply.n_held.value),
-            "n_by_class": np.asarray(reply.n_by_class.value, dtype=float),
+            **{name: np.asarray(getattr(reply, name).value, dtype=float) for name in told},
             "judged": tuple(reply.judged),
-            "errors": np.asarray(reply.errors.value, dtype=float),
             "confusion": np.asarray(reply.confusion.value, dtype=float).reshape(k, k),
-            "cv_errors": np.asarray(reply.cv_errors.value, dtype=float),
-            "cv_se": np.asarray(figures.get("cv_se", np.empty(0)), dtype=float),
             "cv_rows": int(reply.n.value) - int(reply.n_held.value),
-            "candidates": np.asarray(figures.get("candidates", np.empty(0)), dtype=float),
             "chosen": int(figures.get("chosen", -1)),
             "model_stays": str(reply.stays),
         }
+        for name in ("cv_se", "candidates"):
+            common[name] = np.asarray(figures.get(name, np.empty(0)), dtype=float)
         for j, score in enumerate(SCORES):
             common |= {
                 score: np.asarray(reply.scores.value)[:, j],
@@ -298,58 +297,64 @@ def fit_step(method: str) -> Step:
         if not isinstance(study, OneTableStudy):
             raise StudyError(f"method {method!r} does not fit one table")
         rows = fitted_and_held(data, settings.levels, study.holdout, site)
-        return _answered(study, rows, data, site), state
+        try:
+            made = study.fit_table(rows, data.scaling)
+        except ConsilienceError as error:
+            sentence = "the table cannot be fitted as it is; the site's own log says why"
+            raise DataError(str(error), public=sentence) from error
+        for remark in made.remarks:
+            site.note(remark)
+        return _answered(study, made, rows, data, site), state
 
     return fit
 
 
-def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContext) -> Fitted:
-    try:
-        made = study.fit_table(rows, data.scaling)
-    except ConsilienceError as error:
-        sentence = "the table cannot be fitted as it is; the site's own log says why"
-        raise DataError(str(error), public=sentence) from error
-    for remark in made.remarks:
-        site.note(remark)
-    limits = site.limits
+def _answered(
+    study: OneTableStudy, made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
+) -> Fitted:
+    """Leave what the fit gives at the site, and say what may be told of it."""
+    limits, n_rows, n_levels = site.limits, len(rows.fitted), len(rows.levels)
     # Levels that do not occur are never predicted.
-    log_proba = [np.full((len(rows.y), len(rows.levels)), -np.inf) for _ in made.rules]
+    log_proba = {name: np.full((len(rows.y), n_levels), -np.inf) for name in made.rules}
     there = [rows.levels.index(name) for name in made.classes]
-    for by_level, rule in zip(log_proba, made.rules.values(), strict=True):
-        by_level[:, there] = rule(rows.x)
+    for name, rule in made.rules.items():
+        log_proba[name][:, there] = rule(rows.x)
     # Scores of the class frequencies would tell of a small class.
     small = small_classes(rows, limits).any()
     names = tuple(name for name in made.rules if not (small and name == FREQUENCIES))
-    told_of = [lp for name, lp in zip(made.rules, log_proba, strict=True) if name in names]
-    judged = judge(rows, [lp[rows.held] for lp in told_of], limits)
-    said, said_errors = evidence(rows, _parts(made, rows), limits)
+    parts = None
+    if made.parts is not None:
+        found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
+        parts = np.full((*found.shape[:2], n_levels), np.nan)
+        parts[:, :, there] = found
+    said, said_errors = evidence(rows, parts, limits)
     _keep(log_proba, made, rows, data, site)
-    cv_errors = errors_by_candidate(made.wrong, len(rows.fitted), limits)
-    figures = _figures(made, cv_errors.value, len(rows.fitted), limits)
-    told, stays = _told(made, study, rows, limits)
+    cv_errors = errors_by_candidate(made.wrong, n_rows, limits)
+    # What the model tells, or nothing and the reason.
+    told, stays = model({}, kind="figures", n_records=0), STAYS_FEW
+    if rows.fewest_entities() >= limits.min_entities:
+        released = estimator(
+            dict(made.model),
+            type_name=study.name,
+            n_records=made.n_rows,
+            n_parameters=made.n_parameters,
+            leaves=None,
+        )
+        fits = released.evidence is None or estimator_fault(released.evidence, limits) is None
+        told, stays = (released, "") if fits else (told, STAYS)
     return Fitted(
         n=count(len(rows.y)),
         n_held=count(len(rows.held)),
         n_by_class=rows_by_class(rows, limits),
-        **plain(judged),
+        **plain(judge(rows, [log_proba[name][rows.held] for name in names], limits)),
         evidence=said,
         evidence_errors=said_errors,
         cv_errors=cv_errors,
-        figures=figures,
+        figures=_figures(made, cv_errors.value, n_rows, limits),
         model=told,
         judged=names,
         stays=stays,
     )
-
-
-def _parts(made: LocalFit, rows: Rows) -> FloatArray | None:
-    """What each part of the first rule says for each level, of the rows that are held out."""
-    if made.parts is None:
-        return None
-    found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
-    full = np.full((*found.shape[:2], len(rows.levels)), np.nan)
-    full[:, :, [rows.levels.index(name) for name in made.classes]] = found
-    return full
 
 
 def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits) -> Released:
@@ -376,69 +381,47 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
     return model(told, kind="figures", n_records=n_rows)
 
 
-def _told(made: LocalFit, study: OneTableStudy, rows: Rows, limits: Limits) -> tuple[Released, str]:
-    """What the model tells, or nothing and the reason."""
-    if rows.fewest_entities() < limits.min_entities:
-        return model({}, kind="figures", n_records=0), STAYS_FEW
-    released = estimator(
-        dict(made.model),
-        type_name=study.name,
-        n_records=made.n_rows,
-        n_parameters=made.n_parameters,
-        leaves=None,
-    )
-    if released.evidence is None or estimator_fault(released.evidence, limits) is None:
-        return released, ""
-    return model({}, kind="figures", n_records=0), STAYS
-
-
 def _keep(
-    log_proba: list[FloatArray], made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
+    log_proba: Mapping[str, FloatArray],
+    made: LocalFit,
+    rows: Rows,
+    data: SiteData,
+    site: SiteContext,
 ) -> None:
     """Leave predictor, predictions and tables at the site."""
-    guess = log_proba[0].argmax(axis=1)
-    chance = np.exp(log_proba[0].max(axis=1))
+    first, names = next(iter(log_proba.values())), np.array(rows.levels)
+    guess, chance = first.argmax(axis=1), np.exp(first.max(axis=1))
     held = np.zeros(len(rows.y), dtype=np.int64)
     held[rows.held] = 1
     site.output("labels", guess.astype(np.int64))
     site.output("probability", chance)
     site.output("held_out", held)
     site.output("predictor", made.predictor)
-    names = np.array(rows.levels)
-    ids = {} if data.id is None else {"id": data.id.tolist()}
-    site.table(
-        "predictions",
-        {
-            "row": data.rows,
-            **ids,
-            data.target_name or "target": names[rows.y].tolist(),
-            "prediction": names[guess].tolist(),
-            "probability": chance,
-            "held_out": held,
-        },
-    )
+    predictions = {
+        "row": data.rows,
+        **({} if data.id is None else {"id": data.id.tolist()}),
+        data.target_name or "target": names[rows.y].tolist(),
+        "prediction": names[guess].tolist(),
+        "probability": chance,
+        "held_out": held,
+    }
     pairs = [(i, j) for i in range(len(names)) for j in range(len(names))]
     inside = [(rows.y == i) & (guess == j) for i, j in pairs]
-    site.table(
-        "confusion",
-        {
-            "class": [str(names[i]) for i, _ in pairs],
-            "prediction": [str(names[j]) for _, j in pairs],
-            "held_out_rows": [int((mask & (held == 1)).sum()) for mask in inside],
-            "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
-        },
-    )
+    confusion = {
+        "class": [str(names[i]) for i, _ in pairs],
+        "prediction": [str(names[j]) for _, j in pairs],
+        "held_out_rows": [int((mask & (held == 1)).sum()) for mask in inside],
+        "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
+    }
     # How every rule did on the rows that are held out, with all digits.
-    y, rules = rows.y[rows.held], [lp[rows.held] for lp in log_proba]
+    y, rules = rows.y[rows.held], [lp[rows.held] for lp in log_proba.values()]
     means = [row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in rules]
-    site.table(
-        "rules",
-        {
-            "rule": list(made.rules),
-            "held_out_rows": [len(y)] * len(rules),
-            "errors": [int((lp.argmax(axis=1) != y).sum()) for lp in rules],
-            **{name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)},
-        },
-    )
-    for name, columns in made.tables.items():
+    judged = {
+        "rule": list(made.rules),
+        "held_out_rows": [len(y)] * len(rules),
+        "errors": [int((lp.argmax(axis=1) != y).sum()) for lp in rules],
+        **{name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)},
+    }
+    tables = {"predictions": predictions, "confusion": confusion, "rules": judged, **made.tables}
+    for name, columns in tables.items():
         site.table(name, columns)

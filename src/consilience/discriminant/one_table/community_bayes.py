@@ -118,15 +118,20 @@ class CommunityBayesStudyResult(OneTableResult, CommunitiesResult):
             said.append(f"Which features belong together stays at the site: {self.model_stays}.")
         elif len(self.communities) > 1:
             order = sorted(range(len(self.communities)), key=lambda c: -len(self.communities[c]))
-            names = (self._named(self.communities[c]) for c in order[:_SHOWN])
+            names = (
+                community_words(self.feature_names, self.communities[c]) for c in order[:_SHOWN]
+            )
             rest = "; and others" if len(order) > _SHOWN else ""
             said.append(f"They are: {'; '.join(names)}{rest}.")
         return " ".join(said)
 
-    def _named(self, community: IntArray) -> str:
-        names = [self.feature_names[j] for j in community[:_SHOWN]]
-        more = len(community) - len(names)
-        return ", ".join(names) + (f" and {more} more" if more else "")
+
+def community_words(names: tuple[str, ...], community: IntArray) -> str:
+    """Name a community by its first features."""
+    more = len(community) - _SHOWN
+    return ", ".join(names[j] for j in community[:_SHOWN]) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 @register
@@ -210,7 +215,23 @@ class CommunityBayesStudy(OneTableStudy):
             warnings.simplefilter("ignore")
             fitted = self._estimator(self.n_communities).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows, fitted)}
-        judged = _candidates(fitted, self.C)
+        # What cross-validation says of each number of communities, at the chosen penalty.
+        best = fitted.best_params_.get(_C, self.C)
+        numbers, wrong = np.array([fitted.n_communities_]), np.empty(0, dtype=np.int64)
+        se = log_loss = np.empty(0)
+        tables = _tables(fitted, rows.names)
+        if hasattr(fitted, "cv_results_"):
+            table = fitted.cv_results_
+            at = np.array([one.get(_C, self.C) == best for one in table["params"]])
+            numbers, se, log_loss = (
+                np.asarray(table[name])[at] for name in ("n_communities", "error_se", "log_loss")
+            )
+            wrong = table["fold_wrong"].sum(axis=1)[at]
+            tables["candidates"] = {
+                "n_communities": table["n_communities"],
+                "C": [one.get(_C, self.C) for one in table["params"]],
+                **{name: table[name] for name in ("error", "error_se", "log_loss", "log_loss_se")},
+            }
         found = len(fitted.separable_)
         remark = (
             f"in {counted(found, 'community', 'communities')} the classes can be told apart "
@@ -221,19 +242,19 @@ class CommunityBayesStudy(OneTableStudy):
             rules=rules,
             parts=fitted.contributions,
             predictor=fitted.to_predictor().with_names(rows.names, scaling),
-            wrong=judged["wrong"],
-            cv_se=judged["error_se"],
-            cv_log_loss=judged["log_loss"],
+            wrong=wrong,
+            cv_se=se,
+            cv_log_loss=log_loss,
             figures={
-                "chosen": int(np.flatnonzero(judged["n_communities"] == fitted.n_communities_)[0]),
-                "C": float(fitted.best_params_.get(_C, self.C)),
+                "chosen": int(np.flatnonzero(numbers == fitted.n_communities_)[0]),
+                "C": float(best),
                 "n_separable": found,
-                "candidates": judged["n_communities"],
+                "candidates": numbers,
             },
             model={"communities": fitted.communities_, "tree": fitted.tree_},
             n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=x.shape[1],
-            tables=_tables(fitted, rows, self.C),
+            tables=tables,
             remarks=(remark,) if found else (),
         )
 
@@ -272,10 +293,10 @@ class CommunityBayesStudy(OneTableStudy):
         figures, told = reply.figures.value, reply.model.value
         chosen, numbers = common["chosen"], common["candidates"]
         fixed = not isinstance(self.n_communities, str)
-        number = int(numbers[chosen]) if len(numbers) else -1
+        told_number = int(numbers[chosen]) if len(numbers) else -1
         return CommunityBayesStudyResult(
             **common,
-            n_communities=int(self.n_communities) if fixed else number,
+            n_communities=int(self.n_communities) if fixed else told_number,
             fixed=fixed,
             C=float(figures.get("C", np.nan)),
             cv_log_loss=np.asarray(figures.get("cv_log_loss", np.empty(0))),
@@ -287,32 +308,13 @@ class CommunityBayesStudy(OneTableStudy):
         )
 
 
-def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
-    """What cross-validation says of each number of communities, at the chosen penalty."""
-    if not hasattr(fitted, "cv_results_"):
-        nothing = np.empty(0)
-        return {
-            "n_communities": np.array([fitted.n_communities_]),
-            "wrong": np.empty(0, dtype=np.int64),
-            "error_se": nothing,
-            "log_loss": nothing,
-        }
-    table = fitted.cv_results_
-    best = fitted.best_params_.get(_C, c)
-    at = np.array([one.get(_C, c) == best for one in table["params"]])
-    wrong = table["fold_wrong"].sum(axis=1)
-    found = {name: np.asarray(table[name])[at] for name in ("n_communities", "error_se")}
-    return {**found, "log_loss": np.asarray(table["log_loss"])[at], "wrong": wrong[at]}
-
-
-def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str, dict[str, Any]]:
-    """Communities, tree and candidates, for the site's own people."""
-    tree = fitted.tree_
-    tables: dict[str, dict[str, Any]] = {
-        # Numbered from 1.
+def _tables(fitted: CommunityBayesClassifier, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Communities (numbered from 1) and tree, for the site's own people."""
+    tree, communities = fitted.tree_, fitted.communities_
+    return {
         "communities": {
-            "feature": [rows.names[j] for part in fitted.communities_ for j in part],
-            "community": [c for c, part in enumerate(fitted.communities_, 1) for _ in part],
+            "feature": [names[j] for part in communities for j in part],
+            "community": [c for c, part in enumerate(communities, 1) for _ in part],
         },
         "tree": {
             "first": tree[:, 0].astype(np.int64),
@@ -321,11 +323,3 @@ def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str,
             "features": tree[:, 3].astype(np.int64),
         },
     }
-    if hasattr(fitted, "cv_results_"):
-        found = fitted.cv_results_
-        tables["candidates"] = {
-            "n_communities": found["n_communities"],
-            "C": [one.get(_C, c) for one in found["params"]],
-            **{name: found[name] for name in ("error", "error_se", "log_loss", "log_loss_se")},
-        }
-    return tables

@@ -47,7 +47,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.discriminant.classes import LinksResult
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import TIES
+from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
 from consilience.discriminant.one_table import (
     LocalFit,
     LogProba,
@@ -186,12 +186,28 @@ class SparseQDAStudy(OneTableStudy):
             warnings.simplefilter("ignore")
             fitted = self._estimator(rows, alpha=self.alpha, cv=self.cv).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows)}
-        path, first = fitted.path_, fitted.interactions_.pairs[:, 0]
+        path, linked = fitted.path_, fitted.interactions_
+        # What the fit tells of pairs, the classes in the order of the declared levels.
+        places = [rows.levels.index(str(name)) for name in fitted.classes_]
+        partial = np.full((len(linked), len(rows.levels)), np.nan)
+        precision = partial.copy()
+        precision[:, places], partial[:, places] = linked.precision, linked.partial_correlation
+        named = np.array(rows.names, dtype=object)[linked.pairs]
+        told = SparseQDAInteractions(
+            named[:, 0],
+            named[:, 1],
+            linked.pairs,
+            linked.strength,
+            precision,
+            partial,
+            np.array(rows.levels),
+        )
+        wrong, nothing = path.cv_wrong.sum(axis=0), np.full(len(path), np.nan)
         return LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
             predictor=fitted.predictor_.with_names(rows.names, scaling),
-            wrong=path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.empty(0, dtype=np.int64),
+            wrong=wrong if len(path.cv_rows) else wrong[:0],
             cv_se=path.cv_se,
             figures={
                 "chosen": int(np.flatnonzero(path.alphas == fitted.alpha_)[0]),
@@ -200,11 +216,30 @@ class SparseQDAStudy(OneTableStudy):
                 "n_links": path.n_links,
                 "largest_block": path.largest_block,
             },
-            model=_model(fitted, rows.levels),
+            model={
+                "pairs": linked.pairs,
+                "strength": linked.strength,
+                "precision": precision,
+                "partial": partial,
+                "blocks": tuple(np.asarray(b, dtype=np.int64) for b in fitted.blocks_),
+            },
             n_rows=int(np.unique(y, return_counts=True)[1].min()),
             # Of a class in the block that has most: variances and entries that are not 0.
-            n_parameters=max([1, *(len(b) + int(np.isin(first, b).sum()) for b in fitted.blocks_)]),
-            tables=_tables(fitted, rows),
+            n_parameters=max(
+                [1, *(len(b) + int(np.isin(told.pairs[:, 0], b).sum()) for b in fitted.blocks_)]
+            ),
+            tables={
+                "interactions": told.columns(),
+                "path": {
+                    "alpha": path.alphas,
+                    "n_links": path.n_links,
+                    "largest_block": path.largest_block,
+                    "relative_penalty": path.relative_penalties,
+                    "gap": path.gaps,
+                    "cv_wrong": wrong if len(path.cv_rows) else nothing,
+                    "cv_se": path.cv_se,
+                },
+            },
             remarks=_remarks(fitted, rows.names),
         )
 
@@ -213,8 +248,9 @@ class SparseQDAStudy(OneTableStudy):
 
         names = ("n_alphas", "smallest", "ties", "standardize", "max_block", "tol")
         settings = {name: getattr(self, name) for name in names}
-        grid, priors = self.alphas or None, self._priors_of(rows)
-        return SparseQDA(**settings, alphas=grid, priors=priors, **more)
+        return SparseQDA(
+            **settings, alphas=self.alphas or None, priors=self._priors_of(rows), **more
+        )
 
     def _priors_of(self, rows: Rows) -> FloatArray | None:
         """Priors in the order of sorted classes, of those that occur."""
@@ -249,35 +285,22 @@ class SparseQDAStudy(OneTableStudy):
     def conclude(self, common: Mapping[str, Any], reply: Fitted) -> SparseQDAStudyResult:
         """Make the result."""
         figures, told, k = reply.figures.value, reply.model.value, len(common["levels"])
-        chosen, alphas = common["chosen"], common["candidates"]
-        fixed = not isinstance(self.alpha, str)
-        alpha = float(alphas[chosen]) if len(alphas) else np.nan
-        whole = np.empty(0, dtype=np.int64)
+        fixed, alphas = not isinstance(self.alpha, str), common["candidates"]
+        chosen = float(alphas[common["chosen"]]) if len(alphas) else np.nan
+        # What is not told is empty.
+        whole, none = np.empty(0, dtype=np.int64), np.empty((0, k))
+        empty: dict[str, Any] = {"strength": np.empty(0), "precision": none, "partial": none}
         return SparseQDAStudyResult(
             **common,
-            alpha=float(self.alpha) if fixed else alpha,
+            alpha=float(self.alpha) if fixed else chosen,
             fixed=fixed,
             gap=float(figures.get("gap", np.nan)),
             n_links=np.asarray(figures.get("n_links", whole)),
             largest_block=np.asarray(figures.get("largest_block", whole)),
             pairs=np.asarray(told.get("pairs", whole.reshape(0, 2))),
-            strength=np.asarray(told.get("strength", np.empty(0))),
-            precision=np.asarray(told.get("precision", np.empty((0, k)))),
-            partial=np.asarray(told.get("partial", np.empty((0, k)))),
             blocks=tuple(np.asarray(block) for block in told.get("blocks", ())),
+            **(empty | {name: np.asarray(told[name]) for name in empty if name in told}),
         )
-
-
-def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
-    """What the fit tells of pairs, the classes in the order of the declared levels."""
-    found = fitted.interactions_
-    places = [levels.index(str(name)) for name in fitted.classes_]
-    by_class = {}
-    for name, values in (("precision", found.precision), ("partial", found.partial_correlation)):
-        by_class[name] = np.full((len(found), len(levels)), np.nan)
-        by_class[name][:, places] = values
-    blocks = tuple(np.asarray(block, dtype=np.int64) for block in fitted.blocks_)
-    return {"pairs": found.pairs, "strength": found.strength, **by_class, "blocks": blocks}
 
 
 def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -291,28 +314,3 @@ def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
         f"in: {', '.join(floored[:_NAMED])}{' and others' if floored[_NAMED:] else ''}"
     )
     return (sentence, *others)
-
-
-def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
-    """Interactions and path, for the site's own people."""
-    told: Any = _model(fitted, rows.levels)
-    levels, path = list(enumerate(rows.levels)), fitted.path_
-    wrong = path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.full(len(path), np.nan)
-    return {
-        "interactions": {
-            "feature_1": [rows.names[i] for i in told["pairs"][:, 0]],
-            "feature_2": [rows.names[j] for j in told["pairs"][:, 1]],
-            "strength": told["strength"],
-            **{f"precision_{level}": told["precision"][:, k] for k, level in levels},
-            **{f"partial_correlation_{level}": told["partial"][:, k] for k, level in levels},
-        },
-        "path": {
-            "alpha": path.alphas,
-            "n_links": path.n_links,
-            "largest_block": path.largest_block,
-            "relative_penalty": path.relative_penalties,
-            "gap": path.gaps,
-            "cv_wrong": wrong,
-            "cv_se": path.cv_se,
-        },
-    }
