@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class ClassesResult(Result):
     target_name: str
     levels: tuple[str, ...]
     feature_names: tuple[str, ...]
-    n_by_class: FloatArray | IntArray
+    n_by_class: Any
     judged: tuple[str, ...]
     errors: FloatArray
     log_loss: FloatArray
@@ -135,7 +135,7 @@ class SitesResult(ClassesResult):
     """
 
     sites: tuple[str, ...]
-    n_by_site: FloatArray | IntArray
+    n_by_site: Any
     priors: FloatArray
     site_errors: FloatArray
     scaling: FloatArray

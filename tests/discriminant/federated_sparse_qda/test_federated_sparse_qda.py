@@ -13,6 +13,7 @@ from sklearn.model_selection import LeaveOneGroupOut
 
 from consilience import Columns, Federation, Preparation, load_run
 from consilience.discriminant import federated_sparse_qda
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda.messages import Moments, Products
@@ -585,7 +586,7 @@ def test_products_that_rows_of_the_spreads_have_not(values: Any, words: str) -> 
 
 def test_the_gap_of_a_path_is_the_largest_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = [SimpleNamespace(relative_gap=gap) for gap in (1e-9, 3e-5, 2e-7)]
-    monkeypatch.setattr(federated_sparse_qda, "precision_path", lambda *_, stop: iter(fits))
+    monkeypatch.setattr(sparse_qda_fit, "precision_path", lambda *_, stop: iter(fits))
     method: Any = FederatedSparseQDA()
     nothing: Any = None
     choice = federated_sparse_qda.Choice(

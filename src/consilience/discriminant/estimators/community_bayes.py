@@ -12,20 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.community_bayes_fit import (
-    Scoring,
-    base_log_probabilities,
-    candidate_numbers,
-    check_number,
-    class_similarity,
-    cross_validate,
-    evidence,
-    fit_base,
-    log_priors,
-    separated,
-    settings_of,
-    warn_of_separation,
-)
+from consilience.discriminant.estimators import community_bayes_fit
+from consilience.discriminant.estimators.community_bayes_fit import Scoring, fit_base
 from consilience.discriminant.estimators.folds import folds_of
 from consilience.discriminant.estimators.predictors import (
     CommunityBayesPredictor,
@@ -207,25 +195,25 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
                 f"{type(base).__name__} has none as it is set"
             )
         check(_ALLOWED, vars(self))
-        settings = settings_of(self.param_grid, base)
+        settings = community_bayes_fit.settings_of(self.param_grid, base)
         k, p = len(self.classes_), X.shape[1]
         with one_thread():
-            self.similarity_ = class_similarity(X, codes, k)
+            self.similarity_ = community_bayes_fit.class_similarity(X, codes, k)
             self.tree_ = linkage_tree(self.similarity_, self.linkage)
-        self.priors_ = np.exp(log_priors(codes, k))
+        self.priors_ = np.exp(community_bayes_fit.log_priors(codes, k))
         self.n_fits_ = 0
         for name in ("cv_results_", "base_error_"):  # of a former fit
             self.__dict__.pop(name, None)
         numbers: tuple[int, ...]
         if self.n_communities == "cv":
-            numbers = candidate_numbers(self.candidates, p)
+            numbers = community_bayes_fit.candidate_numbers(self.candidates, p)
         elif isinstance(self.n_communities, str):
             raise ParameterError.of("n_communities", '"cv" or a whole number', self.n_communities)
         else:
-            numbers = (check_number("n_communities", self.n_communities, p),)
+            numbers = (community_bayes_fit.check_number("n_communities", self.n_communities, p),)
         self.best_params_, self.n_communities_ = settings[0], numbers[0]
         if len(numbers) > 1 or len(settings) > 1:
-            judged = cross_validate(
+            judged = community_bayes_fit.cross_validate(
                 X,
                 codes,
                 k,
@@ -255,8 +243,12 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
             tuple(str(names[j]) for j in part) for part in self.communities_
         )
         pairs = zip(self.estimators_, columns, strict=True)
-        self.separable_ = np.flatnonzero([separated(one, x, codes) for one, x in pairs])
-        warn_of_separation(self.estimators_[0], self.separable_, self.n_communities_)
+        self.separable_ = np.flatnonzero(
+            [community_bayes_fit.separated(one, x, codes) for one, x in pairs]
+        )
+        community_bayes_fit.warn_of_separation(
+            self.estimators_[0], self.separable_, self.n_communities_
+        )
         return self
 
     # ------------------------------------------------------------------ predict
@@ -280,8 +272,8 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         found = np.empty((len(rows), self.n_communities_, len(prior)))
         pairs = zip(self.estimators_, self.communities_, strict=True)
         for place, (fitted, part) in enumerate(pairs):
-            logs = base_log_probabilities(fitted, rows[:, part], len(prior))
-            found[:, place] = evidence(logs, prior)
+            logs = community_bayes_fit.base_log_probabilities(fitted, rows[:, part], len(prior))
+            found[:, place] = community_bayes_fit.evidence(logs, prior)
         return found
 
     def to_predictor(self) -> CommunityBayesPredictor:

@@ -15,15 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.kernels.communities import (
-    Linkage,
-    cut_nodes,
-    linkage_tree,
-    members,
-    similarity,
-    skeptic,
-    spearman,
-)
+from consilience.discriminant.kernels import communities
 from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers, one_thread
@@ -55,7 +47,9 @@ def class_similarity(x: FloatArray, codes: IntArray, n_classes: int) -> FloatArr
     """
     n = np.bincount(codes, minlength=n_classes)
     there = np.flatnonzero(n)
-    return similarity((skeptic(spearman(x[codes == k])) for k in there), n[there])
+    return communities.similarity(
+        (communities.skeptic(communities.spearman(x[codes == k])) for k in there), n[there]
+    )
 
 
 def log_priors(codes: IntArray, n_classes: int) -> FloatArray:
@@ -187,7 +181,7 @@ def cross_validate(
     *,
     folds: Sequence[tuple[IntArray, IntArray]],
     candidates: Sequence[int],
-    linkage: Linkage,
+    linkage: communities.Linkage,
     params: Sequence[dict[str, Any]] = ({},),
     n_jobs: int | None = None,
 ) -> CommunityCV:
@@ -251,7 +245,7 @@ def _judge(
     n_classes: int,
     base: Any,
     candidates: tuple[int, ...],
-    linkage: Linkage,
+    linkage: communities.Linkage,
 ) -> tuple[list[int], list[float], int]:
     """Fit every community of a fold under one setting once, and judge each number of communities.
 
@@ -266,13 +260,13 @@ def _judge(
     train, test, params = task
     with one_thread():
         inner, own = x[train], codes[train]
-        tree = linkage_tree(class_similarity(inner, own, n_classes), linkage)
+        tree = communities.linkage_tree(class_similarity(inner, own, n_classes), linkage)
         prior = log_priors(own, n_classes)
         held, right = x[test], codes[test]
         scores = np.tile(prior, (len(candidates), len(held), 1))
         users = nodes_of_cuts(tree, candidates)
         for node, places in users.items():
-            columns = members(tree, node)
+            columns = communities.members(tree, node)
             fitted = fit_base(base, params, inner[:, columns], own)
             logs = base_log_probabilities(fitted, held[:, columns], n_classes)
             scores[places] += evidence(logs, prior)
@@ -288,7 +282,7 @@ def nodes_of_cuts(tree: FloatArray, candidates: Sequence[int]) -> dict[int, list
     """Communities of several cuts, each once, with the places of the cuts that have it."""
     users: dict[int, list[int]] = {}
     for place, n_communities in enumerate(candidates):
-        for node in cut_nodes(tree, n_communities):
+        for node in communities.cut_nodes(tree, n_communities):
             users.setdefault(node, []).append(place)
     return users
 

@@ -13,14 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
-    MOST_STEPS,
     ClassMoments,
     JointPrecision,
-    RowMoments,
     fit_precisions,
-    largest_penalty,
-    tiles,
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
@@ -225,7 +222,11 @@ class SparseQDAInteractions:
 
     @classmethod
     def of(
-        cls, precision: JointPrecision, units: QDAUnits, classes: NDArray[Any], names: Sequence[str]
+        cls,
+        precision: JointPrecision,
+        units: QDAUnits,
+        classes: NDArray[Any],
+        names: Sequence[str],
     ) -> SparseQDAInteractions:
         """Interactions of a fit.
 
@@ -316,7 +317,7 @@ class LinkForest:
 
         p = moments.n_features
         i, j, norms = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-        for rows, columns in tiles(p):
+        for rows, columns in joint_precision.tiles(p):
             tile = moments.norms(rows, columns)
             linked = tile > lam
             if rows == columns:
@@ -534,11 +535,11 @@ def prepare_rows(
     DataError
         All columns are constant.
     """
-    raw = RowMoments.of(x, codes, n_classes)
+    raw = joint_precision.RowMoments.of(x, codes, n_classes)
     units = units_of(raw.n, raw.means, raw.diagonal, standardize=standardize)
     moments, kept, scale = raw, units.kept, units.scale
     if standardize or len(kept) < units.n_features:
-        moments = RowMoments(
+        moments = joint_precision.RowMoments(
             raw.n,
             raw.means[:, kept] / scale,
             tuple(part[:, kept] / scale for part in raw.centred),
@@ -561,7 +562,7 @@ def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
     if settings.alphas is not None:
         return np.asarray(settings.alphas)
     moments, total = prepared.moments, prepared.total
-    largest = largest_penalty(moments) / total
+    largest = joint_precision.largest_penalty(moments) / total
     sizes = np.sqrt(((prepared.n[:, None] * moments.diagonal) ** 2).sum(axis=0))
     if largest * total <= ROUNDING * sizes.max():  # no two features are correlated
         return np.array([largest])
@@ -618,7 +619,7 @@ def precision_path(
                 float(lam),
                 start=start,
                 tol=settings.tol,
-                max_iter=settings.max_iter or MOST_STEPS,
+                max_iter=settings.max_iter or joint_precision.MOST_STEPS,
                 max_block=most,
                 n_jobs=n_jobs,
             )
@@ -870,7 +871,10 @@ def follow(
     if prepared.full_rank and size <= (settings.max_block or size):
         # The fit without a penalty may not exist all the same.
         with suppress(DataError):
-            relative_to, norm = 0.0, fit_precisions(prepared.moments, 0.0).penalty_norm
+            relative_to, norm = (
+                0.0,
+                fit_precisions(prepared.moments, 0.0).penalty_norm,
+            )
     path = SparseQDAPath(
         alphas=alphas[: len(found)],
         n_links=found[:, 0].astype(np.int64),

@@ -84,38 +84,12 @@ import numpy as np
 
 from consilience.discriminant.classes import SitesMethod
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
-from consilience.discriminant.federated_community_bayes.messages import (
-    LARGEST_C,
-    MAX_CANDIDATES,
-    MAX_ROUNDS,
-    SHARES,
-    SMALLEST_C,
-    Conclude,
-    Fit,
-    Judge,
-    Judged,
-    Offer,
-    Rank,
-    Settings,
-    Slope,
-)
+from consilience.discriminant.federated_community_bayes import messages, pooling, result
 from consilience.discriminant.federated_community_bayes.pooling import (
     Candidate,
     Choice,
-    Combined,
-    Descent,
     Survey,
     Tree,
-    combine,
-    contrast_of,
-    pool_ranks,
-    survey_of,
-    tree_of,
-)
-from consilience.discriminant.federated_community_bayes.result import (
-    FederatedCommunityBayesResult,
-    figures_of_test_rows,
-    remarks_of,
 )
 from consilience.discriminant.federated_community_bayes.site import STEPS
 from consilience.discriminant.kernels import multinomial
@@ -131,7 +105,7 @@ Answers = Generator[Ask, Replies, Any]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 
 _GRID = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
-_SHARE = Allowed(lambda v: is_number(v) and v in SHARES, "a share of 0, .1, .2, .3 or .4")
+_SHARE = Allowed(lambda v: is_number(v) and v in messages.SHARES, "a share of 0, .1, .2, .3 or .4")
 
 
 @register
@@ -168,13 +142,15 @@ class FederatedCommunityBayes(SitesMethod):
     """
 
     n_communities: int | str = allows(whole(1) | just("auto"), default="auto")
-    candidates: tuple[int, ...] = allows(several(whole(1), most=MAX_CANDIDATES), default=())
-    C: float = allows(number(SMALLEST_C, LARGEST_C), default=1.0)
+    candidates: tuple[int, ...] = allows(
+        several(whole(1), most=messages.MAX_CANDIDATES), default=()
+    )
+    C: float = allows(number(messages.SMALLEST_C, messages.LARGEST_C), default=1.0)
     fit: str = allows(one_of("auto", "one-shot", "exact"), default="auto")
     linkage: str = allows(one_of(*get_args(Linkage)), default="average")
     choosing: float = allows(_SHARE, default=0.2)
     holdout: float = allows(_SHARE, default=0.2)
-    max_rounds: int = allows(whole(1, MAX_ROUNDS), default=50)
+    max_rounds: int = allows(whole(1, messages.MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
     version: ClassVar[int] = 2
@@ -196,7 +172,7 @@ class FederatedCommunityBayes(SitesMethod):
         "let values of single records leave. With pooled scaling it also knows means and spreads "
         "of the columns. All sites know the model."
     )
-    Result = FederatedCommunityBayesResult
+    Result = result.FederatedCommunityBayesResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
 
     def check_together(self) -> None:
@@ -220,7 +196,7 @@ class FederatedCommunityBayes(SitesMethod):
         if max(wanted) > p:
             allowed = f"at most {p}, the number of columns"
             raise ParameterError.of("n_communities", allowed, max(wanted))
-        s = Settings(
+        s = messages.Settings(
             levels=tuple(ctx.columns.levels[str(ctx.columns.target)]),
             c=float(self.C),
             choosing=float(self.choosing) if chooses else 0.0,
@@ -228,20 +204,20 @@ class FederatedCommunityBayes(SitesMethod):
         )
         text = s.to_json()
         say_share(ctx, s.choosing, s.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=text))))
-        survey = survey_of(s, offered, chooses=len(wanted) > 1)
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=text))))
+        survey = pooling.survey_of(s, offered, chooses=len(wanted) > 1)
         small = [site for site in offered if site not in survey.sites]
         if len(survey.sites) < ctx.quorum:
             raise QuorumError(
                 f"{len(survey.sites)} sites have enough training rows of some class and the study "
                 f"needs {ctx.quorum}: {', '.join(small)} have not"
             )
-        tables = ctx.require((yield Ask("ranks", Rank(settings=text), to=survey.sites)))
+        tables = ctx.require((yield Ask("ranks", messages.Rank(settings=text), to=survey.sites)))
         told = sorted(tables)
         counts = np.stack([survey.counts[site] for site in told])
-        pooled = pool_ranks([tables[site].tables.value for site in told], counts, p)
+        pooled = pooling.pool_ranks([tables[site].tables.value for site in told], counts, p)
         # The base without communities is fitted too: it says what communities gain.
-        tree = tree_of(survey, pooled, told, tuple(sorted({1, *wanted})), self.linkage)
+        tree = pooling.tree_of(survey, pooled, told, tuple(sorted({1, *wanted})), self.linkage)
         exact = self.fit == "exact" or (
             self.fit == "auto" and set(ctx.presets.values()) <= {"simulation"}
         )
@@ -254,23 +230,23 @@ class FederatedCommunityBayes(SitesMethod):
                 "some community has no fit that may leave a site: ask for more communities, lower "
                 "C, or let larger sites take part"
             )
-        judged: Mapping[str, Judged] = {}
+        judged: Mapping[str, messages.Judged] = {}
         classes = relayed(survey.classes, AGGREGATE)
         if len(numbers) > 1:  # which is best on rows that no fit has seen
             models = relayed(np.stack([made[n].model for n in numbers]), MODEL)
-            message = Judge(settings=text, classes=classes, models=models)
+            message = messages.Judge(settings=text, classes=classes, models=models)
             sites = tuple(site for site in survey.sites if survey.choosing[site])
             judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
         choice = Choice.of(judged, survey, len(numbers))
         kept = made[numbers[choice.index]]
         nothing = np.zeros_like(kept.model)
-        nothing[:, 0] = contrast_of(np.log(survey.priors))
+        nothing[:, 0] = pooling.contrast_of(np.log(survey.priors))
         rules = {
             "communities": kept.model,
             **({"one community": made[1].model} if 1 in made else {}),
             "class frequencies": nothing,
         }
-        last = Conclude(
+        last = messages.Conclude(
             settings=text,
             classes=classes,
             priors=relayed(survey.priors, AGGREGATE),
@@ -281,7 +257,7 @@ class FederatedCommunityBayes(SitesMethod):
         concluded = ctx.require((yield Ask("conclude", last, to=survey.sites)), at_least=0)
         rows = [multinomial.as_rows(phi) for phi in kept.phis]
         counts = np.stack([survey.counts[site] for site in survey.sites])
-        return FederatedCommunityBayesResult(
+        return result.FederatedCommunityBayesResult(
             levels=tuple(s.levels[k] for k in survey.classes),
             feature_names=ctx.feature_names,
             target_name=str(ctx.columns.target),
@@ -311,9 +287,9 @@ class FederatedCommunityBayes(SitesMethod):
             judged=tuple(rules),
             cv_errors=choice.errors,
             cv_rows=choice.rows,
-            **figures_of_test_rows(survey, concluded, len(rules)),
+            **result.figures_of_test_rows(survey, concluded, len(rules)),
             scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-            remarks=remarks_of(survey, pooled, tree, numbers, made, choice),
+            remarks=result.remarks_of(survey, pooled, tree, numbers, made, choice),
         )
 
     # ------------------------------------------------------------------ fits
@@ -321,14 +297,14 @@ class FederatedCommunityBayes(SitesMethod):
     def _one_shot(self, ctx: CoordinatorContext, survey: Survey, tree: Tree) -> Answers:
         """One fit of each site, joined by their curvature."""
         communities, s = relayed(tree.communities, AGGREGATE), survey.settings
-        message = Fit(settings=s.to_json(), communities=communities)
+        message = messages.Fit(settings=s.to_json(), communities=communities)
         ask = Ask("fit", message, to=survey.sites, known=survey.told)
         replies = dict(sorted(ctx.require((yield ask)).items()))
         counts = np.stack([survey.counts[site][survey.classes] for site in replies])
         fitted = []
         for c, columns in enumerate(tree.communities):
             fits = [np.asarray(reply.fits.value[c]) for reply in replies.values()]
-            fitted.append(combine(fits, counts, len(columns), s.ridge))
+            fitted.append(pooling.combine(fits, counts, len(columns), s.ridge))
         if all(made.phi is None for made in fitted):
             raise QuorumError(
                 "no site could tell a fit of any community (rows at least twice the parameters, "
@@ -340,11 +316,11 @@ class FederatedCommunityBayes(SitesMethod):
     def _exact(self, ctx: CoordinatorContext, survey: Survey, tree: Tree) -> Answers:
         """Newton's method on the sums of all sites."""
         sites, s, rounds = survey.sites, survey.settings, 0
-        descent = Descent([len(c) for c in tree.communities], len(survey.classes), s.ridge)
+        descent = pooling.Descent([len(c) for c in tree.communities], len(survey.classes), s.ridge)
         while descent.active and rounds < self.max_rounds:
             rounds += 1
             active = descent.active
-            message = Slope(
+            message = messages.Slope(
                 settings=s.to_json(),
                 round=rounds,
                 classes=relayed(survey.classes, AGGREGATE),
@@ -361,4 +337,4 @@ class FederatedCommunityBayes(SitesMethod):
         if descent.active:
             ctx.note(f"The fit had not settled after {rounds} rounds: give a smaller C.")
         rows = np.sum([survey.counts[site][survey.classes] for site in sites], axis=0).astype(float)
-        return [Combined(phi, rows) for phi in descent.phi], rounds
+        return [pooling.Combined(phi, rows) for phi in descent.phi], rounds

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.federated_community_bayes import messages
 from consilience.discriminant.federated_community_bayes.messages import (
     Judged,
-    Offered,
     Settings,
     n_parameters,
-    unpacked,
 )
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import (
@@ -130,7 +129,7 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
             continue
         present = np.flatnonzero(counts[b] > 0)
         own = n_parameters(q, len(present))
-        flat, curvature = unpacked(values, own, own)
+        flat, curvature = messages.unpacked(values, own, own)
         phi = flat.reshape(len(present) - 1, q + 1)
         pull = ridge * phi
         pull[:, 0] = 0.0
@@ -211,7 +210,7 @@ class Descent:
     def hear(self, c: int, sums: Sequence[FloatArray], n: int) -> None:
         """Take the sums of the sites at the coefficients that were asked for."""
         size = self.phi[c].size
-        heads, matrices = zip(*(unpacked(v, size, 1 + size) for v in sums), strict=True)
+        heads, matrices = zip(*(messages.unpacked(v, size, 1 + size) for v in sums), strict=True)
         head = np.sum(heads, axis=0)
         plain = multinomial.Pieces(float(head[0]), head[1:], np.sum(matrices, axis=0))
         at = self.asked[c]
@@ -401,7 +400,7 @@ class Survey:
         return np.asarray(self.by_class[self.classes] / self.total)
 
 
-def survey_of(s: Settings, offered: Mapping[str, Offered], *, chooses: bool) -> Survey:
+def survey_of(s: Settings, offered: Mapping[str, messages.Offered], *, chooses: bool) -> Survey:
     """Read the sites' offers.
 
     Raises

@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import CommunitiesResult, SitesResult
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.federated_community_bayes import pooling
 from consilience.discriminant.federated_community_bayes.messages import Judged
-from consilience.discriminant.federated_community_bayes.pooling import (
-    Candidate,
-    Choice,
-    PooledRanks,
-    Survey,
-    Tree,
-    pooled_figures,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +138,9 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
 # --------------------------------------------------------------------------- making it
 
 
-def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int) -> dict[str, Any]:
+def figures_of_test_rows(
+    survey: pooling.Survey, concluded: Mapping[str, Judged], n: int
+) -> dict[str, Any]:
     """Figures on test rows: by site, and over the sites, each over those that tell it.
 
     Parameters
@@ -167,7 +162,7 @@ def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int
     weight = np.where(np.isfinite(loss), held[:, None], 0.0)
     total = weight.sum(axis=0)
     summed = (weight * np.nan_to_num(loss)).sum(axis=0)
-    figures, error = pooled_figures(told, survey.test, n)
+    figures, error = pooling.pooled_figures(told, survey.test, n)
     rest = np.arange(n) > 0
     return {
         "n_held": held,
@@ -185,12 +180,12 @@ def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int
 
 
 def remarks_of(
-    survey: Survey,
-    pooled: PooledRanks,
-    tree: Tree,
+    survey: pooling.Survey,
+    pooled: pooling.PooledRanks,
+    tree: pooling.Tree,
     numbers: Sequence[int],
-    made: Mapping[int, Candidate],
-    choice: Choice,
+    made: Mapping[int, pooling.Candidate],
+    choice: pooling.Choice,
 ) -> tuple[str, ...]:
     """What the reader should know of the way to the result."""
     levels, classes, found = survey.settings.levels, survey.classes, []

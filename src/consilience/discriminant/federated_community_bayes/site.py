@@ -18,54 +18,20 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.federated_community_bayes import messages
 from consilience.discriminant.federated_community_bayes.messages import (
-    MAX_CANDIDATES,
-    MAX_ROUNDS,
-    Conclude,
-    Fit,
-    Fitted,
-    Judge,
     Judged,
-    Offer,
-    Offered,
-    Rank,
-    Ranks,
     Settings,
-    Slope,
-    Slopes,
-    n_numbers,
     n_parameters,
-    packed,
 )
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
-from consilience.protocol.phases.holdout import (
-    class_codes,
-    drawing_seed,
-    held_out,
-    made_constant,
-    require_numbers,
-    with_common_levels,
-    without_thin,
-)
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    cell_counts,
-    count,
-    cross_products,
-    fit_fault,
-    local_fit,
-    rounded,
-    slopes,
-    together,
-    weighted_means,
-)
+from consilience.protocol.phases import holdout
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released
 from consilience.wire.moment_facts import Coded, moment_facts
 
 LEFT_OUT, TRAINING, CHOOSING, TEST = -1, 0, 1, 2
@@ -115,20 +81,22 @@ def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None 
     DataError
         No response, levels that are not the declared ones, or missing values.
     """
-    codes = class_codes(data, s.levels)
-    require_numbers(data)
-    seed = drawing_seed(data, site, "community bayes") if state is None else int(state["seed"])
+    codes = holdout.class_codes(data, s.levels)
+    holdout.require_numbers(data)
+    seed = (
+        holdout.drawing_seed(data, site, "community bayes") if state is None else int(state["seed"])
+    )
     order = stream(seed, "parts", f"{s.choosing:g}", f"{s.holdout:g}").permutation(len(codes))
-    cells = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    cells = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
     shares = [s.choosing, s.holdout]
-    choosing, test = held_out(data, cells, shares, site.limits, order=order, spare=1)
+    choosing, test = holdout.held_out(data, cells, shares, site.limits, order=order, spare=1)
     part = np.where(cells >= 0, TRAINING, LEFT_OUT)
     part[choosing], part[test] = CHOOSING, TEST
     if state is None:
-        thin = without_thin(data.features[part == TRAINING], site.limits)[1]
+        thin = holdout.without_thin(data.features[part == TRAINING], site.limits)[1]
     else:
         thin = np.asarray(state["thin"], dtype=np.int64)
-    return Rows(made_constant(data.features, thin), codes, part, seed, thin)
+    return Rows(holdout.made_constant(data.features, thin), codes, part, seed, thin)
 
 
 # --------------------------------------------------------------------------- ranks
@@ -151,8 +119,8 @@ def class_ranks(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> R
     """
     n, p = x.shape
     if n < max(2 * p, limits.min_records, 2):
-        return cross_products(np.empty((0, 0)), limits=limits)
-    released = cross_products(unit_ranks(x)[0], limits=limits, coded=coded)
+        return disclosure.cross_products(np.empty((0, 0)), limits=limits)
+    released = disclosure.cross_products(unit_ranks(x)[0], limits=limits, coded=coded)
     if limits.min_records <= 1:
         return released
     released = released.withhold_unsafe(limits)
@@ -280,14 +248,18 @@ def judged_models(
     y = np.searchsorted(classes, rows.codes[held])
     few = len(y) < 2 * n_parameters(rows.x.shape[1], m)
     if not len(y) or (few and limits.min_records > 1 and not consent):
-        gaps = aggregate(np.full((0, len(models)), np.nan)).withhold(np.ones(len(models), bool))
+        gaps = disclosure.aggregate(np.full((0, len(models)), np.nan)).withhold(
+            np.ones(len(models), bool)
+        )
         return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
     values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)
     least, shifts = None, np.zeros(len(models))
     if limits.min_records > 1:
         least, shifts = steps_of(len(models), len(y), part), _shifts(models, rows.seed, part)
         values = values + least * shifts
-    means = weighted_means(values, limits=limits, entities=np.arange(len(y)), least=least)
+    means = disclosure.weighted_means(
+        values, limits=limits, entities=np.arange(len(y)), least=least
+    )
     told = wrong if counts else []
     return Judged(
         losses=means.mean, errors=means.variance, wrong=_shares(told, shifts, len(y), limits)
@@ -369,34 +341,38 @@ def _shifts(models: FloatArray, seed: int, part: int) -> FloatArray:
 def _shares(wrong: list[float], shifts: FloatArray, n: int, limits: Limits) -> Released:
     """Shares of wrong predictions, to within `min_records` rows; NaN where none are told."""
     if not wrong:
-        return bundle([rounded(float("nan"), n_records=0, step=1.0) for _ in shifts])
+        return disclosure.bundle(
+            [disclosure.rounded(float("nan"), n_records=0, step=1.0) for _ in shifts]
+        )
     step = min(1.0, max(limits.min_records, 1) / n)
     moved = (share + step * shift for share, shift in zip(wrong, shifts, strict=True))
-    return bundle([rounded(share, n_records=n, step=step) for share in moved])
+    return disclosure.bundle([disclosure.rounded(share, n_records=n, step=step) for share in moved])
 
 
 NUMBERS_PER_CELL = 0.5
 """Numbers of fits that a site tells at most for each cell (row and column) of its training rows."""
 
 
-def _tally(message: Slope, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+def _tally(message: messages.Slope, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """Rounds are counted over a run, those whose replies were lost included."""
-    return {"rounds": (1, MAX_ROUNDS)} if limits.min_records > 1 else {}
+    return {"rounds": (1, messages.MAX_ROUNDS)} if limits.min_records > 1 else {}
 
 
 # --------------------------------------------------------------------------- offer and ranks
 
 
 @step("offer", once=True)
-def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+def offer(
+    message: messages.Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Offered, State]:
     """Say how many rows of each class take part."""
     s = Settings.from_json(message.settings)
     rows = by_part(data, s, site)
     training = np.where(rows.part == TRAINING, rows.codes, -1)
-    reply = Offered(
-        training=cell_counts(training, len(s.levels)),
-        choosing=count(int((rows.part == CHOOSING).sum())),
-        test=count(int((rows.part == TEST).sum())),
+    reply = messages.Offered(
+        training=disclosure.cell_counts(training, len(s.levels)),
+        choosing=disclosure.count(int((rows.part == CHOOSING).sum())),
+        test=disclosure.count(int((rows.part == TEST).sum())),
     )
     return reply, {"settings": message.settings, "seed": rows.seed, "thin": rows.thin}
 
@@ -409,19 +385,23 @@ def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tupl
 
 
 @step("ranks", once=True)
-def ranks(message: Rank, data: SiteData, state: State, site: SiteContext) -> tuple[Ranks, State]:
+def ranks(
+    message: messages.Rank, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Ranks, State]:
     """Tell rank correlations within each class."""
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
     tables = [class_ranks(x[codes == k], site.limits, data.coded) for k in range(len(s.levels))]
-    return Ranks(tables=bundle(tables)), state
+    return messages.Ranks(tables=disclosure.bundle(tables)), state
 
 
 # --------------------------------------------------------------------------- fits
 
 
 @step("fit", once=True)
-def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+def fit(
+    message: messages.Fit, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Fitted, State]:
     """Fit every community to the site's own rows, and tell coefficients and curvature."""
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
@@ -431,13 +411,13 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     found = [_nothing() for _ in communities]
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c, columns in enumerate(communities):
-        numbers = n_numbers(len(columns), len(present))
+        numbers = messages.n_numbers(len(columns), len(present))
         if len(present) < 2 or numbers > left or thin[np.ix_(columns, columns)].any():
             continue
         made = _fitted(x[:, columns], local.ravel(), len(present), s.ridge, site.limits)
         if made is not None:
             found[c], left = made, left - numbers
-    return Fitted(fits=together(found, "fit")), state
+    return messages.Fitted(fits=disclosure.together(found, "fit")), state
 
 
 def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
@@ -451,7 +431,7 @@ def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
 
 def _nothing() -> Released:
     empty = np.zeros((0, 1))
-    return local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
+    return disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
 
 
 def _fitted(
@@ -472,9 +452,9 @@ def _fitted(
         factors = row_factors(design, each[:, upper[0], upper[1]], limits.max_share)
         each = each * factors[:, None, None]
     weights = np.column_stack([np.trace(each, axis1=1, axis2=2), each[:, upper[0], upper[1]]])
-    value = packed(phi, curvature=multinomial.weighted_products(design, each))
-    made = local_fit(value, rows=design, weights=weights, n_parameters=size)
-    safe = made.evidence is not None and fit_fault(made.evidence, limits) is None
+    value = messages.packed(phi, curvature=multinomial.weighted_products(design, each))
+    made = disclosure.local_fit(value, rows=design, weights=weights, n_parameters=size)
+    safe = made.evidence is not None and disclosure.fit_fault(made.evidence, limits) is None
     return made if safe and np.isfinite(made.value).all() else None
 
 
@@ -483,8 +463,8 @@ def _fitted(
 
 @step("slopes", tally=_tally)
 def slopes_(
-    message: Slope, data: SiteData, state: State, site: SiteContext
-) -> tuple[Slopes, State]:
+    message: messages.Slope, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Slopes, State]:
     """Tell loss, gradient and curvature at coefficients that the coordinator chose."""
     _, rows = _goes_on(message.settings, data, state, site)
     if not site.per_record:
@@ -505,9 +485,9 @@ def slopes_(
         if phi.shape != (m - 1, len(columns) + 1):
             raise ProtocolError("coefficients are none of their community")
         found = multinomial.pieces(multinomial.design_of(x[:, columns]), local, phi, q)
-        value = packed(np.array([found.loss]), found.gradient, curvature=found.curvature)
-        parts.append(slopes(value, n_records=len(x)))
-    return Slopes(sums=together(parts, "slopes")), state
+        value = messages.packed(np.array([found.loss]), found.gradient, curvature=found.curvature)
+        parts.append(disclosure.slopes(value, n_records=len(x)))
+    return messages.Slopes(sums=disclosure.together(parts, "slopes")), state
 
 
 def _classes(classes: IntArray, codes: IntArray) -> IntArray:
@@ -522,10 +502,12 @@ def _classes(classes: IntArray, codes: IntArray) -> IntArray:
 
 
 @step("judge", once=True)
-def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+def judge(
+    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+) -> tuple[Judged, State]:
     """Judge numbers of communities on the choosing rows."""
     _, rows = _goes_on(message.settings, data, state, site)
-    if len(message.models.value) > MAX_CANDIDATES:
+    if len(message.models.value) > messages.MAX_CANDIDATES:
         sentence = "more numbers of communities than a site judges"
         raise DisclosureError(sentence, public=sentence)
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
@@ -544,7 +526,7 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
 
 @step("conclude", once=True)
 def conclude(
-    message: Conclude, data: SiteData, state: State, site: SiteContext
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
     """Judge the classifier on the test rows, and keep it."""
     s, rows = _goes_on(message.settings, data, state, site)

@@ -68,49 +68,18 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.discriminant.classes import SitesMethod
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import (
-    TIES,
-    FoldAnswer,
-    PreparedMoments,
-    QDASettings,
-    QDAUnits,
-    SparseQDAFit,
-    follow,
-    grid_of,
-    precision_path,
-)
-from consilience.discriminant.federated_sparse_qda.messages import (
-    MAX_ALPHAS,
-    Conclude,
-    Judge,
-    Moments,
-    Offer,
-    Settings,
-)
-from consilience.discriminant.federated_sparse_qda.pooling import (
-    Blocks,
-    SiteProducts,
-    Survey,
-    ask_for_links,
-    block_notes,
-    one_block,
-    proven_alpha,
-    remaining,
-    survey_notes,
-    survey_of,
-    tells_all,
-)
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit, follow
+from consilience.discriminant.federated_sparse_qda import messages, pooling
+from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.federated_sparse_qda.result import (
     FederatedSparseQDAResult,
     build_result,
 )
 from consilience.discriminant.federated_sparse_qda.site import STEPS
-from consilience.discriminant.kernels.joint_precision import (
-    JointPrecision,
-    fit_precisions,
-    largest_penalty,
-)
+from consilience.discriminant.kernels import joint_precision
+from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.parameters import (
     LEFT_OUT,
@@ -129,6 +98,7 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 Answers = Generator[Ask, Replies, Any]
+Read = Callable[[PreparedMoments, JointPrecision], Any]
 
 SMALLEST = 0.02
 """Penalty for a row at which links are asked for first, unless given."""
@@ -185,11 +155,11 @@ class FederatedSparseQDA(SitesMethod):
     """
 
     alpha: float | None = allows(number(0, 1) | LEFT_OUT, default=None)
-    alphas: tuple[float, ...] = allows(several(number(0, 1), most=MAX_ALPHAS), default=())
-    n_alphas: int = allows(whole(2, MAX_ALPHAS), default=20)
+    alphas: tuple[float, ...] = allows(several(number(0, 1), most=messages.MAX_ALPHAS), default=())
+    n_alphas: int = allows(whole(2, messages.MAX_ALPHAS), default=20)
     smallest: float | str = allows(just("auto") | number(above=0, below=1), default="auto")
     choose: str = allows(one_of("auto", "likelihood", "sites", "holdout"), default="auto")
-    ties: str = allows(one_of(*TIES), default="sparsest")
+    ties: str = allows(one_of(*sparse_qda_fit.TIES), default="sparsest")
     screening: str | bool = allows(just("auto", True, False), default="auto")
     priors: tuple[float, ...] = allows(
         Allowed(_are_shares, "one share for each class, together 1"), default=()
@@ -242,12 +212,14 @@ class FederatedSparseQDA(SitesMethod):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, links, moments, choice, end."""
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
-        settings = Settings(levels=levels, holdout=float(self.holdout)).to_json()
+        settings = messages.Settings(levels=levels, holdout=float(self.holdout)).to_json()
         say_share(ctx, self.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=settings))))
-        brought, units, blocks = yield from self._blocks(ctx, settings, survey_of(offered, levels))
-        messages = {
-            name: Moments(
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
+        brought, units, blocks = yield from self._blocks(
+            ctx, settings, pooling.survey_of(offered, levels)
+        )
+        questions = {
+            name: messages.Moments(
                 settings=settings,
                 features=np.isin(np.arange(units.n_features), units.kept),
                 classes=brought.used[b],
@@ -255,17 +227,17 @@ class FederatedSparseQDA(SitesMethod):
             )
             for b, name in enumerate(brought.sites)
         }
-        ask = Ask("moments", messages, to=brought.sites, known=brought.squares())
+        ask = Ask("moments", questions, to=brought.sites, known=brought.squares())
         replies = ctx.require((yield ask))
-        left = remaining(brought, replies)
-        products = SiteProducts.of(replies, units.kept, blocks.labels, levels)
+        left = pooling.remaining(brought, replies)
+        products = pooling.SiteProducts.of(replies, units.kept, blocks.labels, levels)
         prepared = products.prepared(left)
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
-            lowest = max(lowest, proven_alpha(blocks, brought, units, left))
+            lowest = max(lowest, pooling.proven_alpha(blocks, brought, units, left))
         for sentence in (
-            *survey_notes(left, prepared.units, levels, ctx.feature_names),
-            *block_notes(products, left),
+            *pooling.survey_notes(left, prepared.units, levels, ctx.feature_names),
+            *pooling.block_notes(products, left),
         ):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
@@ -273,10 +245,10 @@ class FederatedSparseQDA(SitesMethod):
         choice = Choice(self, ctx, settings, left, products, prepared, alphas, linked)
         fit, chosen = yield from choice.made()
         # The model, and the one without links: above the largest penalty nothing is linked.
-        none = max(prepared.total, largest_penalty(prepared.moments))
+        none = max(prepared.total, joint_precision.largest_penalty(prepared.moments))
         pair = (fit.precision, fit_precisions(prepared.moments, none))
         models = tuple(self.model_of(ctx, prepared, precision) for precision in pair)
-        message = Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
+        message = messages.Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
         concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
         shares = np.array(self.priors) if self.priors else prepared.n
         priors = shares / shares.sum()
@@ -285,7 +257,10 @@ class FederatedSparseQDA(SitesMethod):
     # ------------------------------------------------------------------ parts of the exchange
 
     def model_of(
-        self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: JointPrecision
+        self,
+        ctx: CoordinatorContext,
+        prepared: PreparedMoments,
+        precision: JointPrecision,
     ) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
@@ -293,9 +268,9 @@ class FederatedSparseQDA(SitesMethod):
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
 
-    def qda_settings(self) -> QDASettings:
+    def qda_settings(self) -> sparse_qda_fit.QDASettings:
         """Settings of fits and paths."""
-        return QDASettings(
+        return sparse_qda_fit.QDASettings(
             alpha="cv" if self.alpha is None else float(self.alpha),
             alphas=np.array(self.alphas) if self.alphas else None,
             n_alphas=self.n_alphas,
@@ -316,28 +291,31 @@ class FederatedSparseQDA(SitesMethod):
     def _blocks(self, ctx: CoordinatorContext, settings: str, brought: Survey) -> Answers:
         """Survey, units, and blocks whose moments are asked for."""
         units = brought.units()
-        whole = one_block(len(units.kept))
-        if self.screening is False and not tells_all(brought, whole.labels):
+        whole = pooling.one_block(len(units.kept))
+        if self.screening is False and not pooling.tells_all(brought, whole.labels):
             raise QuorumError(
                 "no site has twice as many rows of some class as there are columns: set screening "
                 'to "auto", or drop columns'
             )
-        asks = self.screening is True or not tells_all(brought, whole.labels, MOST_LOST)
+        asks = self.screening is True or not pooling.tells_all(brought, whole.labels, MOST_LOST)
         if self.screening is False or not asks:
             return brought, units, whole
-        return (yield from ask_for_links(ctx, settings, brought, self._wanted()))
+        return (yield from pooling.ask_for_links(ctx, settings, brought, self._wanted()))
 
     def _grid(
-        self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
+        self,
+        ctx: CoordinatorContext,
+        prepared: PreparedMoments,
+        lowest: float | None,
     ) -> FloatArray:
         """Penalties of the path, falling, none smaller than the blocks allow."""
         if lowest is None and isinstance(self.smallest, str):
-            return grid_of(prepared, self.qda_settings())
+            return sparse_qda_fit.grid_of(prepared, self.qda_settings())
         least, wanted = lowest or 0.0, self._wanted()
         if self.alpha is not None or self.alphas:
             grid = wanted[wanted >= least * (1 - 1e-12)]
         else:
-            largest = largest_penalty(prepared.moments) / prepared.total
+            largest = joint_precision.largest_penalty(prepared.moments) / prepared.total
             end = max(wanted[-1], least)
             grid = np.geomspace(largest, end, self.n_alphas) if largest > end else np.array([end])
         if not len(grid):
@@ -383,65 +361,52 @@ class Choice:
     ctx: CoordinatorContext
     settings: str
     survey: Survey
-    products: SiteProducts
+    products: pooling.SiteProducts
     prepared: PreparedMoments
     alphas: FloatArray
-    linked: tuple[Blocks, Survey, QDAUnits]
+    linked: tuple[pooling.Blocks, Survey, sparse_qda_fit.QDAUnits]
 
     def made(self) -> Answers:
         """The fit that is chosen, and who chose: by what, which sites, with which mean losses."""
-        chosen = self.method.alpha is None and len(self.alphas) > 1
-        way = self._way() if chosen else "given"
+        survey, sites, way = self.survey, self.survey.sites, "given"
+        if self.method.alpha is None and len(self.alphas) > 1:
+            way = self.method.choose
+        if way == "sites" and len(sites) < 3:
+            raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
+        if way == "auto":  # errors where all sites tell them exactly: rounded ones choose worse
+            if any(survey.protected[name] for name in sites):
+                way = "likelihood"
+            elif len(sites) >= 3:
+                way = "sites"
+            else:
+                way = "holdout" if survey.held.any() else "likelihood"
         if way == "likelihood":
             return self._by_densities()
-        answers: dict[str, FoldAnswer] = {}
-        if way == "sites":
-            answers = yield from self._by_sites()
-        elif way == "holdout":
-            answers = yield from self._by_held_out()
-        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
-        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
-
-    def _way(self) -> str:
-        """Who chooses: errors where all sites tell them exactly, else the moments."""
-        choose, sites = self.method.choose, self.survey.sites
-        if choose == "sites" and len(sites) < 3:
-            raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
-        if choose != "auto":
-            return choose
-        # Rounded errors choose worse than densities do.
-        if any(self.survey.protected[name] for name in sites):
-            return "likelihood"
-        if len(sites) >= 3:
-            return "sites"
-        return "holdout" if self.survey.held.any() else "likelihood"
-
-    # ------------------------------------------------------------------ by errors
-
-    def _by_sites(self) -> Answers:
-        """Fit the path without each site in turn; that site counts the errors on its rows."""
-        paths, near = {}, []
-        for site in (site for site in self.survey.sites if self.survey.judges[site]):
-            found = self._without(site, self._model)
-            if found is None:
-                continue
-            others, paths[site] = found
-            known = len(self.linked[0].thresholds) > 0
-            if known and proven_alpha(*self.linked, others) > self.alphas[-1]:
-                near.append(site)
+        paths: dict[str, tuple[list[Any], float]] = {}
+        near = []
+        if way == "sites":  # the path without each site, which counts the errors on its rows
+            for site in sites:
+                found = self._without(site, self._model) if survey.judges[site] else None
+                if found is None:
+                    continue
+                others, paths[site] = found
+                known = len(self.linked[0].thresholds) > 0
+                if known and pooling.proven_alpha(*self.linked, others) > self.alphas[-1]:
+                    near.append(site)
+        elif way == "holdout":  # one path, and the errors on rows that sites hold out
+            held = zip(sites, survey.held.sum(axis=1), strict=True)
+            holding = [site for site, n in held if n and survey.judges[site]]
+            paths = dict.fromkeys(holding, self._path(self.prepared, self._model))
         if near:
             self.ctx.note(
                 "Without one site, columns of two blocks might be linked at the smallest alphas; "
                 f"the models that {', '.join(near)} judged there leave such links out."
             )
-        return (yield from self._judged(paths, held=False))
-
-    def _by_held_out(self) -> Answers:
-        """Fit one path; sites that hold rows out count the errors on these."""
-        path = self._path(self.prepared, self._model)
-        held = zip(self.survey.sites, self.survey.held.sum(axis=1), strict=True)
-        holding = [site for site, n in held if n and self.survey.judges[site]]
-        return (yield from self._judged(dict.fromkeys(holding, path), held=True))
+        answers: dict[str, sparse_qda_fit.FoldAnswer] = {}
+        if way != "given":
+            answers = yield from self._judged(paths, held=way == "holdout")
+        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
+        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
 
     def _judged(self, paths: Mapping[str, tuple[list[Any], float]], *, held: bool) -> Answers:
         """What the sites that tell errors say of models, by site.
@@ -453,8 +418,8 @@ class Choice:
         """
         told: dict[str, Any] = {}
         if paths:
-            messages = {
-                site: Judge(
+            questions = {
+                site: messages.Judge(
                     settings=self.settings,
                     held=held,
                     models=relayed(tuple(models), Disclosure.MODEL),
@@ -462,7 +427,7 @@ class Choice:
                 for site, (models, _) in paths.items()
             }
             replies = self.ctx.require(
-                (yield Ask("judge", messages, to=tuple(messages))), at_least=0
+                (yield Ask("judge", questions, to=tuple(questions))), at_least=0
             )
             told = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
         if not told:
@@ -475,12 +440,16 @@ class Choice:
         for site, reply in told.items():
             n = int(counts[self.survey.sites.index(site)])
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            found[site] = FoldAnswer(wrong, n, np.empty(0, dtype=np.int64), paths[site][1])
+            found[site] = sparse_qda_fit.FoldAnswer(
+                wrong, n, np.empty(0, dtype=np.int64), paths[site][1]
+            )
         return found
 
     # ------------------------------------------------------------------ by densities
 
-    def _by_densities(self) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
+    def _by_densities(
+        self,
+    ) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
         """The fit that the sites' moments choose, under models of the others; nothing is asked.
 
         Raises
@@ -506,14 +475,19 @@ class Choice:
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
         nothing = np.empty(0, dtype=np.int64)
-        answer = FoldAnswer(others, 1, nothing, gap)
+        answer = sparse_qda_fit.FoldAnswer(others, 1, nothing, gap)
         fit = follow(self.prepared, self.alphas, [answer], self.method.qda_settings())
         none = np.empty((0, len(fit.path)), dtype=np.int64)
         path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=nothing)
         how = ("likelihood", tuple(judges), loss[: len(path)])
         return dataclasses.replace(fit, path=path), how
 
-    def _loss(self, site: str, prepared: PreparedMoments, precision: JointPrecision) -> float:
+    def _loss(
+        self,
+        site: str,
+        prepared: PreparedMoments,
+        precision: JointPrecision,
+    ) -> float:
         """Negative log density of a site's rows, from its moments.
 
         Blocks of which the site withholds a class are left out there, at all penalties.
@@ -551,17 +525,21 @@ class Choice:
         return self.method.model_of(self.ctx, prepared, precision)
 
     def _path(
-        self, prepared: PreparedMoments, read: Callable[[PreparedMoments, JointPrecision], Any]
+        self,
+        prepared: PreparedMoments,
+        read: Read,
     ) -> tuple[list[Any], float]:
         """What is read of each fit of a path, and the largest gap; no block is too large."""
         found, gap, settings = [], 0.0, self.method.qda_settings()
-        for precision in precision_path(prepared, self.alphas, settings, stop=True):
+        for precision in sparse_qda_fit.precision_path(prepared, self.alphas, settings, stop=True):
             found.append(read(prepared, precision))
             gap = max(gap, precision.relative_gap)
         return found, gap
 
     def _without(
-        self, site: str, read: Callable[[PreparedMoments, JointPrecision], Any]
+        self,
+        site: str,
+        read: Read,
     ) -> tuple[Survey, tuple[list[Any], float]] | None:
         """The other sites and the path on their moments; None where they lack some."""
         others = self.survey.only([other for other in self.survey.sites if other != site])

@@ -15,9 +15,9 @@ above ``lam - sum_b t_b``, contain the blocks of the pooled table (docs/proofs/c
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +28,8 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     QDAUnits,
     units_of,
 )
-from consilience.discriminant.federated_sparse_qda.messages import (
-    MAX_LINKS,
-    Links,
-    Offered,
-    Products,
-    blocks_of,
-    component_labels,
-    unpacked,
-)
-from consilience.discriminant.kernels.joint_precision import (
-    components,
-    largest_penalty,
-    merged,
-    tiles,
-)
+from consilience.discriminant.federated_sparse_qda import messages
+from consilience.discriminant.kernels import joint_precision
 from consilience.exceptions import DataError, QuorumError
 from consilience.numerics.block_moments import BetweenMoments, BlockMoments, pooled
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
@@ -83,15 +70,9 @@ class Survey:
     def only(self, sites: Sequence[str]) -> Survey:
         """Some of the sites."""
         at = [self.sites.index(site) for site in sites]
-        return dataclasses.replace(
-            self,
-            sites=tuple(self.sites[i] for i in at),
-            counts=self.counts[at],
-            held=self.held[at],
-            means=self.means[at],
-            variances=self.variances[at],
-            used=self.used[at],
-        )
+        by_site = ("counts", "held", "means", "variances", "used")
+        some: dict[str, Any] = {name: getattr(self, name)[at] for name in by_site}
+        return replace(self, sites=tuple(self.sites[i] for i in at), **some)
 
     def squares(self) -> dict[str, dict[str, FloatArray]]:
         """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
@@ -148,12 +129,12 @@ class Survey:
             found = units_of(self.n, means, variances)
         except DataError as error:
             raise QuorumError(f"no column is left to tell the classes apart: {error}") from None
-        return dataclasses.replace(
+        return replace(
             found, n_features=len(self.features), kept=columns[found.kept].astype(np.int64)
         )
 
 
-def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
+def survey_of(offered: Mapping[str, messages.Offered], levels: Sequence[str]) -> Survey:
     """Put together what the sites bring; see the module's words on what gives way.
 
     Raises
@@ -161,14 +142,10 @@ def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
     QuorumError
         A class that no site has rows of, or no column is left.
     """
-    sites = tuple(sorted(offered))
-    counts, held = (
-        np.array([getattr(offered[site], name).value for site in sites], dtype=float)
-        for name in ("counts", "held")
-    )
-    means, variances = (
-        np.stack([np.asarray(getattr(offered[site], name).value) for site in sites])
-        for name in ("means", "spreads")
+    replies = dict(sorted(offered.items()))
+    counts, held, means, variances = (
+        np.array([getattr(reply, name).value for reply in replies.values()], dtype=float)
+        for name in ("counts", "held", "means", "spreads")
     )
     gaps = np.isnan(means) & (counts[:, :, None] > 0)
     used, features = _giving_way(counts, gaps)
@@ -180,9 +157,9 @@ def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
         )
     if not features.any():
         raise QuorumError("every column is withheld by some site: leave out sparse columns")
-    protected = {site: bool(offered[site].protected) for site in sites}
-    judges = {site: bool(offered[site].judges) for site in sites}
-    return Survey(sites, counts, held, means, variances, used, features, protected, judges)
+    protected = {site: bool(reply.protected) for site, reply in replies.items()}
+    judges = {site: bool(reply.judges) for site, reply in replies.items()}
+    return Survey(tuple(replies), counts, held, means, variances, used, features, protected, judges)
 
 
 def _giving_way(
@@ -214,9 +191,9 @@ def survey_notes(
 ) -> list[str]:
     """Say what gave way."""
     found = []
-    for b, site in enumerate(survey.sites):
-        small = [levels[int(k)] for k in np.flatnonzero(survey.counts[b] == 0)]
-        away = [levels[int(k)] for k in np.flatnonzero((survey.counts[b] > 0) & ~survey.used[b])]
+    for site, counts, used in zip(survey.sites, survey.counts, survey.used, strict=True):
+        small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
+        away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
         if small:
             found.append(
                 f"Site {site} has no rows, or too few to tell of, in class {_listed(small)}."
@@ -246,9 +223,8 @@ def survey_notes(
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(str(name) for name in names[:most])
     more = len(names) - most
-    return f"{shown} and {more} more" if more > 0 else shown
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 # --------------------------------------------------------------------------- moments
@@ -280,15 +256,15 @@ class SiteProducts:
     @classmethod
     def of(
         cls,
-        replies: Mapping[str, Products],
+        replies: Mapping[str, messages.Products],
         columns: IntArray,
         labels: IntArray,
         levels: tuple[str, ...],
     ) -> SiteProducts:
         """Unpack the sites' replies."""
-        blocks = tuple(blocks_of(labels))
+        blocks = tuple(messages.blocks_of(labels))
         sums = {
-            site: unpacked(np.asarray(reply.products.value, dtype=float), blocks)
+            site: messages.unpacked(np.asarray(reply.products.value, dtype=float), blocks)
             for site, reply in sorted(replies.items())
         }
         return cls(levels, columns, blocks, sums)
@@ -350,16 +326,6 @@ class SiteProducts:
         """Whether a site tells a block in a class."""
         return not bool(np.isnan(self.sums[site][b][k]).any())
 
-    def withheld(self, survey: Survey) -> dict[str, list[tuple[int, int]]]:
-        """By site: pairs of block and class whose rows count, but not in this block."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for i, site in enumerate(survey.sites):
-            for b in range(len(self.blocks)):
-                for k in np.flatnonzero(survey.used[i]):
-                    if not self.told(site, b, int(k)):
-                        found.setdefault(site, []).append((b, int(k)))
-        return found
-
 
 class ScreenedMoments(PreparedMoments):
     """Moments that are known within blocks only: there is no fit without a penalty."""
@@ -373,14 +339,21 @@ class ScreenedMoments(PreparedMoments):
 def block_notes(products: SiteProducts, survey: Survey) -> list[str]:
     """Say which classes of which sites are missing in some blocks."""
     found = []
-    for site, pairs in products.withheld(survey).items():
-        names = sorted({products.levels[k] for _, k in pairs})
-        n_blocks = len({b for b, _ in pairs})
-        found.append(
-            f"Site {site} withheld the moments of class {', '.join(names)} in {n_blocks} of "
-            f"{len(products.blocks)} blocks (fewer than twice as many rows as columns, or a cell "
-            "of few rows): they come from the other sites."
-        )
+    for site, used in zip(survey.sites, survey.used, strict=True):
+        # Pairs of block and class whose rows count, but not in this block.
+        pairs = [
+            (b, int(k))
+            for b in range(len(products.blocks))
+            for k in np.flatnonzero(used)
+            if not products.told(site, b, int(k))
+        ]
+        if pairs:
+            found.append(
+                f"Site {site} withheld the moments of class "
+                f"{', '.join(sorted({products.levels[k] for _, k in pairs}))} in "
+                f"{len({b for b, _ in pairs})} of {len(products.blocks)} blocks (fewer than twice "
+                "as many rows as columns, or a cell of few rows): they come from the other sites."
+            )
     return found
 
 
@@ -422,7 +395,7 @@ def one_block(m: int) -> Blocks:
 
 def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
     """Whether for every block and class some site, and enough of the rows, can tell the moments."""
-    largest = max((len(block) for block in blocks_of(labels)), default=1)
+    largest = max((len(block) for block in messages.blocks_of(labels)), default=1)
     if largest == 1:
         return True
     free = np.array([not survey.protected[site] for site in survey.sites])
@@ -460,13 +433,18 @@ def ask_for_links(
     best: Blocks | None = None
     # Good at `low` (at the first all columns may be single), not good at `high`.
     place, low, high, asked = len(alphas) - 1, -1, len(alphas), 0
-    while place > low and place < high and asked < MAX_LINKS:
+    while place > low and place < high and asked < messages.MAX_LINKS:
         units = survey.units()
         between = survey.between(units)
         lam = float(alphas[place]) * float(survey.n.sum())
-        thresholds, reserve = _thresholds(survey, between, lam)
-        messages = {
-            site: Links(
+        # By chance alone columns are linked equally often at all sites if thresholds are in
+        # proportion to the roots of their numbers of rows; with what is left for the means they
+        # stay below lam.
+        reserve = min(joint_precision.largest_penalty(between), MOST_FOR_MEANS * lam)
+        roots = np.sqrt(survey.sizes.sum(axis=1))
+        thresholds = (1 - _SLACK) * (lam - reserve) * roots / roots.sum()
+        questions = {
+            site: messages.Links(
                 settings=settings,
                 features=np.isin(np.arange(units.n_features), units.kept),
                 classes=survey.used[b],
@@ -476,18 +454,18 @@ def ask_for_links(
             for b, site in enumerate(survey.sites)
         }
         asked += 1
-        replies = ctx.require((yield Ask("links", messages, to=survey.sites)))
+        replies = ctx.require((yield Ask("links", questions, to=survey.sites)))
         if len(replies) < len(survey.sites):
             # Who does not say what is linked has no rows in the moments: others are asked anew.
             survey, best, low, high = remaining(survey, replies), None, -1, len(alphas)
             continue
-        joined = components(between, reserve)
+        joined = joint_precision.components(between, reserve)
         for reply in replies.values():
             own = np.asarray(reply.labels.value)
             linked = np.flatnonzero(own)
             _, first, of = np.unique(own[linked], return_index=True, return_inverse=True)
-            joined = merged(joined, linked[first[of.ravel()]], linked)
-        labels = component_labels(joined)
+            joined = joint_precision.merged(joined, linked[first[of.ravel()]], linked)
+        labels = messages.component_labels(joined)
         good = all(reply.fits for reply in replies.values()) and tells_all(survey, labels)
         if good:
             best, low = Blocks(labels, thresholds, float(alphas[place]), asked), place
@@ -500,7 +478,7 @@ def ask_for_links(
             "half the rows of a class at some site: raise the smallest alpha, or let sites with "
             "more rows take part"
         )
-    return survey, survey.units(), Blocks(best.labels, best.thresholds, best.alpha, asked)
+    return survey, survey.units(), replace(best, asked=asked)
 
 
 def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
@@ -515,17 +493,6 @@ def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
     if not left.complete:
         raise QuorumError("the sites that are left have no rows of one of the classes")
     return left
-
-
-def _thresholds(survey: Survey, between: BetweenMoments, lam: float) -> tuple[FloatArray, float]:
-    """Thresholds of the sites, and what is left for the means, together below lam.
-
-    By chance alone columns are linked equally often at all sites if thresholds are in proportion to
-    the roots of their numbers of rows.
-    """
-    reserve = min(largest_penalty(between), MOST_FOR_MEANS * lam)
-    roots = np.sqrt(survey.sizes.sum(axis=1))
-    return (1 - _SLACK) * (lam - reserve) * roots / roots.sum(), reserve
 
 
 def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) -> float:
@@ -547,7 +514,7 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
     sites = [told.sites.index(site) for site in survey.sites]
     sum_of_thresholds = float(blocks.thresholds[sites].sum())
     between, labels, worst = survey.between(own), blocks.labels[at], 0.0
-    for rows, columns in tiles(len(at)):
+    for rows, columns in joint_precision.tiles(len(at)):
         bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
         bound += between.norms(rows, columns)
         apart = labels[rows][:, None] != labels[columns][None, :]

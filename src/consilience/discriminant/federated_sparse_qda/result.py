@@ -11,14 +11,9 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import LinksResult, SitesResult
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import (
-    PreparedMoments,
-    QDAUnits,
-    SparseQDAFit,
-    SparseQDAInteractions,
-    SparseQDAPath,
-)
+from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAInteractions, SparseQDAPath
 from consilience.discriminant.federated_sparse_qda.messages import Concluded
 from consilience.discriminant.federated_sparse_qda.pooling import Blocks, SiteProducts, Survey
 from consilience.discriminant.kernels.joint_precision import JointPrecision
@@ -157,10 +152,12 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
             n_links=int(self.n_links[self.chosen]),
             n_iter=0,
         )
-        units = QDAUnits(len(self.feature_names), self.columns, self.scale, self.floor)
+        units = sparse_qda_fit.QDAUnits(
+            len(self.feature_names), self.columns, self.scale, self.floor
+        )
         known = BlockMoments(self.n_by_class, 1.0 / np.nan_to_num(self.diagonal, nan=1.0), (), ())
-        fit = SparseQDAFit(
-            PreparedMoments(self.n_by_class, self.means, units, known),
+        fit = sparse_qda_fit.SparseQDAFit(
+            sparse_qda_fit.PreparedMoments(self.n_by_class, self.means, units, known),
             precision,
             SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _OF_PATH}),
             chosen=self.chosen,
@@ -249,7 +246,7 @@ def build_result(
     survey: Survey,
     products: SiteProducts,
     blocks: Blocks,
-    fit: SparseQDAFit,
+    fit: sparse_qda_fit.SparseQDAFit,
     priors: FloatArray,
     choice: tuple[str, tuple[str, ...], FloatArray],
     concluded: Mapping[str, Concluded],
@@ -334,7 +331,7 @@ def _held_out(survey: Survey, concluded: Mapping[str, Concluded]) -> dict[str, A
 
 
 def _remarks(
-    survey: Survey, concluded: Mapping[str, Concluded], fit: SparseQDAFit, tol: float
+    survey: Survey, concluded: Mapping[str, Concluded], fit: sparse_qda_fit.SparseQDAFit, tol: float
 ) -> tuple[str, ...]:
     """What the reader should know of the way to the result."""
     found, path = [], fit.path

@@ -11,45 +11,15 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.federated_sparse_qda.messages import (
-    MAX_ALPHAS,
-    MAX_LINKS,
-    Conclude,
-    Concluded,
-    Judge,
-    Judged,
-    Linked,
-    Links,
-    Moments,
-    Offer,
-    Offered,
-    Products,
-    Settings,
-    blocks_of,
-    component_labels,
-)
+from consilience.discriminant.federated_sparse_qda import messages
+from consilience.discriminant.federated_sparse_qda.messages import Settings
 from consilience.discriminant.kernels.joint_precision import RowMoments, components
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
-from consilience.protocol.phases.holdout import (
-    class_codes,
-    drawing_seed,
-    held_out,
-    require_numbers,
-    with_common_levels,
-)
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    cell_counts,
-    class_moments,
-    linked,
-    rounded,
-    weighted_means,
-)
+from consilience.protocol.phases import holdout
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released
 from consilience.wire.moment_facts import coded_within, unsafe_columns
 
 
@@ -96,12 +66,12 @@ def by_class(data: SiteData, s: Settings, site: SiteContext, state: State | None
     DataError
         No classes, or others than the study's.
     """
-    codes = class_codes(data, s.levels)
-    require_numbers(data)
-    codes = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
-    seed = drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
+    codes = holdout.class_codes(data, s.levels)
+    holdout.require_numbers(data)
+    codes = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    seed = holdout.drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
     order = stream(seed, "held out").permutation(len(codes))
-    (held,) = held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
+    (held,) = holdout.held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
     cells = codes.copy()
     cells[held] = -1
     return Rows(data.features, codes, cells, held, seed)
@@ -115,17 +85,19 @@ _MOST = 1e30
 
 
 @step("offer", once=True)
-def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+def offer(
+    message: messages.Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Offered, State]:
     """Tell rows, means and spreads by class."""
     s = Settings.from_json(message.settings)
     rows = by_class(data, s, site)
     n_classes = len(s.levels)
     means, spreads = _means_and_spreads(rows, n_classes, data, site.limits)
-    reply = Offered(
+    reply = messages.Offered(
         protected=site.limits.min_records > 1,
         judges=_judges(site),
-        counts=cell_counts(rows.cells, n_classes),
-        held=cell_counts(rows.codes[rows.held], n_classes),
+        counts=disclosure.cell_counts(rows.cells, n_classes),
+        held=disclosure.cell_counts(rows.codes[rows.held], n_classes),
         means=means,
         spreads=spreads,
     )
@@ -153,8 +125,8 @@ def _means_and_spreads(
         if len(members):
             centred[members] -= rows.x[members].mean(axis=0)
             unsafe[k] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
-    means = aggregate(rows.x, **given)
-    spreads = aggregate(centred**2, **given)
+    means = disclosure.aggregate(rows.x, **given)
+    spreads = disclosure.aggregate(centred**2, **given)
     for released in (means, spreads):
         unsafe |= np.isnan(released.withhold_unsafe(limits).value)
     return means.withhold(unsafe), spreads.withhold(unsafe)
@@ -163,13 +135,15 @@ def _means_and_spreads(
 # --------------------------------------------------------------------------- links
 
 
-def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+def _tally(message: messages.Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """How often links are asked for in a run."""
-    return {} if limits.min_records <= 1 else {"questions for links": (1, MAX_LINKS)}
+    return {} if limits.min_records <= 1 else {"questions for links": (1, messages.MAX_LINKS)}
 
 
 @step("links", tally=_tally)
-def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
+def links(
+    message: messages.Links, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Linked, State]:
     """Say which columns are linked, if every component could leave as moments."""
     s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
@@ -184,17 +158,21 @@ def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tu
         there, codes = np.unique(cells[members], return_inverse=True)
         part = rows.x[np.ix_(members, columns)] / scale
         moments = RowMoments.of(part, codes.ravel(), len(there))
-        labels = component_labels(components(moments, message.threshold))
+        labels = messages.component_labels(components(moments, message.threshold))
     largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     counts = np.bincount(cells[members])
     fits = largest == 0 or bool((2 * largest <= counts[counts > 0]).all())
     fits |= site.limits.min_records <= 1
     if not fits:
         labels, cells = np.zeros_like(labels), np.full(len(cells), -1)
-    return Linked(fits=fits, labels=linked(labels, cells=cells, n_cells=len(s.levels))), state
+    return messages.Linked(
+        fits=fits, labels=disclosure.linked(labels, cells=cells, n_cells=len(s.levels))
+    ), state
 
 
-def _asked(message: Links | Moments, rows: Rows, state: State) -> tuple[IntArray, IntArray]:
+def _asked(
+    message: messages.Links | messages.Moments, rows: Rows, state: State
+) -> tuple[IntArray, IntArray]:
     """Columns that are asked about, and the class of each row that counts.
 
     Raises
@@ -227,24 +205,24 @@ def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tupl
 
 @step("moments", once=True)
 def moments(
-    message: Moments, data: SiteData, state: State, site: SiteContext
-) -> tuple[Products, State]:
+    message: messages.Moments, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Products, State]:
     """Tell sums of products within blocks, by class."""
     s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
         raise ProtocolError("moments need one block for each column that takes part")
-    products = class_moments(
+    products = disclosure.class_moments(
         rows.x[:, columns],
         cells=cells,
         n_cells=len(s.levels),
-        blocks=blocks_of(labels),
+        blocks=messages.blocks_of(labels),
         limits=site.limits,
         entities=data.entity,
         coded=coded_within(data.coded, columns),
     )
-    return Products(products=products), state
+    return messages.Products(products=products), state
 
 
 # --------------------------------------------------------------------------- judge
@@ -261,7 +239,9 @@ def _judges(site: SiteContext) -> bool:
 
 
 @step("judge", once=True)
-def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+def judge(
+    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Judged, State]:
     """Say how many rows each model gets wrong, rounded."""
     s, rows = _goes_on(message.settings, data, state, site)
     if not _judges(site):
@@ -269,13 +249,13 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
         raise DisclosureError(sentence, public=sentence)
     judged = rows.held if message.held else rows.kept
     models = message.models.value
-    if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
+    if not isinstance(models, tuple) or len(models) > messages.MAX_ALPHAS:
         raise DisclosureError("more models than a site judges", public=TOO_MANY)
     x, y = rows.x[judged], rows.codes[judged]
     answers = Answers(len(y), None if data.entity is None else data.entity[judged], site.limits)
     rates = [answers.rate(_classes(_model(m, s), x) != y) for m in models]
     kept = {**state, **answers.to_state()} if message.held else state
-    return Judged(rates=bundle(rates)), kept
+    return messages.Judged(rates=disclosure.bundle(rates)), kept
 
 
 class Answers:
@@ -303,7 +283,7 @@ class Answers:
         """What is told of a set of wrong rows."""
         least = self._limits.min_records
         if self._n < max(least, 1):
-            return rounded(np.nan, n_records=0, step=1.0)
+            return disclosure.rounded(np.nan, n_records=0, step=1.0)
         # Half of `min_records`, or a fifth of the share's error: so a share says neither whether
         # any row is wrong nor whether one more is.
         step_ = max(least / 2, np.sqrt(self._n) / 10) if least > 1 else 1.0
@@ -315,7 +295,7 @@ class Answers:
             else:
                 self._wrong.append(np.array(wrong))
                 self._told.append(share)
-        return rounded(share, n_records=self._n, step=float(step_) / self._n)
+        return disclosure.rounded(share, n_records=self._n, step=float(step_) / self._n)
 
     def _apart(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
         moved = first != second
@@ -366,8 +346,8 @@ def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
 
 @step("conclude", once=True)
 def conclude(
-    message: Conclude, data: SiteData, state: State, site: SiteContext
-) -> tuple[Concluded, State]:
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
     """Keep the model, and judge it on rows that were held out."""
     s, rows = _goes_on(message.settings, data, state, site)
     models = message.models.value
@@ -385,9 +365,9 @@ def conclude(
     of = None if data.entity is None else data.entity[rows.held]
     answers = Answers(len(y), of, site.limits)
     answers.follow(state)
-    rates = bundle([answers.rate(_classes(model, x) != y) for model in made])
+    rates = disclosure.bundle([answers.rate(_classes(model, x) != y) for model in made])
     losses, errors = _log_losses(made, x, y, site.limits)
-    return Concluded(rates=rates, losses=losses, errors=errors), {}
+    return messages.Concluded(rates=rates, losses=losses, errors=errors), {}
 
 
 def _log_losses(
@@ -399,10 +379,12 @@ def _log_losses(
     there is such a row.
     """
     if not len(x) or limits.min_records > 1:
-        gaps = aggregate(np.full((0, 3), np.nan)).withhold(np.ones(3, dtype=bool))
+        gaps = disclosure.aggregate(np.full((0, 3), np.nan)).withhold(np.ones(3, dtype=bool))
         return gaps, gaps
     first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in models)
-    found = weighted_means(np.stack([first, second, second - first], axis=1), limits=limits)
+    found = disclosure.weighted_means(
+        np.stack([first, second, second - first], axis=1), limits=limits
+    )
     return found.mean, found.variance
 
 

@@ -27,16 +27,10 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import ClassesMethod, ClassesResult
-from consilience.discriminant.one_table.messages import (
-    SCORES,
-    STAYS,
-    STAYS_FEW,
-    Fit,
-    Fitted,
-    Settings,
-)
+from consilience.discriminant.one_table import messages
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.parameters import allows, number, plain
+from consilience.protocol import one_table
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -47,16 +41,6 @@ from consilience.protocol.method import (
     Step,
     get_method,
     step,
-)
-from consilience.protocol.one_table import (
-    Rows,
-    errors_by_candidate,
-    evidence,
-    fitted_and_held,
-    judge,
-    row_scores,
-    rows_by_class,
-    small_classes,
 )
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
@@ -138,7 +122,7 @@ class OneTableResult(ClassesResult):
         import pandas as pd
 
         columns = {"errors": self.errors, "error_rate": self.error_rates}
-        for name in SCORES:
+        for name in messages.SCORES:
             columns |= {name: getattr(self, name), f"{name}_se": getattr(self, f"{name}_se")}
         return pd.DataFrame(columns, index=pd.Index(self.judged, name="rule"))
 
@@ -224,7 +208,7 @@ class OneTableStudy(ClassesMethod):
     tolerates = {"fit": "all"}  # noqa: RUF012  a constant of the class
 
     @abstractmethod
-    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+    def fit_table(self, rows: one_table.Rows, scaling: FloatArray | None) -> LocalFit:
         """Fit the rows that are not held out; runs at the site.
 
         Parameters
@@ -235,7 +219,7 @@ class OneTableStudy(ClassesMethod):
         """
 
     @abstractmethod
-    def conclude(self, common: Mapping[str, Any], reply: Fitted) -> OneTableResult:
+    def conclude(self, common: Mapping[str, Any], reply: messages.Fitted) -> OneTableResult:
         """Make the result; `common` are the fields of `OneTableResult`."""
 
     def admit_features(self, ctx: CoordinatorContext) -> None:
@@ -246,8 +230,8 @@ class OneTableStudy(ClassesMethod):
         self.admit_features(ctx)
         say_share(ctx, self.holdout)
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
-        settings = Settings(self.parameters(), levels)
-        asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])
+        settings = messages.Settings(self.parameters(), levels)
+        asked = Ask("fit", messages.Fit(settings=settings.to_json()), to=ctx.sites[:1])
         replies = ctx.require((yield asked), at_least=1)
         (site, reply), *_ = replies.items()
         if not reply.n_held.value and self.holdout:
@@ -273,7 +257,7 @@ class OneTableStudy(ClassesMethod):
         }
         for name in ("cv_se", "candidates"):
             common[name] = np.asarray(figures.get(name, np.empty(0)), dtype=float)
-        for j, score in enumerate(SCORES):
+        for j, score in enumerate(messages.SCORES):
             common |= {
                 score: np.asarray(reply.scores.value)[:, j],
                 f"{score}_se": np.sqrt(reply.score_errors.value)[:, j],
@@ -290,13 +274,15 @@ def fit_step(method: str) -> Step:
     """Return the step of a method of this kind, by the method's name."""
 
     @step("fit", once=True)
-    def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+    def fit(
+        message: messages.Fit, data: SiteData, state: State, site: SiteContext
+    ) -> tuple[messages.Fitted, State]:
         """Fit, judge held-out rows, keep the predictor."""
-        settings = Settings.from_json(message.settings)
+        settings = messages.Settings.from_json(message.settings)
         study = get_method(method).from_parameters(settings.parameters)
         if not isinstance(study, OneTableStudy):
             raise StudyError(f"method {method!r} does not fit one table")
-        rows = fitted_and_held(data, settings.levels, study.holdout, site)
+        rows = one_table.fitted_and_held(data, settings.levels, study.holdout, site)
         try:
             made = study.fit_table(rows, data.scaling)
         except ConsilienceError as error:
@@ -310,8 +296,8 @@ def fit_step(method: str) -> Step:
 
 
 def _answered(
-    study: OneTableStudy, made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
-) -> Fitted:
+    study: OneTableStudy, made: LocalFit, rows: one_table.Rows, data: SiteData, site: SiteContext
+) -> messages.Fitted:
     """Leave what the fit gives at the site, and say what may be told of it."""
     limits, n_rows, n_levels = site.limits, len(rows.fitted), len(rows.levels)
     # Levels that do not occur are never predicted.
@@ -320,18 +306,18 @@ def _answered(
     for name, rule in made.rules.items():
         log_proba[name][:, there] = rule(rows.x)
     # Scores of the class frequencies would tell of a small class.
-    small = small_classes(rows, limits).any()
+    small = one_table.small_classes(rows, limits).any()
     names = tuple(name for name in made.rules if not (small and name == FREQUENCIES))
     parts = None
     if made.parts is not None:
         found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
         parts = np.full((*found.shape[:2], n_levels), np.nan)
         parts[:, :, there] = found
-    said, said_errors = evidence(rows, parts, limits)
+    said, said_errors = one_table.evidence(rows, parts, limits)
     _keep(log_proba, made, rows, data, site)
-    cv_errors = errors_by_candidate(made.wrong, n_rows, limits)
+    cv_errors = one_table.errors_by_candidate(made.wrong, n_rows, limits)
     # What the model tells, or nothing and the reason.
-    told, stays = model({}, kind="figures", n_records=0), STAYS_FEW
+    told, stays = model({}, kind="figures", n_records=0), messages.STAYS_FEW
     if rows.fewest_entities() >= limits.min_entities:
         released = estimator(
             dict(made.model),
@@ -341,12 +327,12 @@ def _answered(
             leaves=None,
         )
         fits = released.evidence is None or estimator_fault(released.evidence, limits) is None
-        told, stays = (released, "") if fits else (told, STAYS)
-    return Fitted(
+        told, stays = (released, "") if fits else (told, messages.STAYS)
+    return messages.Fitted(
         n=count(len(rows.y)),
         n_held=count(len(rows.held)),
-        n_by_class=rows_by_class(rows, limits),
-        **plain(judge(rows, [log_proba[name][rows.held] for name in names], limits)),
+        n_by_class=one_table.rows_by_class(rows, limits),
+        **plain(one_table.judge(rows, [log_proba[name][rows.held] for name in names], limits)),
         evidence=said,
         evidence_errors=said_errors,
         cv_errors=cv_errors,
@@ -384,7 +370,7 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
 def _keep(
     log_proba: Mapping[str, FloatArray],
     made: LocalFit,
-    rows: Rows,
+    rows: one_table.Rows,
     data: SiteData,
     site: SiteContext,
 ) -> None:
@@ -415,12 +401,14 @@ def _keep(
     }
     # How every rule did on the rows that are held out, with all digits.
     y, rules = rows.y[rows.held], [lp[rows.held] for lp in log_proba.values()]
-    means = [row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in rules]
+    means = [
+        one_table.row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in rules
+    ]
     judged = {
         "rule": list(made.rules),
         "held_out_rows": [len(y)] * len(rules),
         "errors": [int((lp.argmax(axis=1) != y).sum()) for lp in rules],
-        **{name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)},
+        **{name: [float(m[j]) for m in means] for j, name in enumerate(messages.SCORES)},
     }
     tables = {"predictions": predictions, "confusion": confusion, "rules": judged, **made.tables}
     for name, columns in tables.items():
