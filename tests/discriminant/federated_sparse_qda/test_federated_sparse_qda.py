@@ -22,6 +22,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.discriminant.estimators.sparse_qda_data import in_one_block
 from tests.discriminant.federated_sparse_qda.sparse_qda import (
     draw,
     federation_over,
@@ -352,12 +353,12 @@ def test_classes_of_too_few_rows_for_a_block_come_from_the_others() -> None:
     for k in labels(2):
         deviations = x[y == k] - x[y == k].mean(axis=0)
         covariances.append(deviations.T @ deviations / len(deviations))
-    from consilience.discriminant.kernels.joint_precision import MatrixMoments, fit_precisions
+    from consilience.discriminant.kernels.joint_precision import fit_precisions
 
     scale = run.result.scale
     n = np.array([(whole_y == k).sum() for k in labels(2)], dtype=float)
     scaled = np.array(covariances) / np.outer(scale, scale)
-    moments = MatrixMoments(n, np.zeros((2, 13)), scaled)
+    moments = in_one_block(n, scaled)
     wanted = fit_precisions(moments, 0.1 * n.sum(), tol=1e-13).dense()
     np.testing.assert_allclose(dense(run.result), wanted, rtol=1e-8, atol=1e-8)
 
