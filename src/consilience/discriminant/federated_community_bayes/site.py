@@ -209,61 +209,58 @@ LARGEST_GAIN = 1.0
 
 
 def judged_models(
-    rows: Rows,
-    part: int,
-    models: FloatArray,
-    classes: IntArray,
-    limits: Limits,
-    *,
-    counts: bool,
-    consent: bool,
+    rows: Rows, part: int, message: messages.Judge | messages.Conclude, site: SiteContext
 ) -> Judged:
     """Judge models on one part of the rows.
+
+    Whether a row lies beyond a line is a question about that row, which a mean log loss is not: so
+    shares of wrong predictions are told of test rows, or where values of single records may leave.
+    Otherwise nothing is told of fewer rows than twice the coefficients of a model: with more of
+    them somebody who knows the columns of a person finds a model that is large there alone, and
+    asks for the class.
 
     Parameters
     ----------
     rows : Rows
     part : int
-    models : (a, m - 1, p + 1) array
-        Contrasts of the classes, intercepts first.
-    classes : (m,) int array
-        Levels of these classes.
-    limits : Limits
-    counts : bool
-        Whether shares of wrong predictions are told.
-    consent : bool
-        Whether the policy lets values of single records leave. Otherwise nothing is told of fewer
-        rows than twice the coefficients of a model: with more of them somebody who knows the
-        columns of a person finds a model that is large there alone, and asks for the class.
+    message : Judge or Conclude
+        With models (a, m - 1, p + 1), the contrasts of the classes, intercepts first.
+    site : SiteContext
 
     Returns
     -------
     Judged
         Mean log loss of the first model, and by how much that of each other one is lower.
     """
-    m = len(classes)
-    if models.shape[1:] != (m - 1, rows.x.shape[1] + 1) or not len(models):
+    limits, models, p = site.limits, message.models.value, rows.x.shape[1]
+    classes = _classes(message.classes.value, rows.of(TRAINING)[1])
+    m, n_models, protected = len(classes), len(models), limits.min_records > 1
+    if models.shape[1:] != (m - 1, p + 1) or not n_models:
         raise ProtocolError("judged models are none of the study's columns and classes")
-    held = rows.part == part
-    y = np.searchsorted(classes, rows.codes[held])
-    few = len(y) < 2 * n_parameters(rows.x.shape[1], m)
-    if not len(y) or (few and limits.min_records > 1 and not consent):
-        gaps = disclosure.aggregate(np.full((0, len(models)), np.nan)).withhold(
-            np.ones(len(models), bool)
-        )
-        return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
-    values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)
-    least, shifts = None, np.zeros(len(models))
-    if limits.min_records > 1:
-        least, shifts = steps_of(len(models), len(y), part), _shifts(models, rows.seed, part)
+    y = np.searchsorted(classes, rows.codes[rows.part == part])
+    untold = [disclosure.rounded(float("nan"), n_records=0, step=1.0)] * n_models
+    few = len(y) < 2 * n_parameters(p, m)
+    if not len(y) or (few and protected and not site.per_record):
+        nothing = disclosure.aggregate(np.full((0, n_models), np.nan))
+        gaps = nothing.withhold(np.ones(n_models, dtype=bool))
+        return Judged(losses=gaps, errors=gaps, wrong=disclosure.bundle(untold))
+    values, wrong = figures_of(rows, part, models, y, protected=protected)
+    least, shifts = None, np.zeros(n_models)
+    if protected:
+        # Places of the rounding, in [-.5, .5): nobody else's knowledge, the same if asked again. So
+        # roundings of several sites even out, and nobody can put a mean between two of its steps.
+        seals = [hashlib.sha256(model.tobytes()).hexdigest() for model in models]
+        draws = [stream(rows.seed, "told", part, seals[0], seal).random() for seal in seals]
+        least, shifts = steps_of(n_models, len(y), part), np.array(draws) - 0.5
         values = values + least * shifts
     means = disclosure.weighted_means(
         values, limits=limits, entities=np.arange(len(y)), least=least
     )
-    told = wrong if counts else []
-    return Judged(
-        losses=means.mean, errors=means.variance, wrong=_shares(told, shifts, len(y), limits)
-    )
+    if part == TEST or site.per_record:  # to within `min_records` rows
+        step = min(1.0, max(limits.min_records, 1) / len(y))
+        moved = np.array(wrong) + step * shifts
+        untold = [disclosure.rounded(float(v), n_records=len(y), step=step) for v in moved]
+    return Judged(losses=means.mean, errors=means.variance, wrong=disclosure.bundle(untold))
 
 
 def figures_of(
@@ -313,40 +310,10 @@ def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
     reach = np.full(n_models, LARGEST_LOSS)
     if part == CHOOSING:
         reach[1:] = 2.0 * LARGEST_GAIN
-    return _step_above(reach / n_rows)
-
-
-def _step_above(x: FloatArray) -> FloatArray:
-    """Smallest of 1, 2, 5 times a power of ten that is at least x (a hair less); 0 for 0."""
-    safe = np.where(x > 0, x, 1.0)
-    power = 10.0 ** np.floor(np.log10(safe))
-    lead = np.array([1.0, 2.0, 5.0, 10.0])
-    found = lead[np.searchsorted(lead, safe / power * (1 - 1e-9))] * power
-    return np.asarray(np.where(x > 0, found * (1 - 1e-9), 0.0))
-
-
-def _shifts(models: FloatArray, seed: int, part: int) -> FloatArray:
-    """Places of the rounding, (a,) in [-.5, .5): nobody else's knowledge, the same if asked again.
-
-    So roundings of several sites even out, and nobody can put a mean between two of its steps.
-    """
-    first = hashlib.sha256(np.ascontiguousarray(models[0]).tobytes()).hexdigest()
-    found = [
-        stream(seed, "told", part, first, hashlib.sha256(model.tobytes()).hexdigest()).random()
-        for model in np.ascontiguousarray(models)
-    ]
-    return np.array(found) - 0.5
-
-
-def _shares(wrong: list[float], shifts: FloatArray, n: int, limits: Limits) -> Released:
-    """Shares of wrong predictions, to within `min_records` rows; NaN where none are told."""
-    if not wrong:
-        return disclosure.bundle(
-            [disclosure.rounded(float("nan"), n_records=0, step=1.0) for _ in shifts]
-        )
-    step = min(1.0, max(limits.min_records, 1) / n)
-    moved = (share + step * shift for share, shift in zip(wrong, shifts, strict=True))
-    return disclosure.bundle([disclosure.rounded(share, n_records=n, step=step) for share in moved])
+    # The smallest of 1, 2, 5 times a power of ten that is at least this (a hair less).
+    x = reach / n_rows
+    power, lead = 10.0 ** np.floor(np.log10(x)), np.array([1.0, 2.0, 5.0, 10.0])
+    return np.asarray(lead[np.searchsorted(lead, x / power * (1 - 1e-9))] * power * (1 - 1e-9))
 
 
 NUMBERS_PER_CELL = 0.5
@@ -408,7 +375,9 @@ def fit(
     communities = _communities(message.communities.value, x.shape[1])
     present, local = np.unique(codes, return_inverse=True)
     thin = thin_pairs(x, site.limits, data.coded)
-    found = [_nothing() for _ in communities]
+    empty = np.zeros((0, 1))
+    nothing = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
+    found = [nothing] * len(communities)
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c, columns in enumerate(communities):
         numbers = messages.n_numbers(len(columns), len(present))
@@ -427,11 +396,6 @@ def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
     if not sound or len(set(sets)) < len(sets) or len(sets) > max(2 * p - 1, 1):
         raise ProtocolError("communities are sets of columns, each once, as a tree has them")
     return tuple(np.array(c, dtype=np.int64) for c in sets)
-
-
-def _nothing() -> Released:
-    empty = np.zeros((0, 1))
-    return disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
 
 
 def _fitted(
@@ -510,18 +474,7 @@ def judge(
     if len(message.models.value) > messages.MAX_CANDIDATES:
         sentence = "more numbers of communities than a site judges"
         raise DisclosureError(sentence, public=sentence)
-    classes = _classes(message.classes.value, rows.of(TRAINING)[1])
-    reply = judged_models(
-        rows,
-        CHOOSING,
-        message.models.value,
-        classes,
-        site.limits,
-        # Whether a row lies beyond a line is a question about that row; a mean log loss is not.
-        counts=site.per_record,
-        consent=site.per_record,
-    )
-    return reply, state
+    return judged_models(rows, CHOOSING, message, site), state
 
 
 @step("conclude", once=True)
@@ -533,9 +486,7 @@ def conclude(
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
-    reply = judged_models(
-        rows, TEST, message.models.value, classes, site.limits, counts=True, consent=site.per_record
-    )
+    reply = judged_models(rows, TEST, message, site)
     predictor = CommunityBayesPredictor.of_rows(
         _communities(message.communities.value, rows.x.shape[1]),
         [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
