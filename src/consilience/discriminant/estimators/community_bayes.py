@@ -29,10 +29,7 @@ DEFAULT_C = 1.0
 """``C`` of the default base, on standardised features: a ridge of 1, intercepts unpenalised."""
 
 
-_ALLOWED = {
-    "linkage": one_of(*get_args(Linkage)),
-    "scoring": one_of(*get_args(Scoring)),
-}
+_ALLOWED = {"linkage": one_of(*get_args(Linkage)), "scoring": one_of(*get_args(Scoring))}
 
 
 class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):

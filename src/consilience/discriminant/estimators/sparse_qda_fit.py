@@ -222,11 +222,7 @@ class SparseQDAInteractions:
 
     @classmethod
     def of(
-        cls,
-        precision: JointPrecision,
-        units: QDAUnits,
-        classes: NDArray[Any],
-        names: Sequence[str],
+        cls, precision: JointPrecision, units: QDAUnits, classes: NDArray[Any], names: Sequence[str]
     ) -> SparseQDAInteractions:
         """Interactions of a fit.
 
@@ -410,6 +406,7 @@ class ForestMoments:
 
 Fold = tuple[IntArray, IntArray]
 
+_NONE = np.empty(0, dtype=np.int64)
 TIES = ("sparsest", "densest", "middle")
 _ALLOWED = {
     "alpha": number(0) | just("cv"),
@@ -654,32 +651,32 @@ class FoldAnswer:
 
     wrong: IntArray
     n_rows: int
-    missing: IntArray
+    missing: IntArray = field(default_factory=lambda: _NONE)
     gap: float = 0.0
     singular: bool = False
 
 
 def judge_fold(
-    fold: Fold,
     x: FloatArray,
     codes: IntArray,
     n_classes: int,
     alphas: FloatArray,
     priors: FloatArray | None,
     settings: QDASettings,
+    fold: Fold,
 ) -> FoldAnswer:
     """Fit the path to the rows of one part and count the errors among those of the other.
 
     Parameters
     ----------
-    fold : pair of arrays of int
-        Rows to learn from, rows to judge.
     x : (n, p) array
     codes : (n,) array of int
     n_classes : int
     alphas : (A,) array
     priors : (K,) array, optional
     settings : QDASettings
+    fold : pair of arrays of int
+        Rows to learn from, rows to judge.
     """
     train, test = fold
     counts = np.bincount(codes[train], minlength=n_classes)
@@ -749,7 +746,7 @@ class SparseQDAFit:
     chosen: int
     relative_to: float
     cut: float | None = None
-    missing: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    missing: IntArray = field(default_factory=lambda: _NONE)
     fold_gap: float = 0.0
     singular: bool = False
 
@@ -797,15 +794,7 @@ def fit_sparse_qda(
         alphas = grid_of(prepared, settings)
         answers: list[FoldAnswer] = []
         if isinstance(settings.alpha, str) and len(alphas) > 1:
-            judge = partial(
-                judge_fold,
-                x=x,
-                codes=codes,
-                n_classes=n_classes,
-                alphas=alphas,
-                priors=priors,
-                settings=settings,
-            )
+            judge = partial(judge_fold, x, codes, n_classes, alphas, priors, settings)
             answers = ordered_map(judge, folds, n_jobs=settings.n_jobs)
         automatic = settings.alphas is None and len(alphas) > 1
         if automatic and not all(len(answer.wrong) for answer in answers):
@@ -865,35 +854,33 @@ def follow(
     without = len(rows) == len(alphas) - 1 and any(answer.singular for answer in answers)
     if without:  # an error where the whole table has no such fit either
         next(precision_path(prepared, alphas[-1:], settings, n_jobs=jobs))
-    found = np.array(rows, dtype=np.float64)
-    relative_to, norm = float(alphas[len(found) - 1]), float(found[-1, 2])
+    n = len(rows)
+    n_links, largest, norms, gaps = np.array(rows, dtype=np.float64).T
+    relative_to, norm = float(alphas[n - 1]), float(norms[-1])
     size = prepared.moments.n_features
     if prepared.full_rank and size <= (settings.max_block or size):
         # The fit without a penalty may not exist all the same.
         with suppress(DataError):
-            relative_to, norm = (
-                0.0,
-                fit_precisions(prepared.moments, 0.0).penalty_norm,
-            )
+            relative_to, norm = 0.0, fit_precisions(prepared.moments, 0.0).penalty_norm
     path = SparseQDAPath(
-        alphas=alphas[: len(found)],
-        n_links=found[:, 0].astype(np.int64),
-        largest_block=found[:, 1].astype(np.int64),
-        penalty_norms=found[:, 2],
-        relative_penalties=found[:, 2] / norm if norm > 0 else np.ones(len(found)),
-        gaps=found[:, 3],
-        cv_wrong=wrong[:, : len(found)],
+        alphas[:n],
+        n_links.astype(np.int64),
+        largest.astype(np.int64),
+        norms,
+        norms / norm if norm > 0 else np.ones(n),
+        gaps,
+        cv_wrong=wrong[:, :n],
         cv_rows=np.array([answer.n_rows for answer in answers], dtype=np.int64),
     )
     missing = [answer.missing for answer in answers]
     return SparseQDAFit(
-        prepared=prepared,
-        precision=kept,
-        path=path,
-        chosen=best,
-        relative_to=relative_to,
-        cut=float(alphas[len(found) - 1]) if len(found) < len(alphas) and not without else None,
-        missing=np.unique(np.concatenate([*missing, np.zeros(0, dtype=np.int64)])),
+        prepared,
+        kept,
+        path,
+        best,
+        relative_to,
+        cut=float(alphas[n - 1]) if n < len(alphas) and not without else None,
+        missing=np.unique(np.concatenate([*missing, _NONE])),
         fold_gap=max((answer.gap for answer in answers), default=0.0),
         singular=without,
     )

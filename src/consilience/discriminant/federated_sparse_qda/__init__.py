@@ -70,7 +70,13 @@ from consilience.arrays import FloatArray
 from consilience.discriminant.classes import SitesMethod
 from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit, follow
+from consilience.discriminant.estimators.sparse_qda_fit import (
+    FoldAnswer,
+    PreparedMoments,
+    QDASettings,
+    SparseQDAFit,
+    follow,
+)
 from consilience.discriminant.federated_sparse_qda import messages, pooling
 from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.federated_sparse_qda.result import (
@@ -257,10 +263,7 @@ class FederatedSparseQDA(SitesMethod):
     # ------------------------------------------------------------------ parts of the exchange
 
     def model_of(
-        self,
-        ctx: CoordinatorContext,
-        prepared: PreparedMoments,
-        precision: JointPrecision,
+        self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: JointPrecision
     ) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
@@ -268,9 +271,9 @@ class FederatedSparseQDA(SitesMethod):
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
 
-    def qda_settings(self) -> sparse_qda_fit.QDASettings:
+    def qda_settings(self) -> QDASettings:
         """Settings of fits and paths."""
-        return sparse_qda_fit.QDASettings(
+        return QDASettings(
             alpha="cv" if self.alpha is None else float(self.alpha),
             alphas=np.array(self.alphas) if self.alphas else None,
             n_alphas=self.n_alphas,
@@ -291,7 +294,7 @@ class FederatedSparseQDA(SitesMethod):
     def _blocks(self, ctx: CoordinatorContext, settings: str, brought: Survey) -> Answers:
         """Survey, units, and blocks whose moments are asked for."""
         units = brought.units()
-        whole = pooling.one_block(len(units.kept))
+        whole = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # nothing is asked
         if self.screening is False and not pooling.tells_all(brought, whole.labels):
             raise QuorumError(
                 "no site has twice as many rows of some class as there are columns: set screening "
@@ -303,10 +306,7 @@ class FederatedSparseQDA(SitesMethod):
         return (yield from pooling.ask_for_links(ctx, settings, brought, self._wanted()))
 
     def _grid(
-        self,
-        ctx: CoordinatorContext,
-        prepared: PreparedMoments,
-        lowest: float | None,
+        self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
     ) -> FloatArray:
         """Penalties of the path, falling, none smaller than the blocks allow."""
         if lowest is None and isinstance(self.smallest, str):
@@ -383,10 +383,10 @@ class Choice:
         if way == "likelihood":
             return self._by_densities()
         paths: dict[str, tuple[list[Any], float]] = {}
-        near = []
+        near, model_of = [], partial(self.method.model_of, self.ctx)
         if way == "sites":  # the path without each site, which counts the errors on its rows
             for site in sites:
-                found = self._without(site, self._model) if survey.judges[site] else None
+                found = self._without(site, model_of) if survey.judges[site] else None
                 if found is None:
                     continue
                 others, paths[site] = found
@@ -396,13 +396,13 @@ class Choice:
         elif way == "holdout":  # one path, and the errors on rows that sites hold out
             held = zip(sites, survey.held.sum(axis=1), strict=True)
             holding = [site for site, n in held if n and survey.judges[site]]
-            paths = dict.fromkeys(holding, self._path(self.prepared, self._model))
+            paths = dict.fromkeys(holding, self._path(self.prepared, model_of))
         if near:
             self.ctx.note(
                 "Without one site, columns of two blocks might be linked at the smallest alphas; "
                 f"the models that {', '.join(near)} judged there leave such links out."
             )
-        answers: dict[str, sparse_qda_fit.FoldAnswer] = {}
+        answers: dict[str, FoldAnswer] = {}
         if way != "given":
             answers = yield from self._judged(paths, held=way == "holdout")
         fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
@@ -426,9 +426,8 @@ class Choice:
                 )
                 for site, (models, _) in paths.items()
             }
-            replies = self.ctx.require(
-                (yield Ask("judge", questions, to=tuple(questions))), at_least=0
-            )
+            ask = Ask("judge", questions, to=tuple(questions))
+            replies = self.ctx.require((yield ask), at_least=0)
             told = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
         if not told:
             raise QuorumError(
@@ -440,16 +439,12 @@ class Choice:
         for site, reply in told.items():
             n = int(counts[self.survey.sites.index(site)])
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            found[site] = sparse_qda_fit.FoldAnswer(
-                wrong, n, np.empty(0, dtype=np.int64), paths[site][1]
-            )
+            found[site] = FoldAnswer(wrong, n, gap=paths[site][1])
         return found
 
     # ------------------------------------------------------------------ by densities
 
-    def _by_densities(
-        self,
-    ) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
+    def _by_densities(self) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
         """The fit that the sites' moments choose, under models of the others; nothing is asked.
 
         Raises
@@ -474,20 +469,14 @@ class Choice:
         loss = np.sum([values[:reach] for values in losses], axis=0) / rows
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
-        nothing = np.empty(0, dtype=np.int64)
-        answer = sparse_qda_fit.FoldAnswer(others, 1, nothing, gap)
+        answer = FoldAnswer(others, 1, gap=gap)
         fit = follow(self.prepared, self.alphas, [answer], self.method.qda_settings())
         none = np.empty((0, len(fit.path)), dtype=np.int64)
-        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=nothing)
+        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=none[:, 0])
         how = ("likelihood", tuple(judges), loss[: len(path)])
         return dataclasses.replace(fit, path=path), how
 
-    def _loss(
-        self,
-        site: str,
-        prepared: PreparedMoments,
-        precision: JointPrecision,
-    ) -> float:
+    def _loss(self, site: str, prepared: PreparedMoments, precision: JointPrecision) -> float:
         """Negative log density of a site's rows, from its moments.
 
         Blocks of which the site withholds a class are left out there, at all penalties.
@@ -521,14 +510,7 @@ class Choice:
 
     # ------------------------------------------------------------------ paths
 
-    def _model(self, prepared: PreparedMoments, precision: JointPrecision) -> Any:
-        return self.method.model_of(self.ctx, prepared, precision)
-
-    def _path(
-        self,
-        prepared: PreparedMoments,
-        read: Read,
-    ) -> tuple[list[Any], float]:
+    def _path(self, prepared: PreparedMoments, read: Read) -> tuple[list[Any], float]:
         """What is read of each fit of a path, and the largest gap; no block is too large."""
         found, gap, settings = [], 0.0, self.method.qda_settings()
         for precision in sparse_qda_fit.precision_path(prepared, self.alphas, settings, stop=True):
@@ -536,11 +518,7 @@ class Choice:
             gap = max(gap, precision.relative_gap)
         return found, gap
 
-    def _without(
-        self,
-        site: str,
-        read: Read,
-    ) -> tuple[Survey, tuple[list[Any], float]] | None:
+    def _without(self, site: str, read: Read) -> tuple[Survey, tuple[list[Any], float]] | None:
         """The other sites and the path on their moments; None where they lack some."""
         others = self.survey.only([other for other in self.survey.sites if other != site])
         try:

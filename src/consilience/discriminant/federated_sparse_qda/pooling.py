@@ -16,18 +16,14 @@ above ``lam - sum_b t_b``, contain the blocks of the pooled table (docs/proofs/c
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_fit import (
-    PreparedMoments,
-    QDAUnits,
-    units_of,
-)
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, QDAUnits, units_of
 from consilience.discriminant.federated_sparse_qda import messages
 from consilience.discriminant.kernels import joint_precision
 from consilience.exceptions import DataError, QuorumError
@@ -383,14 +379,9 @@ class Blocks:
     """
 
     labels: IntArray
-    thresholds: FloatArray
-    alpha: float
-    asked: int
-
-
-def one_block(m: int) -> Blocks:
-    """All columns in one block: nothing is asked."""
-    return Blocks(np.ones(m, dtype=np.int64), np.empty(0), 0.0, 0)
+    thresholds: FloatArray = field(default_factory=lambda: np.empty(0))
+    alpha: float = 0.0
+    asked: int = 0
 
 
 def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
