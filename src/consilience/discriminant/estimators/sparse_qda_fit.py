@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -351,14 +352,11 @@ class LinkForest:
         max_size : int
         """
         values = np.concatenate([[0.0], np.unique(self.norms)])
-        low, high = 0, len(values) - 1  # at the largest value nothing is linked
-        while low < high:
-            middle = (low + high) // 2
-            if self.largest(float(values[middle])) > max_size:
-                low = middle + 1
-            else:
-                high = middle
-        return float(values[high])
+        # At the largest value nothing is linked.
+        places = range(len(values) - 1)
+        # Components shrink as the penalty grows.
+        first = bisect_left(places, -max_size, key=lambda i: -self.largest(float(values[i])))
+        return float(values[first])
 
 
 class ForestMoments:

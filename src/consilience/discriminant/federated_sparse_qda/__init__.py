@@ -75,13 +75,16 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     PreparedMoments,
     QDASettings,
     SparseQDAFit,
+    SparseQDAInteractions,
     follow,
 )
 from consilience.discriminant.federated_sparse_qda import messages, pooling
 from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.federated_sparse_qda.result import (
+    OF_PRECISION,
     FederatedSparseQDAResult,
-    build_result,
+    held_out,
+    remarks_of,
 )
 from consilience.discriminant.federated_sparse_qda.site import STEPS
 from consilience.discriminant.kernels import joint_precision
@@ -95,6 +98,7 @@ from consilience.parameters import (
     just,
     number,
     one_of,
+    plain,
     several,
     whole,
 )
@@ -249,16 +253,58 @@ class FederatedSparseQDA(SitesMethod):
         alphas = self._grid(ctx, prepared, lowest)
         linked = (blocks, brought, units)
         choice = Choice(self, ctx, settings, left, products, prepared, alphas, linked)
-        fit, chosen = yield from choice.made()
+        fit, (way, judges, loss) = yield from choice.made()
         # The model, and the one without links: above the largest penalty nothing is linked.
         none = max(prepared.total, joint_precision.largest_penalty(prepared.moments))
-        pair = (fit.precision, fit_precisions(prepared.moments, none))
-        models = tuple(self.model_of(ctx, prepared, precision) for precision in pair)
+        precision, units = fit.precision, prepared.units
+        pair = (precision, fit_precisions(prepared.moments, none))
+        models = tuple(self.model_of(ctx, prepared, one) for one in pair)
         message = messages.Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
         concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
         shares = np.array(self.priors) if self.priors else prepared.n
-        priors = shares / shares.sum()
-        return build_result(ctx, left, products, blocks, fit, priors, chosen, concluded, self.tol)
+        links = SparseQDAInteractions.of(precision, units, np.array(levels), ctx.feature_names)
+        path = plain(fit.path)
+        alphas, wrong = path.pop("alphas"), path["cv_wrong"]
+        alpha = float(alphas[fit.chosen])
+        return FederatedSparseQDAResult(
+            target_name=str(ctx.columns.target),
+            levels=levels,
+            feature_names=ctx.feature_names,
+            sites=left.sites,
+            n_by_site=left.counts,
+            held_by_site=left.held,
+            used=left.used,
+            n_by_class=left.n,
+            means=prepared.means,
+            columns=units.kept,
+            scale=units.scale,
+            floor=units.floor,
+            priors=shares / shares.sum(),
+            screened=bool(blocks.asked),
+            screened_blocks=tuple(products.columns[block] for block in products.blocks),
+            n_questions=blocks.asked,
+            alpha=alpha,
+            lam=alpha * prepared.total,
+            candidates=alphas,
+            chosen=fit.chosen,
+            fixed=way == "given",
+            choice=way,
+            judges=judges,
+            candidate_loss=loss,
+            **path,
+            cv_errors=wrong.sum(axis=0).astype(float) if len(wrong) else np.nan * alphas,
+            relative_to=fit.relative_to,
+            gap=float(precision.relative_gap),
+            blocks=tuple(units.kept[block] for block in precision.blocks),
+            **{name: getattr(precision, name) for name in OF_PRECISION},
+            pairs=links.pairs,
+            strength=links.strength,
+            precision=links.precision,
+            partial=links.partial_correlation,
+            **held_out(left, concluded),
+            scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
+            remarks=remarks_of(left, concluded, fit, self.tol),
+        )
 
     # ------------------------------------------------------------------ parts of the exchange
 

@@ -13,13 +13,11 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import LinksResult, SitesResult
 from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAInteractions, SparseQDAPath
+from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAPath
 from consilience.discriminant.federated_sparse_qda.messages import Concluded
-from consilience.discriminant.federated_sparse_qda.pooling import Blocks, SiteProducts, Survey
+from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.kernels.joint_precision import JointPrecision
 from consilience.numerics.block_moments import BlockMoments
-from consilience.parameters import plain
-from consilience.protocol.method import CoordinatorContext
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
 _OF_PATH = tuple(SparseQDAPath.__dataclass_fields__)[1:]
-_OF_PRECISION = ("precisions", "diagonal", "log_det", "objective", "dual", "penalty_norm")
+OF_PRECISION = ("precisions", "diagonal", "log_det", "objective", "dual", "penalty_norm")
 """Fields of the fit that the result has by the same names: of its path all but the penalties."""
 
 
@@ -117,6 +115,11 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
         """Rows of the moments."""
         return int(self.n_by_class.sum())
 
+    @property
+    def path(self) -> SparseQDAPath:
+        """Fits along the penalties."""
+        return SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _OF_PATH})
+
     def predictor(self) -> SparseQDAPredictor:
         """Return what the sites keep: it takes rows in their own units."""
         return SparseQDAPredictor(
@@ -146,7 +149,7 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
             self.n_by_class,
             len(self.columns),
             blocks=self._places(),
-            **{name: getattr(self, name) for name in _OF_PRECISION},
+            **{name: getattr(self, name) for name in OF_PRECISION},
             gap=self.objective - self.dual,
             relative_gap=self.gap,
             n_links=int(self.n_links[self.chosen]),
@@ -159,7 +162,7 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
         fit = sparse_qda_fit.SparseQDAFit(
             sparse_qda_fit.PreparedMoments(self.n_by_class, self.means, units, known),
             precision,
-            SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _OF_PATH}),
+            self.path,
             chosen=self.chosen,
             relative_to=self.relative_to,
         )
@@ -219,87 +222,15 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line for each penalty of the path."""
-        import pandas as pd
-
-        rows = self.cv_rows.sum()
-        error = self.cv_errors / rows if rows else np.full(len(self.candidates), np.nan)
-        return pd.DataFrame(
-            {
-                "alpha": self.candidates,
-                "n_links": self.n_links,
-                "largest_block": self.largest_block,
-                "penalty_norm": self.penalty_norms,
-                "relative_penalty": self.relative_penalties,
-                "gap": self.gaps,
-                "cv_error": error,
-                "loss": self.candidate_loss,
-                "chosen": np.arange(len(self.candidates)) == self.chosen,
-            }
-        )
+        chosen = np.arange(len(self.candidates)) == self.chosen
+        frame = self.path.to_frame().drop(columns="cv_se")
+        return frame.assign(loss=self.candidate_loss, chosen=chosen)
 
 
 # --------------------------------------------------------------------------- making it
 
 
-def build_result(
-    ctx: CoordinatorContext,
-    survey: Survey,
-    products: SiteProducts,
-    blocks: Blocks,
-    fit: sparse_qda_fit.SparseQDAFit,
-    priors: FloatArray,
-    choice: tuple[str, tuple[str, ...], FloatArray],
-    concluded: Mapping[str, Concluded],
-    tol: float,
-) -> FederatedSparseQDAResult:
-    """Put the result together."""
-    precision, units, levels = fit.precision, fit.prepared.units, products.levels
-    found = SparseQDAInteractions.of(precision, units, np.array(levels), ctx.feature_names)
-    path = plain(fit.path)
-    alphas, wrong = path.pop("alphas"), path["cv_wrong"]
-    way, judges, loss = choice
-    return FederatedSparseQDAResult(
-        target_name=str(ctx.columns.target),
-        levels=levels,
-        feature_names=ctx.feature_names,
-        sites=survey.sites,
-        n_by_site=survey.counts,
-        held_by_site=survey.held,
-        used=survey.used,
-        n_by_class=survey.n,
-        means=fit.prepared.means,
-        columns=units.kept,
-        scale=units.scale,
-        floor=units.floor,
-        priors=priors,
-        screened=bool(blocks.asked),
-        screened_blocks=tuple(products.columns[block] for block in products.blocks),
-        n_questions=blocks.asked,
-        alpha=float(alphas[fit.chosen]),
-        lam=float(alphas[fit.chosen]) * fit.prepared.total,
-        candidates=alphas,
-        chosen=fit.chosen,
-        fixed=way == "given",
-        choice=way,
-        judges=judges,
-        candidate_loss=loss,
-        **path,
-        cv_errors=wrong.sum(axis=0).astype(float) if len(wrong) else np.full(len(alphas), np.nan),
-        relative_to=fit.relative_to,
-        gap=float(precision.relative_gap),
-        blocks=tuple(units.kept[block] for block in precision.blocks),
-        **{name: getattr(precision, name) for name in _OF_PRECISION},
-        pairs=found.pairs,
-        strength=found.strength,
-        precision=found.precision,
-        partial=found.partial_correlation,
-        **_held_out(survey, concluded),
-        scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=_remarks(survey, concluded, fit, tol),
-    )
-
-
-def _held_out(survey: Survey, concluded: Mapping[str, Concluded]) -> dict[str, Any]:
+def held_out(survey: Survey, concluded: Mapping[str, Concluded]) -> dict[str, Any]:
     """What held-out rows say, by site and together."""
     n = survey.held.sum(axis=1)
 
@@ -330,7 +261,7 @@ def _held_out(survey: Survey, concluded: Mapping[str, Concluded]) -> dict[str, A
     }
 
 
-def _remarks(
+def remarks_of(
     survey: Survey, concluded: Mapping[str, Concluded], fit: sparse_qda_fit.SparseQDAFit, tol: float
 ) -> tuple[str, ...]:
     """What the reader should know of the way to the result."""
