@@ -137,7 +137,7 @@ def test_numbers_that_sites_rounded_have_no_interval() -> None:
 def test_errors_of_sites_are_shares_of_the_rows_that_tell_them() -> None:
     result = CASES["cb-sites"]()
     changed = dataclasses.replace(result, error_rows=90)
-    assert wide.rules_of(changed).rates[0] == pytest.approx(result.errors[0] / 90)
+    assert wide.Rules(changed).rates[0] == pytest.approx(result.errors[0] / 90)
     (table,) = (t for t in blocks(result)["Held-out rows"].folded if "by site" in t.caption)
     assert [row[0] for row in table.rows] == list(result.sites)
     assert table.rows[0][1] == "60" and table.rows[0][2] == "4.0 %"

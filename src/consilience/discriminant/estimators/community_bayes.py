@@ -286,11 +286,9 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
             The base is not logistic regression (with standardised features or without).
         """
         check_is_fitted(self)
-        parts = [linear_parts(fitted, len(self.classes_)) for fitted in self.estimators_]
         return CommunityBayesPredictor(
             communities=self.communities_,
-            coefs=[coef for coef, _ in parts],
-            intercepts=np.array([intercept for _, intercept in parts]),
+            rows=[linear_parts(fitted, len(self.classes_)) for fitted in self.estimators_],
             priors=self.priors_,
             classes=self.classes_,
             feature_names=getattr(self, "feature_names_in_", None),

@@ -410,10 +410,9 @@ class CommunityBayesPredictor(RowsPredictor):
     ----------
     communities : sequence of L arrays of int
         Features of each; every feature belongs to one community.
-    coefs : sequence of L arrays, shapes (K, q_l)
-        In the units of the table (after `scaling`). With two classes a row of zeros for the first
-        will do.
-    intercepts : (L, K) array
+    rows : sequence of L pairs
+        Coefficients (1 or K, q_l) and intercepts (1 or K,) as scikit-learn has them, in the units
+        of the table (after `scaling`): one row is the log odds of the second of two classes.
     priors : (K,) array
         Shares of the classes in the rows of the fit.
     classes : (K,) array
@@ -448,16 +447,16 @@ class CommunityBayesPredictor(RowsPredictor):
         self,
         *,
         communities: Sequence[ArrayLike],
-        coefs: Sequence[ArrayLike],
-        intercepts: ArrayLike,
+        rows: Sequence[tuple[FloatArray, FloatArray]],
         priors: ArrayLike,
         classes: ArrayLike,
         feature_names: Sequence[str] | None = None,
         scaling: ArrayLike | None = None,
     ) -> None:
         self.communities_ = tuple(np.asarray(part, dtype=np.int64) for part in communities)
-        self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef in coefs)
-        self.intercepts = np.asarray(intercepts, dtype=np.float64)
+        both = [both_classes(*pair) for pair in rows]
+        self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef, _ in both)
+        self.intercepts = np.array([intercept for _, intercept in both], dtype=np.float64)
         self.priors_ = np.atleast_1d(np.asarray(priors, dtype=np.float64))
         labels = np.asarray(classes)
         # Labels are whole numbers or texts, where they are neither.
@@ -467,35 +466,6 @@ class CommunityBayesPredictor(RowsPredictor):
         self.n_communities_ = len(self.communities_)
         self.n_features_in_ = sum(len(part) for part in self.communities_)
         self._prepare_by(feature_names, scaling)
-
-    @classmethod
-    def of_rows(
-        cls,
-        communities: Sequence[ArrayLike],
-        rows: Sequence[tuple[FloatArray, FloatArray]],
-        priors: ArrayLike,
-        **more: Any,
-    ) -> CommunityBayesPredictor:
-        """Build the predictor from coefficients as scikit-learn has them.
-
-        Parameters
-        ----------
-        communities : sequence of L int arrays
-        rows : sequence of L pairs
-            Coefficients (1 or K, q) and intercepts (1 or K,): one row is the log odds of the second
-            class.
-        priors : (K,) array
-        **more
-            As in the class.
-        """
-        both = [both_classes(*pair) for pair in rows]
-        return cls(
-            communities=communities,
-            coefs=[coefficients for coefficients, _ in both],
-            intercepts=np.stack([intercepts for _, intercepts in both]),
-            priors=priors,
-            **more,
-        )
 
     def _check(self) -> None:
         k, n = len(self.priors_), len(self.communities_)
@@ -575,17 +545,19 @@ class CommunityBayesPredictor(RowsPredictor):
             fits = sizes.ndim == 1 and (sizes > 0).all() and features.shape == (bounds[-1],)
             if not fits or coefs.ndim != 2 or coefs.shape[1] != bounds[-1]:
                 raise DataError("these arrays do not hold a predictor")
+            intercepts = np.asarray(arrays["intercepts"], dtype=np.float64)
+            slopes = (coefs[:, i:j] for i, j in pairwise(bounds))
             parts = cls._shared_parts(arrays, "names")
-            parts |= {name: np.asarray(arrays[name]) for name in ("intercepts", "priors")}
+            parts |= {
+                "communities": [features[i:j] for i, j in pairwise(bounds)],
+                "rows": list(zip(slopes, intercepts, strict=True)),
+                "priors": np.asarray(arrays["priors"]),
+            }
             if "classes_are_booleans" in arrays:
                 parts["classes"] = parts["classes"].astype(bool)
         except (KeyError, ValueError, TypeError):
             raise DataError("these arrays do not hold a predictor") from None
-        return cls(
-            communities=[features[i:j] for i, j in pairwise(bounds)],
-            coefs=[coefs[:, i:j] for i, j in pairwise(bounds)],
-            **parts,
-        )
+        return cls(**parts)
 
 
 def both_classes(coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -596,7 +568,7 @@ def both_classes(coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, F
 
 
 def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
-    """Coefficients (K, q) and intercepts (K,) of a logistic regression, in the table's units.
+    """Coefficients (1 or K, q) and intercepts (1 or K,) of logistic regression, in table units.
 
     Parameters
     ----------
@@ -621,9 +593,7 @@ def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
             "only logistic regression, alone or after StandardScaler, has a predictor of arrays: "
             "keep the classifier itself"
         )
-    coef, intercept = both_classes(
-        np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
-    )
+    coef, intercept = np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
     for scaler in before:
         if scaler.scale_ is not None:
             coef = coef / scaler.scale_

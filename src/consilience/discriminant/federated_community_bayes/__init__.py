@@ -188,14 +188,7 @@ class FederatedCommunityBayes(SitesMethod):
         """Offer, ranks, fits, judging, conclusion."""
         p = len(ctx.feature_names)
         chooses = isinstance(self.n_communities, str)
-        wanted: tuple[int, ...] = (
-            tuple(sorted(self.candidates)) or tuple(n for n in _GRID if n <= p)
-            if chooses
-            else (int(self.n_communities),)
-        )
-        if max(wanted) > p:
-            allowed = f"at most {p}, the number of columns"
-            raise ParameterError.of("n_communities", allowed, max(wanted))
+        wanted = self._wanted(p)
         s = messages.Settings(
             levels=tuple(ctx.columns.levels[str(ctx.columns.target)]),
             c=float(self.C),
@@ -291,6 +284,15 @@ class FederatedCommunityBayes(SitesMethod):
             scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
             remarks=result.remarks_of(survey, pooled, tree, numbers, made, choice),
         )
+
+    def _wanted(self, p: int) -> tuple[int, ...]:
+        """Numbers of communities to compare, ascending."""
+        wanted: tuple[int, ...] = (int(self.n_communities),) if self.n_communities != "auto" else ()
+        wanted = wanted or tuple(sorted(self.candidates)) or tuple(n for n in _GRID if n <= p)
+        if max(wanted) > p:
+            allowed = f"at most {p}, the number of columns"
+            raise ParameterError.of("n_communities", allowed, max(wanted))
+        return wanted
 
     # ------------------------------------------------------------------ fits
 

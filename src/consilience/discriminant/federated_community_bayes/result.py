@@ -86,10 +86,10 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
 
     def to_estimator(self) -> CommunityBayesPredictor:
         """Return the classifier, for rows in the columns' own units."""
-        return CommunityBayesPredictor.of_rows(
-            self.communities,
-            list(zip(self.coefficients, self.intercepts, strict=True)),
-            self.priors,
+        return CommunityBayesPredictor(
+            communities=self.communities,
+            rows=list(zip(self.coefficients, self.intercepts, strict=True)),
+            priors=self.priors,
             classes=np.array(self.levels),
             feature_names=self.feature_names,
             scaling=self.scaling if self.scaling.size else None,

@@ -487,10 +487,10 @@ def conclude(
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
     reply = judged_models(rows, TEST, message, site)
-    predictor = CommunityBayesPredictor.of_rows(
-        _communities(message.communities.value, rows.x.shape[1]),
-        [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
-        np.asarray(message.priors.value),
+    predictor = CommunityBayesPredictor(
+        communities=_communities(message.communities.value, rows.x.shape[1]),
+        rows=[multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
+        priors=np.asarray(message.priors.value),
         classes=np.array(s.levels)[classes],
         feature_names=data.feature_names,
         scaling=data.scaling,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.arrays import FloatArray
 from consilience.engines.federation import Run
 from consilience.report import figures_wide_choice
 from consilience.report.disclosure import simulated
@@ -20,9 +18,14 @@ from consilience.report.sections import DASH, Tone, listed, numbers, percent, si
 from consilience.report.words import TemplateReport
 
 
-@dataclass(frozen=True, eq=False)
 class Rules:
     """How rules did on held-out rows, the rule that was fitted first.
+
+    Parameters
+    ----------
+    result : result of one of the four methods
+    rounded : bool, default False
+        Whether sites rounded the numbers of rows in a wrong class: there are no intervals then.
 
     Attributes
     ----------
@@ -33,35 +36,35 @@ class Rules:
         Share of them in a wrong class; NaN where it is not told.
     ends : (m, 2) array
         Ends of 95 % intervals (Wilson's).
-    loss, loss_se, gain, gain_se : (m,) arrays
-        Mean log loss, how much worse than the first each rule is, and standard errors.
+    loss, gain : pairs of (m,) arrays
+        Mean log loss, and how much worse than the first each rule is, with standard errors.
     guess : float
         Share in a wrong class if all were put into the largest class.
-    rounded : bool
-        Whether sites rounded the numbers of rows in a wrong class: there are no intervals then.
     """
 
-    names: tuple[str, ...]
-    n: int
-    rates: FloatArray
-    ends: FloatArray
-    loss: FloatArray
-    loss_se: FloatArray
-    gain: FloatArray
-    gain_se: FloatArray
-    guess: float
-    rounded: bool = False
+    def __init__(self, result: Any, rounded: bool = False) -> None:
+        self.names, self.rounded = result.judged, rounded
+        self.loss = (result.log_loss, result.log_loss_se)
+        self.gain = (result.log_loss_gain, result.log_loss_gain_se)
+        self.n = int(np.nansum(np.asarray(result.n_held, dtype=float)))
+        telling = int(getattr(result, "error_rows", self.n))
+        self.rates = np.asarray(result.errors, dtype=float) / (telling or np.nan)
+        ends = [wilson(rate, 0 if rounded else telling) for rate in self.rates]
+        self.ends = np.array(ends).reshape(-1, 2)
+        by_class = np.asarray(result.n_by_class, dtype=float)
+        # NaN where the rows of some class are not told.
+        self.guess = 1.0 - float(by_class.max() / (by_class.sum() or np.nan))
 
     @property
     def told(self) -> bool:
         """Whether anything tells how the fitted rule does."""
-        return self.n > 0 and bool(np.isfinite([self.rates[0], self.loss[0]]).any())
+        return self.n > 0 and bool(np.isfinite([self.rates[0], self.loss[0][0]]).any())
 
     @property
     def beside(self) -> dict[str, str]:
         """How probabilities of the first rule are beside those of others, where that is known."""
         found = {}
-        for name, gain, error in list(zip(self.names, self.gain, self.gain_se, strict=True))[1:]:
+        for name, gain, error in list(zip(self.names, *self.gain, strict=True))[1:]:
             if math.isfinite(gain) and math.isfinite(error):
                 clear = abs(gain) > Z95 * error
                 found[name] = "same" if not clear else "better" if gain > 0 else "worse"
@@ -89,48 +92,15 @@ class Rules:
         """Head and rows of the table of rules, without columns of which nothing is known."""
         told = np.isfinite(self.ends[:, 0])
         ends = [f"{percent(low)} to {percent(high)}" for low, high in self.ends]
-        gains = map(with_error, self.gain[1:], self.gain_se[1:])
         columns = {
             "rule": list(self.names),
             "wrong": [percent(rate) for rate in self.rates],
             "95 % interval": [w if known else DASH for w, known in zip(ends, told, strict=True)],
-            "log loss": list(map(with_error, self.loss, self.loss_se)),
-            "worse than the first by": [DASH, *gains],
+            "log loss": list(map(with_error, *self.loss)),
+            "worse than the first by": [DASH, *list(map(with_error, *self.gain))[1:]],
         }
         head = [h for i, h in enumerate(columns) if i < 2 or set(columns[h]) != {DASH}]
         return head, list(zip(*(columns[h] for h in head), strict=True))
-
-
-def rules_of(result: Any, rounded: bool = False) -> Rules:
-    """Read how the rules did on held-out rows.
-
-    Parameters
-    ----------
-    result : result of one of the four methods
-    rounded : bool, default False
-        Whether sites rounded the numbers of rows in a wrong class.
-    """
-    n = int(np.nansum(np.asarray(result.n_held, dtype=float)))
-    telling = int(getattr(result, "error_rows", n))
-    wrong = np.asarray(result.errors, dtype=float)
-    rates = wrong / telling if telling else np.full(len(wrong), np.nan)
-    by_class = np.asarray(result.n_by_class, dtype=float)
-    total = float(np.nansum(by_class))
-    known = np.isfinite(by_class).all() and total > 0
-    scores = (result.log_loss, result.log_loss_se, result.log_loss_gain, result.log_loss_gain_se)
-    loss, loss_se, gain, gain_se = (np.asarray(score, dtype=float) for score in scores)
-    return Rules(
-        tuple(str(name) for name in result.judged),
-        n,
-        rates,
-        np.array([wilson(rate, 0 if rounded else telling) for rate in rates]).reshape(-1, 2),
-        loss,
-        loss_se,
-        gain,
-        gain_se,
-        1.0 - float(by_class.max()) / total if known else math.nan,
-        rounded,
-    )
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -175,7 +145,7 @@ class ClassesReport(TemplateReport[Any]):
         levels, by_class = [short(level, 40) for level in result.levels], result.n_by_class
         confusion = np.asarray(getattr(result, "confusion", np.empty((0, 0))), dtype=float)
         found = {
-            "rules": rules_of(result, coarse),
+            "rules": Rules(result, coarse),
             "over_sites": self.over_sites,
             "stays": getattr(result, "model_stays", ""),
             "remarks": [short(r, 500).rstrip(".") for r in getattr(result, "remarks", ())],
