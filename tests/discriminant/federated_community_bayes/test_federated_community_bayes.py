@@ -17,7 +17,10 @@ from sklearn.preprocessing import StandardScaler
 from consilience import Columns, FederatedCommunityBayes, Federation, Policy, Preparation
 from consilience.datasets.simulate_wide import community_classes
 from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
-from consilience.discriminant.federated_community_bayes import pooling
+from consilience.discriminant.federated_community_bayes import (
+    FederatedCommunityBayesResult,
+    pooling,
+)
 from consilience.discriminant.federated_community_bayes.messages import (
     Fit,
     Fitted,
@@ -27,7 +30,6 @@ from consilience.discriminant.federated_community_bayes.messages import (
     unpacked,
 )
 from consilience.discriminant.federated_community_bayes.pooling import Tree, tree_of
-from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
 from consilience.discriminant.federated_community_bayes.site import (
     class_ranks,
     row_factors,

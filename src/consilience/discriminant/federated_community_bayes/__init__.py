@@ -78,13 +78,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience.discriminant.classes import SitesMethod
+from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import CommunitiesResult, SitesMethod, SitesResult
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
-from consilience.discriminant.federated_community_bayes import messages, pooling, result
+from consilience.discriminant.federated_community_bayes import messages, pooling
 from consilience.discriminant.federated_community_bayes.pooling import (
     Candidate,
     Choice,
@@ -101,11 +103,130 @@ from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Answers = Generator[Ask, Replies, Any]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 
 _GRID = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 _SHARE = Allowed(lambda v: is_number(v) and v in messages.SHARES, "a share of 0, .1, .2, .3 or .4")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
+    """Communities of features, their classifiers, and what they are worth.
+
+    Levels are those with training rows. The rules that test rows judge are "communities", "one
+    community" (the base without communities, where it has a fit) and "class frequencies"; protected
+    sites round numbers of wrong rows to about `min_records` rows.
+
+    Attributes
+    ----------
+    n_fitted, n_choosing, n_held : (B,) int arrays
+        Training, choosing and test rows of each site.
+    how : {"one-shot", "exact"}
+    rounds_run : int
+        Rounds of sums, of the exact fit.
+    linkage : str
+    similarity : (p, p) array
+    ranks_told : (B', K) bool array
+        Sites (those that answered) by declared level: whether they told rank correlations.
+    candidate_loss, candidate_gain, candidate_gain_se : (a,) arrays
+        Mean log loss on choosing rows, and by how much it is below that of the first candidate.
+    cv_rows : int
+        Choosing rows of sites that tell numbers of wrong ones.
+    coefficients : tuple of L (1 or m, q) arrays
+        One row for two classes: log odds of the second. In the units of the prepared columns.
+    intercepts : tuple of L (1 or m,) arrays
+    community_rows : (L,) array
+        Training rows behind each community's fit.
+    error_rows : int
+        Test rows of the sites that tell `errors`.
+    site_log_loss : (B, j) array
+    """
+
+    n_fitted: IntArray
+    n_choosing: IntArray
+    n_held: IntArray
+    how: str
+    rounds_run: int
+    linkage: str
+    similarity: FloatArray
+    ranks_told: NDArray[np.bool_]
+    candidate_loss: FloatArray
+    candidate_gain: FloatArray
+    candidate_gain_se: FloatArray
+    cv_rows: int
+    coefficients: tuple[FloatArray, ...]
+    intercepts: tuple[FloatArray, ...]
+    community_rows: FloatArray
+    error_rows: int
+    site_log_loss: FloatArray
+
+    @property
+    def n_communities(self) -> int:
+        """Number of communities that is kept."""
+        return len(self.communities)
+
+    @property
+    def error_rates(self) -> FloatArray:
+        """Share of test rows that each rule predicts wrongly."""
+        return np.asarray(self.errors / (self.error_rows or np.nan))
+
+    def community_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the features of each community."""
+        return self.communities_names
+
+    def to_estimator(self) -> CommunityBayesPredictor:
+        """Return the classifier, for rows in the columns' own units."""
+        return CommunityBayesPredictor(
+            communities=self.communities,
+            rows=list(zip(self.coefficients, self.intercepts, strict=True)),
+            priors=self.priors,
+            classes=np.array(self.levels),
+            feature_names=self.feature_names,
+            scaling=self.scaling if self.scaling.size else None,
+        )
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        n, held, sites = self.n_communities, int(self.n_held.sum()), len(self.sites)
+        was = "was given" if self.fixed else f"was chosen on {int(self.n_choosing.sum())} rows"
+        parts = "one community" if n == 1 else f"{n} communities"
+        judged = "No test rows tell what it is worth."
+        if held and np.isfinite(self.log_loss[0]):
+            rules = zip(self.judged, self.log_loss, self.error_rates, strict=True)
+            said = (
+                f"{rule} {loss:.3f}" + ("" if np.isnan(wrong) else f", {wrong:.1%} wrong")
+                for rule, loss, wrong in rules
+            )
+            judged = f"Mean log loss on {held} test rows: {'; '.join(said)}."
+        sentences = [
+            f"{len(self.feature_names)} features fall into {parts} (the number {was}); "
+            f"{int(self.n_fitted.sum())} training rows of {sites} "
+            f"{'sites' if sites != 1 else 'site'} tell {len(self.levels)} classes of "
+            f"{self.target_name} apart.",
+            judged,
+            "The fit is that of the pooled training rows."
+            if self.how == "exact"
+            else "The fit joins one fit of each site by their curvature, near that of pooled rows.",
+        ]
+        return " ".join((*sentences, *self.remarks))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line for each community, feature and class: the coefficient."""
+        import pandas as pd
+
+        lines = [
+            (number, self.feature_names[j], level, slopes[k, place])
+            for number, (columns, slopes) in enumerate(
+                zip(self.communities, self.coefficients, strict=True), 1
+            )
+            for k, level in enumerate(self.levels[1:] if len(slopes) == 1 else self.levels)
+            for place, j in enumerate(columns)
+        ]
+        return pd.DataFrame(lines, columns=["community", "feature", "class", "coefficient"])
 
 
 @register
@@ -172,7 +293,7 @@ class FederatedCommunityBayes(SitesMethod):
         "let values of single records leave. With pooled scaling it also knows means and spreads "
         "of the columns. All sites know the model."
     )
-    Result = result.FederatedCommunityBayesResult
+    Result = FederatedCommunityBayesResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
 
     def check_together(self) -> None:
@@ -250,7 +371,7 @@ class FederatedCommunityBayes(SitesMethod):
         concluded = ctx.require((yield Ask("conclude", last, to=survey.sites)), at_least=0)
         rows = [multinomial.as_rows(phi) for phi in kept.phis]
         counts = np.stack([survey.counts[site] for site in survey.sites])
-        return result.FederatedCommunityBayesResult(
+        return FederatedCommunityBayesResult(
             levels=tuple(s.levels[k] for k in survey.classes),
             feature_names=ctx.feature_names,
             target_name=str(ctx.columns.target),
@@ -280,9 +401,9 @@ class FederatedCommunityBayes(SitesMethod):
             judged=tuple(rules),
             cv_errors=choice.errors,
             cv_rows=choice.rows,
-            **result.figures_of_test_rows(survey, concluded, len(rules)),
+            **pooling.figures_of_test_rows(survey, concluded, len(rules)),
             scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-            remarks=result.remarks_of(survey, pooled, tree, numbers, made, choice),
+            remarks=pooling.remarks_of(survey, pooled, tree, numbers, made, choice),
         )
 
     def _wanted(self, p: int) -> tuple[int, ...]:

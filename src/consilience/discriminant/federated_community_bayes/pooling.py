@@ -513,3 +513,96 @@ def tree_of(
         {n: tuple(place[node] for node in cut) for n, cut in nodes.items()},
         tuple(members(merges, node) for node in listed),
     )
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int) -> dict[str, Any]:
+    """Figures on test rows: by site, and over the sites, each over those that tell it.
+
+    Parameters
+    ----------
+    survey : Survey
+    concluded : mapping of str to Judged
+    n : int
+        Rules.
+    """
+    told = {site: reply for site, reply in concluded.items() if survey.test[site]}
+    loss, wrong = np.full((2, len(survey.sites), n), np.nan)
+    for b, site in enumerate(survey.sites):
+        if site in told:
+            first, *gains = told[site].losses.value
+            loss[b] = [first, *(first - g for g in gains)]
+            wrong[b] = told[site].wrong.value
+    held = np.array([survey.test[site] if site in told else 0 for site in survey.sites])
+    known = np.isfinite(wrong).all(axis=1) & (held > 0)
+    weight = np.where(np.isfinite(loss), held[:, None], 0.0)
+    total = weight.sum(axis=0)
+    summed = (weight * np.nan_to_num(loss)).sum(axis=0)
+    figures, error = pooled_figures(told, survey.test, n)
+    rest = np.arange(n) > 0
+    return {
+        "n_held": held,
+        "errors": (wrong[known] * held[known, None]).sum(axis=0)
+        if known.any()
+        else loss[0] * np.nan,
+        "error_rows": int(held[known].sum()),
+        "log_loss": np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan),
+        "log_loss_se": np.where(rest, np.nan, error),
+        "log_loss_gain": np.where(rest, -figures, np.nan),
+        "log_loss_gain_se": np.where(rest, error, np.nan),
+        "site_errors": wrong,
+        "site_log_loss": loss,
+    }
+
+
+def remarks_of(
+    survey: Survey,
+    pooled: PooledRanks,
+    tree: Tree,
+    numbers: Sequence[int],
+    made: Mapping[int, Candidate],
+    choice: Choice,
+) -> tuple[str, ...]:
+    """What the reader should know of the way to the result."""
+    levels, classes, found = survey.settings.levels, survey.classes, []
+    absent = [level for k, level in enumerate(levels) if k not in classes]
+    if absent:
+        found.append(f"No site has enough rows of {', '.join(absent)}: never predicted.")
+    silent = [levels[k] for k in classes if not pooled.told[:, k].any()]
+    if silent and pooled.told.any():
+        found.append(
+            f"Ranks within {', '.join(silent)} were told by no site (fewer training rows than "
+            "twice the columns): the communities rest on the other classes."
+        )
+    if pooled.gaps.any() and pooled.told.any():
+        found.append(
+            "Some pairs of columns have a small group of rows in common at every site, or differ "
+            "in few rows: they count as uncorrelated."
+        )
+    dropped = [n for n in tree.nodes if n not in numbers and n != 1]
+    if dropped:
+        some = ", ".join(str(n) for n in dropped)
+        found.append(
+            f"Not every community of {some} communities has a fit that may leave enough sites."
+        )
+    if 1 not in made:
+        found.append(
+            "One community of all columns has no fit that may leave enough sites, so nothing tells "
+            "what communities gain."
+        )
+    if len(numbers) > 1 and np.isnan(choice.gain).all():
+        found.append(
+            "No site may tell how candidates do on its choosing rows (fewer than twice the "
+            "coefficients of all columns), so the fewest communities are kept: raise choosing, or "
+            "give n_communities."
+        )
+    few = made[numbers[choice.index]].rows < survey.total
+    if few.any():
+        n_few = int(few.sum())
+        found.append(
+            f"The fits of {n_few} of {len(few)} communities rest on some of the sites only; the "
+            "others withheld theirs."
+        )
+    return tuple(found)

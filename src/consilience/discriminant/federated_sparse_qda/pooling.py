@@ -23,7 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, QDAUnits, units_of
+from consilience.discriminant.estimators.sparse_qda_fit import (
+    PreparedMoments,
+    QDAUnits,
+    SparseQDAFit,
+    units_of,
+)
 from consilience.discriminant.federated_sparse_qda import messages
 from consilience.discriminant.kernels import joint_precision
 from consilience.exceptions import DataError, QuorumError
@@ -512,3 +517,66 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
         apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
         worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
     return worst / float(survey.n.sum())
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def held_out(survey: Survey, concluded: Mapping[str, messages.Concluded]) -> dict[str, Any]:
+    """What held-out rows say, by site and together."""
+    n = survey.held.sum(axis=1)
+
+    def told(name: str, width: int) -> FloatArray:
+        gap = np.full(width, np.nan)
+        given = {site: getattr(reply, name).value for site, reply in concluded.items()}
+        return np.array([given.get(site, gap) for site in survey.sites], dtype=float)
+
+    # Rates of the two rules; losses of the two and of their difference.
+    rates, losses, squares = told("rates", 2), told("losses", 3), told("errors", 3)
+    known = np.isfinite(rates).all(axis=1) & (n > 0)
+    sure = np.isfinite(losses).all(axis=1) & np.isfinite(squares).all(axis=1) & (n > 0)
+    mean = error = np.full(3, np.nan)
+    if sure.any():
+        share = n[sure] / n[sure].sum()
+        mean, error = share @ losses[sure], np.sqrt(share**2 @ squares[sure])
+    wrong = (n[known, None] * rates[known]).sum(axis=0)
+    return {
+        "judged": ("sparse-qda", "naive Bayes"),
+        "errors": wrong if known.any() else np.full(2, np.nan),
+        "n_held": int(n[known].sum()),
+        "site_held": n,
+        "site_errors": rates,
+        "log_loss": mean[:2],
+        "log_loss_se": error[:2],
+        "log_loss_gain": np.array([np.nan, mean[2]]),
+        "log_loss_gain_se": np.array([np.nan, error[2]]),
+    }
+
+
+def remarks_of(
+    survey: Survey, concluded: Mapping[str, messages.Concluded], fit: SparseQDAFit, tol: float
+) -> tuple[str, ...]:
+    """What the reader should know of the way to the result."""
+    found, path = [], fit.path
+    missing = [site for site in survey.sites if site not in concluded]
+    if missing:
+        found.append(f"{', '.join(missing)} did not take the model at the end.")
+    without = [s for s, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if not n]
+    if without and len(without) < len(survey.sites):
+        found.append(f"Too few rows of some class to hold some out at {', '.join(without)}.")
+    coarse = any(survey.protected.values())
+    if coarse and (len(path.cv_rows) or survey.held.any()):
+        found.append(
+            "Sites that protect records tell numbers of wrong rows coarsely, and the same of two "
+            "models that few rows tell apart."
+        )
+    worst = max(float(path.gaps.max()), fit.fold_gap)
+    if worst > tol:
+        found.append(f"A relative duality gap is {worst:.1e}, above tol = {tol:.1e}.")
+    if fit.cut is not None:
+        found.append(
+            f"The path ends above alpha = {fit.cut:.3g}, where a block would be too large."
+        )
+    if fit.chosen == len(path.alphas) - 1 and len(path.alphas) > 1:
+        found.append("The smallest alpha was chosen: a smaller one might be better.")
+    return tuple(found)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
+from consilience.discriminant.federated_community_bayes import FederatedCommunityBayesResult
 from consilience.discriminant.report.community_bayes import CommunityBayesReport
 from consilience.engines.federation import Run
 from consilience.report.sections import site_name

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.discriminant.federated_sparse_qda.result import FederatedSparseQDAResult
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDAResult
 from consilience.discriminant.report.sparse_qda import SparseQDAReport
 from consilience.engines.federation import Run
 from consilience.report.drawing import short
