@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators import community_bayes_fit
-from consilience.discriminant.estimators.community_bayes_fit import Scoring, fit_base
+from consilience.discriminant.estimators.community_bayes_fit import Scoring, check_number, fit_base
 from consilience.discriminant.estimators.folds import folds_of
 from consilience.discriminant.estimators.predictors import (
     CommunityBayesPredictor,
@@ -202,12 +203,18 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         for name in ("cv_results_", "base_error_"):  # of a former fit
             self.__dict__.pop(name, None)
         numbers: tuple[int, ...]
-        if self.n_communities == "cv":
-            numbers = community_bayes_fit.candidate_numbers(self.candidates, p)
+        if self.n_communities == "cv" and self.candidates is None:
+            numbers = tuple(range(1, min(p, community_bayes_fit.LARGEST_DEFAULT) + 1))
+        elif self.n_communities == "cv":
+            given = list(self.candidates) if isinstance(self.candidates, Iterable) else []
+            if not given:
+                allowed = "a sequence of one number of communities or more"
+                raise ParameterError.of("candidates", allowed, self.candidates)
+            numbers = tuple(sorted({check_number("candidates", one, p) for one in given}))
         elif isinstance(self.n_communities, str):
             raise ParameterError.of("n_communities", '"cv" or a whole number', self.n_communities)
         else:
-            numbers = (community_bayes_fit.check_number("n_communities", self.n_communities, p),)
+            numbers = (check_number("n_communities", self.n_communities, p),)
         self.best_params_, self.n_communities_ = settings[0], numbers[0]
         if len(numbers) > 1 or len(settings) > 1:
             judged = community_bayes_fit.cross_validate(
@@ -243,9 +250,14 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         self.separable_ = np.flatnonzero(
             [community_bayes_fit.separated(one, x, codes) for one, x in pairs]
         )
-        community_bayes_fit.warn_of_separation(
-            self.estimators_[0], self.separable_, self.n_communities_
-        )
+        if len(self.separable_) and community_bayes_fit.is_linear(self.estimators_[0]):
+            warnings.warn(
+                f"the classes can be told apart without error in {len(self.separable_)} of "
+                f"{self.n_communities_} communities (separable_): there the coefficients hang on "
+                "the penalty of the base alone; compare several penalties through param_grid",
+                community_bayes_fit.SeparationWarning,
+                stacklevel=2,
+            )
         return self
 
     # ------------------------------------------------------------------ predict

@@ -7,8 +7,7 @@ class, so that ``log p(k | x) = sum_l log p(k | x_l) + (1 - L) log pi_k`` up to 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -290,24 +289,6 @@ def nodes_of_cuts(tree: FloatArray, candidates: Sequence[int]) -> dict[int, list
 # --------------------------------------------------------------------------- settings
 
 
-def candidate_numbers(candidates: Sequence[int] | None, n_features: int) -> tuple[int, ...]:
-    """Numbers of communities to try, ascending.
-
-    Raises
-    ------
-    ParameterError
-        One of them is not a number of communities of this many features.
-    """
-    if candidates is None:
-        return tuple(range(1, min(n_features, LARGEST_DEFAULT) + 1))
-    given = list(candidates) if isinstance(candidates, Iterable) else []
-    if not given:
-        allowed = "a sequence of one number of communities or more"
-        raise ParameterError.of("candidates", allowed, candidates)
-    found = sorted({check_number("candidates", one, n_features) for one in given})
-    return tuple(found)
-
-
 def check_number(name: str, value: Any, n_features: int) -> int:
     """A number of communities.
 
@@ -426,15 +407,3 @@ def linearly_separable(x: FloatArray, codes: IntArray) -> bool | None:
     most, nothing = -np.ones(rule.shape[0]), np.zeros(rule.shape[1])
     answer = linprog(nothing, A_ub=rule, b_ub=most, bounds=(None, None), method="highs")
     return bool(answer.status == 0) if answer.status in (0, 2) else None
-
-
-def warn_of_separation(fitted: Any, separable: IntArray, n_communities: int) -> None:
-    """Say that the fits of some communities hang on the penalty of a linear base."""
-    if len(separable) and is_linear(fitted):
-        warnings.warn(
-            f"the classes can be told apart without error in {len(separable)} of "
-            f"{n_communities} communities (separable_): there the coefficients hang on the "
-            "penalty of the base alone; compare several penalties through param_grid",
-            SeparationWarning,
-            stacklevel=3,
-        )

@@ -75,6 +75,7 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     FoldAnswer,
     PreparedMoments,
     QDASettings,
+    QDAUnits,
     SparseQDAFit,
     SparseQDAInteractions,
     SparseQDAPath,
@@ -221,23 +222,8 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
 
     def predictor(self) -> SparseQDAPredictor:
         """Return what the sites keep: it takes rows in their own units."""
-        return SparseQDAPredictor(
-            self.means[:, self.columns],
-            log_priors=np.log(self.priors),
-            scale=self.scale,
-            kept=self.columns,
-            diagonal=np.nan_to_num(self.diagonal),
-            blocks=self._places(),
-            precisions=self.precisions,
-            classes=np.array(self.levels),
-            n_features=len(self.feature_names),
-            feature_names=self.feature_names,
-            scaling=self.scaling if self.scaling.size else None,
-        )
-
-    def _places(self) -> tuple[IntArray, ...]:
-        """Blocks by their places among the columns that take part."""
-        return tuple(np.searchsorted(self.columns, block) for block in self.blocks)
+        made = self.to_estimator().predictor_
+        return made.with_names(self.feature_names, self.scaling if self.scaling.size else None)
 
     def to_estimator(self) -> SparseQDA:
         """Return a fitted `SparseQDA`, for rows on the scale of the preparation."""
@@ -247,19 +233,17 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
             self.lam,
             self.n_by_class,
             len(self.columns),
-            blocks=self._places(),
+            blocks=tuple(np.searchsorted(self.columns, block) for block in self.blocks),
             **{name: getattr(self, name) for name in _OF_PRECISION},
             gap=self.objective - self.dual,
             relative_gap=self.gap,
             n_links=int(self.n_links[self.chosen]),
             n_iter=0,
         )
-        units = sparse_qda_fit.QDAUnits(
-            len(self.feature_names), self.columns, self.scale, self.floor
-        )
+        units = QDAUnits(len(self.feature_names), self.columns, self.scale, self.floor)
         known = BlockMoments(self.n_by_class, 1.0 / np.nan_to_num(self.diagonal, nan=1.0), (), ())
-        fit = sparse_qda_fit.SparseQDAFit(
-            sparse_qda_fit.PreparedMoments(self.n_by_class, self.means, units, known),
+        fit = SparseQDAFit(
+            PreparedMoments(self.n_by_class, self.means, units, known),
             precision,
             self.path,
             chosen=self.chosen,
@@ -615,7 +599,7 @@ class Choice:
     products: pooling.SiteProducts
     prepared: PreparedMoments
     alphas: FloatArray
-    linked: tuple[pooling.Blocks, Survey, sparse_qda_fit.QDAUnits]
+    linked: tuple[pooling.Blocks, Survey, QDAUnits]
 
     def made(self) -> Answers:
         """The fit that is chosen, and who chose: by what, which sites, with which mean losses."""

@@ -380,36 +380,28 @@ def search(problem: Problem, point: Point, d: FloatArray, slope: float, keep: Ma
     return None
 
 
-def free_pairs(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Mask:
-    """Pairs whose groups a proximal Newton step may change, with the diagonal.
+def coordinate_step(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Point:
+    """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent.
 
-    Those that violate their condition, and the support. Where the support is dense, of it only the
-    groups that are near zero: Newton's method on the support moves the others better.
+    Free are, with the diagonal, those that violate their condition, and the support. Where the
+    support is dense, of it only the groups that are near zero: Newton's method on the support moves
+    the others better.
     """
-    linked = point.norms > 0
+    from consilience.discriminant.kernels.joint_precision_kernels import sweeps
+
+    linked, w = point.norms > 0, inverse_of(point)
     q = len(linked)
     free = ~linked & (pair_norms(g) > problem.lam)
     if not whole and np.count_nonzero(linked) - q > DENSE * q * (q - 1):
-        w = inverse_of(point)
         diagonal = np.diagonal(w, axis1=1, axis2=2)
         curve = w * w + diagonal[:, :, None] * diagonal[:, None, :]
         curve *= problem.n[:, None, None]
-        free |= linked & (pair_norms(curve * point.t - g) <= NEAR * problem.lam)
-    else:
-        free |= linked
+        linked = linked & (pair_norms(curve * point.t - g) <= NEAR * problem.lam)
+    free |= linked
     np.fill_diagonal(free, True)
-    return free
-
-
-def coordinate_step(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Point:
-    """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent."""
-    from consilience.discriminant.kernels.joint_precision_kernels import sweeps
-
-    free = free_pairs(problem, point, g, whole=whole)
     rows, columns = np.nonzero(free)
-    start = np.searchsorted(rows, np.arange(len(free) + 1))
+    start = np.searchsorted(rows, np.arange(q + 1))
     d = np.zeros_like(g)
-    w = inverse_of(point)
     sweeps(g, w, point.t, problem.n, problem.lam, start, columns, 2, 2, 0.0, d)
     moved = penalty(pair_norms(point.t + d)) - penalty(point.norms)
     slope = float(np.einsum("kij,kij->", g, d)) + problem.lam * moved
