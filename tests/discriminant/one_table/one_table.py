@@ -90,7 +90,6 @@ class ShrunkenLDA(OneTableStudy):
                 "priors": best.priors_,
             },
             model={"means": best.means_},
-            n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=self.n_parameters,
             tables={"shrinkages": {"shrinkage": self.shrinkages, "wrong": wrong}},
             remarks=("A remark for the site.",),

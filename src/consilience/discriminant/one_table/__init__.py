@@ -159,8 +159,8 @@ class LocalFit:
         the rows bear no more.
     model : dict of str to array
         What the model tells: leaves the site only where its rows bear it.
-    n_rows, n_parameters : int
-        Rows of the smallest class, and parameters that are told of each.
+    n_parameters : int
+        Parameters that are told of each class.
     parts : callable or None
         Columns to what each part of the first rule says for each class, (n, parts, classes).
     tables : dict of str to dict
@@ -178,7 +178,6 @@ class LocalFit:
     parts: LogProba | None = None
     figures: Mapping[str, Any]
     model: Mapping[str, Any]
-    n_rows: int
     n_parameters: int
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -322,7 +321,7 @@ def _answered(
         released = estimator(
             dict(made.model),
             type_name=study.name,
-            n_records=made.n_rows,
+            n_records=int(np.bincount(rows.y[rows.fitted])[there].min()),
             n_parameters=made.n_parameters,
             leaves=None,
         )

@@ -252,7 +252,6 @@ class CommunityBayesStudy(OneTableStudy):
                 "candidates": numbers,
             },
             model={"communities": fitted.communities_, "tree": fitted.tree_},
-            n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=x.shape[1],
             tables=tables,
             remarks=(remark,) if found else (),

@@ -223,7 +223,6 @@ class SparseQDAStudy(OneTableStudy):
                 "partial": partial,
                 "blocks": tuple(np.asarray(b, dtype=np.int64) for b in fitted.blocks_),
             },
-            n_rows=int(np.unique(y, return_counts=True)[1].min()),
             # Of a class in the block that has most: variances and entries that are not 0.
             n_parameters=max(
                 [1, *(len(b) + int(np.isin(told.pairs[:, 0], b).sum()) for b in fitted.blocks_)]
