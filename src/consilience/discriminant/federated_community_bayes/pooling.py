@@ -16,14 +16,8 @@ from consilience.discriminant.federated_community_bayes.messages import (
     Settings,
     n_parameters,
 )
+from consilience.discriminant.kernels import communities as trees
 from consilience.discriminant.kernels import multinomial
-from consilience.discriminant.kernels.communities import (
-    cut_nodes,
-    linkage_tree,
-    members,
-    similarity,
-    skeptic,
-)
 from consilience.exceptions import ProtocolError, QuorumError
 
 _SINGULAR = 1e-12
@@ -73,7 +67,7 @@ def pool_ranks(tables: Sequence[tuple[FloatArray, ...]], counts: IntArray, p: in
             total[k] += np.where(known, counts[b, k] * np.nan_to_num(table), 0.0)
             weight[k] += counts[b, k] * known
     rho = np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
-    found = np.stack([skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
+    found = np.stack([trees.skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
     spoken = np.asarray(told.any(axis=0))
     found[~spoken] = 0.0
     gaps = np.any((weight == 0) & spoken[:, None, None], axis=0)
@@ -499,9 +493,9 @@ def tree_of(
         )
     told = np.stack([survey.counts[site] for site in sites])
     weights = (told * pooled.told).sum(axis=0)[survey.classes]
-    similar = similarity(pooled.correlations[survey.classes], weights)
-    merges = linkage_tree(similar, linkage)
-    nodes = {n: cut_nodes(merges, n) for n in wanted}
+    similar = trees.similarity(pooled.correlations[survey.classes], weights)
+    merges = trees.linkage_tree(similar, linkage)
+    nodes = {n: trees.cut_nodes(merges, n) for n in wanted}
     # In the order in which sites tell them, as far as they may: the base without communities, then
     # the other numbers from the smallest communities on.
     order = [*(n for n in nodes if n == 1), *sorted((n for n in nodes if n > 1), reverse=True)]
@@ -511,7 +505,7 @@ def tree_of(
         merges,
         similar,
         {n: tuple(place[node] for node in cut) for n, cut in nodes.items()},
-        tuple(members(merges, node) for node in listed),
+        tuple(trees.members(merges, node) for node in listed),
     )
 
 

@@ -71,16 +71,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import LinksResult, SitesMethod, SitesResult
 from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import (
-    FoldAnswer,
-    PreparedMoments,
-    QDASettings,
-    QDAUnits,
-    SparseQDAFit,
-    SparseQDAInteractions,
-    SparseQDAPath,
-    follow,
-)
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit, follow
 from consilience.discriminant.federated_sparse_qda import messages, pooling
 from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.federated_sparse_qda.site import STEPS
@@ -124,7 +115,7 @@ def _are_shares(priors: Any) -> bool:
     return listed and (not priors or abs(sum(priors) - 1) <= 1e-6)
 
 
-_OF_PATH = tuple(SparseQDAPath.__dataclass_fields__)[1:]
+_OF_PATH = tuple(sparse_qda_fit.SparseQDAPath.__dataclass_fields__)[1:]
 _OF_PRECISION = ("precisions", "diagonal", "log_det", "objective", "dual", "penalty_norm")
 """Fields of the fit that the result has by the same names: of its path all but the penalties."""
 
@@ -216,9 +207,11 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
         return int(self.n_by_class.sum())
 
     @property
-    def path(self) -> SparseQDAPath:
+    def path(self) -> sparse_qda_fit.SparseQDAPath:
         """Fits along the penalties."""
-        return SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _OF_PATH})
+        return sparse_qda_fit.SparseQDAPath(
+            self.candidates, **{name: getattr(self, name) for name in _OF_PATH}
+        )
 
     def predictor(self) -> SparseQDAPredictor:
         """Return what the sites keep: it takes rows in their own units."""
@@ -240,7 +233,9 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
             n_links=int(self.n_links[self.chosen]),
             n_iter=0,
         )
-        units = QDAUnits(len(self.feature_names), self.columns, self.scale, self.floor)
+        units = sparse_qda_fit.QDAUnits(
+            len(self.feature_names), self.columns, self.scale, self.floor
+        )
         known = BlockMoments(self.n_by_class, 1.0 / np.nan_to_num(self.diagonal, nan=1.0), (), ())
         fit = SparseQDAFit(
             PreparedMoments(self.n_by_class, self.means, units, known),
@@ -451,7 +446,9 @@ class FederatedSparseQDA(SitesMethod):
         message = messages.Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
         concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
         shares = np.array(self.priors) if self.priors else prepared.n
-        links = SparseQDAInteractions.of(precision, units, np.array(levels), ctx.feature_names)
+        links = sparse_qda_fit.SparseQDAInteractions.of(
+            precision, units, np.array(levels), ctx.feature_names
+        )
         path = plain(fit.path)
         alphas, wrong = path.pop("alphas"), path["cv_wrong"]
         alpha = float(alphas[fit.chosen])
@@ -506,9 +503,9 @@ class FederatedSparseQDA(SitesMethod):
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
 
-    def qda_settings(self) -> QDASettings:
+    def qda_settings(self) -> sparse_qda_fit.QDASettings:
         """Settings of fits and paths."""
-        return QDASettings(
+        return sparse_qda_fit.QDASettings(
             alpha="cv" if self.alpha is None else float(self.alpha),
             alphas=np.array(self.alphas) if self.alphas else None,
             n_alphas=self.n_alphas,
@@ -599,7 +596,7 @@ class Choice:
     products: pooling.SiteProducts
     prepared: PreparedMoments
     alphas: FloatArray
-    linked: tuple[pooling.Blocks, Survey, QDAUnits]
+    linked: tuple[pooling.Blocks, Survey, sparse_qda_fit.QDAUnits]
 
     def made(self) -> Answers:
         """The fit that is chosen, and who chose: by what, which sites, with which mean losses."""
@@ -637,7 +634,7 @@ class Choice:
                 "Without one site, columns of two blocks might be linked at the smallest alphas; "
                 f"the models that {', '.join(near)} judged there leave such links out."
             )
-        answers: dict[str, FoldAnswer] = {}
+        answers: dict[str, sparse_qda_fit.FoldAnswer] = {}
         if way != "given":
             answers = yield from self._judged(paths, held=way == "holdout")
         fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
@@ -674,7 +671,7 @@ class Choice:
         for site, reply in told.items():
             n = int(counts[self.survey.sites.index(site)])
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            found[site] = FoldAnswer(wrong, n, gap=paths[site][1])
+            found[site] = sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1])
         return found
 
     # ------------------------------------------------------------------ by densities
@@ -704,7 +701,7 @@ class Choice:
         loss = np.sum([values[:reach] for values in losses], axis=0) / rows
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
-        answer = FoldAnswer(others, 1, gap=gap)
+        answer = sparse_qda_fit.FoldAnswer(others, 1, gap=gap)
         fit = follow(self.prepared, self.alphas, [answer], self.method.qda_settings())
         none = np.empty((0, len(fit.path)), dtype=np.int64)
         path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=none[:, 0])

@@ -49,18 +49,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant import one_table
 from consilience.discriminant.classes import CommunitiesResult
 from consilience.discriminant.estimators.community_bayes_fit import Scoring
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.kernels.communities import Linkage
-from consilience.discriminant.one_table import (
-    FREQUENCIES,
-    LocalFit,
-    LogProba,
-    OneTableResult,
-    OneTableStudy,
-    fit_step,
-)
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import StudyError
 from consilience.parameters import FLAG, allows, just, number, one_of, several, whole
@@ -79,7 +72,7 @@ _C = "logisticregression__C"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CommunityBayesStudyResult(OneTableResult, CommunitiesResult):
+class CommunityBayesStudyResult(one_table.OneTableResult, CommunitiesResult):
     """Classes of one table told apart by communities of features.
 
     Attributes
@@ -136,7 +129,7 @@ def community_words(names: tuple[str, ...], community: IntArray) -> str:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CommunityBayesStudy(OneTableStudy):
+class CommunityBayesStudy(one_table.OneTableStudy):
     """Tell classes apart by logistic regressions on communities of features.
 
     Parameters
@@ -179,7 +172,7 @@ class CommunityBayesStudy(OneTableStudy):
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which groups of features tell the classes of one table apart?"
-    steps = (fit_step(NAME),)
+    steps = (one_table.fit_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
         "gets wrong, and which classes are mistaken for which; mean scores of held-out rows, by "
@@ -206,7 +199,7 @@ class CommunityBayesStudy(OneTableStudy):
 
     # ------------------------------------------------------------------ at the site
 
-    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> one_table.LocalFit:
         """Fit, and fit what it is compared with."""
         import warnings
 
@@ -237,7 +230,7 @@ class CommunityBayesStudy(OneTableStudy):
             f"in {counted(found, 'community', 'communities')} the classes can be told apart "
             "without error: there the penalty alone decides the size of the coefficients"
         )
-        return LocalFit(
+        return one_table.LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
             parts=fitted.contributions,
@@ -273,16 +266,18 @@ class CommunityBayesStudy(OneTableStudy):
             **settings,
         )
 
-    def _others(self, rows: Rows, fitted: CommunityBayesClassifier) -> dict[str, LogProba]:
+    def _others(
+        self, rows: Rows, fitted: CommunityBayesClassifier
+    ) -> dict[str, one_table.LogProba]:
         """Rules that stand beside: all features at once, each by itself, none."""
         x, y, groups = rows.table
         one = self._estimator(1).fit(x, y, groups=groups)
-        found: dict[str, LogProba] = {"one community": one.predict_log_proba}
+        found: dict[str, one_table.LogProba] = {"one community": one.predict_log_proba}
         if x.shape[1] <= _MOST_SINGLE:
             each = self._estimator(x.shape[1]).fit(x, y, groups=groups)
             found["naive Bayes"] = each.predict_log_proba
         shares = np.log(fitted.priors_)
-        found[FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
+        found[one_table.FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
         return found
 
     # ------------------------------------------------------------------ at the coordinator

@@ -45,16 +45,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.discriminant import one_table
 from consilience.discriminant.classes import LinksResult
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
-from consilience.discriminant.one_table import (
-    LocalFit,
-    LogProba,
-    OneTableResult,
-    OneTableStudy,
-    fit_step,
-)
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import DataError, StudyError
 from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, several, whole
@@ -74,7 +68,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SparseQDAStudyResult(OneTableResult, LinksResult):
+class SparseQDAStudyResult(one_table.OneTableResult, LinksResult):
     """Classes of one table told apart by pairs of features."""
 
     def summary(self) -> str:
@@ -101,7 +95,7 @@ class SparseQDAStudyResult(OneTableResult, LinksResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SparseQDAStudy(OneTableStudy):
+class SparseQDAStudy(one_table.OneTableStudy):
     """Tell classes apart by normal densities whose precision matrices share their zeros.
 
     Parameters
@@ -151,7 +145,7 @@ class SparseQDAStudy(OneTableStudy):
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which pairs of features tell the classes of one table apart?"
-    steps = (fit_step(NAME),)
+    steps = (one_table.fit_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
         "gets wrong, and which classes are mistaken for which; mean scores of held-out rows and "
@@ -177,7 +171,7 @@ class SparseQDAStudy(OneTableStudy):
 
     # ------------------------------------------------------------------ at the site
 
-    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> one_table.LocalFit:
         """Fit, and fit what it is compared with."""
         import warnings
 
@@ -203,7 +197,7 @@ class SparseQDAStudy(OneTableStudy):
             np.array(rows.levels),
         )
         wrong, nothing = path.cv_wrong.sum(axis=0), np.full(len(path), np.nan)
-        return LocalFit(
+        return one_table.LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
             predictor=fitted.predictor_.with_names(rows.names, scaling),
@@ -259,13 +253,13 @@ class SparseQDAStudy(OneTableStudy):
         given = np.array([self.priors[rows.levels.index(name)] for name in known])
         return np.asarray(given / given.sum())
 
-    def _others(self, rows: Rows) -> dict[str, LogProba]:
+    def _others(self, rows: Rows) -> dict[str, one_table.LogProba]:
         """Rules that stand beside: no pair, all pairs, one matrix for all classes."""
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
         x, y, _ = rows.table
         naive = self._estimator(rows, alpha=_NO_PAIR).fit(x, y)
-        found: dict[str, LogProba] = {"naive Bayes": naive.predict_log_proba}
+        found: dict[str, one_table.LogProba] = {"naive Bayes": naive.predict_log_proba}
         if x.shape[1] < np.unique(y, return_counts=True)[1].min() and x.shape[1] <= self.max_block:
             try:
                 full = self._estimator(rows, alpha=0.0).fit(x, y)
