@@ -182,15 +182,10 @@ class LinksResult(ClassesResult):
     def interactions(self) -> SparseQDAInteractions:
         """The pairs with their names."""
         names = np.array(self.feature_names, dtype=object)
-        return SparseQDAInteractions(
-            feature_1=names[self.pairs[:, 0]],
-            feature_2=names[self.pairs[:, 1]],
-            pairs=self.pairs,
-            strength=self.strength,
-            precision=self.precision,
-            partial_correlation=self.partial,
-            classes=np.array(self.levels, dtype=object),
-        )
+        told = (self.pairs, self.strength, self.precision, self.partial)
+        levels = np.array(self.levels, dtype=object)
+        first, second = names[self.pairs.T]
+        return SparseQDAInteractions(first, second, *told, levels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

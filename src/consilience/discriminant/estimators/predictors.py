@@ -16,9 +16,14 @@ from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
 
-_NAMED = 5  # columns that a sentence names before it only counts
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
 _PARTS = ("means", "log_priors", "scale", "kept", "diagonal", "members", "sizes", "triangles")
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Names in a sentence: the first ones, and how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class ScoredClasses:
@@ -112,10 +117,9 @@ class RowsPredictor(ScoredClasses):
         if names is not None and hasattr(self, "feature_names_in_"):
             wanted = self.feature_names_in_.tolist()
             if [str(name) for name in names] != wanted:
-                more = "" if len(wanted) <= _NAMED else f" and {len(wanted) - _NAMED} more"
                 raise DataError(
-                    "the columns must be those of the fit, in its order "
-                    f"({', '.join(wanted[:_NAMED])}{more}): rename or reorder them"
+                    f"the columns must be those of the fit, in its order ({some(wanted)}): rename "
+                    "or reorder them"
                 )
         try:
             rows = np.asarray(X, dtype=np.float64)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
-from consilience.discriminant.estimators.predictors import ScoredClasses
+from consilience.discriminant.estimators.predictors import ScoredClasses, some
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     SparseQDAFit,
@@ -24,8 +24,6 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     fit_sparse_qda,
 )
 from consilience.exceptions import DataError, ParameterError
-
-_NAMED = 5  # columns that a sentence names before it only counts
 
 
 class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
@@ -294,11 +292,6 @@ def fitted_sparse_qda(
 # ------------------------------------------------------------------ remarks
 
 
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _remarks(
     found: SparseQDAFit, settings: QDASettings, classes: NDArray[Any], names: list[str]
 ) -> list[tuple[str, type[Warning] | None]]:
@@ -310,10 +303,10 @@ def _remarks(
         remarks.append((sentence, category))
 
     if len(units.left_out):
-        left = _some([names[j] for j in units.left_out])
+        left = some([names[j] for j in units.left_out])
         say(f"columns are constant and take no part: {left}")
     if len(units.floored):
-        columns = _some([names[j] for j in np.unique(units.floored[:, 1])])
+        columns = some([names[j] for j in np.unique(units.floored[:, 1])])
         say(
             "columns are constant within a class, where the pooled variance of the classes stands "
             f"in, see floored_: {columns}"
@@ -329,7 +322,7 @@ def _remarks(
             "table, but none on the fewer rows of a fold"
         )
     if len(found.missing):
-        labels = _some([str(classes[k]) for k in found.missing])
+        labels = some([str(classes[k]) for k in found.missing])
         say(
             "some fold has fewer than two rows of a class to learn from, so that its rows there "
             f"count as errors at every penalty: {labels}"

@@ -245,15 +245,9 @@ class SparseQDAInteractions:
         size = np.sqrt(diagonal[:, pairs[:, 0]] * diagonal[:, pairs[:, 1]]).T
         columns = units.kept[pairs].reshape(-1, 2)
         texts = np.array([str(name) for name in names], dtype=object)
-        return cls(
-            feature_1=texts[columns[:, 0]],
-            feature_2=texts[columns[:, 1]],
-            pairs=columns.astype(np.int64),
-            strength=strength[order],
-            precision=entries,
-            partial_correlation=-entries / size,
-            classes=classes,
-        )
+        told = (columns.astype(np.int64), strength[order], entries, -entries / size)
+        first, second = texts[columns.T]
+        return cls(first, second, *told, classes)
 
     def __len__(self) -> int:
         return len(self.strength)

@@ -505,13 +505,11 @@ class FederatedSparseQDA(SitesMethod):
 
     def qda_settings(self) -> sparse_qda_fit.QDASettings:
         """Settings of fits and paths."""
+        same = {name: getattr(self, name) for name in ("n_alphas", "ties", "max_block", "tol")}
         return sparse_qda_fit.QDASettings(
             alpha="cv" if self.alpha is None else float(self.alpha),
             alphas=np.array(self.alphas) if self.alphas else None,
-            n_alphas=self.n_alphas,
-            ties=self.ties,
-            max_block=self.max_block,
-            tol=self.tol,
+            **same,
         )
 
     def _wanted(self) -> FloatArray:

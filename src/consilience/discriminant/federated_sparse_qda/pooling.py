@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.estimators.predictors import some
 from consilience.discriminant.estimators.sparse_qda_fit import (
     PreparedMoments,
     QDAUnits,
@@ -196,36 +197,27 @@ def survey_notes(
         small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
         away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
         if small:
-            found.append(
-                f"Site {site} has no rows, or too few to tell of, in class {_listed(small)}."
-            )
+            found.append(f"Site {site} has no rows, or too few to tell of, in class {some(small)}.")
         if away:
             found.append(
-                f"The rows of class {_listed(away)} at site {site} are not in the moments: the "
+                f"The rows of class {some(away)} at site {site} are not in the moments: the "
                 "site withholds some of their columns."
             )
     gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
     if gone:
         found.append(
-            f"Columns {_listed(gone)} take no part: some site withholds them (too few rows differ "
+            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
             "from the others, or one row dominates)."
         )
     constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
     if len(constant):
-        found.append(
-            f"Columns {_listed([names[int(j)] for j in constant])} are constant everywhere."
-        )
+        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
     if len(units.floored):
         found.append(
             "Columns that do not vary within a class got a variance there: "
-            f"{_listed(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
+            f"{some(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
         )
     return found
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 # --------------------------------------------------------------------------- moments

@@ -48,11 +48,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray
 from consilience.discriminant import one_table
 from consilience.discriminant.classes import CommunitiesResult
 from consilience.discriminant.estimators.community_bayes_fit import Scoring
-from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor, some
 from consilience.discriminant.kernels.communities import Linkage
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import StudyError
@@ -111,20 +111,10 @@ class CommunityBayesStudyResult(one_table.OneTableResult, CommunitiesResult):
             said.append(f"Which features belong together stays at the site: {self.model_stays}.")
         elif len(self.communities) > 1:
             order = sorted(range(len(self.communities)), key=lambda c: -len(self.communities[c]))
-            names = (
-                community_words(self.feature_names, self.communities[c]) for c in order[:_SHOWN]
-            )
+            names = (some(self.communities_names[c], _SHOWN) for c in order[:_SHOWN])
             rest = "; and others" if len(order) > _SHOWN else ""
             said.append(f"They are: {'; '.join(names)}{rest}.")
         return " ".join(said)
-
-
-def community_words(names: tuple[str, ...], community: IntArray) -> str:
-    """Name a community by its first features."""
-    more = len(community) - _SHOWN
-    return ", ".join(names[j] for j in community[:_SHOWN]) + (
-        f" and {more} more" if more > 0 else ""
-    )
 
 
 @register

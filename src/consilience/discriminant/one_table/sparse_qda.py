@@ -186,16 +186,10 @@ class SparseQDAStudy(one_table.OneTableStudy):
         partial = np.full((len(linked), len(rows.levels)), np.nan)
         precision = partial.copy()
         precision[:, places], partial[:, places] = linked.precision, linked.partial_correlation
-        named = np.array(rows.names, dtype=object)[linked.pairs]
-        told = SparseQDAInteractions(
-            named[:, 0],
-            named[:, 1],
-            linked.pairs,
-            linked.strength,
-            precision,
-            partial,
-            np.array(rows.levels),
-        )
+        names, levels = np.array(rows.names, dtype=object), np.array(rows.levels)
+        entries = (linked.pairs, linked.strength, precision, partial)
+        first_names, second_names = names[linked.pairs.T]
+        told = SparseQDAInteractions(first_names, second_names, *entries, levels)
         wrong, nothing = path.cv_wrong.sum(axis=0), np.full(len(path), np.nan)
         return one_table.LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
