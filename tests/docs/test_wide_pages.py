@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from consilience import CommunityBayesClassifier, SparseQDA
-from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
-from consilience.discriminant.federated_sparse_qda.result import FederatedSparseQDAResult
+from consilience.discriminant.federated_community_bayes import FederatedCommunityBayesResult
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDAResult
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult
 from consilience.protocol.method import get_method

@@ -365,7 +365,7 @@ def _split(codes: NDArray[Any], policy: str) -> NDArray[Any]:
 
 @pytest.fixture
 def one_deal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_rows, "drawing_seed", lambda *_: SEED)
+    monkeypatch.setattr(holdout, "drawing_seed", lambda *_: SEED)
     monkeypatch.setattr(holdout, "_secret", lambda *_: "ab" * 32)
 
 

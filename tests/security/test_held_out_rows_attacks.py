@@ -30,6 +30,7 @@ from consilience.latent_regression.protocol import events as latent_rows
 from consilience.numerics.random import stream
 from consilience.protocol import one_table as table_rows
 from consilience.protocol.method import Ask, SiteData
+from consilience.protocol.phases import holdout
 from consilience.wire.disclosure import Limits
 from tests.averaging.protocol.test_reference_averaging import spread_rows
 from tests.granted import GRANTED
@@ -295,7 +296,7 @@ def test_nested_shares_would_leave_single_rows(monkeypatch: pytest.MonkeyPatch) 
     def nested(data: Any, cells: Any, shares: Any, limits: Any, **rest: Any) -> Any:
         return (np.arange(int(shares[0] * N)), *(np.empty(0, np.int64) for _ in shares[1:]))
 
-    for module in (table_rows, qda_rows, bayes_rows, averaging_rows, assisted_rows):
+    for module in (table_rows, holdout, averaging_rows, assisted_rows):
         monkeypatch.setattr(module, "held_out", nested)
     everyone = np.ones(N, dtype=bool)
     for name in CHOICES:

@@ -36,6 +36,7 @@ from consilience.protocol.phases.opening import Open
 from consilience.sites.policy import Policy
 from consilience.testing.attacks import canaries_after, number_canary, plant
 from consilience.testing.fakes import members, rows_of, scripted, with_data
+from consilience.wire import disclosure
 from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
@@ -429,13 +430,13 @@ def test_a_step_that_tells_too_much_is_stopped_by_the_gate(
 ) -> None:
     """A control of the rule itself: labels of components that the step should not have told."""
     table = draw([48], 13, rho=0.9, block=13)["s0"]
-    real = at_site.linked
+    real = disclosure.linked
 
     def all_of_them(labels: Any, *, cells: Any, n_cells: int) -> Any:
         cells = np.where(cells >= 0, cells, np.arange(len(cells)) % n_cells)
         return real(np.ones_like(labels), cells=cells, n_cells=n_cells)
 
-    monkeypatch.setattr(at_site, "linked", all_of_them)
+    monkeypatch.setattr(disclosure, "linked", all_of_them)
     villain = Villain(table)
     villain.offer()
     with pytest.raises(Refused, match="linked columns are more than half the rows"):

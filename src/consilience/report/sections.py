@@ -145,6 +145,14 @@ def numbers(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"{v:z,.{decimals}f}" if math.isfinite(v) else DASH for v in known)
 
 
+def with_error(value: float, error: float) -> str:
+    """Write a number with its standard error."""
+    if not math.isfinite(value):
+        return DASH
+    first, *rest = numbers([value, error] if math.isfinite(error) else [value])
+    return f"{first} \N{PLUS-MINUS SIGN} {rest[0]}" if rest else first
+
+
 def _plain(value: Any) -> str:
     if value is None:
         return "none"

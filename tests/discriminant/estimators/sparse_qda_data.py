@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, floored, units_of
-from consilience.discriminant.kernels.joint_precision import MatrixMoments
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, units_of
+from consilience.numerics.block_moments import BlockMoments
 
 
 def blocks_table(
@@ -54,10 +54,16 @@ def pooled_scale(n: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     return np.sqrt(np.diag(np.tensordot(n / n.sum(), covariances, 1)))
 
 
+def in_one_block(n: np.ndarray, covariances: np.ndarray) -> BlockMoments:
+    """Moments whose covariance matrices are there."""
+    diagonal = np.diagonal(covariances, axis1=1, axis2=2).copy()
+    return BlockMoments(n, diagonal, (np.arange(covariances.shape[1]),), (covariances,))
+
+
 def prepared_moments(n: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> PreparedMoments:
     """Moments that are there, as from several sites, in units of their own."""
     units = units_of(n, means, np.diagonal(covariances, axis1=1, axis2=2))
     kept, scale = units.kept, units.scale
     part = covariances[:, kept[:, None], kept[None, :]] / (scale[:, None] * scale[None, :])
-    moments = MatrixMoments(n, means[:, kept] / scale, part)
-    return PreparedMoments(n, means, units, floored(moments, units))
+    part[:, np.arange(len(kept)), np.arange(len(kept))] += units.floor
+    return PreparedMoments(n, means, units, in_one_block(n, part))

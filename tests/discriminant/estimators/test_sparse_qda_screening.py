@@ -12,11 +12,14 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
 )
 from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
-    MatrixMoments,
     components,
     fit_precisions,
 )
-from tests.discriminant.estimators.sparse_qda_data import blocks_table, moments_by_class
+from tests.discriminant.estimators.sparse_qda_data import (
+    blocks_table,
+    in_one_block,
+    moments_by_class,
+)
 from tests.reference.joint_precision import components as by_walking
 
 
@@ -25,8 +28,8 @@ from tests.reference.joint_precision import components as by_walking
 def test_components_of_every_penalty(tile: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_precision, "TILE", tile)
     x, y = blocks_table([9, 14], 15, seed=seed)
-    n, means, covariances = moments_by_class(x, y)
-    moments = MatrixMoments(n.astype(float), means, covariances)
+    n, _, covariances = moments_by_class(x, y)
+    moments = in_one_block(n.astype(float), covariances)
     norms = np.sqrt(((n[:, None, None] * covariances) ** 2).sum(axis=0))[np.triu_indices(15, 1)]
     smallest = float(np.quantile(norms, 0.3))
     forest = LinkForest.of(moments, smallest)

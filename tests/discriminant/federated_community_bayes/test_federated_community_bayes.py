@@ -17,7 +17,10 @@ from sklearn.preprocessing import StandardScaler
 from consilience import Columns, FederatedCommunityBayes, Federation, Policy, Preparation
 from consilience.datasets.simulate_wide import community_classes
 from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
-from consilience.discriminant.federated_community_bayes import pooling
+from consilience.discriminant.federated_community_bayes import (
+    FederatedCommunityBayesResult,
+    pooling,
+)
 from consilience.discriminant.federated_community_bayes.messages import (
     Fit,
     Fitted,
@@ -27,7 +30,6 @@ from consilience.discriminant.federated_community_bayes.messages import (
     unpacked,
 )
 from consilience.discriminant.federated_community_bayes.pooling import Tree, tree_of
-from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
 from consilience.discriminant.federated_community_bayes.site import (
     class_ranks,
     row_factors,
@@ -261,8 +263,8 @@ def test_the_base_is_told_first_and_candidates_with_all_their_fits_on_most_rows_
         (np.array([0, 1]), np.array([0]), np.array([1])),
     )
     phi = np.zeros((1, 2))
-    whole, part = (pooling.Combined(phi, f * counts, (0,)) for f in (1.0, 0.3))
-    none = pooling.Combined(None, 0.0 * counts, ())
+    whole, part = (pooling.Combined(phi, f * counts) for f in (1.0, 0.3))
+    none = pooling.Combined(None, 0.0 * counts)
     assert set(tree.among([whole, whole, whole], (1, 2), 60)) == {1, 2}
     assert set(tree.among([whole, part, whole], (1, 2), 60)) == {1}
     assert set(tree.among([none, part, whole], (1, 2), 60)) == {2}
@@ -309,7 +311,7 @@ def test_a_community_that_some_sites_withhold_speaks_relative_to_its_own_classes
     """With the frequencies of all sites, its intercept would bring those of its sites in twice."""
     phi = np.zeros((1, 2))
     phi[0, 0] = np.log(0.9 / 0.1)  # nothing but the class frequencies of its rows
-    found = pooling.Combined(phi, np.array([10.0, 90.0]), (0,))
+    found = pooling.Combined(phi, np.array([10.0, 90.0]))
     priors = np.array([0.5, 0.5])
     np.testing.assert_allclose(pooling.towards_priors(found, priors)[0, 0], 0.0, atol=1e-12)
 

@@ -13,6 +13,7 @@ from sklearn.model_selection import LeaveOneGroupOut
 
 from consilience import Columns, Federation, Preparation, load_run
 from consilience.discriminant import federated_sparse_qda
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda.messages import Moments, Products
@@ -21,6 +22,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.discriminant.estimators.sparse_qda_data import in_one_block
 from tests.discriminant.federated_sparse_qda.sparse_qda import (
     draw,
     federation_over,
@@ -351,12 +353,12 @@ def test_classes_of_too_few_rows_for_a_block_come_from_the_others() -> None:
     for k in labels(2):
         deviations = x[y == k] - x[y == k].mean(axis=0)
         covariances.append(deviations.T @ deviations / len(deviations))
-    from consilience.discriminant.kernels.joint_precision import MatrixMoments, fit_precisions
+    from consilience.discriminant.kernels.joint_precision import fit_precisions
 
     scale = run.result.scale
     n = np.array([(whole_y == k).sum() for k in labels(2)], dtype=float)
     scaled = np.array(covariances) / np.outer(scale, scale)
-    moments = MatrixMoments(n, np.zeros((2, 13)), scaled)
+    moments = in_one_block(n, scaled)
     wanted = fit_precisions(moments, 0.1 * n.sum(), tol=1e-13).dense()
     np.testing.assert_allclose(dense(run.result), wanted, rtol=1e-8, atol=1e-8)
 
@@ -505,7 +507,7 @@ def test_studies_that_do_not_go_together() -> None:
     method = FederatedSparseQDA(alpha=0.1)
     plain = federation_over(tables)
     no_levels = dataclasses.replace(plain, columns=Columns(features=names(3), target="y"))
-    with pytest.raises(StudyError, match="declare its levels"):
+    with pytest.raises(StudyError, match="declare the levels"):
         method.run(no_levels, seed=0)
     own = dataclasses.replace(plain, preparation=Preparation(standardize="site"))
     with pytest.raises(StudyError, match="on one scale"):
@@ -585,7 +587,7 @@ def test_products_that_rows_of_the_spreads_have_not(values: Any, words: str) -> 
 
 def test_the_gap_of_a_path_is_the_largest_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = [SimpleNamespace(relative_gap=gap) for gap in (1e-9, 3e-5, 2e-7)]
-    monkeypatch.setattr(federated_sparse_qda, "precision_path", lambda *_, stop: iter(fits))
+    monkeypatch.setattr(sparse_qda_fit, "precision_path", lambda *_, stop: iter(fits))
     method: Any = FederatedSparseQDA()
     nothing: Any = None
     choice = federated_sparse_qda.Choice(

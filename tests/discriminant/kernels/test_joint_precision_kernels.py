@@ -108,7 +108,7 @@ def newton_setting() -> tuple[Problem, Support]:
     point = evaluate(problem, t)
     if point is None:
         raise ValueError("the start is not positive definite")
-    return problem, Support.of(problem, point, gradient(problem, point))
+    return problem, Support(problem, point, gradient(problem, point))
 
 
 def test_newton_by_elimination_and_by_conjugate_gradients_agree() -> None:

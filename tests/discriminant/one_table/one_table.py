@@ -9,16 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.discriminant.one_table import (
-    Fitted,
-    LocalFit,
-    OneTableResult,
-    OneTableStudy,
-    Rows,
-    fit_step,
-)
+from consilience.discriminant.one_table import LocalFit, OneTableResult, OneTableStudy, fit_step
+from consilience.discriminant.one_table.messages import Fitted
 from consilience.engines.federation import Federation
 from consilience.protocol.method import Columns, Preparation, register
+from consilience.protocol.one_table import Rows
 from consilience.sites.policy import Policy
 from tests.granted import granted
 
@@ -95,7 +90,6 @@ class ShrunkenLDA(OneTableStudy):
                 "priors": best.priors_,
             },
             model={"means": best.means_},
-            n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=self.n_parameters,
             tables={"shrinkages": {"shrinkage": self.shrinkages, "wrong": wrong}},
             remarks=("A remark for the site.",),

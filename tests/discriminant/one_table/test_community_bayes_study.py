@@ -10,11 +10,11 @@ import pytest
 
 from consilience.datasets.simulate_wide import simulate_separate_groups
 from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
-from consilience.discriminant.one_table import STAYS
 from consilience.discriminant.one_table.community_bayes import (
     CommunityBayesStudy,
     CommunityBayesStudyResult,
 )
+from consilience.discriminant.one_table.messages import STAYS
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.protocol.method import Preparation

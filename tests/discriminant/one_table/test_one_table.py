@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.discriminant.one_table import STAYS, STAYS_FEW
+from consilience.discriminant.one_table.messages import STAYS, STAYS_FEW
 from consilience.engines.federation import Run
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
 from consilience.protocol.method import Preparation
@@ -410,8 +410,7 @@ class Careless(ShrunkenLDA):
     """Sends settings that no study file could hold."""
 
     def coordinate(self, ctx: Any) -> Any:
-        from consilience.discriminant.one_table import Fit
-        from consilience.discriminant.one_table.messages import Settings
+        from consilience.discriminant.one_table.messages import Fit, Settings
         from consilience.protocol.method import Ask
 
         for text in WRONG_SETTINGS:

@@ -12,7 +12,7 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 
 from consilience import report as room
-from consilience.report import wide_evidence
+from consilience.discriminant import report as wide
 from consilience.report.sections import Block, Headline, MethodReport, report_of
 from tests.discriminant.one_table import one_table
 from tests.discriminant.report import wide_fixture
@@ -114,9 +114,9 @@ def test_fits_that_had_not_converged_are_said_to() -> None:
 @pytest.mark.parametrize(("wrong", "n"), [(0, 20), (3, 40), (10, 200), (200, 200)])
 def test_intervals_of_shares_are_those_of_wilson(wrong: int, n: int) -> None:
     low, high = proportion_confint(wrong, n, method="wilson")
-    assert wide_evidence.wilson(wrong / n, n) == pytest.approx((low, high), abs=1e-4)
-    assert np.isnan(wide_evidence.wilson(np.nan, n)).all()
-    assert np.isnan(wide_evidence.wilson(0.5, 0)).all()
+    assert wide.wilson(wrong / n, n) == pytest.approx((low, high), abs=1e-4)
+    assert np.isnan(wide.wilson(np.nan, n)).all()
+    assert np.isnan(wide.wilson(0.5, 0)).all()
 
 
 def test_numbers_that_sites_rounded_have_no_interval() -> None:
@@ -137,7 +137,7 @@ def test_numbers_that_sites_rounded_have_no_interval() -> None:
 def test_errors_of_sites_are_shares_of_the_rows_that_tell_them() -> None:
     result = CASES["cb-sites"]()
     changed = dataclasses.replace(result, error_rows=90)
-    assert wide_evidence.rules_of(changed).rates[0] == pytest.approx(result.errors[0] / 90)
+    assert wide.Rules(changed).rates[0] == pytest.approx(result.errors[0] / 90)
     (table,) = (t for t in blocks(result)["Held-out rows"].folded if "by site" in t.caption)
     assert [row[0] for row in table.rows] == list(result.sites)
     assert table.rows[0][1] == "60" and table.rows[0][2] == "4.0 %"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import linkage
 
-from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
-from consilience.discriminant.federated_sparse_qda.result import FederatedSparseQDAResult
+from consilience.discriminant.federated_community_bayes import FederatedCommunityBayesResult
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDAResult
 from consilience.discriminant.kernels.communities import cut
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult

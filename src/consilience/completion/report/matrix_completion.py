@@ -22,8 +22,8 @@ from consilience.report.sections import (
     numbers,
     percent,
     plural,
+    with_error,
 )
-from consilience.report.wide_evidence import with_error
 
 MODELS = {
     "soft": "the matrix of smallest nuclear norm at this penalty: singular values are shrunken",

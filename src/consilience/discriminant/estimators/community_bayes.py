@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -11,21 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.community_bayes_fit import (
-    CommunityCV,
-    Scoring,
-    base_log_probabilities,
-    candidate_numbers,
-    check_number,
-    class_similarity,
-    cross_validate,
-    evidence,
-    fit_base,
-    log_priors,
-    separated,
-    settings_of,
-    warn_of_separation,
-)
+from consilience.discriminant.estimators import community_bayes_fit
+from consilience.discriminant.estimators.community_bayes_fit import Scoring, check_number, fit_base
 from consilience.discriminant.estimators.folds import folds_of
 from consilience.discriminant.estimators.predictors import (
     CommunityBayesPredictor,
@@ -41,10 +30,7 @@ DEFAULT_C = 1.0
 """``C`` of the default base, on standardised features: a ridge of 1, intercepts unpenalised."""
 
 
-_ALLOWED = {
-    "linkage": one_of(*get_args(Linkage)),
-    "scoring": one_of(*get_args(Scoring)),
-}
+_ALLOWED = {"linkage": one_of(*get_args(Linkage)), "scoring": one_of(*get_args(Scoring))}
 
 
 class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
@@ -207,80 +193,72 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
                 f"{type(base).__name__} has none as it is set"
             )
         check(_ALLOWED, vars(self))
-        settings = settings_of(self.param_grid, base)
+        settings = community_bayes_fit.settings_of(self.param_grid, base)
+        k, p = len(self.classes_), X.shape[1]
         with one_thread():
-            self.similarity_ = class_similarity(X, codes, len(self.classes_))
+            self.similarity_ = community_bayes_fit.class_similarity(X, codes, k)
             self.tree_ = linkage_tree(self.similarity_, self.linkage)
-        self.priors_ = np.exp(log_priors(codes, len(self.classes_)))
+        self.priors_ = np.exp(community_bayes_fit.log_priors(codes, k))
         self.n_fits_ = 0
-        params, self.n_communities_ = self._choose(X, codes, base, settings, groups)
-        self.best_params_ = params
-        self.communities_ = cut(self.tree_, self.n_communities_)
-        self.estimators_ = ordered_map(
-            _Fit(base, params, codes),
-            [X[:, part] for part in self.communities_],
-            n_jobs=self.n_jobs,
-        )
-        self.n_fits_ += self.n_communities_
-        self._name()
-        flags = [
-            separated(fitted, X[:, part], codes)
-            for fitted, part in zip(self.estimators_, self.communities_, strict=True)
-        ]
-        self.separable_ = np.flatnonzero(flags)
-        warn_of_separation(self.estimators_[0], self.separable_, self.n_communities_)
-        return self
-
-    def _choose(
-        self, x: FloatArray, codes: IntArray, base: Any, settings: list[dict[str, Any]], groups: Any
-    ) -> tuple[dict[str, Any], int]:
-        """Parameters of the base and number of communities, by cross-validation if needed."""
-        for name in ("cv_results_", "base_error_"):
+        for name in ("cv_results_", "base_error_"):  # of a former fit
             self.__dict__.pop(name, None)
-        p = x.shape[1]
-        if isinstance(self.n_communities, str):
-            if self.n_communities != "cv":
-                raise ParameterError.of(
-                    "n_communities", '"cv" or a whole number', self.n_communities
-                )
-            numbers = candidate_numbers(self.candidates, p)
+        numbers: tuple[int, ...]
+        if self.n_communities == "cv" and self.candidates is None:
+            numbers = tuple(range(1, min(p, community_bayes_fit.LARGEST_DEFAULT) + 1))
+        elif self.n_communities == "cv":
+            given = list(self.candidates) if isinstance(self.candidates, Iterable) else []
+            if not given:
+                allowed = "a sequence of one number of communities or more"
+                raise ParameterError.of("candidates", allowed, self.candidates)
+            numbers = tuple(sorted({check_number("candidates", one, p) for one in given}))
+        elif isinstance(self.n_communities, str):
+            raise ParameterError.of("n_communities", '"cv" or a whole number', self.n_communities)
         else:
             numbers = (check_number("n_communities", self.n_communities, p),)
-        if len(numbers) == 1 and len(settings) == 1:
-            return settings[0], numbers[0]
-        judged = cross_validate(
-            x,
-            codes,
-            len(self.classes_),
-            base,
-            folds=folds_of(self.cv, x, codes, groups, every_class=True),
-            candidates=numbers,
-            linkage=self.linkage,
-            params=settings,
-            n_jobs=self.n_jobs,
-        )
-        return self._take(judged, settings)
-
-    def _take(
-        self, judged: CommunityCV, settings: list[dict[str, Any]]
-    ) -> tuple[dict[str, Any], int]:
-        self.cv_results_ = judged.table()
-        self.n_fits_ += judged.n_fits
-        alone = judged.candidates == 1
-        if alone.any():
-            self.base_error_ = float(judged.mean(self.scoring)[:, alone].min())
-        place, number = judged.choose(
-            self.scoring, one_standard_error=bool(self.one_standard_error)
-        )
-        return settings[place], number
-
-    def _name(self) -> None:
-        names = getattr(self, "feature_names_in_", None)
-        if names is None:
-            names = [f"x{j}" for j in range(self.n_features_in_)]
+        self.best_params_, self.n_communities_ = settings[0], numbers[0]
+        if len(numbers) > 1 or len(settings) > 1:
+            judged = community_bayes_fit.cross_validate(
+                X,
+                codes,
+                k,
+                base,
+                folds=folds_of(self.cv, X, codes, groups, every_class=True),
+                candidates=numbers,
+                linkage=self.linkage,
+                params=settings,
+                n_jobs=self.n_jobs,
+            )
+            self.cv_results_ = judged.table()
+            self.n_fits_ += judged.n_fits
+            alone = judged.candidates == 1
+            if alone.any():
+                self.base_error_ = float(judged.mean(self.scoring)[:, alone].min())
+            place, self.n_communities_ = judged.choose(
+                self.scoring, one_standard_error=bool(self.one_standard_error)
+            )
+            self.best_params_ = settings[place]
+        self.communities_ = cut(self.tree_, self.n_communities_)
+        columns = [X[:, part] for part in self.communities_]
+        fitted = partial(_fitted, base, self.best_params_, codes)
+        self.estimators_ = ordered_map(fitted, columns, n_jobs=self.n_jobs)
+        self.n_fits_ += self.n_communities_
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(p)])
         self.communities_names_ = tuple(
             tuple(str(names[j]) for j in part) for part in self.communities_
         )
+        pairs = zip(self.estimators_, columns, strict=True)
+        self.separable_ = np.flatnonzero(
+            [community_bayes_fit.separated(one, x, codes) for one, x in pairs]
+        )
+        if len(self.separable_) and community_bayes_fit.is_linear(self.estimators_[0]):
+            warnings.warn(
+                f"the classes can be told apart without error in {len(self.separable_)} of "
+                f"{self.n_communities_} communities (separable_): there the coefficients hang on "
+                "the penalty of the base alone; compare several penalties through param_grid",
+                community_bayes_fit.SeparationWarning,
+                stacklevel=2,
+            )
+        return self
 
     # ------------------------------------------------------------------ predict
 
@@ -301,11 +279,10 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         prior = np.log(self.priors_)
         found = np.empty((len(rows), self.n_communities_, len(prior)))
-        for place, (fitted, part) in enumerate(
-            zip(self.estimators_, self.communities_, strict=True)
-        ):
-            logs = base_log_probabilities(fitted, rows[:, part], len(prior))
-            found[:, place] = evidence(logs, prior)
+        pairs = zip(self.estimators_, self.communities_, strict=True)
+        for place, (fitted, part) in enumerate(pairs):
+            logs = community_bayes_fit.base_log_probabilities(fitted, rows[:, part], len(prior))
+            found[:, place] = community_bayes_fit.evidence(logs, prior)
         return found
 
     def to_predictor(self) -> CommunityBayesPredictor:
@@ -321,11 +298,9 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
             The base is not logistic regression (with standardised features or without).
         """
         check_is_fitted(self)
-        parts = [linear_parts(fitted, len(self.classes_)) for fitted in self.estimators_]
         return CommunityBayesPredictor(
             communities=self.communities_,
-            coefs=[coef for coef, _ in parts],
-            intercepts=np.array([intercept for _, intercept in parts]),
+            rows=[linear_parts(fitted, len(self.classes_)) for fitted in self.estimators_],
             priors=self.priors_,
             classes=self.classes_,
             feature_names=getattr(self, "feature_names_in_", None),
@@ -336,15 +311,10 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         return np.asarray(np.log(self.priors_) + parts.sum(axis=1))
 
 
-class _Fit:
+def _fitted(base: Any, params: dict[str, Any], codes: IntArray, x: FloatArray) -> Any:
     """Fit the base to the columns of one community."""
-
-    def __init__(self, base: Any, params: dict[str, Any], codes: IntArray) -> None:
-        self.base, self.params, self.codes = base, params, codes
-
-    def __call__(self, x: FloatArray) -> Any:
-        with one_thread():
-            return fit_base(self.base, self.params, x, self.codes)
+    with one_thread():
+        return fit_base(base, params, x, codes)
 
 
 def default_base() -> Any:

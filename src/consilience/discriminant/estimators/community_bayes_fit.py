@@ -7,26 +7,18 @@ class, so that ``log p(k | x) = sum_l log p(k | x_l) + (1 - L) log pi_k`` up to 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.kernels.communities import (
-    Linkage,
-    cut_nodes,
-    linkage_tree,
-    members,
-    similarity,
-    skeptic,
-    spearman,
-)
+from consilience.discriminant.kernels import communities
 from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers, one_thread
+from consilience.parameters import whole
 
 Scoring = Literal["error", "log_loss"]
 
@@ -54,7 +46,9 @@ def class_similarity(x: FloatArray, codes: IntArray, n_classes: int) -> FloatArr
     """
     n = np.bincount(codes, minlength=n_classes)
     there = np.flatnonzero(n)
-    return similarity((skeptic(spearman(x[codes == k])) for k in there), n[there])
+    return communities.similarity(
+        (communities.skeptic(communities.spearman(x[codes == k])) for k in there), n[there]
+    )
 
 
 def log_priors(codes: IntArray, n_classes: int) -> FloatArray:
@@ -98,26 +92,6 @@ def fit_base(base: Any, params: dict[str, Any], x: FloatArray, codes: IntArray) 
 
 
 # --------------------------------------------------------------------------- cross-validation
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """Held-out rows of one fold under one setting of the base.
-
-    Attributes
-    ----------
-    errors : (C,) array of int
-        Wrong predictions by number of communities.
-    log_losses : (C,) array
-        Sum of ``-log p`` of the right class.
-    rows : int
-    n_fits : int
-    """
-
-    errors: IntArray
-    log_losses: FloatArray
-    rows: int
-    n_fits: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +160,7 @@ class CommunityCV:
             "n_communities": np.tile(self.candidates, r),
             "params": [dict(one) for one in self.params for _ in range(c)],
         }
-        scorings: tuple[Scoring, ...] = get_args(Scoring)
-        for name in scorings:
+        for name in get_args(Scoring):
             found[name] = self.mean(name).ravel()
             found[f"{name}_se"] = self.standard_error(name).ravel()
             found[f"fold_{name}"] = (self._sums(name) / self.rows).reshape(r * c, -1)
@@ -199,15 +172,6 @@ class CommunityCV:
         return self.errors if scoring == "error" else self.log_losses
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One fold under one setting."""
-
-    train: IntArray
-    test: IntArray
-    params: dict[str, Any]
-
-
 def cross_validate(
     x: FloatArray,
     codes: IntArray,
@@ -216,7 +180,7 @@ def cross_validate(
     *,
     folds: Sequence[tuple[IntArray, IntArray]],
     candidates: Sequence[int],
-    linkage: Linkage,
+    linkage: communities.Linkage,
     params: Sequence[dict[str, Any]] = ({},),
     n_jobs: int | None = None,
 ) -> CommunityCV:
@@ -258,86 +222,71 @@ def cross_validate(
                 f"fold {place + 1} of the cross-validation trains on rows of one class only: "
                 "use folds that leave two classes or more"
             )
-    tasks = [_Task(train, test, one) for one in params for train, test in folds]
-    shared = (x, codes, n_classes, base, tuple(candidates), linkage)
+    tasks = [(train, test, one) for one in params for train, test in folds]
     with Workers(n_jobs) as workers:
-        judged = workers.map(_judge, tasks, *shared)
+        judged = workers.map(_judge, tasks, x, codes, n_classes, base, tuple(candidates), linkage)
+    errors, losses, n_fits = zip(*judged, strict=True)
     shape = (len(params), len(folds), len(candidates))
-
-    def by_setting(parts: list[Any]) -> FloatArray:
-        return np.array(parts, dtype=np.float64).reshape(shape).transpose(0, 2, 1)
-
     return CommunityCV(
         tuple(params),
         np.array(candidates, dtype=np.int64),
-        by_setting([one.errors for one in judged]),
-        by_setting([one.log_losses for one in judged]),
+        np.array(errors, dtype=np.float64).reshape(shape).transpose(0, 2, 1),
+        np.array(losses, dtype=np.float64).reshape(shape).transpose(0, 2, 1),
         np.array([len(test) for _, test in folds], dtype=np.int64),
-        sum(one.n_fits for one in judged),
+        sum(n_fits),
     )
 
 
 def _judge(
-    task: _Task,
+    task: tuple[IntArray, IntArray, dict[str, Any]],
     x: FloatArray,
     codes: IntArray,
     n_classes: int,
     base: Any,
     candidates: tuple[int, ...],
-    linkage: Linkage,
-) -> Judged:
-    """Fit every community of a fold once, and judge each number of communities."""
+    linkage: communities.Linkage,
+) -> tuple[list[int], list[float], int]:
+    """Fit every community of a fold under one setting once, and judge each number of communities.
+
+    Returns
+    -------
+    errors : list of int
+        Wrong predictions on held-out rows by number of communities.
+    losses : list of float
+        Sum of ``-log p`` of the right class.
+    n_fits : int
+    """
+    train, test, params = task
     with one_thread():
-        inner, own = x[task.train], codes[task.train]
-        tree = linkage_tree(class_similarity(inner, own, n_classes), linkage)
+        inner, own = x[train], codes[train]
+        tree = communities.linkage_tree(class_similarity(inner, own, n_classes), linkage)
         prior = log_priors(own, n_classes)
-        held, right = x[task.test], codes[task.test]
+        held, right = x[test], codes[test]
         scores = np.tile(prior, (len(candidates), len(held), 1))
         users = nodes_of_cuts(tree, candidates)
         for node, places in users.items():
-            columns = members(tree, node)
-            fitted = fit_base(base, task.params, inner[:, columns], own)
+            columns = communities.members(tree, node)
+            fitted = fit_base(base, params, inner[:, columns], own)
             logs = base_log_probabilities(fitted, held[:, columns], n_classes)
             scores[places] += evidence(logs, prior)
-        errors, losses = zip(*(_losses(score, right) for score in scores), strict=True)
-    return Judged(np.array(errors, dtype=np.int64), np.array(losses), len(held), len(users))
+        errors, losses = [], []
+        for score in scores:
+            logs = log_softmax(score)[np.arange(len(right)), right]
+            errors.append(int((score.argmax(axis=1) != right).sum()))
+            losses.append(float(-np.maximum(logs, np.log(_LEAST_LOSS)).sum()))
+    return errors, losses, len(users)
 
 
 def nodes_of_cuts(tree: FloatArray, candidates: Sequence[int]) -> dict[int, list[int]]:
     """Communities of several cuts, each once, with the places of the cuts that have it."""
     users: dict[int, list[int]] = {}
     for place, n_communities in enumerate(candidates):
-        for node in cut_nodes(tree, n_communities):
+        for node in communities.cut_nodes(tree, n_communities):
             users.setdefault(node, []).append(place)
     return users
 
 
-def _losses(scores: FloatArray, right: IntArray) -> tuple[int, float]:
-    """Wrong predictions, and the sum of -log p of the right classes."""
-    logs = log_softmax(scores)[np.arange(len(right)), right]
-    wrong = int((scores.argmax(axis=1) != right).sum())
-    return wrong, float(-np.maximum(logs, np.log(_LEAST_LOSS)).sum())
-
-
 # --------------------------------------------------------------------------- settings
-
-
-def candidate_numbers(candidates: Sequence[int] | None, n_features: int) -> tuple[int, ...]:
-    """Numbers of communities to try, ascending.
-
-    Raises
-    ------
-    ParameterError
-        One of them is not a number of communities of this many features.
-    """
-    if candidates is None:
-        return tuple(range(1, min(n_features, LARGEST_DEFAULT) + 1))
-    given = list(candidates) if isinstance(candidates, Iterable) else []
-    if not given:
-        allowed = "a sequence of one number of communities or more"
-        raise ParameterError.of("candidates", allowed, candidates)
-    found = sorted({check_number("candidates", one, n_features) for one in given})
-    return tuple(found)
 
 
 def check_number(name: str, value: Any, n_features: int) -> int:
@@ -348,8 +297,7 @@ def check_number(name: str, value: Any, n_features: int) -> int:
     ParameterError
         No whole number from 1 to p.
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= n_features:
+    if not whole(1, n_features).holds(value):
         raise ParameterError.of(name, f"whole numbers from 1 to {n_features} features", value)
     return int(value)
 
@@ -453,29 +401,9 @@ def linearly_separable(x: FloatArray, codes: IntArray) -> bool | None:
         signs[:, c] = 1.0
         signs[np.arange(len(rows)), codes[rows]] = -1.0
         # w_0 = 0: only differences count.
-        blocks.append(
-            sparse.csr_matrix(
-                (signs[:, 1:, None] * design[rows][:, None, :]).reshape(len(rows), -1)
-            )
-        )
+        wide = (signs[:, 1:, None] * design[rows][:, None, :]).reshape(len(rows), -1)
+        blocks.append(sparse.csr_matrix(wide))
     rule = sparse.vstack(blocks, format="csc")
-    answer = linprog(
-        np.zeros(rule.shape[1]),
-        A_ub=rule,
-        b_ub=-np.ones(rule.shape[0]),
-        bounds=(None, None),
-        method="highs",
-    )
+    most, nothing = -np.ones(rule.shape[0]), np.zeros(rule.shape[1])
+    answer = linprog(nothing, A_ub=rule, b_ub=most, bounds=(None, None), method="highs")
     return bool(answer.status == 0) if answer.status in (0, 2) else None
-
-
-def warn_of_separation(fitted: Any, separable: IntArray, n_communities: int) -> None:
-    """Say that the fits of some communities hang on the penalty of a linear base."""
-    if len(separable) and is_linear(fitted):
-        warnings.warn(
-            f"the classes can be told apart without error in {len(separable)} of "
-            f"{n_communities} communities (separable_): there the coefficients hang on the "
-            "penalty of the base alone; compare several penalties through param_grid",
-            SeparationWarning,
-            stacklevel=3,
-        )

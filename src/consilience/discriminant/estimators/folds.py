@@ -58,7 +58,11 @@ def folds_of(
     if isinstance(cv, int | np.integer):
         pairs = _stratified(cv, x, codes, groups, every_class)
     elif hasattr(cv, "split") and not isinstance(cv, str):
-        pairs = _split(cv, x, codes, groups)
+        try:
+            pairs = list(cv.split(x, codes, groups))
+        except ValueError as error:
+            name = type(cv).__name__
+            raise ParameterError(f"cv, a {name}, cannot split these rows: {error}") from error
     elif isinstance(cv, Iterable) and not isinstance(cv, str):
         pairs = list(cv)
     else:
@@ -66,14 +70,6 @@ def folds_of(
     if not pairs:
         raise ParameterError.of("cv", ALLOWED, "no fold")
     return [_fold(pair, len(codes), place) for place, pair in enumerate(pairs, start=1)]
-
-
-def _split(splitter: Any, x: FloatArray, codes: IntArray, groups: Any) -> list[Any]:
-    try:
-        return list(splitter.split(x, codes, groups))
-    except ValueError as error:
-        name = type(splitter).__name__
-        raise ParameterError(f"cv, a {name}, cannot split these rows: {error}") from error
 
 
 def _stratified(

@@ -16,9 +16,14 @@ from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
 
-_NAMED = 5  # columns that a sentence names before it only counts
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
 _PARTS = ("means", "log_priors", "scale", "kept", "diagonal", "members", "sizes", "triangles")
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Names in a sentence: the first ones, and how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class ScoredClasses:
@@ -112,10 +117,9 @@ class RowsPredictor(ScoredClasses):
         if names is not None and hasattr(self, "feature_names_in_"):
             wanted = self.feature_names_in_.tolist()
             if [str(name) for name in names] != wanted:
-                more = "" if len(wanted) <= _NAMED else f" and {len(wanted) - _NAMED} more"
                 raise DataError(
-                    "the columns must be those of the fit, in its order "
-                    f"({', '.join(wanted[:_NAMED])}{more}): rename or reorder them"
+                    f"the columns must be those of the fit, in its order ({some(wanted)}): rename "
+                    "or reorder them"
                 )
         try:
             rows = np.asarray(X, dtype=np.float64)
@@ -129,6 +133,26 @@ class RowsPredictor(ScoredClasses):
         if not np.isfinite(rows).all():
             raise DataError("the table has missing or infinite values: fill or drop these rows")
         return rows
+
+    def _shared_arrays(self, names: str) -> dict[str, NDArray[Any]]:
+        """Arrays of classes, scaling and features, these under a name."""
+        k = len(self.classes_)
+        arrays = ids_to_arrays("classes", as_ids(self.classes_, k, "classes"))
+        if self.scaling is not None:
+            arrays["scaling"] = self.scaling
+        if hasattr(self, "feature_names_in_"):
+            arrays |= ids_to_arrays(names, self.feature_names_in_.astype(np.str_))
+        return arrays
+
+    @staticmethod
+    def _shared_parts(arrays: Mapping[str, NDArray[Any]], names: str) -> dict[str, Any]:
+        """Arguments of a predictor from these arrays."""
+        named = f"{names}_text" in arrays
+        return {
+            "classes": ids_from_arrays("classes", arrays),
+            "feature_names": ids_from_arrays(names, arrays).tolist() if named else None,
+            "scaling": arrays.get("scaling"),
+        }
 
 
 # --------------------------------------------------------------------------- sparse QDA
@@ -217,43 +241,41 @@ class SparseQDAPredictor(RowsPredictor):
             (self.diagonal, (k, m)),
             (self.classes_, (k,)),
         )
-        fits = k > 0 and m > 0 and all(value.shape == shape for value, shape in shapes)
-        fits = fits and bool(np.isfinite(self.means).all() and np.isfinite(self.log_priors).all())
-        fits = fits and bool((np.isfinite(self.scale) & (self.scale > 0)).all())
-        fits = fits and self.kept[0] >= 0 and self.kept[-1] < self.n_features_in_
-        fits = fits and bool((np.diff(self.kept) > 0).all())
-        fits = fits and len(self.blocks) == len(self.precisions)
-        if not fits:
-            raise DataError("the parts of a predictor do not fit together")
-        members = np.concatenate([*self.blocks, np.zeros(0, dtype=np.int64)])
+        self._sizes = np.array([len(block) for block in self.blocks], dtype=np.int64)
+        self._members = np.concatenate([*self.blocks, np.zeros(0, dtype=np.int64)])
         outside = np.ones(m, dtype=bool)
-        if len(members):
-            fits = 0 <= members.min() <= members.max() < m
-            fits = fits and len(np.unique(members)) == len(members)
-            if fits:
-                outside[members] = False
-        for block, precision in zip(self.blocks, self.precisions):
-            fits = fits and block.ndim == 1 and precision.shape == (k, len(block), len(block))
-            fits = fits and bool(np.isfinite(precision).all())
-        single = self.diagonal[:, outside]
-        if not fits or not (np.isfinite(single) & (single > 0)).all():
+        pairs = list(zip(self.blocks, self.precisions))
+        fits = (
+            (k > 0 and m > 0 and all(value.shape == shape for value, shape in shapes))
+            and all(np.isfinite(value).all() for value in (self.means, self.log_priors, self.scale))
+            and (self.scale > 0).all()
+            and self.kept[0] >= 0
+            and self.kept[-1] < self.n_features_in_
+            and (np.diff(self.kept) > 0).all()
+            and len(self.blocks) == len(self.precisions)
+            and np.isin(self._members, np.arange(m)).all()
+            and len(np.unique(self._members)) == len(self._members)
+            and all(b.ndim == 1 and t.shape == (k, len(b), len(b)) for b, t in pairs)
+            and all(np.isfinite(precision).all() for precision in self.precisions)
+        )
+        if fits:
+            outside[self._members] = False
+            single = self.diagonal[:, outside]
+            fits = bool((np.isfinite(single) & (single > 0)).all())
+        if not fits:
             raise DataError("the parts of a predictor do not fit together")
         self.diagonal[:, ~outside] = 0.0
 
     def _factor(self) -> None:
         """Cholesky factors by class, block after block, row after row."""
-        self._sizes = np.array([len(block) for block in self.blocks], dtype=np.int64)
-        self._members = np.concatenate([*self.blocks, np.zeros(0, dtype=np.int64)])
-        factors, halves = [], []
-        for precision in self.precisions:
-            try:
-                factor = np.linalg.cholesky(precision)
-            except np.linalg.LinAlgError:
-                raise DataError("a precision matrix is not positive definite") from None
-            factors.append(factor.reshape(len(factor), -1))
-            halves.append(np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1))
+        try:
+            factors = [np.linalg.cholesky(precision) for precision in self.precisions]
+        except np.linalg.LinAlgError:
+            raise DataError("a precision matrix is not positive definite") from None
+        halves = [np.log(np.diagonal(f, axis1=1, axis2=2)).sum(axis=1) for f in factors]
         k = len(self.means)
-        self._factors = np.ascontiguousarray(np.hstack([*factors, np.zeros((k, 0))]))
+        rows = [factor.reshape(k, -1) for factor in factors]
+        self._factors = np.ascontiguousarray(np.hstack([*rows, np.zeros((k, 0))]))
         single = np.where(self.diagonal > 0, self.diagonal, 1.0)
         self._constant = self.log_priors + 0.5 * np.log(single).sum(axis=1) + sum(halves, start=0.0)
 
@@ -277,12 +299,10 @@ class SparseQDAPredictor(RowsPredictor):
         """
         x = self._rows(X)[:, self.kept]
         found = np.empty((len(x), len(self.classes_)))
-        squares = _squares()
+        parts, squares = (self._members, self._sizes), _squares()
         for k, mean in enumerate(self.means):
             apart = np.ascontiguousarray((x - mean) / self.scale)
-            distance = squares(
-                apart, self.diagonal[k], self._members, self._sizes, self._factors[k]
-            )
+            distance = squares(apart, self.diagonal[k], *parts, self._factors[k])
             found[:, k] = self._constant[k] - 0.5 * distance
         return found
 
@@ -293,11 +313,8 @@ class SparseQDAPredictor(RowsPredictor):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
-        k = len(self.means)
-        triangles = [
-            precision[:, *np.tril_indices(precision.shape[1])] for precision in self.precisions
-        ]
-        arrays = {
+        triangles = [t[:, *np.tril_indices(t.shape[1])] for t in self.precisions]
+        return {
             "means": self.means,
             "log_priors": self.log_priors,
             "scale": self.scale,
@@ -305,15 +322,10 @@ class SparseQDAPredictor(RowsPredictor):
             "diagonal": self.diagonal,
             "members": self._members,
             "sizes": self._sizes,
-            "triangles": np.hstack([*triangles, np.zeros((k, 0))]),
+            "triangles": np.hstack([*triangles, np.zeros((len(self.means), 0))]),
             "n_features": np.array([self.n_features_in_], dtype=np.int64),
-            **ids_to_arrays("classes", as_ids(self.classes_, k, "classes")),
+            **self._shared_arrays("features"),
         }
-        if self.scaling is not None:
-            arrays["scaling"] = self.scaling
-        if hasattr(self, "feature_names_in_"):
-            arrays.update(ids_to_arrays("features", self.feature_names_in_))
-        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> SparseQDAPredictor:
@@ -324,9 +336,8 @@ class SparseQDAPredictor(RowsPredictor):
         DataError
             The arrays are not those of a predictor.
         """
-        named = "features_text" in arrays
         try:
-            parts = {name: np.asarray(arrays[name]) for name in _PARTS}
+            parts: dict[str, Any] = {name: np.asarray(arrays[name]) for name in _PARTS}
             n_features = int(np.asarray(arrays["n_features"])[0])
             members, sizes = parts.pop("members"), parts.pop("sizes").astype(np.int64)
             triangles = np.asarray(parts.pop("triangles"), dtype=np.float64)
@@ -337,26 +348,19 @@ class SparseQDAPredictor(RowsPredictor):
         fits = fits and bool((sizes > 0).all()) and int(sizes.sum()) == len(members)
         if not fits or triangles.shape[1] != int(halves.sum()):
             raise DataError("these arrays do not hold a predictor")
-        ends, edges = np.cumsum(sizes)[:-1], np.cumsum(halves)[:-1]
-        split = np.split(triangles, edges, axis=1) if len(sizes) else []
+        ends, precisions = np.cumsum(sizes), []
+        for q, end, size in zip(sizes, np.cumsum(halves), halves):
+            full = np.zeros((len(triangles), q, q))
+            rows, columns = np.tril_indices(q)
+            full[:, rows, columns] = full[:, columns, rows] = triangles[:, end - size : end]
+            precisions.append(full)
         return cls(
             **parts,
-            blocks=np.split(members, ends) if len(sizes) else [],
-            precisions=[_symmetric(half, int(q)) for half, q in zip(split, sizes)],
-            classes=ids_from_arrays("classes", arrays),
+            blocks=[members[end - q : end] for q, end in zip(sizes, ends)],
+            precisions=precisions,
             n_features=n_features,
-            feature_names=ids_from_arrays("features", arrays).tolist() if named else None,
-            scaling=arrays.get("scaling"),
+            **cls._shared_parts(arrays, "features"),
         )
-
-
-def _symmetric(half: FloatArray, size: int) -> FloatArray:
-    """Symmetric matrices (K, q, q) from their lower triangles (K, q (q + 1) / 2)."""
-    full = np.zeros((len(half), size, size))
-    rows, columns = np.tril_indices(size)
-    full[:, rows, columns] = half
-    full[:, columns, rows] = half
-    return full
 
 
 @cache
@@ -410,10 +414,9 @@ class CommunityBayesPredictor(RowsPredictor):
     ----------
     communities : sequence of L arrays of int
         Features of each; every feature belongs to one community.
-    coefs : sequence of L arrays, shapes (K, q_l)
-        In the units of the table (after `scaling`). With two classes a row of zeros for the first
-        will do.
-    intercepts : (L, K) array
+    rows : sequence of L pairs
+        Coefficients (1 or K, q_l) and intercepts (1 or K,) as scikit-learn has them, in the units
+        of the table (after `scaling`): one row is the log odds of the second of two classes.
     priors : (K,) array
         Shares of the classes in the rows of the fit.
     classes : (K,) array
@@ -448,16 +451,16 @@ class CommunityBayesPredictor(RowsPredictor):
         self,
         *,
         communities: Sequence[ArrayLike],
-        coefs: Sequence[ArrayLike],
-        intercepts: ArrayLike,
+        rows: Sequence[tuple[FloatArray, FloatArray]],
         priors: ArrayLike,
         classes: ArrayLike,
         feature_names: Sequence[str] | None = None,
         scaling: ArrayLike | None = None,
     ) -> None:
         self.communities_ = tuple(np.asarray(part, dtype=np.int64) for part in communities)
-        self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef in coefs)
-        self.intercepts = np.asarray(intercepts, dtype=np.float64)
+        both = [both_classes(*pair) for pair in rows]
+        self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef, _ in both)
+        self.intercepts = np.array([intercept for _, intercept in both], dtype=np.float64)
         self.priors_ = np.atleast_1d(np.asarray(priors, dtype=np.float64))
         labels = np.asarray(classes)
         # Labels are whole numbers or texts, where they are neither.
@@ -467,35 +470,6 @@ class CommunityBayesPredictor(RowsPredictor):
         self.n_communities_ = len(self.communities_)
         self.n_features_in_ = sum(len(part) for part in self.communities_)
         self._prepare_by(feature_names, scaling)
-
-    @classmethod
-    def of_rows(
-        cls,
-        communities: Sequence[ArrayLike],
-        rows: Sequence[tuple[FloatArray, FloatArray]],
-        priors: ArrayLike,
-        **more: Any,
-    ) -> CommunityBayesPredictor:
-        """Build the predictor from coefficients as scikit-learn has them.
-
-        Parameters
-        ----------
-        communities : sequence of L int arrays
-        rows : sequence of L pairs
-            Coefficients (1 or K, q) and intercepts (1 or K,): one row is the log odds of the second
-            class.
-        priors : (K,) array
-        **more
-            As in the class.
-        """
-        both = [both_classes(*pair) for pair in rows]
-        return cls(
-            communities=communities,
-            coefs=[coefficients for coefficients, _ in both],
-            intercepts=np.stack([intercepts for _, intercepts in both]),
-            priors=priors,
-            **more,
-        )
 
     def _check(self) -> None:
         k, n = len(self.priors_), len(self.communities_)
@@ -546,21 +520,16 @@ class CommunityBayesPredictor(RowsPredictor):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
-        sizes = [len(part) for part in self.communities_]
         arrays: dict[str, NDArray[Any]] = {
-            "sizes": np.array(sizes, dtype=np.int64),
+            "sizes": np.array([len(part) for part in self.communities_], dtype=np.int64),
             "features": np.concatenate(self.communities_),
             "coefs": np.concatenate(self.coefs, axis=1),
             "intercepts": self.intercepts,
             "priors": self.priors_,
-            **ids_to_arrays("classes", as_ids(self.classes_, len(self.classes_), "classes")),
+            **self._shared_arrays("names"),
         }
         if self.classes_.dtype.kind == "b":
             arrays["classes_are_booleans"] = np.ones(1, dtype=np.int64)
-        if self.scaling is not None:
-            arrays["scaling"] = self.scaling
-        if hasattr(self, "feature_names_in_"):
-            arrays.update(ids_to_arrays("names", self.feature_names_in_.astype(np.str_)))
         return arrays
 
     @classmethod
@@ -580,21 +549,19 @@ class CommunityBayesPredictor(RowsPredictor):
             fits = sizes.ndim == 1 and (sizes > 0).all() and features.shape == (bounds[-1],)
             if not fits or coefs.ndim != 2 or coefs.shape[1] != bounds[-1]:
                 raise DataError("these arrays do not hold a predictor")
-            parts = {name: np.asarray(arrays[name]) for name in ("intercepts", "priors")}
-            classes = ids_from_arrays("classes", arrays)
+            intercepts = np.asarray(arrays["intercepts"], dtype=np.float64)
+            slopes = (coefs[:, i:j] for i, j in pairwise(bounds))
+            parts = cls._shared_parts(arrays, "names")
+            parts |= {
+                "communities": [features[i:j] for i, j in pairwise(bounds)],
+                "rows": list(zip(slopes, intercepts, strict=True)),
+                "priors": np.asarray(arrays["priors"]),
+            }
             if "classes_are_booleans" in arrays:
-                classes = classes.astype(bool)
+                parts["classes"] = parts["classes"].astype(bool)
         except (KeyError, ValueError, TypeError):
             raise DataError("these arrays do not hold a predictor") from None
-        named = "names_text" in arrays
-        return cls(
-            communities=[features[i:j] for i, j in pairwise(bounds)],
-            coefs=[coefs[:, i:j] for i, j in pairwise(bounds)],
-            classes=classes,
-            feature_names=ids_from_arrays("names", arrays).tolist() if named else None,
-            scaling=arrays.get("scaling"),
-            **parts,
-        )
+        return cls(**parts)
 
 
 def both_classes(coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -605,7 +572,7 @@ def both_classes(coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, F
 
 
 def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
-    """Coefficients (K, q) and intercepts (K,) of a logistic regression, in the table's units.
+    """Coefficients (1 or K, q) and intercepts (1 or K,) of logistic regression, in table units.
 
     Parameters
     ----------
@@ -630,9 +597,7 @@ def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
             "only logistic regression, alone or after StandardScaler, has a predictor of arrays: "
             "keep the classifier itself"
         )
-    coef, intercept = both_classes(
-        np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
-    )
+    coef, intercept = np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
     for scaler in before:
         if scaler.scale_ is not None:
             coef = coef / scaler.scale_

@@ -14,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
-from consilience.discriminant.estimators.predictors import ScoredClasses
+from consilience.discriminant.estimators.predictors import ScoredClasses, some
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     SparseQDAFit,
@@ -24,8 +24,6 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     fit_sparse_qda,
 )
 from consilience.exceptions import DataError, ParameterError
-
-_NAMED = 5  # columns that a sentence names before it only counts
 
 
 class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
@@ -195,31 +193,6 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        self._check_classes(codes)
-        priors = self._priors()
-        folds: list[Fold] = []
-        if isinstance(settings.alpha, str):
-            with warnings.catch_warnings():  # of classes with fewer rows than folds, see _remarks
-                warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-                folds = folds_of(self.cv, X, codes, groups)
-        names = self._names(X.shape[1])
-        found = fit_sparse_qda(
-            np.asarray(X),
-            codes.astype(np.int64),
-            len(self.classes_),
-            settings,
-            folds=folds,
-            priors=priors,
-        )
-        self._take(found, priors, names)
-        remarks = _remarks(found, settings, self.classes_, names)
-        self.remarks_ = tuple(sentence for sentence, _ in remarks)
-        for sentence, category in remarks:
-            if category is not None:
-                warnings.warn(sentence, category, stacklevel=2)
-        return self
-
-    def _check_classes(self, codes: IntArray) -> None:
         counts = np.bincount(codes)
         if len(counts) < 2:
             raise DataError("y has one class only: there must be at least two classes")
@@ -229,19 +202,32 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
                 f"class {str(label)!r} of y has one row, but variances within a class need two: "
                 "add rows of this class, or leave it out"
             )
-
-    def _priors(self) -> FloatArray | None:
-        if self.priors is None:
-            return None
-        allowed = f"None or {len(self.classes_)} numbers above 0 whose sum is 1"
-        try:
-            priors = np.asarray(self.priors, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ParameterError.of("priors", allowed, self.priors) from None
-        fits = priors.shape == self.classes_.shape and bool((priors > 0).all())
-        if not fits or abs(priors.sum() - 1.0) > 1e-6:
-            raise ParameterError.of("priors", allowed, self.priors)
-        return np.asarray(priors / priors.sum())
+        priors = None
+        if self.priors is not None:
+            try:
+                priors = np.asarray(self.priors, dtype=np.float64)
+                fits = priors.shape == counts.shape and (priors > 0).all()
+            except (TypeError, ValueError):
+                fits = False
+            if priors is None or not fits or abs(priors.sum() - 1.0) > 1e-6:
+                allowed = f"None or {len(counts)} numbers above 0 whose sum is 1"
+                raise ParameterError.of("priors", allowed, self.priors)
+            priors = priors / priors.sum()
+        folds: list[Fold] = []
+        if isinstance(settings.alpha, str):
+            with warnings.catch_warnings():  # of classes with fewer rows than folds, see _remarks
+                warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+                folds = folds_of(self.cv, X, codes, groups)
+        k, codes = len(counts), codes.astype(np.int64)
+        found = fit_sparse_qda(np.asarray(X), codes, k, settings, folds=folds, priors=priors)
+        names = self._names(X.shape[1])
+        self._take(found, priors, names)
+        remarks = _remarks(found, settings, self.classes_, names)
+        self.remarks_ = tuple(sentence for sentence, _ in remarks)
+        for sentence, category in remarks:
+            if category is not None:
+                warnings.warn(sentence, category, stacklevel=2)
+        return self
 
     def _names(self, n_features: int) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
@@ -306,54 +292,49 @@ def fitted_sparse_qda(
 # ------------------------------------------------------------------ remarks
 
 
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _remarks(
     found: SparseQDAFit, settings: QDASettings, classes: NDArray[Any], names: list[str]
 ) -> list[tuple[str, type[Warning] | None]]:
     """Sentences about a fit, and the warning that each of them is, if any."""
     remarks: list[tuple[str, type[Warning] | None]] = []
     units, path = found.prepared.units, found.path
+
+    def say(sentence: str, category: type[Warning] | None = UserWarning) -> None:
+        remarks.append((sentence, category))
+
     if len(units.left_out):
-        left = _some([names[j] for j in units.left_out])
-        remarks.append((f"columns are constant and take no part: {left}", UserWarning))
+        left = some([names[j] for j in units.left_out])
+        say(f"columns are constant and take no part: {left}")
     if len(units.floored):
-        columns = _some([names[j] for j in np.unique(units.floored[:, 1])])
-        sentence = (
+        columns = some([names[j] for j in np.unique(units.floored[:, 1])])
+        say(
             "columns are constant within a class, where the pooled variance of the classes stands "
             f"in, see floored_: {columns}"
         )
-        remarks.append((sentence, UserWarning))
     if found.cut is not None:
-        sentence = (
+        say(
             f"below alpha = {found.cut:.3g} more than max_block = {settings.max_block} features "
             "are linked, in the whole table or in a fold: no smaller penalty was tried"
         )
-        remarks.append((sentence, UserWarning))
     if found.singular:
-        sentence = (
+        say(
             "alpha = 0 was not tried: the covariance matrix of a class has an inverse in the whole "
             "table, but none on the fewer rows of a fold"
         )
-        remarks.append((sentence, UserWarning))
     if len(found.missing):
-        labels = _some([str(classes[k]) for k in found.missing])
-        sentence = (
+        labels = some([str(classes[k]) for k in found.missing])
+        say(
             "some fold has fewer than two rows of a class to learn from, so that its rows there "
             f"count as errors at every penalty: {labels}"
         )
-        remarks.append((sentence, UserWarning))
     gap = max(float(found.precision.relative_gap), float(path.gaps.max()), found.fold_gap)
     if gap > settings.tol:
-        sentence = (
+        say(
             f"a relative duality gap is {gap:.1e}, above tol = {settings.tol:.1e}: raise max_iter "
-            "or leave out the smallest penalties"
+            "or leave out the smallest penalties",
+            ConvergenceWarning,
         )
-        remarks.append((sentence, ConvergenceWarning))
     last = found.chosen == len(path) - 1 and path.alphas[-1] > 0 and found.cut is None
     if last and len(path) > 1:
-        remarks.append(("the smallest penalty of the grid was chosen: try smaller ones", None))
+        say("the smallest penalty of the grid was chosen: try smaller ones", None)
     return remarks

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,15 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
     ClassMoments,
     JointPrecision,
-    RowMoments,
     fit_precisions,
-    largest_penalty,
-    tiles,
 )
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -244,15 +245,9 @@ class SparseQDAInteractions:
         size = np.sqrt(diagonal[:, pairs[:, 0]] * diagonal[:, pairs[:, 1]]).T
         columns = units.kept[pairs].reshape(-1, 2)
         texts = np.array([str(name) for name in names], dtype=object)
-        return cls(
-            feature_1=texts[columns[:, 0]],
-            feature_2=texts[columns[:, 1]],
-            pairs=columns.astype(np.int64),
-            strength=strength[order],
-            precision=entries,
-            partial_correlation=-entries / size,
-            classes=classes,
-        )
+        told = (columns.astype(np.int64), strength[order], entries, -entries / size)
+        first, second = texts[columns.T]
+        return cls(first, second, *told, classes)
 
     def __len__(self) -> int:
         return len(self.strength)
@@ -261,16 +256,16 @@ class SparseQDAInteractions:
         """One row for each pair."""
         import pandas as pd
 
-        columns: dict[str, Any] = {
-            "feature_1": self.feature_1,
-            "feature_2": self.feature_2,
-            "strength": self.strength,
+        return pd.DataFrame(self.columns())
+
+    def columns(self) -> dict[str, Any]:
+        """Columns of the frame, by name."""
+        names = ("precision", "partial_correlation")
+        return {name: getattr(self, name) for name in ("feature_1", "feature_2", "strength")} | {
+            f"{name}_{label}": getattr(self, name)[:, k]
+            for name in names
+            for k, label in enumerate(self.classes)
         }
-        for k, label in enumerate(self.classes):
-            columns[f"precision_{label}"] = self.precision[:, k]
-        for k, label in enumerate(self.classes):
-            columns[f"partial_correlation_{label}"] = self.partial_correlation[:, k]
-        return pd.DataFrame(columns)
 
 
 # --------------------------------------------------------------------------- screening
@@ -308,20 +303,27 @@ class LinkForest:
         exceed a threshold span the components of all links that exceed it (the cycle property), and
         forests of parts may be merged.
         """
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import minimum_spanning_tree
+
         p = moments.n_features
-        pairs, norms = np.zeros((0, 2), dtype=np.int64), np.zeros(0)
-        for rows, columns in tiles(p):
+        i, j, norms = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        for rows, columns in joint_precision.tiles(p):
             tile = moments.norms(rows, columns)
             linked = tile > lam
             if rows == columns:
                 linked = np.triu(linked, 1)
-            i, j = np.nonzero(linked)
-            if len(i):
-                more = np.column_stack([i + rows.start, j + columns.start])
-                pairs = np.concatenate([pairs, more])
-                norms = np.concatenate([norms, tile[i, j]])
-                pairs, norms = _spanning(p, pairs, norms)
-        return cls(p, pairs, norms)
+            more = np.nonzero(linked)
+            if len(more[0]):
+                links = -np.concatenate([norms, tile[more]])
+                i, j = (
+                    np.concatenate([known, new + part.start])
+                    for known, new, part in zip((i, j), more, (rows, columns), strict=True)
+                )
+                graph = coo_array((links, (i, j)), shape=(p, p)).tocsr()
+                tree = minimum_spanning_tree(graph).tocoo()
+                i, j, norms = tree.row, tree.col, -tree.data
+        return cls(p, np.column_stack([i, j]).astype(np.int64), norms)
 
     def labels(self, lam: float) -> IntArray:
         """Number of each feature's component, (p,)."""
@@ -344,64 +346,20 @@ class LinkForest:
         max_size : int
         """
         values = np.concatenate([[0.0], np.unique(self.norms)])
-        low, high = 0, len(values) - 1  # at the largest value nothing is linked
-        while low < high:
-            middle = (low + high) // 2
-            if self.largest(float(values[middle])) > max_size:
-                low = middle + 1
-            else:
-                high = middle
-        return float(values[high])
+        # At the largest value nothing is linked.
+        places = range(len(values) - 1)
+        # Components shrink as the penalty grows.
+        first = bisect_left(places, -max_size, key=lambda i: -self.largest(float(values[i])))
+        return float(values[first])
 
 
-def _spanning(p: int, pairs: IntArray, norms: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Maximum spanning forest of some links."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
-    graph = coo_array((-norms, (pairs[:, 0], pairs[:, 1])), shape=(p, p)).tocsr()
-    tree = minimum_spanning_tree(graph).tocoo()
-    return np.column_stack([tree.row, tree.col]).astype(np.int64), -tree.data
-
-
-@dataclass(frozen=True, eq=False)
-class MomentsOf:
-    """Moments that answer as others do, but for what a subclass changes."""
-
-    inner: ClassMoments
-
-    @property
-    def n(self) -> FloatArray:
-        """Rows by class, (K,)."""
-        return self.inner.n
-
-    @property
-    def n_features(self) -> int:
-        """Features m."""
-        return self.inner.n_features
-
-    @property
-    def diagonal(self) -> FloatArray:
-        """Variances, (K, m)."""
-        return self.inner.diagonal
-
-    def block(self, features: Any) -> FloatArray:
-        """Covariances among some features, (K, q, q)."""
-        return self.inner.block(features)
-
-    def norms(self, rows: slice, columns: slice) -> FloatArray:
-        """Tile of the norms of pairs of features."""
-        return self.inner.norms(rows, columns)
-
-
-@dataclass(frozen=True, eq=False)
-class ForestMoments(MomentsOf):
+class ForestMoments:
     """Moments that remember a forest of links and the covariances of its components.
 
     For penalties of at least that of the forest they answer as the moments that they stand for,
     without another pass over the rows: tiles hold the links of the forest only.
 
-    Attributes
+    Parameters
     ----------
     inner : ClassMoments
     forest : LinkForest
@@ -409,23 +367,17 @@ class ForestMoments(MomentsOf):
         Smallest penalty that will be asked about.
     """
 
-    forest: LinkForest
-    lam: float
-    _home: IntArray = field(init=False, repr=False)
-    _known: dict[int, tuple[IntArray, FloatArray]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        home = self.forest.labels(self.lam)
-        object.__setattr__(self, "_home", home)
-        object.__setattr__(self, "_known", {})
+    def __init__(self, inner: ClassMoments, forest: LinkForest, lam: float) -> None:
+        self.n, self.n_features, self.diagonal = inner.n, inner.n_features, inner.diagonal
+        self._inner, self._forest, self._home = inner, forest, forest.labels(lam)
+        self._known: dict[int, tuple[IntArray, FloatArray]] = {}
 
     def block(self, features: Any) -> FloatArray:
         """Covariances among features of one component, (K, q, q)."""
-        features = np.asarray(features)
         home = int(self._home[features[0]])
         if home not in self._known:
             members = np.flatnonzero(self._home == home)
-            self._known[home] = (members, self.inner.block(members))
+            self._known[home] = (members, self._inner.block(members))
         members, covariances = self._known[home]
         at = np.searchsorted(members, features)
         return np.ascontiguousarray(covariances[:, at[:, None], at[None, :]])
@@ -434,9 +386,10 @@ class ForestMoments(MomentsOf):
         """Tile of the forest's norms; 0 where two features have no link in the forest."""
         first, last = range(self.n_features)[rows], range(self.n_features)[columns]
         tile = np.zeros((len(first), len(last)))
-        for i, j in (self.forest.pairs.T, self.forest.pairs.T[::-1]):
+        pairs = self._forest.pairs.T
+        for i, j in (pairs, pairs[::-1]):
             inside = (i >= first.start) & (i < first.stop) & (j >= last.start) & (j < last.stop)
-            tile[i[inside] - first.start, j[inside] - last.start] = self.forest.norms[inside]
+            tile[i[inside] - first.start, j[inside] - last.start] = self._forest.norms[inside]
         return tile
 
 
@@ -445,6 +398,7 @@ class ForestMoments(MomentsOf):
 
 Fold = tuple[IntArray, IntArray]
 
+_NONE = np.empty(0, dtype=np.int64)
 TIES = ("sparsest", "densest", "middle")
 _ALLOWED = {
     "alpha": number(0) | just("cv"),
@@ -482,45 +436,18 @@ class QDASettings:
         check(_ALLOWED, vars(self))
         if self.alphas is None:
             return
-        allowed = "a list of numbers of at least 0"
         try:
             grid = np.unique(np.asarray(self.alphas, dtype=np.float64))[::-1]
+            fits = len(grid) and np.ndim(self.alphas) == 1 and np.isfinite(grid).all()
         except (TypeError, ValueError):
-            raise ParameterError.of("alphas", allowed, self.alphas) from None
-        if (
-            not len(grid)
-            or np.ndim(self.alphas) != 1
-            or not np.isfinite(grid).all()
-            or grid[-1] < 0
-        ):
-            raise ParameterError.of("alphas", allowed, self.alphas)
+            fits = False
+        if not fits or grid[-1] < 0:
+            raise ParameterError.of("alphas", "a list of numbers of at least 0", self.alphas)
         # The largest first.
         object.__setattr__(self, "alphas", np.ascontiguousarray(grid))
 
 
 # ------------------------------------------------------------------ moments in their units
-
-
-@dataclass(frozen=True, eq=False)
-class FlooredMoments(MomentsOf):
-    """Moments with variances raised by a floor, where a column is constant within a class.
-
-    Norms of pairs are without it, on the diagonal too.
-    """
-
-    floor: FloatArray
-
-    @property
-    def diagonal(self) -> FloatArray:
-        """Variances, (K, m)."""
-        return self.inner.diagonal + self.floor
-
-    def block(self, features: Any) -> FloatArray:
-        """Covariances among some features, (K, q, q)."""
-        found = np.array(self.inner.block(features))
-        at = np.arange(found.shape[1])
-        found[:, at, at] += self.floor[:, features]
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -597,23 +524,18 @@ def prepare_rows(
     DataError
         All columns are constant.
     """
-    raw = RowMoments.of(x, codes, n_classes)
+    raw = joint_precision.RowMoments.of(x, codes, n_classes)
     units = units_of(raw.n, raw.means, raw.diagonal, standardize=standardize)
-    if standardize or len(units.kept) < units.n_features:
-        moments = RowMoments(
+    moments, kept, scale = raw, units.kept, units.scale
+    if standardize or len(kept) < units.n_features:
+        moments = joint_precision.RowMoments(
             raw.n,
-            raw.means[:, units.kept] / units.scale,
-            tuple(part[:, units.kept] / units.scale for part in raw.centred),
-            raw.diagonal[:, units.kept] / units.scale**2,
+            raw.means[:, kept] / scale,
+            tuple(part[:, kept] / scale for part in raw.centred),
+            raw.diagonal[:, kept] / scale**2,
         )
-    else:
-        moments = raw
-    return PreparedMoments(raw.n, raw.means, units, floored(moments, units))
-
-
-def floored(moments: ClassMoments, units: QDAUnits) -> ClassMoments:
-    """Moments in the units' scale, with the floors of their variances where there are any."""
-    return FlooredMoments(moments, units.floor) if units.floor.any() else moments
+    moments = replace(moments, diagonal=moments.diagonal + units.floor, floor=units.floor)
+    return PreparedMoments(raw.n, raw.means, units, moments)
 
 
 # ------------------------------------------------------------------ paths
@@ -628,16 +550,17 @@ def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
         return np.array([float(settings.alpha)])
     if settings.alphas is not None:
         return np.asarray(settings.alphas)
-    largest = largest_penalty(prepared.moments) / prepared.total
-    sizes = np.sqrt(((prepared.n[:, None] * prepared.moments.diagonal) ** 2).sum(axis=0))
-    if largest * prepared.total <= ROUNDING * sizes.max():  # no two features are correlated
+    moments, total = prepared.moments, prepared.total
+    largest = joint_precision.largest_penalty(moments) / total
+    sizes = np.sqrt(((prepared.n[:, None] * moments.diagonal) ** 2).sum(axis=0))
+    if largest * total <= ROUNDING * sizes.max():  # no two features are correlated
         return np.array([largest])
     # One rounding error more, so that the first penalty has no link.
     first = largest * (1 + 1e-15)
     last = first * smallest_share(prepared, settings)
-    if settings.max_block is not None and prepared.moments.n_features > settings.max_block:
-        forest = LinkForest.of(prepared.moments, last * prepared.total)
-        last = max(last, forest.critical(settings.max_block) * (1 + 1e-12) / prepared.total)
+    if settings.max_block is not None and moments.n_features > settings.max_block:
+        forest = LinkForest.of(moments, last * total)
+        last = max(last, forest.critical(settings.max_block) * (1 + 1e-12) / total)
     return np.geomspace(first, min(last, first), settings.n_alphas)
 
 
@@ -670,18 +593,24 @@ def precision_path(
     stop : bool
         End before the first penalty whose largest block is too large, in place of an error.
     """
-    options: dict[str, Any] = {"tol": settings.tol, "n_jobs": n_jobs}
-    if settings.max_iter is not None:
-        options["max_iter"] = settings.max_iter
-    lams = alphas * prepared.total
-    moments = prepared.moments
+    moments, lams, most = prepared.moments, alphas * prepared.total, settings.max_block
     if len(lams) > 1:  # one pass over the rows tells the blocks of all penalties
-        moments, lams = _screened(moments, lams, settings.max_block if stop else None)
+        forest = LinkForest.of(moments, float(lams[-1]))
+        if stop and most is not None:
+            large = [forest.largest(float(lam)) > most for lam in lams]
+            lams = lams[: large.index(True)] if True in large else lams
+        moments = ForestMoments(moments, forest, float(lams[-1]) if len(lams) else np.inf)
     start: JointPrecision | None = None
     for lam in lams:
         try:
             start = fit_precisions(
-                moments, float(lam), start=start, max_block=settings.max_block, **options
+                moments,
+                float(lam),
+                start=start,
+                tol=settings.tol,
+                max_iter=settings.max_iter or joint_precision.MOST_STEPS,
+                max_block=most,
+                n_jobs=n_jobs,
             )
         except DataError:
             if lam > 0:
@@ -692,18 +621,6 @@ def precision_path(
                 "up to"
             ) from None
         yield start
-
-
-def _screened(
-    moments: ClassMoments, lams: FloatArray, max_block: int | None
-) -> tuple[ClassMoments, FloatArray]:
-    """Moments that know the blocks of falling penalties, and the penalties before a large block."""
-    forest = LinkForest.of(moments, float(lams[-1]))
-    if max_block is not None:
-        large = [forest.largest(float(lam)) > max_block for lam in lams]
-        lams = lams[: large.index(True)] if True in large else lams
-    smallest = float(lams[-1]) if len(lams) else float("inf")
-    return ForestMoments(moments, forest, smallest), lams
 
 
 @dataclass(frozen=True, eq=False)
@@ -726,49 +643,46 @@ class FoldAnswer:
 
     wrong: IntArray
     n_rows: int
-    missing: IntArray
-    gap: float
+    missing: IntArray = field(default_factory=lambda: _NONE)
+    gap: float = 0.0
     singular: bool = False
 
 
 def judge_fold(
-    fold: Fold,
     x: FloatArray,
     codes: IntArray,
     n_classes: int,
     alphas: FloatArray,
     priors: FloatArray | None,
     settings: QDASettings,
+    fold: Fold,
 ) -> FoldAnswer:
     """Fit the path to the rows of one part and count the errors among those of the other.
 
     Parameters
     ----------
-    fold : pair of arrays of int
-        Rows to learn from, rows to judge.
     x : (n, p) array
     codes : (n,) array of int
     n_classes : int
     alphas : (A,) array
     priors : (K,) array, optional
     settings : QDASettings
+    fold : pair of arrays of int
+        Rows to learn from, rows to judge.
     """
-    from consilience.numerics.parallel import one_thread
-
     train, test = fold
     counts = np.bincount(codes[train], minlength=n_classes)
-    there = np.flatnonzero(counts >= 2)
-    missing = np.flatnonzero(counts < 2)
+    there, missing = np.flatnonzero(counts >= 2), np.flatnonzero(counts < 2)
+    answer = partial(FoldAnswer, n_rows=len(test), missing=missing)
     if len(there) < 2:
-        wrong = np.full(len(alphas), len(test))
-        return FoldAnswer(wrong, len(test), missing, 0.0)
+        return answer(np.full(len(alphas), len(test)))
     train = train[counts[codes[train]] >= 2]
     places = np.searchsorted(there, codes[train])
     try:
         prepared = prepare_rows(x[train], places, len(there), standardize=settings.standardize)
     except DataError:  # every column is constant in this part
-        wrong = np.full(len(alphas), int((codes[test] != there[counts[there].argmax()]).sum()))
-        return FoldAnswer(wrong, len(test), missing, 0.0)
+        most = there[counts[there].argmax()]
+        return answer(np.full(len(alphas), int((codes[test] != most).sum())))
     shares = None if priors is None else priors[there]
     errors: list[int] = []
     gap, rows, singular = 0.0, x[test], False
@@ -782,7 +696,7 @@ def judge_fold(
             if len(errors) == len(alphas) or alphas[len(errors)] > 0:
                 raise
             singular = True  # too few rows in this part only; of the whole table `follow` asks
-    return FoldAnswer(np.array(errors, dtype=np.int64), len(test), missing, gap, singular)
+    return answer(np.array(errors, dtype=np.int64), gap=gap, singular=singular)
 
 
 def choose(wrong: IntArray, ties: str) -> int:
@@ -823,9 +737,9 @@ class SparseQDAFit:
     path: SparseQDAPath
     chosen: int
     relative_to: float
-    cut: float | None
-    missing: IntArray
-    fold_gap: float
+    cut: float | None = None
+    missing: IntArray = field(default_factory=lambda: _NONE)
+    fold_gap: float = 0.0
     singular: bool = False
 
 
@@ -867,22 +781,12 @@ def fit_sparse_qda(
         A single penalty, or every one of a given grid, links more than `settings.max_block`
         features.
     """
-    from consilience.numerics.parallel import one_thread, ordered_map
-
     with one_thread():
         prepared = prepare_rows(x, codes, n_classes, standardize=settings.standardize)
         alphas = grid_of(prepared, settings)
         answers: list[FoldAnswer] = []
         if isinstance(settings.alpha, str) and len(alphas) > 1:
-            judge = partial(
-                judge_fold,
-                x=x,
-                codes=codes,
-                n_classes=n_classes,
-                alphas=alphas,
-                priors=priors,
-                settings=settings,
-            )
+            judge = partial(judge_fold, x, codes, n_classes, alphas, priors, settings)
             answers = ordered_map(judge, folds, n_jobs=settings.n_jobs)
         automatic = settings.alphas is None and len(alphas) > 1
         if automatic and not all(len(answer.wrong) for answer in answers):
@@ -942,40 +846,33 @@ def follow(
     without = len(rows) == len(alphas) - 1 and any(answer.singular for answer in answers)
     if without:  # an error where the whole table has no such fit either
         next(precision_path(prepared, alphas[-1:], settings, n_jobs=jobs))
-    found = np.array(rows, dtype=np.float64)
-    norm = full_norm(prepared, settings)
-    relative_to = float(alphas[len(found) - 1]) if norm is None else 0.0
-    norm = float(found[-1, 2]) if norm is None else norm
+    n = len(rows)
+    n_links, largest, norms, gaps = np.array(rows, dtype=np.float64).T
+    relative_to, norm = float(alphas[n - 1]), float(norms[-1])
+    size = prepared.moments.n_features
+    if prepared.full_rank and size <= (settings.max_block or size):
+        # The fit without a penalty may not exist all the same.
+        with suppress(DataError):
+            relative_to, norm = 0.0, fit_precisions(prepared.moments, 0.0).penalty_norm
     path = SparseQDAPath(
-        alphas=alphas[: len(found)],
-        n_links=found[:, 0].astype(np.int64),
-        largest_block=found[:, 1].astype(np.int64),
-        penalty_norms=found[:, 2],
-        relative_penalties=found[:, 2] / norm if norm > 0 else np.ones(len(found)),
-        gaps=found[:, 3],
-        cv_wrong=wrong[:, : len(found)],
+        alphas[:n],
+        n_links.astype(np.int64),
+        largest.astype(np.int64),
+        norms,
+        norms / norm if norm > 0 else np.ones(n),
+        gaps,
+        cv_wrong=wrong[:, :n],
         cv_rows=np.array([answer.n_rows for answer in answers], dtype=np.int64),
     )
     missing = [answer.missing for answer in answers]
     return SparseQDAFit(
-        prepared=prepared,
-        precision=kept,
-        path=path,
-        chosen=best,
-        relative_to=relative_to,
-        cut=float(alphas[len(found) - 1]) if len(found) < len(alphas) and not without else None,
-        missing=np.unique(np.concatenate([*missing, np.zeros(0, dtype=np.int64)])),
+        prepared,
+        kept,
+        path,
+        best,
+        relative_to,
+        cut=float(alphas[n - 1]) if n < len(alphas) and not without else None,
+        missing=np.unique(np.concatenate([*missing, _NONE])),
         fold_gap=max((answer.gap for answer in answers), default=0.0),
         singular=without,
     )
-
-
-def full_norm(prepared: PreparedMoments, settings: QDASettings) -> float | None:
-    """P(T) without a penalty; None where that fit does not exist or is too large."""
-    size = prepared.moments.n_features
-    if not prepared.full_rank or size > (settings.max_block or size):
-        return None
-    try:
-        return fit_precisions(prepared.moments, 0.0).penalty_norm
-    except DataError:  # a covariance matrix is singular all the same
-        return None

@@ -78,60 +78,160 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import CommunitiesResult, SitesMethod, SitesResult
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
-from consilience.discriminant.federated_community_bayes.messages import (
-    LARGEST_C,
-    MAX_CANDIDATES,
-    MAX_ROUNDS,
-    SHARES,
-    SMALLEST_C,
-    Fit,
-    Judge,
-    Judged,
-    Offer,
-    Rank,
-    Settings,
-    Slope,
-)
+from consilience.discriminant.federated_community_bayes import messages, pooling
 from consilience.discriminant.federated_community_bayes.pooling import (
-    Combined,
-    Descent,
+    Candidate,
+    Choice,
     Survey,
-    combine,
-    pool_ranks,
-    pooled_figures,
-    survey_of,
-    tree_of,
-)
-from consilience.discriminant.federated_community_bayes.result import (
-    Chosen,
-    FederatedCommunityBayesResult,
-    build_result,
-    conclude_message,
+    Tree,
 )
 from consilience.discriminant.federated_community_bayes.site import STEPS
+from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import Linkage
-from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.exceptions import ParameterError, QuorumError
 from consilience.parameters import Allowed, allows, is_number, just, number, one_of, several, whole
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Answers = Generator[Ask, Replies, Any]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 
 _GRID = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
-_SHARE = Allowed(lambda v: is_number(v) and v in SHARES, "a share of 0, .1, .2, .3 or .4")
+_SHARE = Allowed(lambda v: is_number(v) and v in messages.SHARES, "a share of 0, .1, .2, .3 or .4")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
+    """Communities of features, their classifiers, and what they are worth.
+
+    Levels are those with training rows. The rules that test rows judge are "communities", "one
+    community" (the base without communities, where it has a fit) and "class frequencies"; protected
+    sites round numbers of wrong rows to about `min_records` rows.
+
+    Attributes
+    ----------
+    n_fitted, n_choosing, n_held : (B,) int arrays
+        Training, choosing and test rows of each site.
+    how : {"one-shot", "exact"}
+    rounds_run : int
+        Rounds of sums, of the exact fit.
+    linkage : str
+    similarity : (p, p) array
+    ranks_told : (B', K) bool array
+        Sites (those that answered) by declared level: whether they told rank correlations.
+    candidate_loss, candidate_gain, candidate_gain_se : (a,) arrays
+        Mean log loss on choosing rows, and by how much it is below that of the first candidate.
+    cv_rows : int
+        Choosing rows of sites that tell numbers of wrong ones.
+    coefficients : tuple of L (1 or m, q) arrays
+        One row for two classes: log odds of the second. In the units of the prepared columns.
+    intercepts : tuple of L (1 or m,) arrays
+    community_rows : (L,) array
+        Training rows behind each community's fit.
+    error_rows : int
+        Test rows of the sites that tell `errors`.
+    site_log_loss : (B, j) array
+    """
+
+    n_fitted: IntArray
+    n_choosing: IntArray
+    n_held: IntArray
+    how: str
+    rounds_run: int
+    linkage: str
+    similarity: FloatArray
+    ranks_told: NDArray[np.bool_]
+    candidate_loss: FloatArray
+    candidate_gain: FloatArray
+    candidate_gain_se: FloatArray
+    cv_rows: int
+    coefficients: tuple[FloatArray, ...]
+    intercepts: tuple[FloatArray, ...]
+    community_rows: FloatArray
+    error_rows: int
+    site_log_loss: FloatArray
+
+    @property
+    def n_communities(self) -> int:
+        """Number of communities that is kept."""
+        return len(self.communities)
+
+    @property
+    def error_rates(self) -> FloatArray:
+        """Share of test rows that each rule predicts wrongly."""
+        return np.asarray(self.errors / (self.error_rows or np.nan))
+
+    def community_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the features of each community."""
+        return self.communities_names
+
+    def to_estimator(self) -> CommunityBayesPredictor:
+        """Return the classifier, for rows in the columns' own units."""
+        return CommunityBayesPredictor(
+            communities=self.communities,
+            rows=list(zip(self.coefficients, self.intercepts, strict=True)),
+            priors=self.priors,
+            classes=np.array(self.levels),
+            feature_names=self.feature_names,
+            scaling=self.scaling if self.scaling.size else None,
+        )
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        n, held, sites = self.n_communities, int(self.n_held.sum()), len(self.sites)
+        was = "was given" if self.fixed else f"was chosen on {int(self.n_choosing.sum())} rows"
+        parts = "one community" if n == 1 else f"{n} communities"
+        judged = "No test rows tell what it is worth."
+        if held and np.isfinite(self.log_loss[0]):
+            rules = zip(self.judged, self.log_loss, self.error_rates, strict=True)
+            said = (
+                f"{rule} {loss:.3f}" + ("" if np.isnan(wrong) else f", {wrong:.1%} wrong")
+                for rule, loss, wrong in rules
+            )
+            judged = f"Mean log loss on {held} test rows: {'; '.join(said)}."
+        sentences = [
+            f"{len(self.feature_names)} features fall into {parts} (the number {was}); "
+            f"{int(self.n_fitted.sum())} training rows of {sites} "
+            f"{'sites' if sites != 1 else 'site'} tell {len(self.levels)} classes of "
+            f"{self.target_name} apart.",
+            judged,
+            "The fit is that of the pooled training rows."
+            if self.how == "exact"
+            else "The fit joins one fit of each site by their curvature, near that of pooled rows.",
+        ]
+        return " ".join((*sentences, *self.remarks))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line for each community, feature and class: the coefficient."""
+        import pandas as pd
+
+        lines = [
+            (number, self.feature_names[j], level, slopes[k, place])
+            for number, (columns, slopes) in enumerate(
+                zip(self.communities, self.coefficients, strict=True), 1
+            )
+            for k, level in enumerate(self.levels[1:] if len(slopes) == 1 else self.levels)
+            for place, j in enumerate(columns)
+        ]
+        return pd.DataFrame(lines, columns=["community", "feature", "class", "coefficient"])
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FederatedCommunityBayes(Method):
+class FederatedCommunityBayes(SitesMethod):
     """Classify by communities of features, over rows that are split over sites.
 
     Parameters
@@ -163,22 +263,20 @@ class FederatedCommunityBayes(Method):
     """
 
     n_communities: int | str = allows(whole(1) | just("auto"), default="auto")
-    candidates: tuple[int, ...] = allows(several(whole(1), most=MAX_CANDIDATES), default=())
-    C: float = allows(number(SMALLEST_C, LARGEST_C), default=1.0)
+    candidates: tuple[int, ...] = allows(
+        several(whole(1), most=messages.MAX_CANDIDATES), default=()
+    )
+    C: float = allows(number(messages.SMALLEST_C, messages.LARGEST_C), default=1.0)
     fit: str = allows(one_of("auto", "one-shot", "exact"), default="auto")
     linkage: str = allows(one_of(*get_args(Linkage)), default="average")
     choosing: float = allows(_SHARE, default=0.2)
     holdout: float = allows(_SHARE, default=0.2)
-    max_rounds: int = allows(whole(1, MAX_ROUNDS), default=50)
+    max_rounds: int = allows(whole(1, messages.MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = STEPS
-    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
-        "judge": "any",
-        "conclude": "any",
-    }
     absence: ClassVar[str] = (
         "A site that misses the offer is left out, down to the quorum. One that misses the ranks "
         "or the fits is not in them; one that misses a round of sums is in no later one. One that "
@@ -197,14 +295,6 @@ class FederatedCommunityBayes(Method):
     )
     Result = FederatedCommunityBayesResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
-    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
-    foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
-
-    def __post_init__(self) -> None:
-        grid = self.candidates
-        listed = tuple(grid) if isinstance(grid, list | tuple | np.ndarray) else (grid,)
-        plain = tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
-        object.__setattr__(self, "candidates", plain)
 
     def check_together(self) -> None:
         """Check that rows choose, where the number of communities is chosen."""
@@ -213,107 +303,131 @@ class FederatedCommunityBayes(Method):
                 "choosing", "above 0 where the number of communities is chosen", self.choosing
             )
 
-    def admit(self, ctx: CoordinatorContext) -> None:
-        """Check that there are features, and a response with levels."""
-        target = ctx.columns.target
-        if target is None or not ctx.columns.features:
-            raise StudyError(
-                "federated-community-bayes needs features and a response: name them in [data]"
-            )
-        if len(ctx.columns.levels.get(target, ())) < 2:
-            raise StudyError(
-                f"federated-community-bayes tells classes apart: declare the levels of {target!r}"
-            )
-        if ctx.columns.weight is not None:
-            raise StudyError(
-                "federated-community-bayes counts every row once: leave weight out of [data]"
-            )
-        if ctx.preparation.standardize == "site":
-            raise StudyError(
-                "coefficients mean the same at all sites only on one scale: set [preparation] "
-                'standardize to "pooled" or "none"'
-            )
-
     # ------------------------------------------------------------------ the exchange
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, ranks, fits, judging, conclusion."""
         p = len(ctx.feature_names)
+        chooses = isinstance(self.n_communities, str)
         wanted = self._wanted(p)
-        s = self._settings(ctx)
+        s = messages.Settings(
+            levels=tuple(ctx.columns.levels[str(ctx.columns.target)]),
+            c=float(self.C),
+            choosing=float(self.choosing) if chooses else 0.0,
+            holdout=float(self.holdout),
+        )
+        text = s.to_json()
         say_share(ctx, s.choosing, s.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
-        survey = survey_of(s, offered, chooses=len(wanted) > 1)
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=text))))
+        survey = pooling.survey_of(s, offered, chooses=len(wanted) > 1)
         small = [site for site in offered if site not in survey.sites]
         if len(survey.sites) < ctx.quorum:
             raise QuorumError(
                 f"{len(survey.sites)} sites have enough training rows of some class and the study "
                 f"needs {ctx.quorum}: {', '.join(small)} have not"
             )
-        tables = ctx.require((yield Ask("ranks", Rank(settings=s.to_json()), to=survey.sites)))
-        pooled = pool_ranks(
-            [tables[site].tables.value for site in sorted(tables)],
-            np.stack([survey.counts[site] for site in sorted(tables)]),
-            p,
-        )
+        tables = ctx.require((yield Ask("ranks", messages.Rank(settings=text), to=survey.sites)))
+        told = sorted(tables)
+        counts = np.stack([survey.counts[site] for site in told])
+        pooled = pooling.pool_ranks([tables[site].tables.value for site in told], counts, p)
         # The base without communities is fitted too: it says what communities gain.
-        numbers = tuple(sorted({1, *wanted}))
-        tree = tree_of(survey, pooled, sorted(tables), numbers, self.linkage)
+        tree = pooling.tree_of(survey, pooled, told, tuple(sorted({1, *wanted})), self.linkage)
         exact = self.fit == "exact" or (
             self.fit == "auto" and set(ctx.presets.values()) <= {"simulation"}
         )
         fitted, rounds = yield from (self._exact if exact else self._one_shot)(ctx, survey, tree)
-        chosen = Chosen.of(tree.among(fitted, wanted, survey.total), fitted, survey, p, wanted)
-        if len(chosen.candidates) > 1:
-            chosen = yield from self._best(ctx, survey, chosen)
-        message = conclude_message(s, survey, chosen)
-        concluded = ctx.require((yield Ask("conclude", message, to=survey.sites)), at_least=0)
-        how = "exact" if exact else "one-shot"
-        return build_result(self, ctx, survey, pooled, tree, chosen, concluded, how, rounds)
-
-    def _settings(self, ctx: CoordinatorContext) -> Settings:
-        chooses = self.n_communities == "auto"
-        return Settings(
-            levels=tuple(ctx.columns.levels[str(ctx.columns.target)]),
-            c=float(self.C),
-            choosing=float(self.choosing) if chooses else 0.0,
-            holdout=float(self.holdout),
+        cuts = tree.among(fitted, wanted, survey.total)
+        made = {n: Candidate.of(parts, fitted, survey.priors, p) for n, parts in cuts.items()}
+        numbers = [n for n in wanted if n in made]
+        if not numbers:
+            raise QuorumError(
+                "some community has no fit that may leave a site: ask for more communities, lower "
+                "C, or let larger sites take part"
+            )
+        judged: Mapping[str, messages.Judged] = {}
+        classes = relayed(survey.classes, AGGREGATE)
+        if len(numbers) > 1:  # which is best on rows that no fit has seen
+            models = relayed(np.stack([made[n].model for n in numbers]), MODEL)
+            message = messages.Judge(settings=text, classes=classes, models=models)
+            sites = tuple(site for site in survey.sites if survey.choosing[site])
+            judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
+        choice = Choice.of(judged, survey, len(numbers))
+        kept = made[numbers[choice.index]]
+        nothing = np.zeros_like(kept.model)
+        nothing[:, 0] = pooling.contrast_of(np.log(survey.priors))
+        rules = {
+            "communities": kept.model,
+            **({"one community": made[1].model} if 1 in made else {}),
+            "class frequencies": nothing,
+        }
+        last = messages.Conclude(
+            settings=text,
+            classes=classes,
+            priors=relayed(survey.priors, AGGREGATE),
+            communities=relayed(kept.communities, AGGREGATE),
+            coefficients=relayed(kept.phis, MODEL),
+            models=relayed(np.stack(list(rules.values())), MODEL),
+        )
+        concluded = ctx.require((yield Ask("conclude", last, to=survey.sites)), at_least=0)
+        rows = [multinomial.as_rows(phi) for phi in kept.phis]
+        counts = np.stack([survey.counts[site] for site in survey.sites])
+        return FederatedCommunityBayesResult(
+            levels=tuple(s.levels[k] for k in survey.classes),
+            feature_names=ctx.feature_names,
+            target_name=str(ctx.columns.target),
+            sites=survey.sites,
+            n_by_site=counts[:, survey.classes],
+            n_by_class=survey.by_class[survey.classes],
+            n_fitted=counts.sum(axis=1),
+            n_choosing=np.array([survey.choosing[site] for site in survey.sites]),
+            priors=survey.priors,
+            how="exact" if exact else "one-shot",
+            rounds_run=rounds,
+            C=float(self.C),
+            linkage=self.linkage,
+            tree=tree.merges,
+            similarity=tree.similarity,
+            ranks_told=pooled.told,
+            candidates=np.array(numbers, dtype=np.int64),
+            candidate_loss=choice.loss,
+            candidate_gain=choice.gain,
+            candidate_gain_se=choice.gain_se,
+            chosen=choice.index,
+            fixed=not chooses,
+            communities=kept.communities,
+            coefficients=tuple(coefficients for coefficients, _ in rows),
+            intercepts=tuple(intercepts for _, intercepts in rows),
+            community_rows=kept.rows,
+            judged=tuple(rules),
+            cv_errors=choice.errors,
+            cv_rows=choice.rows,
+            **pooling.figures_of_test_rows(survey, concluded, len(rules)),
+            scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
+            remarks=pooling.remarks_of(survey, pooled, tree, numbers, made, choice),
         )
 
     def _wanted(self, p: int) -> tuple[int, ...]:
-        """Numbers of communities to compare, ascending.
-
-        Raises
-        ------
-        ParameterError
-            More communities than columns.
-        """
-        if not isinstance(self.n_communities, str):
-            listed: tuple[int, ...] = (int(self.n_communities),)
-        else:
-            listed = tuple(sorted(self.candidates)) or tuple(n for n in _GRID if n <= p)
-        if max(listed) > p:
+        """Numbers of communities to compare, ascending."""
+        wanted: tuple[int, ...] = (int(self.n_communities),) if self.n_communities != "auto" else ()
+        wanted = wanted or tuple(sorted(self.candidates)) or tuple(n for n in _GRID if n <= p)
+        if max(wanted) > p:
             allowed = f"at most {p}, the number of columns"
-            raise ParameterError.of("n_communities", allowed, max(listed))
-        return listed
+            raise ParameterError.of("n_communities", allowed, max(wanted))
+        return wanted
 
     # ------------------------------------------------------------------ fits
 
-    def _one_shot(self, ctx: CoordinatorContext, survey: Survey, tree: Any) -> Answers:
+    def _one_shot(self, ctx: CoordinatorContext, survey: Survey, tree: Tree) -> Answers:
         """One fit of each site, joined by their curvature."""
-        communities = tree.communities
-        message = Fit(
-            settings=survey.settings.to_json(), communities=relayed(communities, AGGREGATE)
-        )
+        communities, s = relayed(tree.communities, AGGREGATE), survey.settings
+        message = messages.Fit(settings=s.to_json(), communities=communities)
         ask = Ask("fit", message, to=survey.sites, known=survey.told)
-        replies = ctx.require((yield ask))
-        sites = sorted(replies)
-        counts = np.stack([survey.counts[site][survey.classes] for site in sites])
+        replies = dict(sorted(ctx.require((yield ask)).items()))
+        counts = np.stack([survey.counts[site][survey.classes] for site in replies])
         fitted = []
-        for c, columns in enumerate(communities):
-            fits = [np.asarray(replies[site].fits.value[c]) for site in sites]
-            made = combine(fits, counts, len(columns), survey.settings.ridge)
-            fitted.append(made)
+        for c, columns in enumerate(tree.communities):
+            fits = [np.asarray(reply.fits.value[c]) for reply in replies.values()]
+            fitted.append(pooling.combine(fits, counts, len(columns), s.ridge))
         if all(made.phi is None for made in fitted):
             raise QuorumError(
                 "no site could tell a fit of any community (rows at least twice the parameters, "
@@ -322,48 +436,28 @@ class FederatedCommunityBayes(Method):
             )
         return fitted, 0
 
-    def _exact(self, ctx: CoordinatorContext, survey: Survey, tree: Any) -> Answers:
+    def _exact(self, ctx: CoordinatorContext, survey: Survey, tree: Tree) -> Answers:
         """Newton's method on the sums of all sites."""
-        communities, sites = tree.communities, survey.sites
-        m, n = len(survey.classes), survey.total
-        descent = Descent([len(c) for c in communities], m, survey.settings.ridge)
-        rounds = 0
+        sites, s, rounds = survey.sites, survey.settings, 0
+        descent = pooling.Descent([len(c) for c in tree.communities], len(survey.classes), s.ridge)
         while descent.active and rounds < self.max_rounds:
             rounds += 1
             active = descent.active
-            message = Slope(
-                settings=survey.settings.to_json(),
+            message = messages.Slope(
+                settings=s.to_json(),
                 round=rounds,
                 classes=relayed(survey.classes, AGGREGATE),
-                communities=relayed(tuple(communities[c] for c in active), AGGREGATE),
+                communities=relayed(tuple(tree.communities[c] for c in active), AGGREGATE),
                 coefficients=relayed(tuple(descent.asked[c] for c in active), MODEL),
             )
-            ask = Ask("slopes", message, to=sites, known=survey.told)
-            replies = ctx.require((yield ask))
+            replies = ctx.require((yield Ask("slopes", message, to=sites, known=survey.told)))
             if len(replies) < len(sites):
                 sites = tuple(sorted(replies))
                 descent.restart()
             for i, c in enumerate(active):
-                descent.hear(c, [np.asarray(replies[site].sums.value[i]) for site in sites], n)
+                sums = [np.asarray(replies[site].sums.value[i]) for site in sites]
+                descent.hear(c, sums, survey.total)
         if descent.active:
             ctx.note(f"The fit had not settled after {rounds} rounds: give a smaller C.")
         rows = np.sum([survey.counts[site][survey.classes] for site in sites], axis=0).astype(float)
-        places = tuple(i for i, site in enumerate(survey.sites) if site in sites)
-        return [Combined(phi, rows, places) for phi in descent.phi], rounds
-
-    # ------------------------------------------------------------------ the number of communities
-
-    def _best(self, ctx: CoordinatorContext, survey: Survey, chosen: Chosen) -> Answers:
-        """Which number of communities is best on rows that no fit has seen."""
-        message = Judge(
-            settings=survey.settings.to_json(),
-            classes=relayed(survey.classes, AGGREGATE),
-            models=relayed(chosen.models, MODEL),
-        )
-        sites = tuple(site for site in survey.sites if survey.choosing[site])
-        replies: dict[str, Judged] = ctx.require(
-            (yield Ask("judge", message, to=sites)), at_least=0
-        )
-        told = {site: (r.losses.value, r.errors.value) for site, r in replies.items()}
-        figures, errors = pooled_figures(told, survey.choosing, len(chosen.candidates))
-        return chosen.best(figures, errors, {site: r.wrong.value for site, r in replies.items()})
+        return [pooling.Combined(phi, rows) for phi in descent.phi], rounds

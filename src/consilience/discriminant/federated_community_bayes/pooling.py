@@ -10,20 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.federated_community_bayes import messages
 from consilience.discriminant.federated_community_bayes.messages import (
-    Offered,
+    Judged,
     Settings,
     n_parameters,
-    unpacked,
 )
+from consilience.discriminant.kernels import communities as trees
 from consilience.discriminant.kernels import multinomial
-from consilience.discriminant.kernels.communities import (
-    cut_nodes,
-    linkage_tree,
-    members,
-    similarity,
-    skeptic,
-)
 from consilience.exceptions import ProtocolError, QuorumError
 
 _SINGULAR = 1e-12
@@ -73,7 +67,7 @@ def pool_ranks(tables: Sequence[tuple[FloatArray, ...]], counts: IntArray, p: in
             total[k] += np.where(known, counts[b, k] * np.nan_to_num(table), 0.0)
             weight[k] += counts[b, k] * known
     rho = np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
-    found = np.stack([skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
+    found = np.stack([trees.skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
     spoken = np.asarray(told.any(axis=0))
     found[~spoken] = 0.0
     gaps = np.any((weight == 0) & spoken[:, None, None], axis=0)
@@ -93,13 +87,10 @@ class Combined:
         None where the sites' fits do not determine it.
     rows : (m,) array
         Training rows by class of the sites whose fits are in it.
-    sites : tuple of int
-        Places of these sites.
     """
 
     phi: FloatArray | None
     rows: FloatArray
-    sites: tuple[int, ...]
 
 
 def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) -> Combined:
@@ -132,7 +123,7 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
             continue
         present = np.flatnonzero(counts[b] > 0)
         own = n_parameters(q, len(present))
-        flat, curvature = unpacked(values, own, own)
+        flat, curvature = messages.unpacked(values, own, own)
         phi = flat.reshape(len(present) - 1, q + 1)
         pull = ridge * phi
         pull[:, 0] = 0.0
@@ -145,7 +136,7 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
     rows = counts[used].sum(axis=0).astype(float)
     reached = np.linalg.matrix_power(joined.astype(float), m) > 0
     if not used or not reached.all():
-        return Combined(None, rows, tuple(used))
+        return Combined(None, rows)
     free = np.zeros((m - 1, q + 1))
     free[:, 1:] = ridge
     left += np.diag(free.ravel())
@@ -153,9 +144,9 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
     scale = np.where(scale > 0, scale, 1.0)
     scaled = left / scale[:, None] / scale
     if np.linalg.eigvalsh(scaled)[0] < _SINGULAR:
-        return Combined(None, rows, tuple(used))
+        return Combined(None, rows)
     phi = (np.linalg.solve(scaled, right / scale) / scale).reshape(m - 1, q + 1)
-    return Combined(np.asarray(phi), rows, tuple(used))
+    return Combined(np.asarray(phi), rows)
 
 
 def towards_priors(found: Combined, priors: FloatArray) -> FloatArray:
@@ -213,7 +204,7 @@ class Descent:
     def hear(self, c: int, sums: Sequence[FloatArray], n: int) -> None:
         """Take the sums of the sites at the coefficients that were asked for."""
         size = self.phi[c].size
-        heads, matrices = zip(*(unpacked(v, size, 1 + size) for v in sums), strict=True)
+        heads, matrices = zip(*(messages.unpacked(v, size, 1 + size) for v in sums), strict=True)
         head = np.sum(heads, axis=0)
         plain = multinomial.Pieces(float(head[0]), head[1:], np.sum(matrices, axis=0))
         at = self.asked[c]
@@ -258,19 +249,20 @@ def joint_model(
 
 
 def pooled_figures(
-    by_site: Mapping[str, tuple[FloatArray, FloatArray]], weights: Mapping[str, int], n: int
+    replies: Mapping[str, Judged], weights: Mapping[str, int], n: int
 ) -> tuple[FloatArray, FloatArray]:
     """Means of figures over sites by rows, and their standard errors; NaN where nobody tells.
 
     Parameters
     ----------
-    by_site : mapping of str to (figures, squared standard errors), (n,) each
+    replies : mapping of str to Judged
     weights : mapping of str to int
     n : int
+        Figures: those of each model.
     """
-    total, square, weight = np.zeros(n), np.zeros(n), np.zeros(n)
-    for site in sorted(by_site):
-        figures, errors = by_site[site]
+    total, square, weight = np.zeros((3, n))
+    for site, reply in sorted(replies.items()):
+        figures, errors = reply.losses.value, reply.errors.value
         w = np.where(np.isfinite(figures), float(weights[site]), 0.0)
         total += w * np.nan_to_num(figures)
         square += w**2 * np.nan_to_num(errors)
@@ -278,6 +270,80 @@ def pooled_figures(
     safe = np.where(weight > 0, weight, 1.0)
     gap = np.where(weight > 0, 0.0, np.nan)
     return total / safe + gap, np.sqrt(np.maximum(square, 0.0)) / safe + gap
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A number of communities of which each has a fit.
+
+    Attributes
+    ----------
+    communities : tuple of int arrays
+    phis : tuple of arrays
+        Coefficients by community, with the intercepts of common class frequencies.
+    rows : (L,) array
+        Training rows behind each community's fit.
+    model : (m - 1, p + 1) array
+    """
+
+    communities: tuple[IntArray, ...]
+    phis: tuple[FloatArray, ...]
+    rows: FloatArray
+    model: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[tuple[int, IntArray]],
+        fitted: Sequence[Combined],
+        priors: FloatArray,
+        p: int,
+    ) -> Candidate:
+        """Put the fits of some communities together; `parts` are their places and columns."""
+        communities = tuple(columns for _, columns in parts)
+        phis = tuple(towards_priors(fitted[c], priors) for c, _ in parts)
+        rows = np.array([fitted[c].rows.sum() for c, _ in parts])
+        return cls(communities, phis, rows, joint_model(communities, phis, priors, p))
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What choosing rows say of the candidates, and which one is kept.
+
+    Attributes
+    ----------
+    loss, gain, gain_se : (a,) arrays
+        Mean log loss on choosing rows, by how much it is below that of the first candidate, and the
+        standard error of this; NaN where nobody told.
+    errors : (a,) array
+        Of `rows` rows of those sites that tell them, wrong predictions.
+    rows : int
+    index : int
+        Of the candidate with the lowest loss; the first where none tells.
+    """
+
+    loss: FloatArray
+    gain: FloatArray
+    gain_se: FloatArray
+    errors: FloatArray
+    rows: int
+    index: int
+
+    @classmethod
+    def of(cls, replies: Mapping[str, Judged], survey: Survey, n: int) -> Choice:
+        """Read what sites told of `n` candidates."""
+        gain, gain_se = pooled_figures(replies, survey.choosing, n)
+        told, first = np.isfinite(gain).any(), gain[0]
+        gain[0] = gain_se[0] = 0.0 if told else np.nan
+        errors, rows = np.zeros(n), 0
+        for site, reply in sorted(replies.items()):
+            wrong, size = np.array([float(v) for v in reply.wrong.value]), survey.choosing[site]
+            # Sites without choosing rows, and protected ones, tell no wrong predictions.
+            if size and np.isfinite(wrong).all():
+                errors, rows = errors + size * wrong, rows + size
+        errors = errors if rows else np.full(n, np.nan)
+        index = int(np.nanargmax(gain)) if told else 0
+        return cls(first - gain, gain, gain_se, errors, rows, index)
 
 
 # --------------------------------------------------------------------------- survey and tree
@@ -328,7 +394,7 @@ class Survey:
         return np.asarray(self.by_class[self.classes] / self.total)
 
 
-def survey_of(s: Settings, offered: Mapping[str, Offered], *, chooses: bool) -> Survey:
+def survey_of(s: Settings, offered: Mapping[str, messages.Offered], *, chooses: bool) -> Survey:
     """Read the sites' offers.
 
     Raises
@@ -427,9 +493,9 @@ def tree_of(
         )
     told = np.stack([survey.counts[site] for site in sites])
     weights = (told * pooled.told).sum(axis=0)[survey.classes]
-    similar = similarity(pooled.correlations[survey.classes], weights)
-    merges = linkage_tree(similar, linkage)
-    nodes = {n: cut_nodes(merges, n) for n in wanted}
+    similar = trees.similarity(pooled.correlations[survey.classes], weights)
+    merges = trees.linkage_tree(similar, linkage)
+    nodes = {n: trees.cut_nodes(merges, n) for n in wanted}
     # In the order in which sites tell them, as far as they may: the base without communities, then
     # the other numbers from the smallest communities on.
     order = [*(n for n in nodes if n == 1), *sorted((n for n in nodes if n > 1), reverse=True)]
@@ -439,5 +505,98 @@ def tree_of(
         merges,
         similar,
         {n: tuple(place[node] for node in cut) for n, cut in nodes.items()},
-        tuple(members(merges, node) for node in listed),
+        tuple(trees.members(merges, node) for node in listed),
     )
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int) -> dict[str, Any]:
+    """Figures on test rows: by site, and over the sites, each over those that tell it.
+
+    Parameters
+    ----------
+    survey : Survey
+    concluded : mapping of str to Judged
+    n : int
+        Rules.
+    """
+    told = {site: reply for site, reply in concluded.items() if survey.test[site]}
+    loss, wrong = np.full((2, len(survey.sites), n), np.nan)
+    for b, site in enumerate(survey.sites):
+        if site in told:
+            first, *gains = told[site].losses.value
+            loss[b] = [first, *(first - g for g in gains)]
+            wrong[b] = told[site].wrong.value
+    held = np.array([survey.test[site] if site in told else 0 for site in survey.sites])
+    known = np.isfinite(wrong).all(axis=1) & (held > 0)
+    weight = np.where(np.isfinite(loss), held[:, None], 0.0)
+    total = weight.sum(axis=0)
+    summed = (weight * np.nan_to_num(loss)).sum(axis=0)
+    figures, error = pooled_figures(told, survey.test, n)
+    rest = np.arange(n) > 0
+    return {
+        "n_held": held,
+        "errors": (wrong[known] * held[known, None]).sum(axis=0)
+        if known.any()
+        else loss[0] * np.nan,
+        "error_rows": int(held[known].sum()),
+        "log_loss": np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan),
+        "log_loss_se": np.where(rest, np.nan, error),
+        "log_loss_gain": np.where(rest, -figures, np.nan),
+        "log_loss_gain_se": np.where(rest, error, np.nan),
+        "site_errors": wrong,
+        "site_log_loss": loss,
+    }
+
+
+def remarks_of(
+    survey: Survey,
+    pooled: PooledRanks,
+    tree: Tree,
+    numbers: Sequence[int],
+    made: Mapping[int, Candidate],
+    choice: Choice,
+) -> tuple[str, ...]:
+    """What the reader should know of the way to the result."""
+    levels, classes, found = survey.settings.levels, survey.classes, []
+    absent = [level for k, level in enumerate(levels) if k not in classes]
+    if absent:
+        found.append(f"No site has enough rows of {', '.join(absent)}: never predicted.")
+    silent = [levels[k] for k in classes if not pooled.told[:, k].any()]
+    if silent and pooled.told.any():
+        found.append(
+            f"Ranks within {', '.join(silent)} were told by no site (fewer training rows than "
+            "twice the columns): the communities rest on the other classes."
+        )
+    if pooled.gaps.any() and pooled.told.any():
+        found.append(
+            "Some pairs of columns have a small group of rows in common at every site, or differ "
+            "in few rows: they count as uncorrelated."
+        )
+    dropped = [n for n in tree.nodes if n not in numbers and n != 1]
+    if dropped:
+        some = ", ".join(str(n) for n in dropped)
+        found.append(
+            f"Not every community of {some} communities has a fit that may leave enough sites."
+        )
+    if 1 not in made:
+        found.append(
+            "One community of all columns has no fit that may leave enough sites, so nothing tells "
+            "what communities gain."
+        )
+    if len(numbers) > 1 and np.isnan(choice.gain).all():
+        found.append(
+            "No site may tell how candidates do on its choosing rows (fewer than twice the "
+            "coefficients of all columns), so the fewest communities are kept: raise choosing, or "
+            "give n_communities."
+        )
+    few = made[numbers[choice.index]].rows < survey.total
+    if few.any():
+        n_few = int(few.sum())
+        found.append(
+            f"The fits of {n_few} of {len(few)} communities rest on some of the sites only; the "
+            "others withheld theirs."
+        )
+    return tuple(found)

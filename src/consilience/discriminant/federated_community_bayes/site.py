@@ -18,54 +18,20 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.federated_community_bayes import messages
 from consilience.discriminant.federated_community_bayes.messages import (
-    MAX_CANDIDATES,
-    MAX_ROUNDS,
-    Conclude,
-    Fit,
-    Fitted,
-    Judge,
     Judged,
-    Offer,
-    Offered,
-    Rank,
-    Ranks,
     Settings,
-    Slope,
-    Slopes,
-    n_numbers,
     n_parameters,
-    packed,
 )
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
-from consilience.protocol.phases.holdout import (
-    class_codes,
-    drawing_seed,
-    held_out,
-    made_constant,
-    require_numbers,
-    with_common_levels,
-    without_thin,
-)
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    cell_counts,
-    count,
-    cross_products,
-    fit_fault,
-    local_fit,
-    rounded,
-    slopes,
-    together,
-    weighted_means,
-)
+from consilience.protocol.phases import holdout
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released
 from consilience.wire.moment_facts import Coded, moment_facts
 
 LEFT_OUT, TRAINING, CHOOSING, TEST = -1, 0, 1, 2
@@ -115,20 +81,22 @@ def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None 
     DataError
         No response, levels that are not the declared ones, or missing values.
     """
-    codes = class_codes(data, s.levels)
-    require_numbers(data)
-    seed = drawing_seed(data, site, "community bayes") if state is None else int(state["seed"])
+    codes = holdout.class_codes(data, s.levels)
+    holdout.require_numbers(data)
+    seed = (
+        holdout.drawing_seed(data, site, "community bayes") if state is None else int(state["seed"])
+    )
     order = stream(seed, "parts", f"{s.choosing:g}", f"{s.holdout:g}").permutation(len(codes))
-    cells = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    cells = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
     shares = [s.choosing, s.holdout]
-    choosing, test = held_out(data, cells, shares, site.limits, order=order, spare=1)
+    choosing, test = holdout.held_out(data, cells, shares, site.limits, order=order, spare=1)
     part = np.where(cells >= 0, TRAINING, LEFT_OUT)
     part[choosing], part[test] = CHOOSING, TEST
     if state is None:
-        thin = without_thin(data.features[part == TRAINING], site.limits)[1]
+        thin = holdout.without_thin(data.features[part == TRAINING], site.limits)[1]
     else:
         thin = np.asarray(state["thin"], dtype=np.int64)
-    return Rows(made_constant(data.features, thin), codes, part, seed, thin)
+    return Rows(holdout.made_constant(data.features, thin), codes, part, seed, thin)
 
 
 # --------------------------------------------------------------------------- ranks
@@ -151,8 +119,8 @@ def class_ranks(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> R
     """
     n, p = x.shape
     if n < max(2 * p, limits.min_records, 2):
-        return cross_products(np.empty((0, 0)), limits=limits)
-    released = cross_products(unit_ranks(x)[0], limits=limits, coded=coded)
+        return disclosure.cross_products(np.empty((0, 0)), limits=limits)
+    released = disclosure.cross_products(unit_ranks(x)[0], limits=limits, coded=coded)
     if limits.min_records <= 1:
         return released
     released = released.withhold_unsafe(limits)
@@ -241,57 +209,58 @@ LARGEST_GAIN = 1.0
 
 
 def judged_models(
-    rows: Rows,
-    part: int,
-    models: FloatArray,
-    classes: IntArray,
-    limits: Limits,
-    *,
-    counts: bool,
-    consent: bool,
+    rows: Rows, part: int, message: messages.Judge | messages.Conclude, site: SiteContext
 ) -> Judged:
     """Judge models on one part of the rows.
+
+    Whether a row lies beyond a line is a question about that row, which a mean log loss is not: so
+    shares of wrong predictions are told of test rows, or where values of single records may leave.
+    Otherwise nothing is told of fewer rows than twice the coefficients of a model: with more of
+    them somebody who knows the columns of a person finds a model that is large there alone, and
+    asks for the class.
 
     Parameters
     ----------
     rows : Rows
     part : int
-    models : (a, m - 1, p + 1) array
-        Contrasts of the classes, intercepts first.
-    classes : (m,) int array
-        Levels of these classes.
-    limits : Limits
-    counts : bool
-        Whether shares of wrong predictions are told.
-    consent : bool
-        Whether the policy lets values of single records leave. Otherwise nothing is told of fewer
-        rows than twice the coefficients of a model: with more of them somebody who knows the
-        columns of a person finds a model that is large there alone, and asks for the class.
+    message : Judge or Conclude
+        With models (a, m - 1, p + 1), the contrasts of the classes, intercepts first.
+    site : SiteContext
 
     Returns
     -------
     Judged
         Mean log loss of the first model, and by how much that of each other one is lower.
     """
-    m = len(classes)
-    if models.shape[1:] != (m - 1, rows.x.shape[1] + 1) or not len(models):
+    limits, models, p = site.limits, message.models.value, rows.x.shape[1]
+    classes = _classes(message.classes.value, rows.of(TRAINING)[1])
+    m, n_models, protected = len(classes), len(models), limits.min_records > 1
+    if models.shape[1:] != (m - 1, p + 1) or not n_models:
         raise ProtocolError("judged models are none of the study's columns and classes")
-    held = rows.part == part
-    y = np.searchsorted(classes, rows.codes[held])
-    few = len(y) < 2 * n_parameters(rows.x.shape[1], m)
-    if not len(y) or (few and limits.min_records > 1 and not consent):
-        gaps = aggregate(np.full((0, len(models)), np.nan)).withhold(np.ones(len(models), bool))
-        return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
-    values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)
-    least, shifts = None, np.zeros(len(models))
-    if limits.min_records > 1:
-        least, shifts = steps_of(len(models), len(y), part), _shifts(models, rows.seed, part)
+    y = np.searchsorted(classes, rows.codes[rows.part == part])
+    untold = [disclosure.rounded(float("nan"), n_records=0, step=1.0)] * n_models
+    few = len(y) < 2 * n_parameters(p, m)
+    if not len(y) or (few and protected and not site.per_record):
+        nothing = disclosure.aggregate(np.full((0, n_models), np.nan))
+        gaps = nothing.withhold(np.ones(n_models, dtype=bool))
+        return Judged(losses=gaps, errors=gaps, wrong=disclosure.bundle(untold))
+    values, wrong = figures_of(rows, part, models, y, protected=protected)
+    least, shifts = None, np.zeros(n_models)
+    if protected:
+        # Places of the rounding, in [-.5, .5): nobody else's knowledge, the same if asked again. So
+        # roundings of several sites even out, and nobody can put a mean between two of its steps.
+        seals = [hashlib.sha256(model.tobytes()).hexdigest() for model in models]
+        draws = [stream(rows.seed, "told", part, seals[0], seal).random() for seal in seals]
+        least, shifts = steps_of(n_models, len(y), part), np.array(draws) - 0.5
         values = values + least * shifts
-    means = weighted_means(values, limits=limits, entities=np.arange(len(y)), least=least)
-    told = wrong if counts else []
-    return Judged(
-        losses=means.mean, errors=means.variance, wrong=_shares(told, shifts, len(y), limits)
+    means = disclosure.weighted_means(
+        values, limits=limits, entities=np.arange(len(y)), least=least
     )
+    if part == TEST or site.per_record:  # to within `min_records` rows
+        step = min(1.0, max(limits.min_records, 1) / len(y))
+        moved = np.array(wrong) + step * shifts
+        untold = [disclosure.rounded(float(v), n_records=len(y), step=step) for v in moved]
+    return Judged(losses=means.mean, errors=means.variance, wrong=disclosure.bundle(untold))
 
 
 def figures_of(
@@ -341,62 +310,36 @@ def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
     reach = np.full(n_models, LARGEST_LOSS)
     if part == CHOOSING:
         reach[1:] = 2.0 * LARGEST_GAIN
-    return _step_above(reach / n_rows)
-
-
-def _step_above(x: FloatArray) -> FloatArray:
-    """Smallest of 1, 2, 5 times a power of ten that is at least x (a hair less); 0 for 0."""
-    safe = np.where(x > 0, x, 1.0)
-    power = 10.0 ** np.floor(np.log10(safe))
-    lead = np.array([1.0, 2.0, 5.0, 10.0])
-    found = lead[np.searchsorted(lead, safe / power * (1 - 1e-9))] * power
-    return np.asarray(np.where(x > 0, found * (1 - 1e-9), 0.0))
-
-
-def _shifts(models: FloatArray, seed: int, part: int) -> FloatArray:
-    """Places of the rounding, (a,) in [-.5, .5): nobody else's knowledge, the same if asked again.
-
-    So roundings of several sites even out, and nobody can put a mean between two of its steps.
-    """
-    first = hashlib.sha256(np.ascontiguousarray(models[0]).tobytes()).hexdigest()
-    found = [
-        stream(seed, "told", part, first, hashlib.sha256(model.tobytes()).hexdigest()).random()
-        for model in np.ascontiguousarray(models)
-    ]
-    return np.array(found) - 0.5
-
-
-def _shares(wrong: list[float], shifts: FloatArray, n: int, limits: Limits) -> Released:
-    """Shares of wrong predictions, to within `min_records` rows; NaN where none are told."""
-    if not wrong:
-        return bundle([rounded(float("nan"), n_records=0, step=1.0) for _ in shifts])
-    step = min(1.0, max(limits.min_records, 1) / n)
-    moved = (share + step * shift for share, shift in zip(wrong, shifts, strict=True))
-    return bundle([rounded(share, n_records=n, step=step) for share in moved])
+    # The smallest of 1, 2, 5 times a power of ten that is at least this (a hair less).
+    x = reach / n_rows
+    power, lead = 10.0 ** np.floor(np.log10(x)), np.array([1.0, 2.0, 5.0, 10.0])
+    return np.asarray(lead[np.searchsorted(lead, x / power * (1 - 1e-9))] * power * (1 - 1e-9))
 
 
 NUMBERS_PER_CELL = 0.5
 """Numbers of fits that a site tells at most for each cell (row and column) of its training rows."""
 
 
-def _tally(message: Slope, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+def _tally(message: messages.Slope, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """Rounds are counted over a run, those whose replies were lost included."""
-    return {"rounds": (1, MAX_ROUNDS)} if limits.min_records > 1 else {}
+    return {"rounds": (1, messages.MAX_ROUNDS)} if limits.min_records > 1 else {}
 
 
 # --------------------------------------------------------------------------- offer and ranks
 
 
 @step("offer", once=True)
-def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+def offer(
+    message: messages.Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Offered, State]:
     """Say how many rows of each class take part."""
     s = Settings.from_json(message.settings)
     rows = by_part(data, s, site)
     training = np.where(rows.part == TRAINING, rows.codes, -1)
-    reply = Offered(
-        training=cell_counts(training, len(s.levels)),
-        choosing=count(int((rows.part == CHOOSING).sum())),
-        test=count(int((rows.part == TEST).sum())),
+    reply = messages.Offered(
+        training=disclosure.cell_counts(training, len(s.levels)),
+        choosing=disclosure.count(int((rows.part == CHOOSING).sum())),
+        test=disclosure.count(int((rows.part == TEST).sum())),
     )
     return reply, {"settings": message.settings, "seed": rows.seed, "thin": rows.thin}
 
@@ -409,35 +352,41 @@ def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tupl
 
 
 @step("ranks", once=True)
-def ranks(message: Rank, data: SiteData, state: State, site: SiteContext) -> tuple[Ranks, State]:
+def ranks(
+    message: messages.Rank, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Ranks, State]:
     """Tell rank correlations within each class."""
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
     tables = [class_ranks(x[codes == k], site.limits, data.coded) for k in range(len(s.levels))]
-    return Ranks(tables=bundle(tables)), state
+    return messages.Ranks(tables=disclosure.bundle(tables)), state
 
 
 # --------------------------------------------------------------------------- fits
 
 
 @step("fit", once=True)
-def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+def fit(
+    message: messages.Fit, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Fitted, State]:
     """Fit every community to the site's own rows, and tell coefficients and curvature."""
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
     communities = _communities(message.communities.value, x.shape[1])
     present, local = np.unique(codes, return_inverse=True)
     thin = thin_pairs(x, site.limits, data.coded)
-    found = [_nothing() for _ in communities]
+    empty = np.zeros((0, 1))
+    nothing = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
+    found = [nothing] * len(communities)
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c, columns in enumerate(communities):
-        numbers = n_numbers(len(columns), len(present))
+        numbers = messages.n_numbers(len(columns), len(present))
         if len(present) < 2 or numbers > left or thin[np.ix_(columns, columns)].any():
             continue
         made = _fitted(x[:, columns], local.ravel(), len(present), s.ridge, site.limits)
         if made is not None:
             found[c], left = made, left - numbers
-    return Fitted(fits=together(found, "fit")), state
+    return messages.Fitted(fits=disclosure.together(found, "fit")), state
 
 
 def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
@@ -447,11 +396,6 @@ def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
     if not sound or len(set(sets)) < len(sets) or len(sets) > max(2 * p - 1, 1):
         raise ProtocolError("communities are sets of columns, each once, as a tree has them")
     return tuple(np.array(c, dtype=np.int64) for c in sets)
-
-
-def _nothing() -> Released:
-    empty = np.zeros((0, 1))
-    return local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
 
 
 def _fitted(
@@ -472,9 +416,9 @@ def _fitted(
         factors = row_factors(design, each[:, upper[0], upper[1]], limits.max_share)
         each = each * factors[:, None, None]
     weights = np.column_stack([np.trace(each, axis1=1, axis2=2), each[:, upper[0], upper[1]]])
-    value = packed(phi, curvature=multinomial.weighted_products(design, each))
-    made = local_fit(value, rows=design, weights=weights, n_parameters=size)
-    safe = made.evidence is not None and fit_fault(made.evidence, limits) is None
+    value = messages.packed(phi, curvature=multinomial.weighted_products(design, each))
+    made = disclosure.local_fit(value, rows=design, weights=weights, n_parameters=size)
+    safe = made.evidence is not None and disclosure.fit_fault(made.evidence, limits) is None
     return made if safe and np.isfinite(made.value).all() else None
 
 
@@ -483,8 +427,8 @@ def _fitted(
 
 @step("slopes", tally=_tally)
 def slopes_(
-    message: Slope, data: SiteData, state: State, site: SiteContext
-) -> tuple[Slopes, State]:
+    message: messages.Slope, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Slopes, State]:
     """Tell loss, gradient and curvature at coefficients that the coordinator chose."""
     _, rows = _goes_on(message.settings, data, state, site)
     if not site.per_record:
@@ -505,9 +449,9 @@ def slopes_(
         if phi.shape != (m - 1, len(columns) + 1):
             raise ProtocolError("coefficients are none of their community")
         found = multinomial.pieces(multinomial.design_of(x[:, columns]), local, phi, q)
-        value = packed(np.array([found.loss]), found.gradient, curvature=found.curvature)
-        parts.append(slopes(value, n_records=len(x)))
-    return Slopes(sums=together(parts, "slopes")), state
+        value = messages.packed(np.array([found.loss]), found.gradient, curvature=found.curvature)
+        parts.append(disclosure.slopes(value, n_records=len(x)))
+    return messages.Slopes(sums=disclosure.together(parts, "slopes")), state
 
 
 def _classes(classes: IntArray, codes: IntArray) -> IntArray:
@@ -522,42 +466,31 @@ def _classes(classes: IntArray, codes: IntArray) -> IntArray:
 
 
 @step("judge", once=True)
-def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+def judge(
+    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+) -> tuple[Judged, State]:
     """Judge numbers of communities on the choosing rows."""
     _, rows = _goes_on(message.settings, data, state, site)
-    if len(message.models.value) > MAX_CANDIDATES:
+    if len(message.models.value) > messages.MAX_CANDIDATES:
         sentence = "more numbers of communities than a site judges"
         raise DisclosureError(sentence, public=sentence)
-    classes = _classes(message.classes.value, rows.of(TRAINING)[1])
-    reply = judged_models(
-        rows,
-        CHOOSING,
-        message.models.value,
-        classes,
-        site.limits,
-        # Whether a row lies beyond a line is a question about that row; a mean log loss is not.
-        counts=site.per_record,
-        consent=site.per_record,
-    )
-    return reply, state
+    return judged_models(rows, CHOOSING, message, site), state
 
 
 @step("conclude", once=True)
 def conclude(
-    message: Conclude, data: SiteData, state: State, site: SiteContext
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
     """Judge the classifier on the test rows, and keep it."""
     s, rows = _goes_on(message.settings, data, state, site)
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
-    reply = judged_models(
-        rows, TEST, message.models.value, classes, site.limits, counts=True, consent=site.per_record
-    )
-    predictor = CommunityBayesPredictor.of_rows(
-        _communities(message.communities.value, rows.x.shape[1]),
-        [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
-        np.asarray(message.priors.value),
+    reply = judged_models(rows, TEST, message, site)
+    predictor = CommunityBayesPredictor(
+        communities=_communities(message.communities.value, rows.x.shape[1]),
+        rows=[multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
+        priors=np.asarray(message.priors.value),
         classes=np.array(s.levels)[classes],
         feature_names=data.feature_names,
         scaling=data.scaling,

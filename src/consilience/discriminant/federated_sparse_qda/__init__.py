@@ -62,55 +62,23 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray
+from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.classes import LinksResult, SitesMethod, SitesResult
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import (
-    TIES,
-    FoldAnswer,
-    PreparedMoments,
-    QDASettings,
-    QDAUnits,
-    SparseQDAFit,
-    follow,
-    grid_of,
-    precision_path,
-)
-from consilience.discriminant.federated_sparse_qda.messages import (
-    MAX_ALPHAS,
-    Conclude,
-    Judge,
-    Moments,
-    Offer,
-    Settings,
-)
-from consilience.discriminant.federated_sparse_qda.pooling import (
-    Blocks,
-    SiteProducts,
-    Survey,
-    ask_for_links,
-    block_notes,
-    one_block,
-    proven_alpha,
-    remaining,
-    survey_notes,
-    survey_of,
-    tells_all,
-)
-from consilience.discriminant.federated_sparse_qda.result import (
-    FederatedSparseQDAResult,
-    build_result,
-)
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit, follow
+from consilience.discriminant.federated_sparse_qda import messages, pooling
+from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.federated_sparse_qda.site import STEPS
-from consilience.discriminant.kernels.joint_precision import (
-    JointPrecision,
-    fit_precisions,
-    largest_penalty,
-)
+from consilience.discriminant.kernels import joint_precision
+from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
+from consilience.numerics.block_moments import BlockMoments
 from consilience.parameters import (
     LEFT_OUT,
     Allowed,
@@ -119,15 +87,22 @@ from consilience.parameters import (
     just,
     number,
     one_of,
+    plain,
     several,
     whole,
 )
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.discriminant.estimators.sparse_qda import SparseQDA
+
 Answers = Generator[Ask, Replies, Any]
+Read = Callable[[PreparedMoments, JointPrecision], Any]
 
 SMALLEST = 0.02
 """Penalty for a row at which links are asked for first, unless given."""
@@ -140,9 +115,199 @@ def _are_shares(priors: Any) -> bool:
     return listed and (not priors or abs(sum(priors) - 1) <= 1e-6)
 
 
+_OF_PATH = tuple(sparse_qda_fit.SparseQDAPath.__dataclass_fields__)[1:]
+_OF_PRECISION = ("precisions", "diagonal", "log_det", "objective", "dual", "penalty_norm")
+"""Fields of the fit that the result has by the same names: of its path all but the penalties."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedSparseQDAResult(SitesResult, LinksResult):
+    """Classes with sparse precision matrices that share their zeros, over the rows of all sites.
+
+    Rows are those of the moments; numbers of rows in a wrong class are rounded where records are
+    protected.
+
+    Attributes
+    ----------
+    held_by_site : (B, K) array
+        Rows that were held out; 0 in classes that a site does not tell.
+    used : (B, K) bool array
+        Whose rows are in the moments.
+    means : (K, p) array
+        In the units of the (prepared) columns; 0 for columns that take no part.
+    columns : (m,) array of int
+        Columns that take part.
+    scale : (m,) array
+        Their pooled standard deviations within the classes.
+    floor : (K, m) array
+        What was added to variances of 0, in these units.
+    screened : bool
+        Whether sites said which columns are linked before they told moments.
+    screened_blocks : tuple of arrays of int
+        Blocks of columns whose moments were told.
+    n_questions : int
+        Questions for links.
+    lam : float
+        Penalty in all.
+    choice : {"likelihood", "sites", "holdout", "given"}
+    judges : tuple of str
+        Sites whose moments, or errors, chose.
+    candidate_loss : (A,) array
+        Mean negative log density of a row, given its class, under models of the other sites, where
+        these chose; NaN otherwise.
+    cv_wrong : (F, A) array of int
+        Rows that judges got wrong.
+    cv_rows : (F,) array of int
+        Rows that they judged.
+    penalty_norms, relative_penalties, gaps : (A,) arrays
+    relative_to : float
+        Penalty whose sum of norms is 1: 0, or the smallest of the path.
+    precisions : tuple of (K, q, q) arrays
+        Of the blocks, in units of `scale`.
+    diagonal : (K, m) array
+        Of columns outside of blocks; NaN inside.
+    log_det : (K,) array
+    objective, dual, penalty_norm : float
+    n_held : int
+        Rows that told `errors`.
+    site_held : (B,) array
+    """
+
+    held_by_site: FloatArray
+    used: NDArray[np.bool_]
+    means: FloatArray
+    columns: IntArray
+    scale: FloatArray
+    floor: FloatArray
+    screened: bool
+    screened_blocks: tuple[Any, ...]
+    n_questions: int
+    lam: float
+    choice: str
+    judges: tuple[str, ...]
+    candidate_loss: FloatArray
+    cv_wrong: IntArray
+    cv_rows: IntArray
+    penalty_norms: FloatArray
+    relative_penalties: FloatArray
+    gaps: FloatArray
+    relative_to: float
+    precisions: tuple[Any, ...]
+    diagonal: FloatArray
+    log_det: FloatArray
+    objective: float
+    dual: float
+    penalty_norm: float
+    n_held: int
+    site_held: FloatArray
+
+    @property
+    def n_fitted(self) -> int:
+        """Rows of the moments."""
+        return int(self.n_by_class.sum())
+
+    @property
+    def path(self) -> sparse_qda_fit.SparseQDAPath:
+        """Fits along the penalties."""
+        return sparse_qda_fit.SparseQDAPath(
+            self.candidates, **{name: getattr(self, name) for name in _OF_PATH}
+        )
+
+    def predictor(self) -> SparseQDAPredictor:
+        """Return what the sites keep: it takes rows in their own units."""
+        made = self.to_estimator().predictor_
+        return made.with_names(self.feature_names, self.scaling if self.scaling.size else None)
+
+    def to_estimator(self) -> SparseQDA:
+        """Return a fitted `SparseQDA`, for rows on the scale of the preparation."""
+        from consilience.discriminant.estimators.sparse_qda import fitted_sparse_qda
+
+        precision = JointPrecision(
+            self.lam,
+            self.n_by_class,
+            len(self.columns),
+            blocks=tuple(np.searchsorted(self.columns, block) for block in self.blocks),
+            **{name: getattr(self, name) for name in _OF_PRECISION},
+            gap=self.objective - self.dual,
+            relative_gap=self.gap,
+            n_links=int(self.n_links[self.chosen]),
+            n_iter=0,
+        )
+        units = sparse_qda_fit.QDAUnits(
+            len(self.feature_names), self.columns, self.scale, self.floor
+        )
+        known = BlockMoments(self.n_by_class, 1.0 / np.nan_to_num(self.diagonal, nan=1.0), (), ())
+        fit = SparseQDAFit(
+            PreparedMoments(self.n_by_class, self.means, units, known),
+            precision,
+            self.path,
+            chosen=self.chosen,
+            relative_to=self.relative_to,
+        )
+        return fitted_sparse_qda(
+            fit, np.array(self.levels), self.priors, self.feature_names, alpha=self.alpha
+        )
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        k, m = len(self.levels), len(self.columns)
+        sentences = [
+            f"{k} classes are told apart by {m} columns in {self.n_fitted} rows at "
+            f"{len(self.sites)} sites; at alpha = {self.alpha:.3g}, "
+            f"{int(self.n_links[self.chosen])} of {m * (m - 1) // 2} pairs of columns interact.",
+            self._choice_sentence(),
+        ]
+        if self.n_held and not np.isnan(self.errors).any():
+            own, beside = (f"{e / self.n_held:.1%}" for e in self.errors)
+            also = " (the rows that chose alpha)" if self.choice == "holdout" else ""
+            sentences.append(
+                f"Of {self.n_held} rows that were held out{also} it gets {own} wrong, naive Bayes "
+                f"{beside}."
+            )
+        if len(self.pairs):
+            first, second = (self.feature_names[int(j)] for j in self.pairs[0])
+            sentences.append(f"The strongest interaction is that of {first} and {second}.")
+        if self.screened:
+            sizes = [len(block) for block in self.screened_blocks]
+            sentences.append(
+                f"Sites first told which columns are linked ({self.n_questions} "
+                f"question{'s' if self.n_questions > 1 else ''}), then moments of {len(sizes)} "
+                f"blocks of at most {max(sizes, default=1)} columns."
+            )
+        return " ".join([*sentences, *self.remarks])
+
+    def _choice_sentence(self) -> str:
+        best = f"Alpha is the best of {len(self.candidates)}"
+        if self.fixed:
+            return "Alpha was given."
+        if self.choice == "likelihood":
+            loss = self.candidate_loss
+            return (
+                f"{best} by the density of each site's rows under models of the others: "
+                f"{loss[0] - loss[self.chosen]:.3g} nats a row better than without links."
+            )
+        rows = int(self.cv_rows.sum())
+        sparse, wrong, dense = (int(self.cv_errors[i]) for i in (0, self.chosen, -1))
+        how = (
+            "each site judged models of the others"
+            if self.choice == "sites"
+            else "sites judged models on rows that were held out"
+        )
+        return (
+            f"{best} where {how}: {wrong} of {rows} rows wrong ({wrong / rows:.1%}), without links "
+            f"{sparse}, at the smallest alpha {dense}."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line for each penalty of the path."""
+        chosen = np.arange(len(self.candidates)) == self.chosen
+        frame = self.path.to_frame().drop(columns="cv_se")
+        return frame.assign(loss=self.candidate_loss, chosen=chosen)
+
+
 @register
 @dataclass(frozen=True, kw_only=True)
-class FederatedSparseQDA(Method):
+class FederatedSparseQDA(SitesMethod):
     """Classify by normal densities whose precision matrices share their zeros, over all sites.
 
     Parameters
@@ -184,11 +349,11 @@ class FederatedSparseQDA(Method):
     """
 
     alpha: float | None = allows(number(0, 1) | LEFT_OUT, default=None)
-    alphas: tuple[float, ...] = allows(several(number(0, 1), most=MAX_ALPHAS), default=())
-    n_alphas: int = allows(whole(2, MAX_ALPHAS), default=20)
+    alphas: tuple[float, ...] = allows(several(number(0, 1), most=messages.MAX_ALPHAS), default=())
+    n_alphas: int = allows(whole(2, messages.MAX_ALPHAS), default=20)
     smallest: float | str = allows(just("auto") | number(above=0, below=1), default="auto")
     choose: str = allows(one_of("auto", "likelihood", "sites", "holdout"), default="auto")
-    ties: str = allows(one_of(*TIES), default="sparsest")
+    ties: str = allows(one_of(*sparse_qda_fit.TIES), default="sparsest")
     screening: str | bool = allows(just("auto", True, False), default="auto")
     priors: tuple[float, ...] = allows(
         Allowed(_are_shares, "one share for each class, together 1"), default=()
@@ -201,10 +366,6 @@ class FederatedSparseQDA(Method):
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = STEPS
-    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
-        "judge": "any",
-        "conclude": "any",
-    }
     absence: ClassVar[str] = (
         "A site that misses the offer, a question for links or the moments is not in the model, "
         "down to the quorum. One that misses the judging does not choose alpha. One that misses "
@@ -220,15 +381,6 @@ class FederatedSparseQDA(Method):
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
-    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
-    foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
-
-    def __post_init__(self) -> None:
-        for name in ("alphas", "priors"):
-            given = getattr(self, name)
-            listed = tuple(given) if isinstance(given, list | tuple | np.ndarray) else (given,)
-            plain = tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
-            object.__setattr__(self, name, plain)
 
     def check_together(self) -> None:
         """Check that rows are held out where they choose."""
@@ -236,23 +388,9 @@ class FederatedSparseQDA(Method):
             raise ParameterError.of("holdout", "above 0 where held-out rows choose", self.holdout)
 
     def admit(self, ctx: CoordinatorContext) -> None:
-        """Check that there are classes and features."""
-        columns = ctx.columns
-        if columns.target is None or len(columns.levels.get(columns.target, ())) < 2:
-            raise StudyError(
-                "federated-sparse-qda tells classes apart: name their column as target in [data] "
-                "and declare its levels, two or more"
-            )
-        if not columns.features:
-            raise StudyError("federated-sparse-qda predicts from features: name them in [data]")
-        if columns.weight is not None:
-            raise StudyError("federated-sparse-qda knows no weights: leave out [data] weight")
-        if ctx.preparation.standardize == "site":
-            raise StudyError(
-                "columns mean the same at all sites only on one scale: set [preparation] "
-                'standardize to "pooled" or "none"'
-            )
-        levels = columns.levels[columns.target]
+        """Check that classes, features and priors go together, and that sites can choose."""
+        super().admit(ctx)
+        levels = ctx.columns.levels[str(ctx.columns.target)]
         if self.priors and len(self.priors) != len(levels):
             raise ParameterError.of(
                 "priors", f"{len(levels)} shares, one for each level", self.priors
@@ -268,12 +406,14 @@ class FederatedSparseQDA(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, links, moments, choice, end."""
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
-        settings = Settings(levels=levels, holdout=float(self.holdout)).to_json()
+        settings = messages.Settings(levels=levels, holdout=float(self.holdout)).to_json()
         say_share(ctx, self.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=settings))))
-        brought, units, blocks = yield from self._blocks(ctx, settings, survey_of(offered, levels))
-        messages = {
-            name: Moments(
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
+        brought, units, blocks = yield from self._blocks(
+            ctx, settings, pooling.survey_of(offered, levels)
+        )
+        questions = {
+            name: messages.Moments(
                 settings=settings,
                 features=np.isin(np.arange(units.n_features), units.kept),
                 classes=brought.used[b],
@@ -281,32 +421,76 @@ class FederatedSparseQDA(Method):
             )
             for b, name in enumerate(brought.sites)
         }
-        ask = Ask("moments", messages, to=brought.sites, known=brought.squares())
+        ask = Ask("moments", questions, to=brought.sites, known=brought.squares())
         replies = ctx.require((yield ask))
-        left = remaining(brought, replies)
-        products = SiteProducts.of(replies, units.kept, blocks.labels, levels)
+        left = pooling.remaining(brought, replies)
+        products = pooling.SiteProducts.of(replies, units.kept, blocks.labels, levels)
         prepared = products.prepared(left)
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
-            lowest = max(lowest, proven_alpha(blocks, brought, units, left))
+            lowest = max(lowest, pooling.proven_alpha(blocks, brought, units, left))
         for sentence in (
-            *survey_notes(left, prepared.units, levels, ctx.feature_names),
-            *block_notes(products, left),
+            *pooling.survey_notes(left, prepared.units, levels, ctx.feature_names),
+            *pooling.block_notes(products, left),
         ):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
         linked = (blocks, brought, units)
         choice = Choice(self, ctx, settings, left, products, prepared, alphas, linked)
-        fit, chosen = yield from choice.made()
+        fit, (way, judges, loss) = yield from choice.made()
         # The model, and the one without links: above the largest penalty nothing is linked.
-        none = max(prepared.total, largest_penalty(prepared.moments))
-        pair = (fit.precision, fit_precisions(prepared.moments, none))
-        models = tuple(self.model_of(ctx, prepared, precision) for precision in pair)
-        message = Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
+        none = max(prepared.total, joint_precision.largest_penalty(prepared.moments))
+        precision, units = fit.precision, prepared.units
+        pair = (precision, fit_precisions(prepared.moments, none))
+        models = tuple(self.model_of(ctx, prepared, one) for one in pair)
+        message = messages.Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
         concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
         shares = np.array(self.priors) if self.priors else prepared.n
-        priors = shares / shares.sum()
-        return build_result(ctx, left, products, blocks, fit, priors, chosen, concluded, self.tol)
+        links = sparse_qda_fit.SparseQDAInteractions.of(
+            precision, units, np.array(levels), ctx.feature_names
+        )
+        path = plain(fit.path)
+        alphas, wrong = path.pop("alphas"), path["cv_wrong"]
+        alpha = float(alphas[fit.chosen])
+        return FederatedSparseQDAResult(
+            target_name=str(ctx.columns.target),
+            levels=levels,
+            feature_names=ctx.feature_names,
+            sites=left.sites,
+            n_by_site=left.counts,
+            held_by_site=left.held,
+            used=left.used,
+            n_by_class=left.n,
+            means=prepared.means,
+            columns=units.kept,
+            scale=units.scale,
+            floor=units.floor,
+            priors=shares / shares.sum(),
+            screened=bool(blocks.asked),
+            screened_blocks=tuple(products.columns[block] for block in products.blocks),
+            n_questions=blocks.asked,
+            alpha=alpha,
+            lam=alpha * prepared.total,
+            candidates=alphas,
+            chosen=fit.chosen,
+            fixed=way == "given",
+            choice=way,
+            judges=judges,
+            candidate_loss=loss,
+            **path,
+            cv_errors=wrong.sum(axis=0).astype(float) if len(wrong) else np.nan * alphas,
+            relative_to=fit.relative_to,
+            gap=float(precision.relative_gap),
+            blocks=tuple(units.kept[block] for block in precision.blocks),
+            **{name: getattr(precision, name) for name in _OF_PRECISION},
+            pairs=links.pairs,
+            strength=links.strength,
+            precision=links.precision,
+            partial=links.partial_correlation,
+            **pooling.held_out(left, concluded),
+            scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
+            remarks=pooling.remarks_of(left, concluded, fit, self.tol),
+        )
 
     # ------------------------------------------------------------------ parts of the exchange
 
@@ -319,15 +503,13 @@ class FederatedSparseQDA(Method):
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
 
-    def qda_settings(self) -> QDASettings:
+    def qda_settings(self) -> sparse_qda_fit.QDASettings:
         """Settings of fits and paths."""
-        return QDASettings(
+        same = {name: getattr(self, name) for name in ("n_alphas", "ties", "max_block", "tol")}
+        return sparse_qda_fit.QDASettings(
             alpha="cv" if self.alpha is None else float(self.alpha),
             alphas=np.array(self.alphas) if self.alphas else None,
-            n_alphas=self.n_alphas,
-            ties=self.ties,
-            max_block=self.max_block,
-            tol=self.tol,
+            **same,
         )
 
     def _wanted(self) -> FloatArray:
@@ -342,28 +524,28 @@ class FederatedSparseQDA(Method):
     def _blocks(self, ctx: CoordinatorContext, settings: str, brought: Survey) -> Answers:
         """Survey, units, and blocks whose moments are asked for."""
         units = brought.units()
-        whole = one_block(len(units.kept))
-        if self.screening is False and not tells_all(brought, whole.labels):
+        whole = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # nothing is asked
+        if self.screening is False and not pooling.tells_all(brought, whole.labels):
             raise QuorumError(
                 "no site has twice as many rows of some class as there are columns: set screening "
                 'to "auto", or drop columns'
             )
-        asks = self.screening is True or not tells_all(brought, whole.labels, MOST_LOST)
+        asks = self.screening is True or not pooling.tells_all(brought, whole.labels, MOST_LOST)
         if self.screening is False or not asks:
             return brought, units, whole
-        return (yield from ask_for_links(ctx, settings, brought, self._wanted()))
+        return (yield from pooling.ask_for_links(ctx, settings, brought, self._wanted()))
 
     def _grid(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
     ) -> FloatArray:
         """Penalties of the path, falling, none smaller than the blocks allow."""
         if lowest is None and isinstance(self.smallest, str):
-            return grid_of(prepared, self.qda_settings())
+            return sparse_qda_fit.grid_of(prepared, self.qda_settings())
         least, wanted = lowest or 0.0, self._wanted()
         if self.alpha is not None or self.alphas:
             grid = wanted[wanted >= least * (1 - 1e-12)]
         else:
-            largest = largest_penalty(prepared.moments) / prepared.total
+            largest = joint_precision.largest_penalty(prepared.moments) / prepared.total
             end = max(wanted[-1], least)
             grid = np.geomspace(largest, end, self.n_alphas) if largest > end else np.array([end])
         if not len(grid):
@@ -409,65 +591,52 @@ class Choice:
     ctx: CoordinatorContext
     settings: str
     survey: Survey
-    products: SiteProducts
+    products: pooling.SiteProducts
     prepared: PreparedMoments
     alphas: FloatArray
-    linked: tuple[Blocks, Survey, QDAUnits]
+    linked: tuple[pooling.Blocks, Survey, sparse_qda_fit.QDAUnits]
 
     def made(self) -> Answers:
         """The fit that is chosen, and who chose: by what, which sites, with which mean losses."""
-        chosen = self.method.alpha is None and len(self.alphas) > 1
-        way = self._way() if chosen else "given"
+        survey, sites, way = self.survey, self.survey.sites, "given"
+        if self.method.alpha is None and len(self.alphas) > 1:
+            way = self.method.choose
+        if way == "sites" and len(sites) < 3:
+            raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
+        if way == "auto":  # errors where all sites tell them exactly: rounded ones choose worse
+            if any(survey.protected[name] for name in sites):
+                way = "likelihood"
+            elif len(sites) >= 3:
+                way = "sites"
+            else:
+                way = "holdout" if survey.held.any() else "likelihood"
         if way == "likelihood":
             return self._by_densities()
-        answers: dict[str, FoldAnswer] = {}
-        if way == "sites":
-            answers = yield from self._by_sites()
-        elif way == "holdout":
-            answers = yield from self._by_held_out()
-        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
-        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
-
-    def _way(self) -> str:
-        """Who chooses: errors where all sites tell them exactly, else the moments."""
-        choose, sites = self.method.choose, self.survey.sites
-        if choose == "sites" and len(sites) < 3:
-            raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
-        if choose != "auto":
-            return choose
-        # Rounded errors choose worse than densities do.
-        if any(self.survey.protected[name] for name in sites):
-            return "likelihood"
-        if len(sites) >= 3:
-            return "sites"
-        return "holdout" if self.survey.held.any() else "likelihood"
-
-    # ------------------------------------------------------------------ by errors
-
-    def _by_sites(self) -> Answers:
-        """Fit the path without each site in turn; that site counts the errors on its rows."""
-        paths, near = {}, []
-        for site in (site for site in self.survey.sites if self.survey.judges[site]):
-            found = self._without(site, self._model)
-            if found is None:
-                continue
-            others, paths[site] = found
-            known = len(self.linked[0].thresholds) > 0
-            if known and proven_alpha(*self.linked, others) > self.alphas[-1]:
-                near.append(site)
+        paths: dict[str, tuple[list[Any], float]] = {}
+        near, model_of = [], partial(self.method.model_of, self.ctx)
+        if way == "sites":  # the path without each site, which counts the errors on its rows
+            for site in sites:
+                found = self._without(site, model_of) if survey.judges[site] else None
+                if found is None:
+                    continue
+                others, paths[site] = found
+                known = len(self.linked[0].thresholds) > 0
+                if known and pooling.proven_alpha(*self.linked, others) > self.alphas[-1]:
+                    near.append(site)
+        elif way == "holdout":  # one path, and the errors on rows that sites hold out
+            held = zip(sites, survey.held.sum(axis=1), strict=True)
+            holding = [site for site, n in held if n and survey.judges[site]]
+            paths = dict.fromkeys(holding, self._path(self.prepared, model_of))
         if near:
             self.ctx.note(
                 "Without one site, columns of two blocks might be linked at the smallest alphas; "
                 f"the models that {', '.join(near)} judged there leave such links out."
             )
-        return (yield from self._judged(paths, held=False))
-
-    def _by_held_out(self) -> Answers:
-        """Fit one path; sites that hold rows out count the errors on these."""
-        path = self._path(self.prepared, self._model)
-        held = zip(self.survey.sites, self.survey.held.sum(axis=1), strict=True)
-        holding = [site for site, n in held if n and self.survey.judges[site]]
-        return (yield from self._judged(dict.fromkeys(holding, path), held=True))
+        answers: dict[str, sparse_qda_fit.FoldAnswer] = {}
+        if way != "given":
+            answers = yield from self._judged(paths, held=way == "holdout")
+        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
+        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
 
     def _judged(self, paths: Mapping[str, tuple[list[Any], float]], *, held: bool) -> Answers:
         """What the sites that tell errors say of models, by site.
@@ -479,17 +648,16 @@ class Choice:
         """
         told: dict[str, Any] = {}
         if paths:
-            messages = {
-                site: Judge(
+            questions = {
+                site: messages.Judge(
                     settings=self.settings,
                     held=held,
                     models=relayed(tuple(models), Disclosure.MODEL),
                 )
                 for site, (models, _) in paths.items()
             }
-            replies = self.ctx.require(
-                (yield Ask("judge", messages, to=tuple(messages))), at_least=0
-            )
+            ask = Ask("judge", questions, to=tuple(questions))
+            replies = self.ctx.require((yield ask), at_least=0)
             told = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
         if not told:
             raise QuorumError(
@@ -501,7 +669,7 @@ class Choice:
         for site, reply in told.items():
             n = int(counts[self.survey.sites.index(site)])
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            found[site] = FoldAnswer(wrong, n, np.empty(0, dtype=np.int64), paths[site][1])
+            found[site] = sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1])
         return found
 
     # ------------------------------------------------------------------ by densities
@@ -531,11 +699,10 @@ class Choice:
         loss = np.sum([values[:reach] for values in losses], axis=0) / rows
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
-        nothing = np.empty(0, dtype=np.int64)
-        answer = FoldAnswer(others, 1, nothing, gap)
+        answer = sparse_qda_fit.FoldAnswer(others, 1, gap=gap)
         fit = follow(self.prepared, self.alphas, [answer], self.method.qda_settings())
         none = np.empty((0, len(fit.path)), dtype=np.int64)
-        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=nothing)
+        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=none[:, 0])
         how = ("likelihood", tuple(judges), loss[: len(path)])
         return dataclasses.replace(fit, path=path), how
 
@@ -573,22 +740,15 @@ class Choice:
 
     # ------------------------------------------------------------------ paths
 
-    def _model(self, prepared: PreparedMoments, precision: JointPrecision) -> Any:
-        return self.method.model_of(self.ctx, prepared, precision)
-
-    def _path(
-        self, prepared: PreparedMoments, read: Callable[[PreparedMoments, JointPrecision], Any]
-    ) -> tuple[list[Any], float]:
+    def _path(self, prepared: PreparedMoments, read: Read) -> tuple[list[Any], float]:
         """What is read of each fit of a path, and the largest gap; no block is too large."""
         found, gap, settings = [], 0.0, self.method.qda_settings()
-        for precision in precision_path(prepared, self.alphas, settings, stop=True):
+        for precision in sparse_qda_fit.precision_path(prepared, self.alphas, settings, stop=True):
             found.append(read(prepared, precision))
             gap = max(gap, precision.relative_gap)
         return found, gap
 
-    def _without(
-        self, site: str, read: Callable[[PreparedMoments, JointPrecision], Any]
-    ) -> tuple[Survey, tuple[list[Any], float]] | None:
+    def _without(self, site: str, read: Read) -> tuple[Survey, tuple[list[Any], float]] | None:
         """The other sites and the path on their moments; None where they lack some."""
         others = self.survey.only([other for other in self.survey.sites if other != site])
         try:

@@ -15,35 +15,23 @@ above ``lam - sum_b t_b``, contain the blocks of the pooled table (docs/proofs/c
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.estimators.predictors import some
 from consilience.discriminant.estimators.sparse_qda_fit import (
     PreparedMoments,
     QDAUnits,
-    floored,
+    SparseQDAFit,
     units_of,
 )
-from consilience.discriminant.federated_sparse_qda.messages import (
-    MAX_LINKS,
-    Links,
-    Offered,
-    Products,
-    blocks_of,
-    component_labels,
-    unpacked,
-)
-from consilience.discriminant.kernels.joint_precision import (
-    components,
-    largest_penalty,
-    merged,
-    tiles,
-)
+from consilience.discriminant.federated_sparse_qda import messages
+from consilience.discriminant.kernels import joint_precision
 from consilience.exceptions import DataError, QuorumError
 from consilience.numerics.block_moments import BetweenMoments, BlockMoments, pooled
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
@@ -84,15 +72,9 @@ class Survey:
     def only(self, sites: Sequence[str]) -> Survey:
         """Some of the sites."""
         at = [self.sites.index(site) for site in sites]
-        return dataclasses.replace(
-            self,
-            sites=tuple(self.sites[i] for i in at),
-            counts=self.counts[at],
-            held=self.held[at],
-            means=self.means[at],
-            variances=self.variances[at],
-            used=self.used[at],
-        )
+        by_site = ("counts", "held", "means", "variances", "used")
+        some: dict[str, Any] = {name: getattr(self, name)[at] for name in by_site}
+        return replace(self, sites=tuple(self.sites[i] for i in at), **some)
 
     def squares(self) -> dict[str, dict[str, FloatArray]]:
         """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
@@ -149,12 +131,12 @@ class Survey:
             found = units_of(self.n, means, variances)
         except DataError as error:
             raise QuorumError(f"no column is left to tell the classes apart: {error}") from None
-        return dataclasses.replace(
+        return replace(
             found, n_features=len(self.features), kept=columns[found.kept].astype(np.int64)
         )
 
 
-def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
+def survey_of(offered: Mapping[str, messages.Offered], levels: Sequence[str]) -> Survey:
     """Put together what the sites bring; see the module's words on what gives way.
 
     Raises
@@ -162,14 +144,10 @@ def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
     QuorumError
         A class that no site has rows of, or no column is left.
     """
-    sites = tuple(sorted(offered))
-    counts, held = (
-        np.array([getattr(offered[site], name).value for site in sites], dtype=float)
-        for name in ("counts", "held")
-    )
-    means, variances = (
-        np.stack([np.asarray(getattr(offered[site], name).value) for site in sites])
-        for name in ("means", "spreads")
+    replies = dict(sorted(offered.items()))
+    counts, held, means, variances = (
+        np.array([getattr(reply, name).value for reply in replies.values()], dtype=float)
+        for name in ("counts", "held", "means", "spreads")
     )
     gaps = np.isnan(means) & (counts[:, :, None] > 0)
     used, features = _giving_way(counts, gaps)
@@ -181,9 +159,9 @@ def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
         )
     if not features.any():
         raise QuorumError("every column is withheld by some site: leave out sparse columns")
-    protected = {site: bool(offered[site].protected) for site in sites}
-    judges = {site: bool(offered[site].judges) for site in sites}
-    return Survey(sites, counts, held, means, variances, used, features, protected, judges)
+    protected = {site: bool(reply.protected) for site, reply in replies.items()}
+    judges = {site: bool(reply.judges) for site, reply in replies.items()}
+    return Survey(tuple(replies), counts, held, means, variances, used, features, protected, judges)
 
 
 def _giving_way(
@@ -215,41 +193,31 @@ def survey_notes(
 ) -> list[str]:
     """Say what gave way."""
     found = []
-    for b, site in enumerate(survey.sites):
-        small = [levels[int(k)] for k in np.flatnonzero(survey.counts[b] == 0)]
-        away = [levels[int(k)] for k in np.flatnonzero((survey.counts[b] > 0) & ~survey.used[b])]
+    for site, counts, used in zip(survey.sites, survey.counts, survey.used, strict=True):
+        small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
+        away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
         if small:
-            found.append(
-                f"Site {site} has no rows, or too few to tell of, in class {_listed(small)}."
-            )
+            found.append(f"Site {site} has no rows, or too few to tell of, in class {some(small)}.")
         if away:
             found.append(
-                f"The rows of class {_listed(away)} at site {site} are not in the moments: the "
+                f"The rows of class {some(away)} at site {site} are not in the moments: the "
                 "site withholds some of their columns."
             )
     gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
     if gone:
         found.append(
-            f"Columns {_listed(gone)} take no part: some site withholds them (too few rows differ "
+            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
             "from the others, or one row dominates)."
         )
     constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
     if len(constant):
-        found.append(
-            f"Columns {_listed([names[int(j)] for j in constant])} are constant everywhere."
-        )
+        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
     if len(units.floored):
         found.append(
             "Columns that do not vary within a class got a variance there: "
-            f"{_listed(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
+            f"{some(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
         )
     return found
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(str(name) for name in names[:most])
-    more = len(names) - most
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 # --------------------------------------------------------------------------- moments
@@ -281,15 +249,15 @@ class SiteProducts:
     @classmethod
     def of(
         cls,
-        replies: Mapping[str, Products],
+        replies: Mapping[str, messages.Products],
         columns: IntArray,
         labels: IntArray,
         levels: tuple[str, ...],
     ) -> SiteProducts:
         """Unpack the sites' replies."""
-        blocks = tuple(blocks_of(labels))
+        blocks = tuple(messages.blocks_of(labels))
         sums = {
-            site: unpacked(np.asarray(reply.products.value, dtype=float), blocks)
+            site: messages.unpacked(np.asarray(reply.products.value, dtype=float), blocks)
             for site, reply in sorted(replies.items())
         }
         return cls(levels, columns, blocks, sums)
@@ -306,17 +274,18 @@ class SiteProducts:
             raise QuorumError("a class has no rows at these sites")
         units = survey.units()
         means, variances = survey.pooled(np.arange(len(survey.features))[units.kept])
-        place = {int(j): i for i, j in enumerate(units.kept)}
+        diagonal = variances / units.scale**2 + units.floor
         blocks, covariances = [], []
-        diagonal = variances / units.scale**2
         for b, block in enumerate(self.blocks):
-            inside = np.array([i for i, j in enumerate(self.columns[block]) if int(j) in place])
+            inside = np.flatnonzero(np.isin(self.columns[block], units.kept))
             if len(inside) < 2:
                 continue
-            at = np.array([place[int(j)] for j in self.columns[block[inside]]], dtype=np.intp)
+            at = np.searchsorted(units.kept, self.columns[block[inside]])
             found = self._pooled(survey, b, inside)
             found /= units.scale[at][:, None] * units.scale[at][None, :]
-            diagonal[:, at] = np.diagonal(found, axis1=1, axis2=2)
+            place = np.arange(len(at))
+            found[:, place, place] += units.floor[:, at]
+            diagonal[:, at] = found[:, place, place]
             blocks.append(at)
             covariances.append(found)
         known = BlockMoments(survey.n, diagonal, tuple(blocks), tuple(covariances))
@@ -324,7 +293,7 @@ class SiteProducts:
         all_means = np.zeros((len(means), len(survey.features)))
         all_means[:, units.kept] = means
         kind = PreparedMoments if whole else ScreenedMoments
-        return kind(survey.n, all_means, units, floored(known, units))
+        return kind(survey.n, all_means, units, known)
 
     def _pooled(self, survey: Survey, b: int, inside: Block) -> FloatArray:
         """Covariances of a block by class, (K, q, q), from the sites that tell them."""
@@ -350,16 +319,6 @@ class SiteProducts:
         """Whether a site tells a block in a class."""
         return not bool(np.isnan(self.sums[site][b][k]).any())
 
-    def withheld(self, survey: Survey) -> dict[str, list[tuple[int, int]]]:
-        """By site: pairs of block and class whose rows count, but not in this block."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for i, site in enumerate(survey.sites):
-            for b in range(len(self.blocks)):
-                for k in np.flatnonzero(survey.used[i]):
-                    if not self.told(site, b, int(k)):
-                        found.setdefault(site, []).append((b, int(k)))
-        return found
-
 
 class ScreenedMoments(PreparedMoments):
     """Moments that are known within blocks only: there is no fit without a penalty."""
@@ -373,14 +332,21 @@ class ScreenedMoments(PreparedMoments):
 def block_notes(products: SiteProducts, survey: Survey) -> list[str]:
     """Say which classes of which sites are missing in some blocks."""
     found = []
-    for site, pairs in products.withheld(survey).items():
-        names = sorted({products.levels[k] for _, k in pairs})
-        n_blocks = len({b for b, _ in pairs})
-        found.append(
-            f"Site {site} withheld the moments of class {', '.join(names)} in {n_blocks} of "
-            f"{len(products.blocks)} blocks (fewer than twice as many rows as columns, or a cell "
-            "of few rows): they come from the other sites."
-        )
+    for site, used in zip(survey.sites, survey.used, strict=True):
+        # Pairs of block and class whose rows count, but not in this block.
+        pairs = [
+            (b, int(k))
+            for b in range(len(products.blocks))
+            for k in np.flatnonzero(used)
+            if not products.told(site, b, int(k))
+        ]
+        if pairs:
+            found.append(
+                f"Site {site} withheld the moments of class "
+                f"{', '.join(sorted({products.levels[k] for _, k in pairs}))} in "
+                f"{len({b for b, _ in pairs})} of {len(products.blocks)} blocks (fewer than twice "
+                "as many rows as columns, or a cell of few rows): they come from the other sites."
+            )
     return found
 
 
@@ -410,19 +376,14 @@ class Blocks:
     """
 
     labels: IntArray
-    thresholds: FloatArray
-    alpha: float
-    asked: int
-
-
-def one_block(m: int) -> Blocks:
-    """All columns in one block: nothing is asked."""
-    return Blocks(np.ones(m, dtype=np.int64), np.empty(0), 0.0, 0)
+    thresholds: FloatArray = field(default_factory=lambda: np.empty(0))
+    alpha: float = 0.0
+    asked: int = 0
 
 
 def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
     """Whether for every block and class some site, and enough of the rows, can tell the moments."""
-    largest = max((len(block) for block in blocks_of(labels)), default=1)
+    largest = max((len(block) for block in messages.blocks_of(labels)), default=1)
     if largest == 1:
         return True
     free = np.array([not survey.protected[site] for site in survey.sites])
@@ -460,13 +421,18 @@ def ask_for_links(
     best: Blocks | None = None
     # Good at `low` (at the first all columns may be single), not good at `high`.
     place, low, high, asked = len(alphas) - 1, -1, len(alphas), 0
-    while place > low and place < high and asked < MAX_LINKS:
+    while place > low and place < high and asked < messages.MAX_LINKS:
         units = survey.units()
         between = survey.between(units)
         lam = float(alphas[place]) * float(survey.n.sum())
-        thresholds, reserve = _thresholds(survey, between, lam)
-        messages = {
-            site: Links(
+        # By chance alone columns are linked equally often at all sites if thresholds are in
+        # proportion to the roots of their numbers of rows; with what is left for the means they
+        # stay below lam.
+        reserve = min(joint_precision.largest_penalty(between), MOST_FOR_MEANS * lam)
+        roots = np.sqrt(survey.sizes.sum(axis=1))
+        thresholds = (1 - _SLACK) * (lam - reserve) * roots / roots.sum()
+        questions = {
+            site: messages.Links(
                 settings=settings,
                 features=np.isin(np.arange(units.n_features), units.kept),
                 classes=survey.used[b],
@@ -476,18 +442,18 @@ def ask_for_links(
             for b, site in enumerate(survey.sites)
         }
         asked += 1
-        replies = ctx.require((yield Ask("links", messages, to=survey.sites)))
+        replies = ctx.require((yield Ask("links", questions, to=survey.sites)))
         if len(replies) < len(survey.sites):
             # Who does not say what is linked has no rows in the moments: others are asked anew.
             survey, best, low, high = remaining(survey, replies), None, -1, len(alphas)
             continue
-        joined = components(between, reserve)
+        joined = joint_precision.components(between, reserve)
         for reply in replies.values():
             own = np.asarray(reply.labels.value)
             linked = np.flatnonzero(own)
             _, first, of = np.unique(own[linked], return_index=True, return_inverse=True)
-            joined = merged(joined, linked[first[of.ravel()]], linked)
-        labels = component_labels(joined)
+            joined = joint_precision.merged(joined, linked[first[of.ravel()]], linked)
+        labels = messages.component_labels(joined)
         good = all(reply.fits for reply in replies.values()) and tells_all(survey, labels)
         if good:
             best, low = Blocks(labels, thresholds, float(alphas[place]), asked), place
@@ -500,7 +466,7 @@ def ask_for_links(
             "half the rows of a class at some site: raise the smallest alpha, or let sites with "
             "more rows take part"
         )
-    return survey, survey.units(), Blocks(best.labels, best.thresholds, best.alpha, asked)
+    return survey, survey.units(), replace(best, asked=asked)
 
 
 def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
@@ -515,17 +481,6 @@ def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
     if not left.complete:
         raise QuorumError("the sites that are left have no rows of one of the classes")
     return left
-
-
-def _thresholds(survey: Survey, between: BetweenMoments, lam: float) -> tuple[FloatArray, float]:
-    """Thresholds of the sites, and what is left for the means, together below lam.
-
-    By chance alone columns are linked equally often at all sites if thresholds are in proportion to
-    the roots of their numbers of rows.
-    """
-    reserve = min(largest_penalty(between), MOST_FOR_MEANS * lam)
-    roots = np.sqrt(survey.sizes.sum(axis=1))
-    return (1 - _SLACK) * (lam - reserve) * roots / roots.sum(), reserve
 
 
 def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) -> float:
@@ -547,10 +502,73 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
     sites = [told.sites.index(site) for site in survey.sites]
     sum_of_thresholds = float(blocks.thresholds[sites].sum())
     between, labels, worst = survey.between(own), blocks.labels[at], 0.0
-    for rows, columns in tiles(len(at)):
+    for rows, columns in joint_precision.tiles(len(at)):
         bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
         bound += between.norms(rows, columns)
         apart = labels[rows][:, None] != labels[columns][None, :]
         apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
         worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
     return worst / float(survey.n.sum())
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def held_out(survey: Survey, concluded: Mapping[str, messages.Concluded]) -> dict[str, Any]:
+    """What held-out rows say, by site and together."""
+    n = survey.held.sum(axis=1)
+
+    def told(name: str, width: int) -> FloatArray:
+        gap = np.full(width, np.nan)
+        given = {site: getattr(reply, name).value for site, reply in concluded.items()}
+        return np.array([given.get(site, gap) for site in survey.sites], dtype=float)
+
+    # Rates of the two rules; losses of the two and of their difference.
+    rates, losses, squares = told("rates", 2), told("losses", 3), told("errors", 3)
+    known = np.isfinite(rates).all(axis=1) & (n > 0)
+    sure = np.isfinite(losses).all(axis=1) & np.isfinite(squares).all(axis=1) & (n > 0)
+    mean = error = np.full(3, np.nan)
+    if sure.any():
+        share = n[sure] / n[sure].sum()
+        mean, error = share @ losses[sure], np.sqrt(share**2 @ squares[sure])
+    wrong = (n[known, None] * rates[known]).sum(axis=0)
+    return {
+        "judged": ("sparse-qda", "naive Bayes"),
+        "errors": wrong if known.any() else np.full(2, np.nan),
+        "n_held": int(n[known].sum()),
+        "site_held": n,
+        "site_errors": rates,
+        "log_loss": mean[:2],
+        "log_loss_se": error[:2],
+        "log_loss_gain": np.array([np.nan, mean[2]]),
+        "log_loss_gain_se": np.array([np.nan, error[2]]),
+    }
+
+
+def remarks_of(
+    survey: Survey, concluded: Mapping[str, messages.Concluded], fit: SparseQDAFit, tol: float
+) -> tuple[str, ...]:
+    """What the reader should know of the way to the result."""
+    found, path = [], fit.path
+    missing = [site for site in survey.sites if site not in concluded]
+    if missing:
+        found.append(f"{', '.join(missing)} did not take the model at the end.")
+    without = [s for s, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if not n]
+    if without and len(without) < len(survey.sites):
+        found.append(f"Too few rows of some class to hold some out at {', '.join(without)}.")
+    coarse = any(survey.protected.values())
+    if coarse and (len(path.cv_rows) or survey.held.any()):
+        found.append(
+            "Sites that protect records tell numbers of wrong rows coarsely, and the same of two "
+            "models that few rows tell apart."
+        )
+    worst = max(float(path.gaps.max()), fit.fold_gap)
+    if worst > tol:
+        found.append(f"A relative duality gap is {worst:.1e}, above tol = {tol:.1e}.")
+    if fit.cut is not None:
+        found.append(
+            f"The path ends above alpha = {fit.cut:.3g}, where a block would be too large."
+        )
+    if fit.chosen == len(path.alphas) - 1 and len(path.alphas) > 1:
+        found.append("The smallest alpha was chosen: a smaller one might be better.")
+    return tuple(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,45 +11,15 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.federated_sparse_qda.messages import (
-    MAX_ALPHAS,
-    MAX_LINKS,
-    Conclude,
-    Concluded,
-    Judge,
-    Judged,
-    Linked,
-    Links,
-    Moments,
-    Offer,
-    Offered,
-    Products,
-    Settings,
-    blocks_of,
-    component_labels,
-)
+from consilience.discriminant.federated_sparse_qda import messages
+from consilience.discriminant.federated_sparse_qda.messages import Settings
 from consilience.discriminant.kernels.joint_precision import RowMoments, components
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
-from consilience.protocol.phases.holdout import (
-    class_codes,
-    drawing_seed,
-    held_out,
-    require_numbers,
-    with_common_levels,
-)
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    cell_counts,
-    class_moments,
-    linked,
-    rounded,
-    weighted_means,
-)
+from consilience.protocol.phases import holdout
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released
 from consilience.wire.moment_facts import coded_within, unsafe_columns
 
 
@@ -96,12 +66,12 @@ def by_class(data: SiteData, s: Settings, site: SiteContext, state: State | None
     DataError
         No classes, or others than the study's.
     """
-    codes = class_codes(data, s.levels)
-    require_numbers(data)
-    codes = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
-    seed = drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
+    codes = holdout.class_codes(data, s.levels)
+    holdout.require_numbers(data)
+    codes = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    seed = holdout.drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
     order = stream(seed, "held out").permutation(len(codes))
-    (held,) = held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
+    (held,) = holdout.held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
     cells = codes.copy()
     cells[held] = -1
     return Rows(data.features, codes, cells, held, seed)
@@ -115,61 +85,50 @@ _MOST = 1e30
 
 
 @step("offer", once=True)
-def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+def offer(
+    message: messages.Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Offered, State]:
     """Tell rows, means and spreads by class."""
     s = Settings.from_json(message.settings)
-    rows = by_class(data, s, site)
-    n_classes = len(s.levels)
-    means, spreads = _means_and_spreads(rows, n_classes, data, site.limits)
-    reply = Offered(
-        protected=site.limits.min_records > 1,
+    rows, limits, k = by_class(data, s, site), site.limits, len(s.levels)
+    centred, unsafe = np.array(rows.x), np.zeros((k, rows.x.shape[1]), dtype=bool)
+    for c in range(k):
+        members = np.flatnonzero(rows.cells == c)
+        if len(members):
+            centred[members] -= rows.x[members].mean(axis=0)
+            unsafe[c] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
+    # Means and mean squared deviations by class; both or neither of a class and column.
+    means, spreads = (
+        disclosure.aggregate(x, cells=rows.cells, n_cells=k, entities=data.entity, mean=True)
+        for x in (rows.x, centred**2)
+    )
+    for released in (means, spreads):
+        unsafe |= np.isnan(released.withhold_unsafe(limits).value)
+    means, spreads = means.withhold(unsafe), spreads.withhold(unsafe)
+    reply = messages.Offered(
+        protected=limits.min_records > 1,
         judges=_judges(site),
-        counts=cell_counts(rows.cells, n_classes),
-        held=cell_counts(rows.codes[rows.held], n_classes),
+        counts=disclosure.cell_counts(rows.cells, k),
+        held=disclosure.cell_counts(rows.codes[rows.held], k),
         means=means,
         spreads=spreads,
     )
-    return reply, {
-        "settings": message.settings,
-        "seed": rows.seed,
-        "withheld": np.isnan(means.value),
-    }
-
-
-def _means_and_spreads(
-    rows: Rows, n_classes: int, data: SiteData, limits: Limits
-) -> tuple[Released, Released]:
-    """Means and mean squared deviations by class; both or neither of a class and column."""
-    given: dict[str, Any] = {
-        "cells": rows.cells,
-        "n_cells": n_classes,
-        "entities": data.entity,
-        "mean": True,
-    }
-    centred = np.array(rows.x)
-    unsafe = np.zeros((n_classes, rows.x.shape[1]), dtype=bool)
-    for k in range(n_classes):
-        members = np.flatnonzero(rows.cells == k)
-        if len(members):
-            centred[members] -= rows.x[members].mean(axis=0)
-            unsafe[k] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
-    means = aggregate(rows.x, **given)
-    spreads = aggregate(centred**2, **given)
-    for released in (means, spreads):
-        unsafe |= np.isnan(released.withhold_unsafe(limits).value)
-    return means.withhold(unsafe), spreads.withhold(unsafe)
+    withheld = np.isnan(means.value)
+    return reply, {"settings": message.settings, "seed": rows.seed, "withheld": withheld}
 
 
 # --------------------------------------------------------------------------- links
 
 
-def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+def _tally(message: messages.Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """How often links are asked for in a run."""
-    return {} if limits.min_records <= 1 else {"questions for links": (1, MAX_LINKS)}
+    return {} if limits.min_records <= 1 else {"questions for links": (1, messages.MAX_LINKS)}
 
 
 @step("links", tally=_tally)
-def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
+def links(
+    message: messages.Links, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Linked, State]:
     """Say which columns are linked, if every component could leave as moments."""
     s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
@@ -184,17 +143,20 @@ def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tu
         there, codes = np.unique(cells[members], return_inverse=True)
         part = rows.x[np.ix_(members, columns)] / scale
         moments = RowMoments.of(part, codes.ravel(), len(there))
-        labels = component_labels(components(moments, message.threshold))
+        labels = messages.component_labels(components(moments, message.threshold))
     largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     counts = np.bincount(cells[members])
     fits = largest == 0 or bool((2 * largest <= counts[counts > 0]).all())
     fits |= site.limits.min_records <= 1
     if not fits:
         labels, cells = np.zeros_like(labels), np.full(len(cells), -1)
-    return Linked(fits=fits, labels=linked(labels, cells=cells, n_cells=len(s.levels))), state
+    told = disclosure.linked(labels, cells=cells, n_cells=len(s.levels))
+    return messages.Linked(fits=fits, labels=told), state
 
 
-def _asked(message: Links | Moments, rows: Rows, state: State) -> tuple[IntArray, IntArray]:
+def _asked(
+    message: messages.Links | messages.Moments, rows: Rows, state: State
+) -> tuple[IntArray, IntArray]:
     """Columns that are asked about, and the class of each row that counts.
 
     Raises
@@ -227,24 +189,24 @@ def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tupl
 
 @step("moments", once=True)
 def moments(
-    message: Moments, data: SiteData, state: State, site: SiteContext
-) -> tuple[Products, State]:
+    message: messages.Moments, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Products, State]:
     """Tell sums of products within blocks, by class."""
     s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
         raise ProtocolError("moments need one block for each column that takes part")
-    products = class_moments(
+    products = disclosure.class_moments(
         rows.x[:, columns],
         cells=cells,
         n_cells=len(s.levels),
-        blocks=blocks_of(labels),
+        blocks=messages.blocks_of(labels),
         limits=site.limits,
         entities=data.entity,
         coded=coded_within(data.coded, columns),
     )
-    return Products(products=products), state
+    return messages.Products(products=products), state
 
 
 # --------------------------------------------------------------------------- judge
@@ -261,7 +223,9 @@ def _judges(site: SiteContext) -> bool:
 
 
 @step("judge", once=True)
-def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+def judge(
+    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Judged, State]:
     """Say how many rows each model gets wrong, rounded."""
     s, rows = _goes_on(message.settings, data, state, site)
     if not _judges(site):
@@ -269,17 +233,16 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
         raise DisclosureError(sentence, public=sentence)
     judged = rows.held if message.held else rows.kept
     models = message.models.value
-    if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
+    if not isinstance(models, tuple) or len(models) > messages.MAX_ALPHAS:
         raise DisclosureError("more models than a site judges", public=TOO_MANY)
-    x, y = rows.x[judged], rows.codes[judged]
-    answers = Answers(len(y), None if data.entity is None else data.entity[judged], site.limits)
-    rates = [answers.rate(_classes(_model(m, s), x) != y) for m in models]
+    answers = Answers(rows, judged, data.entity, site.limits)
+    rates = [answers.rate(model) for model in _models(models, s, rows.x.shape[1])]
     kept = {**state, **answers.to_state()} if message.held else state
-    return Judged(rates=bundle(rates)), kept
+    return messages.Judged(rates=disclosure.bundle(rates)), kept
 
 
 class Answers:
-    """Shares of wrong rows, as they are told.
+    """Shares of rows that models get wrong, as they are told.
 
     The number of wrong rows is a count, which a site would not tell where it is small, and two of
     them could differ by one row. So a share is rounded to several rows, and one that rests on a set
@@ -288,34 +251,50 @@ class Answers:
 
     Parameters
     ----------
-    n : int
+    rows : Rows
+    judged : (n,) int array
         Rows that are judged.
-    entities : (n,) array or None
+    entities : array or None
+        Of all rows.
     limits : Limits
+    state : dict
+        `to_state` of an earlier step on the same rows, to go on from.
     """
 
-    def __init__(self, n: int, entities: NDArray[Any] | None, limits: Limits) -> None:
-        self._n, self._entities, self._limits = n, entities, limits
-        self._wrong: list[NDArray[np.bool_]] = []
-        self._told: list[float] = []
+    def __init__(
+        self,
+        rows: Rows,
+        judged: IntArray,
+        entities: NDArray[Any] | None,
+        limits: Limits,
+        state: State | None = None,
+    ) -> None:
+        self.x, self.y, self._limits = rows.x[judged], rows.codes[judged], limits
+        self._entities = None if entities is None else entities[judged]
+        known = state or {}
+        self._wrong = list(np.asarray(known.get("wrong", np.empty((0, len(judged)), dtype=bool))))
+        self._told = [float(share) for share in np.asarray(known.get("told", np.empty(0)))]
 
-    def rate(self, wrong: NDArray[np.bool_]) -> Released:
-        """What is told of a set of wrong rows."""
-        least = self._limits.min_records
-        if self._n < max(least, 1):
-            return rounded(np.nan, n_records=0, step=1.0)
+    def rate(self, model: SparseQDAPredictor) -> Released:
+        """What is told of the rows that a model gets wrong."""
+        # A score that is no number, under a made-up model, is no class: the row is wrong.
+        scores = model.scores(self.x)
+        wrong = np.isnan(scores).any(axis=1) | (scores.argmax(axis=1) != self.y)
+        least, n = self._limits.min_records, len(self.y)
+        if n < max(least, 1):
+            return disclosure.rounded(np.nan, n_records=0, step=1.0)
         # Half of `min_records`, or a fifth of the share's error: so a share says neither whether
         # any row is wrong nor whether one more is.
-        step_ = max(least / 2, np.sqrt(self._n) / 10) if least > 1 else 1.0
+        step_ = max(least / 2, np.sqrt(n) / 10) if least > 1 else 1.0
         share = float(np.mean(wrong))
         if least > 1:
             near = [i for i, other in enumerate(self._wrong) if not self._apart(wrong, other)]
             if near:
                 share = self._told[near[0]]
             else:
-                self._wrong.append(np.array(wrong))
+                self._wrong.append(wrong)
                 self._told.append(share)
-        return rounded(share, n_records=self._n, step=float(step_) / self._n)
+        return disclosure.rounded(share, n_records=n, step=float(step_) / n)
 
     def _apart(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
         moved = first != second
@@ -326,39 +305,28 @@ class Answers:
 
     def to_state(self) -> State:
         """What a later step of the run needs to repeat answers."""
-        wrong = np.array(self._wrong, dtype=bool).reshape(len(self._wrong), self._n)
+        wrong = np.array(self._wrong, dtype=bool).reshape(len(self._wrong), len(self.y))
         return {"wrong": wrong, "told": np.array(self._told, dtype=float)}
 
-    def follow(self, state: State) -> None:
-        """Go on from `to_state` of an earlier step on the same rows."""
-        self._wrong = list(np.asarray(state.get("wrong", np.empty((0, self._n), dtype=bool))))
-        self._told = [float(share) for share in np.asarray(state.get("told", np.empty(0)))]
 
-
-def _model(arrays: Any, s: Settings) -> SparseQDAPredictor:
-    """A model that came, whose classes are the study's.
+def _models(models: Any, s: Settings, n_features: int) -> Iterator[SparseQDAPredictor]:
+    """Models that came, whose classes and columns are the study's.
 
     Raises
     ------
     ProtocolError
-        It is none: said without a word of the site's rows.
+        One is none: said without a word of the site's rows.
     """
-    try:
-        model = SparseQDAPredictor.from_arrays(arrays)
-    except (ConsilienceError, ArithmeticError, LookupError, TypeError, ValueError):
-        raise ProtocolError("a model cannot be used", public="a model cannot be used") from None
-    if tuple(str(c) for c in model.classes_) != s.levels:
-        raise ProtocolError("a model has other classes", public="a model has other classes")
-    return model
-
-
-def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
-    """Position of the class that a model predicts."""
-    if model.n_features_in_ != x.shape[1]:
-        raise ProtocolError("a model has other columns than the study")
-    # A score that is no number, under a made-up model, is no class: the row is wrong.
-    scores = model.scores(x)
-    return np.asarray(np.where(np.isnan(scores).any(axis=1), -2, scores.argmax(axis=1)))
+    for arrays in models:
+        try:
+            model = SparseQDAPredictor.from_arrays(arrays)
+        except (ConsilienceError, ArithmeticError, LookupError, TypeError, ValueError):
+            raise ProtocolError("a model cannot be used", public="a model cannot be used") from None
+        if tuple(str(c) for c in model.classes_) != s.levels:
+            raise ProtocolError("a model has other classes", public="a model has other classes")
+        if model.n_features_in_ != n_features:
+            raise ProtocolError("a model has other columns than the study")
+        yield model
 
 
 # --------------------------------------------------------------------------- conclude
@@ -366,44 +334,35 @@ def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
 
 @step("conclude", once=True)
 def conclude(
-    message: Conclude, data: SiteData, state: State, site: SiteContext
-) -> tuple[Concluded, State]:
-    """Keep the model, and judge it on rows that were held out."""
-    s, rows = _goes_on(message.settings, data, state, site)
-    models = message.models.value
-    if not isinstance(models, tuple) or len(models) != 2:
-        raise ProtocolError("the end takes the model and the one without links")
-    made = [_model(m, s) for m in models]
-    if any(model.n_features_in_ != rows.x.shape[1] for model in made):
-        raise ProtocolError("a model has other columns than the study")
-    # For tables in the site's own units.
-    arrays = made[0].to_arrays()
-    if data.scaling is not None:
-        arrays["scaling"] = np.asarray(data.scaling)
-    site.output("predictor", SparseQDAPredictor.from_arrays(arrays))
-    x, y = rows.x[rows.held], rows.codes[rows.held]
-    of = None if data.entity is None else data.entity[rows.held]
-    answers = Answers(len(y), of, site.limits)
-    answers.follow(state)
-    rates = bundle([answers.rate(_classes(model, x) != y) for model in made])
-    losses, errors = _log_losses(made, x, y, site.limits)
-    return Concluded(rates=rates, losses=losses, errors=errors), {}
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
+    """Keep the model, and judge it on rows that were held out.
 
-
-def _log_losses(
-    models: Sequence[SparseQDAPredictor], x: FloatArray, y: IntArray, limits: Limits
-) -> tuple[Released, Released]:
-    """Log losses of two models and their difference; not told where records are protected.
-
-    Under a made-up model a single row may be all of a loss. It would be withheld, which says that
+    Log losses of the two models and of their difference are not told where records are protected:
+    under a made-up model a single row may be all of a loss. It would be withheld, which says that
     there is such a row.
     """
+    s, rows = _goes_on(message.settings, data, state, site)
+    models, limits = message.models.value, site.limits
+    if not isinstance(models, tuple) or len(models) != 2:
+        raise ProtocolError("the end takes the model and the one without links")
+    made = tuple(_models(models, s, rows.x.shape[1]))
+    kept = made[0]
+    if data.scaling is not None:  # for tables in the site's own units
+        kept = kept.with_names(getattr(kept, "feature_names_in_", None), data.scaling)
+    site.output("predictor", kept)
+    answers = Answers(rows, rows.held, data.entity, limits, state)
+    rates = disclosure.bundle([answers.rate(model) for model in made])
+    x, at = answers.x, (np.arange(len(answers.y)), answers.y)
     if not len(x) or limits.min_records > 1:
-        gaps = aggregate(np.full((0, 3), np.nan)).withhold(np.ones(3, dtype=bool))
-        return gaps, gaps
-    first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in models)
-    found = weighted_means(np.stack([first, second, second - first], axis=1), limits=limits)
-    return found.mean, found.variance
+        nothing = disclosure.aggregate(np.full((0, 3), np.nan))
+        losses = errors = nothing.withhold(np.ones(3, dtype=bool))
+    else:
+        first, second = (-model.predict_log_proba(x)[at] for model in made)
+        both = np.stack([first, second, second - first], axis=1)
+        found = disclosure.weighted_means(both, limits=limits)
+        losses, errors = found.mean, found.variance
+    return messages.Concluded(rates=rates, losses=losses, errors=errors), {}
 
 
 STEPS: tuple[Step, ...] = (offer, links, moments, judge, conclude)

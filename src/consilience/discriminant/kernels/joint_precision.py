@@ -20,8 +20,8 @@ of alternating directions (ADMM) goes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,12 +73,16 @@ class RowMoments:
     centred : tuple of ndarray of shape (n_k, p)
         Rows of each class minus the mean of the class.
     diagonal : ndarray of shape (K, p)
+        Variances, with the floor.
+    floor : ndarray of shape (K, p), optional
+        What is added to the variances, as where a column is constant within a class.
     """
 
     n: FloatArray
     means: FloatArray
     centred: tuple[FloatArray, ...]
     diagonal: FloatArray
+    floor: FloatArray | None = None
 
     @classmethod
     def of(cls, x: FloatArray, codes: NDArray[np.integer], n_classes: int) -> RowMoments:
@@ -117,61 +121,15 @@ class RowMoments:
         for k, rows in enumerate(self.centred):
             part = rows if len(features) == self.n_features else rows[:, features]
             np.divide(part.T @ part, self.n[k], out=out[k])
+        if self.floor is not None:
+            place = np.arange(len(features))
+            out[:, place, place] += self.floor[:, features]
         return out
 
     def norms(self, rows: slice, columns: slice) -> FloatArray:
         """Tile of ``|(n_k S_k,jj')_k|_2``."""
-        total: FloatArray | None = None
-        for part in self.centred:
-            product = part[:, rows].T @ part[:, columns]
-            np.square(product, out=product)
-            total = product if total is None else np.add(total, product, out=total)
-        if total is None:
-            raise DataError("there are no classes")
-        return np.sqrt(total, out=total)
-
-
-@dataclass(frozen=True, eq=False)
-class MatrixMoments:
-    """Moments whose covariance matrices are there, as from several sites.
-
-    Parameters
-    ----------
-    n : ndarray of shape (K,)
-    means : ndarray of shape (K, p)
-    covariances : ndarray of shape (K, p, p)
-        Divisor ``n_k``.
-    """
-
-    n: FloatArray
-    means: FloatArray
-    covariances: FloatArray
-
-    def __post_init__(self) -> None:
-        k, p = self.means.shape
-        if self.n.shape != (k,) or self.covariances.shape != (k, p, p):
-            raise ParameterError.of(
-                "covariances", f"of shape ({k}, {p}, {p})", self.covariances.shape
-            )
-
-    @property
-    def n_features(self) -> int:
-        """Number of features p."""
-        return int(self.means.shape[1])
-
-    @property
-    def diagonal(self) -> FloatArray:
-        """Variances, shape (K, p)."""
-        return np.ascontiguousarray(np.diagonal(self.covariances, axis1=1, axis2=2))
-
-    def block(self, features: Indices) -> FloatArray:
-        """Covariances among some features, shape (K, q, q)."""
-        part = self.covariances[:, features[:, None], features[None, :]]
-        return 0.5 * (part + part.transpose(0, 2, 1))
-
-    def norms(self, rows: slice, columns: slice) -> FloatArray:
-        """Tile of ``|(n_k S_k,jj')_k|_2``."""
-        return pair_norms(self.n[:, None, None] * self.covariances[:, rows, columns])
+        products = (part[:, rows].T @ part[:, columns] for part in self.centred)
+        return np.asarray(np.sqrt(sum(np.square(product) for product in products)))
 
 
 def pair_norms(matrices: FloatArray) -> FloatArray:
@@ -422,36 +380,28 @@ def search(problem: Problem, point: Point, d: FloatArray, slope: float, keep: Ma
     return None
 
 
-def free_pairs(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Mask:
-    """Pairs whose groups a proximal Newton step may change, with the diagonal.
+def coordinate_step(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Point:
+    """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent.
 
-    Those that violate their condition, and the support. Where the support is dense, of it only the
-    groups that are near zero: Newton's method on the support moves the others better.
+    Free are, with the diagonal, those that violate their condition, and the support. Where the
+    support is dense, of it only the groups that are near zero: Newton's method on the support moves
+    the others better.
     """
-    linked = point.norms > 0
+    from consilience.discriminant.kernels.joint_precision_kernels import sweeps
+
+    linked, w = point.norms > 0, inverse_of(point)
     q = len(linked)
     free = ~linked & (pair_norms(g) > problem.lam)
     if not whole and np.count_nonzero(linked) - q > DENSE * q * (q - 1):
-        w = inverse_of(point)
         diagonal = np.diagonal(w, axis1=1, axis2=2)
         curve = w * w + diagonal[:, :, None] * diagonal[:, None, :]
         curve *= problem.n[:, None, None]
-        free |= linked & (pair_norms(curve * point.t - g) <= NEAR * problem.lam)
-    else:
-        free |= linked
+        linked = linked & (pair_norms(curve * point.t - g) <= NEAR * problem.lam)
+    free |= linked
     np.fill_diagonal(free, True)
-    return free
-
-
-def coordinate_step(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Point:
-    """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent."""
-    from consilience.discriminant.kernels.joint_precision_kernels import sweeps
-
-    free = free_pairs(problem, point, g, whole=whole)
     rows, columns = np.nonzero(free)
-    start = np.searchsorted(rows, np.arange(len(free) + 1))
+    start = np.searchsorted(rows, np.arange(q + 1))
     d = np.zeros_like(g)
-    w = inverse_of(point)
     sweeps(g, w, point.t, problem.n, problem.lam, start, columns, 2, 2, 0.0, d)
     moved = penalty(pair_norms(point.t + d)) - penalty(point.norms)
     slope = float(np.einsum("kij,kij->", g, d)) + problem.lam * moved
@@ -460,28 +410,18 @@ def coordinate_step(problem: Problem, point: Point, g: FloatArray, *, whole: boo
     return search(problem, point, d, slope, np.zeros_like(free)) or point
 
 
-@dataclass(eq=False)
 class Support:
-    """Newton's equations where groups that are zero stay zero."""
+    """Newton's equations where groups that are zero stay zero; there the penalty is smooth."""
 
-    problem: Problem
-    point: Point
-    mask: Mask
-    unit: FloatArray
-    stiff: FloatArray
-    residual: FloatArray
-
-    @classmethod
-    def of(cls, problem: Problem, point: Point, g: FloatArray) -> Support:
-        """Gradient and curvature on the support; there the penalty is smooth."""
-        mask = point.norms > 0
-        np.fill_diagonal(mask, True)
-        off = mask.copy()
+    def __init__(self, problem: Problem, point: Point, g: FloatArray) -> None:
+        self.problem, self.point = problem, point
+        off = point.norms > 0
         np.fill_diagonal(off, False)
+        self.mask = off | np.eye(len(off), dtype=bool)
         safe = np.where(off, point.norms, 1.0)
-        unit = np.where(off, point.t / safe, 0.0)
-        stiff = np.where(off, problem.lam / safe, 0.0)
-        return cls(problem, point, mask, unit, stiff, -(g + problem.lam * unit) * mask)
+        self.unit = np.where(off, point.t / safe, 0.0)
+        self.stiff = np.where(off, problem.lam / safe, 0.0)
+        self.residual = -(g + problem.lam * self.unit) * self.mask
 
     def hessian(self, d: FloatArray) -> FloatArray:
         """Second derivative of the objective in direction ``d``."""
@@ -570,7 +510,7 @@ def newton_step(
     problem: Problem, point: Point, g: FloatArray, enough: float, precision: float = 1e-4
 ) -> tuple[Point, float]:
     """One Newton step on the support: the new point and the squared decrement."""
-    support = Support.of(problem, point, g)
+    support = Support(problem, point, g)
     free = len(problem.n) * (np.count_nonzero(support.mask) + len(support.mask)) // 2
     d = support.eliminate() if free <= DIRECT else None
     if d is None:
@@ -649,26 +589,14 @@ def solve_block(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -
             found = solve_general(problem, found.t, tol=tol, max_iter=max_iter)
     else:
         found = solve_general(problem, point.t, tol=tol, max_iter=max_iter)
-    return polish(problem, found) if tol < 1e-12 and found.gap <= tol * problem.scale else found
-
-
-def polish(problem: Problem, solution: Solution) -> Solution:
-    """Two exact Newton steps on the support that was found."""
-    point = evaluate(problem, solution.t)
-    if point is None:
-        return solution
-    for _ in range(2):
+    point = evaluate(problem, found.t)
+    if tol >= 1e-12 or found.gap > tol * problem.scale or point is None:
+        return found
+    for _ in range(2):  # two exact steps on the support that was found
         point, _ = newton_step(problem, point, gradient(problem, point), 0.0, 1e-20)
-    dual = max(solution.dual, dual_value(problem, point))
-    used = {**solution.solvers, "newton": solution.solvers.get("newton", 0) + 2}
-    return replace(
-        solution,
-        t=point.t,
-        log_det=point.log_det,
-        objective=point.objective,
-        dual=dual,
-        solvers=used,
-    )
+    used = {**found.solvers, "newton": found.solvers.get("newton", 0) + 2}
+    dual = max(found.dual, dual_value(problem, point))
+    return Solution(point.t, point.log_det, point.objective, dual, found.n_iter, used)
 
 
 def solve_general(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -> Solution:
@@ -711,6 +639,8 @@ def solve_general(problem: Problem, t: FloatArray, *, tol: float, max_iter: int)
 
 _ALLOWED = {"lam": number(0), "tol": number(above=0), "max_iter": whole(1)}
 
+MOST_STEPS = 200
+"""Iterations of a block at most, unless given."""
 LARGE = 60
 """Features of a block that is worth a worker of its own."""
 
@@ -812,7 +742,7 @@ def fit_precisions(
     *,
     start: JointPrecision | None = None,
     tol: float = 1e-8,
-    max_iter: int = 200,
+    max_iter: int = MOST_STEPS,
     max_block: int | None = None,
     n_jobs: int | None = 1,
 ) -> JointPrecision:
@@ -842,7 +772,15 @@ def fit_precisions(
     DataError
         Where a variance is not positive, or lam = 0 and a covariance matrix is singular.
     """
-    _check(moments, lam, tol, max_iter)
+    check(_ALLOWED, {"lam": lam, "tol": tol, "max_iter": max_iter})
+    n, p, variances = moments.n, moments.n_features, moments.diagonal
+    bad = ~(np.isfinite(variances) & (variances > 0))
+    if bad.any():
+        k, j = (int(i) for i in np.argwhere(bad)[0])
+        raise DataError(
+            f"feature {j} has no positive variance in class {k} (numbered from 0): leave it out, "
+            "or give it a variance"
+        )
     labels = components(moments, lam)
     # Components of two features or more, in order of first features.
     order = np.argsort(labels, kind="stable")
@@ -851,14 +789,12 @@ def fit_precisions(
     # Refused before anything of their size is made.
     largest = max((len(block) for block in blocks), default=0)
     if max_block is not None and largest > max_block:
-        alpha = lam / float(np.sum(moments.n))
+        alpha = lam / float(np.sum(n))
         raise ParameterError(
-            f"the largest block has {largest} of {moments.n_features} features at alpha = "
-            f"{alpha:.6g} (lam = {lam:.6g}), more than max_block = {max_block}: raise alpha or "
-            "max_block"
+            f"the largest block has {largest} of {p} features at alpha = {alpha:.6g} (lam = "
+            f"{lam:.6g}), more than max_block = {max_block}: raise alpha or max_block"
         )
     parts = [moments.block(block) for block in blocks]
-    n, variances = moments.n, moments.diagonal
     tasks: list[tuple[Any, ...]] = [
         (Problem(part, n, lam), block, _start(block, variances[:, block], start), tol, max_iter)
         for block, part in zip(blocks, parts, strict=True)
@@ -867,51 +803,13 @@ def fit_precisions(
         solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
     else:
         solutions = [_solve(task) for task in tasks]
-    return _joined(moments, lam, blocks, solutions)
-
-
-def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None:
-    """Refuse what cannot be fitted."""
-    check(_ALLOWED, {"lam": lam, "tol": tol, "max_iter": max_iter})
-    diagonal = moments.diagonal
-    bad = ~(np.isfinite(diagonal) & (diagonal > 0))
-    if bad.any():
-        k, j = (int(i) for i in np.argwhere(bad)[0])
-        raise DataError(
-            f"feature {j} has no positive variance in class {k} (numbered from 0): leave it out, "
-            "or give it a variance"
-        )
-
-
-def _start(block: Indices, variances: FloatArray, start: JointPrecision | None) -> FloatArray:
-    """Block-diagonal start: earlier precision matrices where they lie inside the block."""
-    place = np.arange(len(block))
-    out = np.zeros((len(variances), len(block), len(block)))
-    out[:, place, place] = 1.0 / variances
-    if start is None:
-        return out
-    for earlier, precision in zip(start.blocks, start.precisions, strict=True):
-        at = np.searchsorted(block, earlier)
-        inside = (at < len(block)) & (block[np.minimum(at, len(block) - 1)] == earlier)
-        if inside.any():
-            rows = at[inside]
-            out[:, rows[:, None], rows[None, :]] = precision[:, inside][:, :, inside]
-    return out
-
-
-def _joined(
-    moments: ClassMoments, lam: float, blocks: list[Indices], solutions: Sequence[Solution]
-) -> JointPrecision:
-    """Put blocks and single features together."""
-    n, p = moments.n, moments.n_features
-    diagonal = 1.0 / moments.diagonal
-    single = np.ones(p, dtype=bool)
+    diagonal, single = 1.0 / variances, np.ones(p, dtype=bool)
     for block in blocks:
         single[block] = False
     diagonal[:, ~single] = np.nan
     log_det = np.log(diagonal[:, single]).sum(axis=1)
     objective = dual = float(n @ (single.sum() - log_det))
-    solvers: dict[str, int] = {}
+    solvers: Counter[str] = Counter()
     norm, n_links = 0.0, 0
     for solution in solutions:
         log_det = log_det + solution.log_det
@@ -921,8 +819,7 @@ def _joined(
         np.fill_diagonal(norms, 0.0)
         norm += float(norms.sum())
         n_links += int(np.count_nonzero(norms)) // 2
-        for name, count in solution.solvers.items():
-            solvers[name] = solvers.get(name, 0) + count
+        solvers.update(solution.solvers)
     gap = float(sum(solution.gap for solution in solutions))
     return JointPrecision(
         lam=float(lam),
@@ -939,8 +836,24 @@ def _joined(
         penalty_norm=norm,
         n_links=n_links,
         n_iter=max((solution.n_iter for solution in solutions), default=0),
-        solvers=solvers,
+        solvers=dict(solvers),
     )
+
+
+def _start(block: Indices, variances: FloatArray, start: JointPrecision | None) -> FloatArray:
+    """Block-diagonal start: earlier precision matrices where they lie inside the block."""
+    place = np.arange(len(block))
+    out = np.zeros((len(variances), len(block), len(block)))
+    out[:, place, place] = 1.0 / variances
+    if start is None:
+        return out
+    for earlier, precision in zip(start.blocks, start.precisions, strict=True):
+        at = np.searchsorted(block, earlier)
+        inside = (at < len(block)) & (block[np.minimum(at, len(block) - 1)] == earlier)
+        if inside.any():
+            rows = at[inside]
+            out[:, rows[:, None], rows[None, :]] = precision[:, inside][:, :, inside]
+    return out
 
 
 def _solve(task: tuple[Problem, Indices, FloatArray, float, int]) -> Solution:

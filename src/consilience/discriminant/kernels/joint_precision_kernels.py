@@ -259,10 +259,7 @@ def backtrack(s, n, lam, t, d, objective, slope, rounding, new, factors, log_det
     step = 1.0
     allowed = rounding if -slope < 1e3 * rounding else 0.0
     for _ in range(40):
-        for k in range(t.shape[0]):
-            for i in range(t.shape[1]):
-                for j in range(t.shape[1]):
-                    new[k, i, j] = t[k, i, j] + step * d[k, i, j]
+        new[:] = t + step * d
         found = value(s, n, lam, new, factors, log_det)
         if found <= objective + 1e-4 * step * slope + allowed:
             return found
@@ -278,14 +275,7 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
     step, so that features that were not linked at the start become so, however little.
     """
     classes, q = t.shape[0], t.shape[1]
-    start, neighbours = np.empty(q + 1, np.int64), np.empty(q * q, np.int64)
-    scale = 0.0
-    for i in range(q + 1):
-        start[i] = i * q
-    for i in range(q * q):
-        neighbours[i] = i % q
-    for k in range(classes):
-        scale += q * n[k]
+    start, neighbours, scale = np.arange(q + 1) * q, np.arange(q * q) % q, q * n.sum()
     shape = (classes, q, q)
     factors, w, v, new = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
     g, d, lower = np.zeros(shape), np.zeros(shape), np.zeros((q, q))
@@ -296,10 +286,8 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
     for iteration in range(1, max_iter + 1):
         for k in range(classes):
             invert(factors[k], w[k])
-            for i in range(q):
-                for j in range(q):
-                    g[k, i, j] = n[k] * (s[k, i, j] - w[k, i, j])
-                    d[k, i, j] = 0.0
+            g[k] = n[k] * (s[k] - w[k])
+        d[:] = 0.0
         dual = max(dual, bound(s, n, lam, t, w, v, lower))
         if iteration > 1 and objective - dual <= tol * scale:
             return objective, dual, iteration
@@ -316,9 +304,6 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
         if not np.isfinite(found):
             objective = value(s, n, lam, t, factors, log_det)
             return objective, dual, iteration
-        for k in range(classes):
-            for i in range(q):
-                for j in range(q):
-                    t[k, i, j] = new[k, i, j]
+        t[:] = new
         objective = found
     return objective, dual, max_iter

@@ -20,27 +20,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.one_table.messages import (
-    SCORES,
-    STAYS,
-    STAYS_FEW,
-    Fit,
-    Fitted,
-    Settings,
-)
+from consilience.discriminant.classes import ClassesMethod, ClassesResult
+from consilience.discriminant.one_table import messages
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.parameters import allows, number, plain
+from consilience.protocol import one_table
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,
-    Method,
     SiteContext,
     SiteData,
     State,
@@ -48,18 +42,7 @@ from consilience.protocol.method import (
     get_method,
     step,
 )
-from consilience.protocol.one_table import (
-    Rows,
-    errors_by_candidate,
-    evidence,
-    fitted_and_held,
-    judge,
-    row_scores,
-    rows_by_class,
-    small_classes,
-)
 from consilience.protocol.phases.holdout import say_share
-from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 
 if TYPE_CHECKING:
@@ -70,74 +53,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OneTableResult(Result):
+class OneTableResult(ClassesResult):
     """What a site tells of a fit to its table. NaN: withheld by the rules of the site's policy.
 
     Attributes
     ----------
-    site, target_name : str
-    levels : tuple of str
-        The K classes, as declared.
-    feature_names : tuple of str
+    site : str
     n, n_held : int
         Rows that take part, and those of them that are held out.
-    n_by_class : (K,) array
-        Rows that take part.
-    judged : tuple of str
-        The m rules that held-out rows judge: the one that was fitted, and others beside it.
-    errors : (m,) array
-        Held-out rows that a rule gets wrong.
     confusion : (K, K) array
         Held-out rows by class and class predicted by the first rule.
-    log_loss, brier : (m,) arrays
-        Mean scores of held-out rows, the smaller the better (Brier: sum over classes); ``..._se``
-        are their standard errors.
-    log_loss_gain, brier_gain : (m,) arrays
-        How much worse than the first each rule scores on the same rows, with ``..._gain_se``; NaN
-        for the first.
-    candidates : (a,) array
-        What cross-validation chooses among; empty where there are more figures than rows.
-    cv_errors : (a,) array
-        Of the `cv_rows` rows that are not held out, those that each candidate gets wrong in
-        cross-validation; empty where none was done.
+    brier, brier_se, brier_gain, brier_gain_se : (m,) arrays
+        Mean Brier scores of held-out rows (sums over classes), as log losses are told.
     cv_se : (a,) array
-        Standard errors of their shares.
+        Standard errors of the shares of the `cv_rows` rows that are not held out which each
+        candidate gets wrong in cross-validation; empty where none was done.
     cv_rows : int
-    chosen : int
-        Place of the candidate that was fitted; -1 where it is not told.
     model_stays : str
         Why what the model tells stays at the site; empty where it is here.
     """
 
     site: str
-    target_name: str
-    levels: tuple[str, ...]
-    feature_names: tuple[str, ...]
     n: int
     n_held: int
-    n_by_class: FloatArray
-    judged: tuple[str, ...]
-    errors: FloatArray
     confusion: FloatArray
-    log_loss: FloatArray
-    log_loss_se: FloatArray
-    log_loss_gain: FloatArray
-    log_loss_gain_se: FloatArray
     brier: FloatArray
     brier_se: FloatArray
     brier_gain: FloatArray
     brier_gain_se: FloatArray
-    candidates: FloatArray
-    cv_errors: FloatArray
     cv_se: FloatArray
     cv_rows: int
-    chosen: int
     model_stays: str
 
     @property
     def error_rates(self) -> FloatArray:
         """Share of held-out rows that each rule gets wrong; NaN where withheld or none are held."""
-        return np.asarray(self.errors / self.n_held if self.n_held else self.errors * np.nan)
+        return np.asarray(self.errors / (self.n_held or np.nan))
 
     @property
     def n_fitted(self) -> int:
@@ -148,19 +99,19 @@ class OneTableResult(Result):
         """Say how the first rule did on held-out rows, and the others beside it."""
         if not self.n_held:
             return "No rows were held out, so nothing judges the fit anew."
-        told = [i for i in range(len(self.judged)) if not np.isnan(self.errors[i])]
-        few = [name for i, name in enumerate(self.judged) if i not in told]
-        parts = [
-            f"{self.judged[i]} gets {self.errors[i]:.0f} wrong ({self.error_rates[i]:.1%})"
-            for i in told
-        ]
+        told, few = [], []
+        for name, wrong, rate in zip(self.judged, self.errors, self.error_rates, strict=True):
+            if np.isnan(wrong):
+                few.append(name)
+            else:
+                told.append(f"{name} gets {wrong:.0f} wrong ({rate:.1%})")
         if few:
-            parts.append(
+            told.append(
                 f"too few to be told are wrong by {', '.join(few)} (the site's own rules.csv has "
                 "the numbers)"
             )
-        sentence = f"Of {self.n_held} rows that were held out, {'; '.join(parts)}."
-        if 0 not in told and not np.isnan(self.log_loss).all():
+        sentence = f"Of {self.n_held} rows that were held out, {'; '.join(told)}."
+        if np.isnan(self.errors[0]) and not np.isnan(self.log_loss).all():
             pairs = zip(self.judged, self.log_loss, strict=True)
             losses = (f"{name} {loss:.2g}" for name, loss in pairs if not np.isnan(loss))
             sentence += f" Mean log losses: {', '.join(losses)}."
@@ -171,7 +122,7 @@ class OneTableResult(Result):
         import pandas as pd
 
         columns = {"errors": self.errors, "error_rate": self.error_rates}
-        for name in SCORES:
+        for name in messages.SCORES:
             columns |= {name: getattr(self, name), f"{name}_se": getattr(self, f"{name}_se")}
         return pd.DataFrame(columns, index=pd.Index(self.judged, name="rule"))
 
@@ -208,8 +159,8 @@ class LocalFit:
         the rows bear no more.
     model : dict of str to array
         What the model tells: leaves the site only where its rows bear it.
-    n_rows, n_parameters : int
-        Rows of the smallest class, and parameters that are told of each.
+    n_parameters : int
+        Parameters that are told of each class.
     parts : callable or None
         Columns to what each part of the first rule says for each class, (n, parts, classes).
     tables : dict of str to dict
@@ -227,14 +178,13 @@ class LocalFit:
     parts: LogProba | None = None
     figures: Mapping[str, Any]
     model: Mapping[str, Any]
-    n_rows: int
     n_parameters: int
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneTableStudy(Method):
+class OneTableStudy(ClassesMethod):
     """Base of the methods that fit an estimator to the table of one site.
 
     A subclass is a frozen dataclass whose fields are the estimator's parameters; it states
@@ -255,32 +205,9 @@ class OneTableStudy(Method):
         "There is one site: without it the run stops, and goes on with it when it is asked again."
     )
     tolerates = {"fit": "all"}  # noqa: RUF012  a constant of the class
-    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
-    foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
-
-    def __post_init__(self) -> None:
-        for field_ in fields(self):
-            given = getattr(self, field_.name)
-            if isinstance(field_.default, tuple) and isinstance(given, list | np.ndarray):
-                object.__setattr__(self, field_.name, tuple(given))
-
-    def admit(self, ctx: CoordinatorContext) -> None:
-        """Check that there are classes and features, and one site."""
-        columns = ctx.columns
-        if columns.target is None:
-            raise StudyError(f"{self.name} needs the column of the classes: name it as target")
-        if len(columns.levels.get(columns.target, ())) < 2:
-            raise StudyError(
-                f"{self.name} tells classes apart: declare the levels of column "
-                f"{columns.target!r}, two or more, in [data.levels]"
-            )
-        if not columns.features:
-            raise StudyError(f"{self.name} predicts from features: name them in [data]")
-        if columns.weight is not None:
-            raise StudyError(f"{self.name} weighs all rows alike: leave out the weight in [data]")
 
     @abstractmethod
-    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+    def fit_table(self, rows: one_table.Rows, scaling: FloatArray | None) -> LocalFit:
         """Fit the rows that are not held out; runs at the site.
 
         Parameters
@@ -291,7 +218,7 @@ class OneTableStudy(Method):
         """
 
     @abstractmethod
-    def conclude(self, common: Mapping[str, Any], reply: Fitted) -> OneTableResult:
+    def conclude(self, common: Mapping[str, Any], reply: messages.Fitted) -> OneTableResult:
         """Make the result; `common` are the fields of `OneTableResult`."""
 
     def admit_features(self, ctx: CoordinatorContext) -> None:
@@ -302,8 +229,8 @@ class OneTableStudy(Method):
         self.admit_features(ctx)
         say_share(ctx, self.holdout)
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
-        settings = Settings(self.parameters(), levels)
-        asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])
+        settings = messages.Settings(self.parameters(), levels)
+        asked = Ask("fit", messages.Fit(settings=settings.to_json()), to=ctx.sites[:1])
         replies = ctx.require((yield asked), at_least=1)
         (site, reply), *_ = replies.items()
         if not reply.n_held.value and self.holdout:
@@ -312,6 +239,7 @@ class OneTableStudy(Method):
                 "judges the fit anew."
             )
         k, figures = len(levels), reply.figures.value
+        told = ("n_by_class", "errors", "cv_errors")
         common: dict[str, Any] = {
             "site": site,
             "target_name": str(ctx.columns.target),
@@ -319,18 +247,16 @@ class OneTableStudy(Method):
             "feature_names": ctx.feature_names,
             "n": int(reply.n.value),
             "n_held": int(reply.n_held.value),
-            "n_by_class": np.asarray(reply.n_by_class.value, dtype=float),
+            **{name: np.asarray(getattr(reply, name).value, dtype=float) for name in told},
             "judged": tuple(reply.judged),
-            "errors": np.asarray(reply.errors.value, dtype=float),
             "confusion": np.asarray(reply.confusion.value, dtype=float).reshape(k, k),
-            "cv_errors": np.asarray(reply.cv_errors.value, dtype=float),
-            "cv_se": np.asarray(figures.get("cv_se", np.empty(0)), dtype=float),
             "cv_rows": int(reply.n.value) - int(reply.n_held.value),
-            "candidates": np.asarray(figures.get("candidates", np.empty(0)), dtype=float),
             "chosen": int(figures.get("chosen", -1)),
             "model_stays": str(reply.stays),
         }
-        for j, score in enumerate(SCORES):
+        for name in ("cv_se", "candidates"):
+            common[name] = np.asarray(figures.get(name, np.empty(0)), dtype=float)
+        for j, score in enumerate(messages.SCORES):
             common |= {
                 score: np.asarray(reply.scores.value)[:, j],
                 f"{score}_se": np.sqrt(reply.score_errors.value)[:, j],
@@ -347,65 +273,73 @@ def fit_step(method: str) -> Step:
     """Return the step of a method of this kind, by the method's name."""
 
     @step("fit", once=True)
-    def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+    def fit(
+        message: messages.Fit, data: SiteData, state: State, site: SiteContext
+    ) -> tuple[messages.Fitted, State]:
         """Fit, judge held-out rows, keep the predictor."""
-        settings = Settings.from_json(message.settings)
+        settings = messages.Settings.from_json(message.settings)
         study = get_method(method).from_parameters(settings.parameters)
         if not isinstance(study, OneTableStudy):
             raise StudyError(f"method {method!r} does not fit one table")
-        rows = fitted_and_held(data, settings.levels, study.holdout, site)
-        return _answered(study, rows, data, site), state
+        rows = one_table.fitted_and_held(data, settings.levels, study.holdout, site)
+        try:
+            made = study.fit_table(rows, data.scaling)
+        except ConsilienceError as error:
+            sentence = "the table cannot be fitted as it is; the site's own log says why"
+            raise DataError(str(error), public=sentence) from error
+        for remark in made.remarks:
+            site.note(remark)
+        return _answered(study, made, rows, data, site), state
 
     return fit
 
 
-def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContext) -> Fitted:
-    try:
-        made = study.fit_table(rows, data.scaling)
-    except ConsilienceError as error:
-        sentence = "the table cannot be fitted as it is; the site's own log says why"
-        raise DataError(str(error), public=sentence) from error
-    for remark in made.remarks:
-        site.note(remark)
-    limits = site.limits
+def _answered(
+    study: OneTableStudy, made: LocalFit, rows: one_table.Rows, data: SiteData, site: SiteContext
+) -> messages.Fitted:
+    """Leave what the fit gives at the site, and say what may be told of it."""
+    limits, n_rows, n_levels = site.limits, len(rows.fitted), len(rows.levels)
     # Levels that do not occur are never predicted.
-    log_proba = [np.full((len(rows.y), len(rows.levels)), -np.inf) for _ in made.rules]
+    log_proba = {name: np.full((len(rows.y), n_levels), -np.inf) for name in made.rules}
     there = [rows.levels.index(name) for name in made.classes]
-    for by_level, rule in zip(log_proba, made.rules.values(), strict=True):
-        by_level[:, there] = rule(rows.x)
+    for name, rule in made.rules.items():
+        log_proba[name][:, there] = rule(rows.x)
     # Scores of the class frequencies would tell of a small class.
-    small = small_classes(rows, limits).any()
+    small = one_table.small_classes(rows, limits).any()
     names = tuple(name for name in made.rules if not (small and name == FREQUENCIES))
-    told_of = [lp for name, lp in zip(made.rules, log_proba, strict=True) if name in names]
-    judged = judge(rows, [lp[rows.held] for lp in told_of], limits)
-    said, said_errors = evidence(rows, _parts(made, rows), limits)
+    parts = None
+    if made.parts is not None:
+        found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
+        parts = np.full((*found.shape[:2], n_levels), np.nan)
+        parts[:, :, there] = found
+    said, said_errors = one_table.evidence(rows, parts, limits)
     _keep(log_proba, made, rows, data, site)
-    cv_errors = errors_by_candidate(made.wrong, len(rows.fitted), limits)
-    figures = _figures(made, cv_errors.value, len(rows.fitted), limits)
-    told, stays = _told(made, study, rows, limits)
-    return Fitted(
+    cv_errors = one_table.errors_by_candidate(made.wrong, n_rows, limits)
+    # What the model tells, or nothing and the reason.
+    told, stays = model({}, kind="figures", n_records=0), messages.STAYS_FEW
+    if rows.fewest_entities() >= limits.min_entities:
+        released = estimator(
+            dict(made.model),
+            type_name=study.name,
+            n_records=int(np.bincount(rows.y[rows.fitted])[there].min()),
+            n_parameters=made.n_parameters,
+            leaves=None,
+        )
+        fits = released.evidence is None or estimator_fault(released.evidence, limits) is None
+        told, stays = (released, "") if fits else (told, messages.STAYS)
+    return messages.Fitted(
         n=count(len(rows.y)),
         n_held=count(len(rows.held)),
-        n_by_class=rows_by_class(rows, limits),
-        **plain(judged),
+        n_by_class=one_table.rows_by_class(rows, limits),
+        **plain(one_table.judge(rows, [log_proba[name][rows.held] for name in names], limits)),
         evidence=said,
         evidence_errors=said_errors,
         cv_errors=cv_errors,
-        figures=figures,
+        figures=_figures(made, cv_errors.value, n_rows, limits),
         model=told,
         judged=names,
         stays=stays,
     )
-
-
-def _parts(made: LocalFit, rows: Rows) -> FloatArray | None:
-    """What each part of the first rule says for each level, of the rows that are held out."""
-    if made.parts is None:
-        return None
-    found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
-    full = np.full((*found.shape[:2], len(rows.levels)), np.nan)
-    full[:, :, [rows.levels.index(name) for name in made.classes]] = found
-    return full
 
 
 def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits) -> Released:
@@ -432,69 +366,49 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
     return model(told, kind="figures", n_records=n_rows)
 
 
-def _told(made: LocalFit, study: OneTableStudy, rows: Rows, limits: Limits) -> tuple[Released, str]:
-    """What the model tells, or nothing and the reason."""
-    if rows.fewest_entities() < limits.min_entities:
-        return model({}, kind="figures", n_records=0), STAYS_FEW
-    released = estimator(
-        dict(made.model),
-        type_name=study.name,
-        n_records=made.n_rows,
-        n_parameters=made.n_parameters,
-        leaves=None,
-    )
-    if released.evidence is None or estimator_fault(released.evidence, limits) is None:
-        return released, ""
-    return model({}, kind="figures", n_records=0), STAYS
-
-
 def _keep(
-    log_proba: list[FloatArray], made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
+    log_proba: Mapping[str, FloatArray],
+    made: LocalFit,
+    rows: one_table.Rows,
+    data: SiteData,
+    site: SiteContext,
 ) -> None:
     """Leave predictor, predictions and tables at the site."""
-    guess = log_proba[0].argmax(axis=1)
-    chance = np.exp(log_proba[0].max(axis=1))
+    first, names = next(iter(log_proba.values())), np.array(rows.levels)
+    guess, chance = first.argmax(axis=1), np.exp(first.max(axis=1))
     held = np.zeros(len(rows.y), dtype=np.int64)
     held[rows.held] = 1
     site.output("labels", guess.astype(np.int64))
     site.output("probability", chance)
     site.output("held_out", held)
     site.output("predictor", made.predictor)
-    names = np.array(rows.levels)
-    ids = {} if data.id is None else {"id": data.id.tolist()}
-    site.table(
-        "predictions",
-        {
-            "row": data.rows,
-            **ids,
-            data.target_name or "target": names[rows.y].tolist(),
-            "prediction": names[guess].tolist(),
-            "probability": chance,
-            "held_out": held,
-        },
-    )
+    predictions = {
+        "row": data.rows,
+        **({} if data.id is None else {"id": data.id.tolist()}),
+        data.target_name or "target": names[rows.y].tolist(),
+        "prediction": names[guess].tolist(),
+        "probability": chance,
+        "held_out": held,
+    }
     pairs = [(i, j) for i in range(len(names)) for j in range(len(names))]
     inside = [(rows.y == i) & (guess == j) for i, j in pairs]
-    site.table(
-        "confusion",
-        {
-            "class": [str(names[i]) for i, _ in pairs],
-            "prediction": [str(names[j]) for _, j in pairs],
-            "held_out_rows": [int((mask & (held == 1)).sum()) for mask in inside],
-            "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
-        },
-    )
+    confusion = {
+        "class": [str(names[i]) for i, _ in pairs],
+        "prediction": [str(names[j]) for _, j in pairs],
+        "held_out_rows": [int((mask & (held == 1)).sum()) for mask in inside],
+        "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
+    }
     # How every rule did on the rows that are held out, with all digits.
-    y, rules = rows.y[rows.held], [lp[rows.held] for lp in log_proba]
-    means = [row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in rules]
-    site.table(
-        "rules",
-        {
-            "rule": list(made.rules),
-            "held_out_rows": [len(y)] * len(rules),
-            "errors": [int((lp.argmax(axis=1) != y).sum()) for lp in rules],
-            **{name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)},
-        },
-    )
-    for name, columns in made.tables.items():
+    y, rules = rows.y[rows.held], [lp[rows.held] for lp in log_proba.values()]
+    means = [
+        one_table.row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in rules
+    ]
+    judged = {
+        "rule": list(made.rules),
+        "held_out_rows": [len(y)] * len(rules),
+        "errors": [int((lp.argmax(axis=1) != y).sum()) for lp in rules],
+        **{name: [float(m[j]) for m in means] for j, name in enumerate(messages.SCORES)},
+    }
+    tables = {"predictions": predictions, "confusion": confusion, "rules": judged, **made.tables}
+    for name, columns in tables.items():
         site.table(name, columns)

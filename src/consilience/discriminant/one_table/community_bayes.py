@@ -48,18 +48,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray
+from consilience.discriminant import one_table
+from consilience.discriminant.classes import CommunitiesResult
 from consilience.discriminant.estimators.community_bayes_fit import Scoring
-from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor, some
 from consilience.discriminant.kernels.communities import Linkage
-from consilience.discriminant.one_table import (
-    FREQUENCIES,
-    LocalFit,
-    LogProba,
-    OneTableResult,
-    OneTableStudy,
-    fit_step,
-)
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import StudyError
 from consilience.parameters import FLAG, allows, just, number, one_of, several, whole
@@ -78,22 +72,14 @@ _C = "logisticregression__C"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CommunityBayesStudyResult(OneTableResult):
-    """Classes told apart by communities of features.
+class CommunityBayesStudyResult(one_table.OneTableResult, CommunitiesResult):
+    """Classes of one table told apart by communities of features.
 
     Attributes
     ----------
     n_communities : int
-    fixed : bool
-        It was given, not chosen by cross-validation.
-    C : float
-        Inverse strength of the ridge.
     cv_log_loss : (a,) array
         Mean log loss of cross-validation at each candidate.
-    communities : tuple of arrays of int
-        Features of each; empty where the model stays at the site.
-    tree : (p - 1, 4) array
-        Clustering of the features, as in scipy.
     evidence, evidence_se : (L,) arrays
         Mean over held-out rows of what a community says for the right class (log-posterior less log
         prior), with standard errors; NaN where withheld.
@@ -103,11 +89,7 @@ class CommunityBayesStudyResult(OneTableResult):
     """
 
     n_communities: int
-    fixed: bool
-    C: float
     cv_log_loss: FloatArray
-    communities: tuple[IntArray, ...]
-    tree: FloatArray
     evidence: FloatArray
     evidence_se: FloatArray
     n_separable: int
@@ -129,25 +111,15 @@ class CommunityBayesStudyResult(OneTableResult):
             said.append(f"Which features belong together stays at the site: {self.model_stays}.")
         elif len(self.communities) > 1:
             order = sorted(range(len(self.communities)), key=lambda c: -len(self.communities[c]))
-            names = (self._named(self.communities[c]) for c in order[:_SHOWN])
+            names = (some(self.communities_names[c], _SHOWN) for c in order[:_SHOWN])
             rest = "; and others" if len(order) > _SHOWN else ""
             said.append(f"They are: {'; '.join(names)}{rest}.")
         return " ".join(said)
 
-    def _named(self, community: IntArray) -> str:
-        names = [self.feature_names[j] for j in community[:_SHOWN]]
-        more = len(community) - len(names)
-        return ", ".join(names) + (f" and {more} more" if more else "")
-
-    @property
-    def communities_names(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the features of each community."""
-        return tuple(tuple(self.feature_names[j] for j in part) for part in self.communities)
-
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CommunityBayesStudy(OneTableStudy):
+class CommunityBayesStudy(one_table.OneTableStudy):
     """Tell classes apart by logistic regressions on communities of features.
 
     Parameters
@@ -190,7 +162,7 @@ class CommunityBayesStudy(OneTableStudy):
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which groups of features tell the classes of one table apart?"
-    steps = (fit_step(NAME),)
+    steps = (one_table.fit_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
         "gets wrong, and which classes are mistaken for which; mean scores of held-out rows, by "
@@ -217,7 +189,7 @@ class CommunityBayesStudy(OneTableStudy):
 
     # ------------------------------------------------------------------ at the site
 
-    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> one_table.LocalFit:
         """Fit, and fit what it is compared with."""
         import warnings
 
@@ -226,30 +198,45 @@ class CommunityBayesStudy(OneTableStudy):
             warnings.simplefilter("ignore")
             fitted = self._estimator(self.n_communities).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows, fitted)}
-        judged = _candidates(fitted, self.C)
+        # What cross-validation says of each number of communities, at the chosen penalty.
+        best = fitted.best_params_.get(_C, self.C)
+        numbers, wrong = np.array([fitted.n_communities_]), np.empty(0, dtype=np.int64)
+        se = log_loss = np.empty(0)
+        tables = _tables(fitted, rows.names)
+        if hasattr(fitted, "cv_results_"):
+            table = fitted.cv_results_
+            at = np.array([one.get(_C, self.C) == best for one in table["params"]])
+            numbers, se, log_loss = (
+                np.asarray(table[name])[at] for name in ("n_communities", "error_se", "log_loss")
+            )
+            wrong = table["fold_wrong"].sum(axis=1)[at]
+            tables["candidates"] = {
+                "n_communities": table["n_communities"],
+                "C": [one.get(_C, self.C) for one in table["params"]],
+                **{name: table[name] for name in ("error", "error_se", "log_loss", "log_loss_se")},
+            }
         found = len(fitted.separable_)
         remark = (
             f"in {counted(found, 'community', 'communities')} the classes can be told apart "
             "without error: there the penalty alone decides the size of the coefficients"
         )
-        return LocalFit(
+        return one_table.LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
             parts=fitted.contributions,
             predictor=fitted.to_predictor().with_names(rows.names, scaling),
-            wrong=judged["wrong"],
-            cv_se=judged["error_se"],
-            cv_log_loss=judged["log_loss"],
+            wrong=wrong,
+            cv_se=se,
+            cv_log_loss=log_loss,
             figures={
-                "chosen": int(np.flatnonzero(judged["n_communities"] == fitted.n_communities_)[0]),
-                "C": float(fitted.best_params_.get(_C, self.C)),
+                "chosen": int(np.flatnonzero(numbers == fitted.n_communities_)[0]),
+                "C": float(best),
                 "n_separable": found,
-                "candidates": judged["n_communities"],
+                "candidates": numbers,
             },
             model={"communities": fitted.communities_, "tree": fitted.tree_},
-            n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=x.shape[1],
-            tables=_tables(fitted, rows, self.C),
+            tables=tables,
             remarks=(remark,) if found else (),
         )
 
@@ -269,16 +256,18 @@ class CommunityBayesStudy(OneTableStudy):
             **settings,
         )
 
-    def _others(self, rows: Rows, fitted: CommunityBayesClassifier) -> dict[str, LogProba]:
+    def _others(
+        self, rows: Rows, fitted: CommunityBayesClassifier
+    ) -> dict[str, one_table.LogProba]:
         """Rules that stand beside: all features at once, each by itself, none."""
         x, y, groups = rows.table
         one = self._estimator(1).fit(x, y, groups=groups)
-        found: dict[str, LogProba] = {"one community": one.predict_log_proba}
+        found: dict[str, one_table.LogProba] = {"one community": one.predict_log_proba}
         if x.shape[1] <= _MOST_SINGLE:
             each = self._estimator(x.shape[1]).fit(x, y, groups=groups)
             found["naive Bayes"] = each.predict_log_proba
         shares = np.log(fitted.priors_)
-        found[FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
+        found[one_table.FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
         return found
 
     # ------------------------------------------------------------------ at the coordinator
@@ -288,10 +277,10 @@ class CommunityBayesStudy(OneTableStudy):
         figures, told = reply.figures.value, reply.model.value
         chosen, numbers = common["chosen"], common["candidates"]
         fixed = not isinstance(self.n_communities, str)
-        number = int(numbers[chosen]) if len(numbers) else -1
+        told_number = int(numbers[chosen]) if len(numbers) else -1
         return CommunityBayesStudyResult(
             **common,
-            n_communities=int(self.n_communities) if fixed else number,
+            n_communities=int(self.n_communities) if fixed else told_number,
             fixed=fixed,
             C=float(figures.get("C", np.nan)),
             cv_log_loss=np.asarray(figures.get("cv_log_loss", np.empty(0))),
@@ -303,32 +292,13 @@ class CommunityBayesStudy(OneTableStudy):
         )
 
 
-def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
-    """What cross-validation says of each number of communities, at the chosen penalty."""
-    if not hasattr(fitted, "cv_results_"):
-        nothing = np.empty(0)
-        return {
-            "n_communities": np.array([fitted.n_communities_]),
-            "wrong": np.empty(0, dtype=np.int64),
-            "error_se": nothing,
-            "log_loss": nothing,
-        }
-    table = fitted.cv_results_
-    best = fitted.best_params_.get(_C, c)
-    at = np.array([one.get(_C, c) == best for one in table["params"]])
-    wrong = table["fold_wrong"].sum(axis=1)
-    found = {name: np.asarray(table[name])[at] for name in ("n_communities", "error_se")}
-    return {**found, "log_loss": np.asarray(table["log_loss"])[at], "wrong": wrong[at]}
-
-
-def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str, dict[str, Any]]:
-    """Communities, tree and candidates, for the site's own people."""
-    tree = fitted.tree_
-    tables: dict[str, dict[str, Any]] = {
-        # Numbered from 1.
+def _tables(fitted: CommunityBayesClassifier, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Communities (numbered from 1) and tree, for the site's own people."""
+    tree, communities = fitted.tree_, fitted.communities_
+    return {
         "communities": {
-            "feature": [rows.names[j] for part in fitted.communities_ for j in part],
-            "community": [c for c, part in enumerate(fitted.communities_, 1) for _ in part],
+            "feature": [names[j] for part in communities for j in part],
+            "community": [c for c, part in enumerate(communities, 1) for _ in part],
         },
         "tree": {
             "first": tree[:, 0].astype(np.int64),
@@ -337,11 +307,3 @@ def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str,
             "features": tree[:, 3].astype(np.int64),
         },
     }
-    if hasattr(fitted, "cv_results_"):
-        found = fitted.cv_results_
-        tables["candidates"] = {
-            "n_communities": found["n_communities"],
-            "C": [one.get(_C, c) for one in found["params"]],
-            **{name: found[name] for name in ("error", "error_se", "log_loss", "log_loss_se")},
-        }
-    return tables

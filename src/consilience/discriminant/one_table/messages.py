@@ -18,6 +18,7 @@ SCORES = ("log_loss", "brier")
 STAYS_FEW = "a class has rows of too few entities"
 STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
 """Why what a model tells stays at the site."""
+_SCORED = f"m {len(SCORES)}"
 _MOST_ROWS = 1 << 40
 _MODELS = (
     frozenset(("communities", "tree")),
@@ -84,18 +85,12 @@ class Fitted:
     confusion: Released = Aggregate(
         "c", "held-out rows by class and predicted class", gaps=True, low=0
     )
-    scores: Released = Aggregate(
-        f"m {len(SCORES)}", "mean scores of held-out rows by rule", gaps=True, low=0
-    )
-    score_errors: Released = Aggregate(
-        f"m {len(SCORES)}", "their squared standard errors", gaps=True, low=0
-    )
+    scores: Released = Aggregate(_SCORED, "mean scores of held-out rows by rule", gaps=True, low=0)
+    score_errors: Released = Aggregate(_SCORED, "their squared standard errors", gaps=True, low=0)
     gains: Released = Aggregate(
-        f"m {len(SCORES)}", "how much worse than the first rule each scores", gaps=True
+        _SCORED, "how much worse than the first rule each scores", gaps=True
     )
-    gain_errors: Released = Aggregate(
-        f"m {len(SCORES)}", "their squared standard errors", gaps=True, low=0
-    )
+    gain_errors: Released = Aggregate(_SCORED, "their squared standard errors", gaps=True, low=0)
     evidence: Released = Aggregate("l", "mean evidence of parts for the right class", gaps=True)
     evidence_errors: Released = Aggregate("l", "its squared standard error", gaps=True, low=0)
     cv_errors: Released = Aggregate(

@@ -44,16 +44,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray
+from consilience.discriminant import one_table
+from consilience.discriminant.classes import LinksResult
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
-from consilience.discriminant.one_table import (
-    LocalFit,
-    LogProba,
-    OneTableResult,
-    OneTableStudy,
-    fit_step,
-)
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import DataError, StudyError
 from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, several, whole
@@ -73,40 +68,8 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SparseQDAStudyResult(OneTableResult):
-    """Classes told apart by pairs of features.
-
-    Attributes
-    ----------
-    alpha : float
-        Penalty for a row of the fit; NaN where it is not told.
-    fixed : bool
-        It was given, not chosen by cross-validation.
-    gap : float
-        Relative duality gap of the fit.
-    n_links, largest_block : (a,) arrays of int
-        Pairs of features that interact at each penalty, and features of the largest block.
-    pairs : (m, 2) array of int
-        Columns that interact in the fit, the strongest pair first; empty where the model stays.
-    strength : (m,) array
-        Norm of the pair's entries over the classes, of standardised columns.
-    precision, partial : (m, K) arrays
-        Entries of the precision matrices and partial correlations by class; NaN for classes without
-        rows.
-    blocks : tuple of (q,) arrays of int
-        Columns that are linked with one another.
-    """
-
-    alpha: float
-    fixed: bool
-    gap: float
-    n_links: IntArray
-    largest_block: IntArray
-    pairs: IntArray
-    strength: FloatArray
-    precision: FloatArray
-    partial: FloatArray
-    blocks: tuple[IntArray, ...]
+class SparseQDAStudyResult(one_table.OneTableResult, LinksResult):
+    """Classes of one table told apart by pairs of features."""
 
     def summary(self) -> str:
         """Return errors, penalty and strongest pairs in a few sentences."""
@@ -129,24 +92,10 @@ class SparseQDAStudyResult(OneTableResult):
             said.append(f"The strongest: {', '.join(names)}.")
         return " ".join(said)
 
-    @property
-    def interactions(self) -> SparseQDAInteractions:
-        """The pairs with their names."""
-        names = np.array(self.feature_names, dtype=object)
-        return SparseQDAInteractions(
-            feature_1=names[self.pairs[:, 0]],
-            feature_2=names[self.pairs[:, 1]],
-            pairs=self.pairs,
-            strength=self.strength,
-            precision=self.precision,
-            partial_correlation=self.partial,
-            classes=np.array(self.levels, dtype=object),
-        )
-
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SparseQDAStudy(OneTableStudy):
+class SparseQDAStudy(one_table.OneTableStudy):
     """Tell classes apart by normal densities whose precision matrices share their zeros.
 
     Parameters
@@ -196,7 +145,7 @@ class SparseQDAStudy(OneTableStudy):
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which pairs of features tell the classes of one table apart?"
-    steps = (fit_step(NAME),)
+    steps = (one_table.fit_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
         "gets wrong, and which classes are mistaken for which; mean scores of held-out rows and "
@@ -222,7 +171,7 @@ class SparseQDAStudy(OneTableStudy):
 
     # ------------------------------------------------------------------ at the site
 
-    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> one_table.LocalFit:
         """Fit, and fit what it is compared with."""
         import warnings
 
@@ -231,12 +180,22 @@ class SparseQDAStudy(OneTableStudy):
             warnings.simplefilter("ignore")
             fitted = self._estimator(rows, alpha=self.alpha, cv=self.cv).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows)}
-        path, first = fitted.path_, fitted.interactions_.pairs[:, 0]
-        return LocalFit(
+        path, linked = fitted.path_, fitted.interactions_
+        # What the fit tells of pairs, the classes in the order of the declared levels.
+        places = [rows.levels.index(str(name)) for name in fitted.classes_]
+        partial = np.full((len(linked), len(rows.levels)), np.nan)
+        precision = partial.copy()
+        precision[:, places], partial[:, places] = linked.precision, linked.partial_correlation
+        names, levels = np.array(rows.names, dtype=object), np.array(rows.levels)
+        entries = (linked.pairs, linked.strength, precision, partial)
+        first_names, second_names = names[linked.pairs.T]
+        told = SparseQDAInteractions(first_names, second_names, *entries, levels)
+        wrong, nothing = path.cv_wrong.sum(axis=0), np.full(len(path), np.nan)
+        return one_table.LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
             predictor=fitted.predictor_.with_names(rows.names, scaling),
-            wrong=path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.empty(0, dtype=np.int64),
+            wrong=wrong if len(path.cv_rows) else wrong[:0],
             cv_se=path.cv_se,
             figures={
                 "chosen": int(np.flatnonzero(path.alphas == fitted.alpha_)[0]),
@@ -245,11 +204,29 @@ class SparseQDAStudy(OneTableStudy):
                 "n_links": path.n_links,
                 "largest_block": path.largest_block,
             },
-            model=_model(fitted, rows.levels),
-            n_rows=int(np.unique(y, return_counts=True)[1].min()),
+            model={
+                "pairs": linked.pairs,
+                "strength": linked.strength,
+                "precision": precision,
+                "partial": partial,
+                "blocks": tuple(np.asarray(b, dtype=np.int64) for b in fitted.blocks_),
+            },
             # Of a class in the block that has most: variances and entries that are not 0.
-            n_parameters=max([1, *(len(b) + int(np.isin(first, b).sum()) for b in fitted.blocks_)]),
-            tables=_tables(fitted, rows),
+            n_parameters=max(
+                [1, *(len(b) + int(np.isin(told.pairs[:, 0], b).sum()) for b in fitted.blocks_)]
+            ),
+            tables={
+                "interactions": told.columns(),
+                "path": {
+                    "alpha": path.alphas,
+                    "n_links": path.n_links,
+                    "largest_block": path.largest_block,
+                    "relative_penalty": path.relative_penalties,
+                    "gap": path.gaps,
+                    "cv_wrong": wrong if len(path.cv_rows) else nothing,
+                    "cv_se": path.cv_se,
+                },
+            },
             remarks=_remarks(fitted, rows.names),
         )
 
@@ -258,8 +235,9 @@ class SparseQDAStudy(OneTableStudy):
 
         names = ("n_alphas", "smallest", "ties", "standardize", "max_block", "tol")
         settings = {name: getattr(self, name) for name in names}
-        grid, priors = self.alphas or None, self._priors_of(rows)
-        return SparseQDA(**settings, alphas=grid, priors=priors, **more)
+        return SparseQDA(
+            **settings, alphas=self.alphas or None, priors=self._priors_of(rows), **more
+        )
 
     def _priors_of(self, rows: Rows) -> FloatArray | None:
         """Priors in the order of sorted classes, of those that occur."""
@@ -269,13 +247,13 @@ class SparseQDAStudy(OneTableStudy):
         given = np.array([self.priors[rows.levels.index(name)] for name in known])
         return np.asarray(given / given.sum())
 
-    def _others(self, rows: Rows) -> dict[str, LogProba]:
+    def _others(self, rows: Rows) -> dict[str, one_table.LogProba]:
         """Rules that stand beside: no pair, all pairs, one matrix for all classes."""
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
         x, y, _ = rows.table
         naive = self._estimator(rows, alpha=_NO_PAIR).fit(x, y)
-        found: dict[str, LogProba] = {"naive Bayes": naive.predict_log_proba}
+        found: dict[str, one_table.LogProba] = {"naive Bayes": naive.predict_log_proba}
         if x.shape[1] < np.unique(y, return_counts=True)[1].min() and x.shape[1] <= self.max_block:
             try:
                 full = self._estimator(rows, alpha=0.0).fit(x, y)
@@ -294,35 +272,22 @@ class SparseQDAStudy(OneTableStudy):
     def conclude(self, common: Mapping[str, Any], reply: Fitted) -> SparseQDAStudyResult:
         """Make the result."""
         figures, told, k = reply.figures.value, reply.model.value, len(common["levels"])
-        chosen, alphas = common["chosen"], common["candidates"]
-        fixed = not isinstance(self.alpha, str)
-        alpha = float(alphas[chosen]) if len(alphas) else np.nan
-        whole = np.empty(0, dtype=np.int64)
+        fixed, alphas = not isinstance(self.alpha, str), common["candidates"]
+        chosen = float(alphas[common["chosen"]]) if len(alphas) else np.nan
+        # What is not told is empty.
+        whole, none = np.empty(0, dtype=np.int64), np.empty((0, k))
+        empty: dict[str, Any] = {"strength": np.empty(0), "precision": none, "partial": none}
         return SparseQDAStudyResult(
             **common,
-            alpha=float(self.alpha) if fixed else alpha,
+            alpha=float(self.alpha) if fixed else chosen,
             fixed=fixed,
             gap=float(figures.get("gap", np.nan)),
             n_links=np.asarray(figures.get("n_links", whole)),
             largest_block=np.asarray(figures.get("largest_block", whole)),
             pairs=np.asarray(told.get("pairs", whole.reshape(0, 2))),
-            strength=np.asarray(told.get("strength", np.empty(0))),
-            precision=np.asarray(told.get("precision", np.empty((0, k)))),
-            partial=np.asarray(told.get("partial", np.empty((0, k)))),
             blocks=tuple(np.asarray(block) for block in told.get("blocks", ())),
+            **(empty | {name: np.asarray(told[name]) for name in empty if name in told}),
         )
-
-
-def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
-    """What the fit tells of pairs, the classes in the order of the declared levels."""
-    found = fitted.interactions_
-    places = [levels.index(str(name)) for name in fitted.classes_]
-    by_class = {}
-    for name, values in (("precision", found.precision), ("partial", found.partial_correlation)):
-        by_class[name] = np.full((len(found), len(levels)), np.nan)
-        by_class[name][:, places] = values
-    blocks = tuple(np.asarray(block, dtype=np.int64) for block in fitted.blocks_)
-    return {"pairs": found.pairs, "strength": found.strength, **by_class, "blocks": blocks}
 
 
 def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -336,28 +301,3 @@ def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
         f"in: {', '.join(floored[:_NAMED])}{' and others' if floored[_NAMED:] else ''}"
     )
     return (sentence, *others)
-
-
-def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
-    """Interactions and path, for the site's own people."""
-    told: Any = _model(fitted, rows.levels)
-    levels, path = list(enumerate(rows.levels)), fitted.path_
-    wrong = path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.full(len(path), np.nan)
-    return {
-        "interactions": {
-            "feature_1": [rows.names[i] for i in told["pairs"][:, 0]],
-            "feature_2": [rows.names[j] for j in told["pairs"][:, 1]],
-            "strength": told["strength"],
-            **{f"precision_{level}": told["precision"][:, k] for k, level in levels},
-            **{f"partial_correlation_{level}": told["partial"][:, k] for k, level in levels},
-        },
-        "path": {
-            "alpha": path.alphas,
-            "n_links": path.n_links,
-            "largest_block": path.largest_block,
-            "relative_penalty": path.relative_penalties,
-            "gap": path.gaps,
-            "cv_wrong": wrong,
-            "cv_se": path.cv_se,
-        },
-    }

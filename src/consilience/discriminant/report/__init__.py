@@ -2,114 +2,207 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.report import wide_evidence
-from consilience.report.drawing import short
-from consilience.report.run import Run
-from consilience.report.sections import Block, Headline, MethodReport
-from consilience.report.wide_evidence import Rules, count_words, rounded, rules_of
+from consilience.engines.federation import Run
+from consilience.report import figures_wide_choice
+from consilience.report.disclosure import simulated
+from consilience.report.drawing import Z95, short
+from consilience.report.figures_wide_choice import Candidates
+from consilience.report.sections import DASH, Tone, listed, numbers, percent, site_name, with_error
+from consilience.report.words import TemplateReport
 
 
-class ClassesReport(MethodReport):
-    """Words, tables and figures on classes that are told apart.
+class Rules:
+    """How rules did on held-out rows, the rule that was fitted first.
 
-    A page says by class attributes of what runs it is, how sentences call what the model consists
-    of, what the rules beside the model are, and what the figures cannot say.
+    Parameters
+    ----------
+    result : result of one of the four methods
+    rounded : bool, default False
+        Whether sites rounded the numbers of rows in a wrong class: there are no intervals then.
+
+    Attributes
+    ----------
+    names : tuple of str
+    n : int
+        Rows that were held out; 0 where none tell.
+    rates : (m,) array
+        Share of them in a wrong class; NaN where it is not told.
+    ends : (m, 2) array
+        Ends of 95 % intervals (Wilson's).
+    loss, gain : pairs of (m,) arrays
+        Mean log loss, and how much worse than the first each rule is, with standard errors.
+    guess : float
+        Share in a wrong class if all were put into the largest class.
     """
 
-    result: ClassVar[type]
+    def __init__(self, result: Any, rounded: bool = False) -> None:
+        self.names, self.rounded = result.judged, rounded
+        self.loss = (result.log_loss, result.log_loss_se)
+        self.gain = (result.log_loss_gain, result.log_loss_gain_se)
+        self.n = int(np.nansum(np.asarray(result.n_held, dtype=float)))
+        telling = int(getattr(result, "error_rows", self.n))
+        self.rates = np.asarray(result.errors, dtype=float) / (telling or np.nan)
+        ends = [wilson(rate, 0 if rounded else telling) for rate in self.rates]
+        self.ends = np.array(ends).reshape(-1, 2)
+        by_class = np.asarray(result.n_by_class, dtype=float)
+        # NaN where the rows of some class are not told.
+        self.guess = 1.0 - float(by_class.max() / (by_class.sum() or np.nan))
+
+    @property
+    def told(self) -> bool:
+        """Whether anything tells how the fitted rule does."""
+        return self.n > 0 and bool(np.isfinite([self.rates[0], self.loss[0][0]]).any())
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """How probabilities of the first rule are beside those of others, where that is known."""
+        found = {}
+        for name, gain, error in list(zip(self.names, *self.gain, strict=True))[1:]:
+            if math.isfinite(gain) and math.isfinite(error):
+                clear = abs(gain) > Z95 * error
+                found[name] = "same" if not clear else "better" if gain > 0 else "worse"
+        return found
+
+    def those(self, how: str, skip: Sequence[str] = ()) -> str:
+        """Names of the rules that are so beside the first, but for some."""
+        return listed([n for n, found in self.beside.items() if found == how and n not in skip])
+
+    @property
+    def of_use(self) -> bool:
+        """Whether the first rule is clearly better than the largest class for everybody."""
+        most = self.rates[0] if self.rounded else self.ends[0, 1]
+        return bool(most < self.guess)
+
+    def tone(self, cautions: str) -> Tone:
+        """How sure the answer may sound."""
+        if not self.told or (math.isfinite(self.rates[0]) and not self.of_use):
+            return "caution"
+        beside = self.beside.values()
+        good = "better" in beside and "worse" not in beside
+        return "good" if good and not cautions else "plain"
+
+    def table(self) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Head and rows of the table of rules, without columns of which nothing is known."""
+        told = np.isfinite(self.ends[:, 0])
+        ends = [f"{percent(low)} to {percent(high)}" for low, high in self.ends]
+        columns = {
+            "rule": list(self.names),
+            "wrong": [percent(rate) for rate in self.rates],
+            "95 % interval": [w if known else DASH for w, known in zip(ends, told, strict=True)],
+            "log loss": list(map(with_error, *self.loss)),
+            "worse than the first by": [DASH, *list(map(with_error, *self.gain))[1:]],
+        }
+        head = [h for i, h in enumerate(columns) if i < 2 or set(columns[h]) != {DASH}]
+        return head, list(zip(*(columns[h] for h in head), strict=True))
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Return the ends of Wilson's 95 % interval of a share of `n` rows."""
+    if not n or not math.isfinite(share):
+        return math.nan, math.nan
+    scale = 1.0 + Z95**2 / n
+    middle = (share + Z95**2 / (2 * n)) / scale
+    half = Z95 * math.sqrt(share * (1.0 - share) / n + Z95**2 / (4 * n**2)) / scale
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def counts(values: Any) -> list[str]:
+    """Write numbers of rows."""
+    return [f"{v:,.0f}" if math.isfinite(v) else DASH for v in np.asarray(values, dtype=float)]
+
+
+def apart(names: Sequence[str]) -> list[str]:
+    """Heads of columns, no two alike."""
+    return [f"{n} ({i + 1})" if names.count(n) > 1 else n for i, n in enumerate(names)]
+
+
+class ClassesReport(TemplateReport[Any]):
+    """Words, tables and figures on classes that are told apart; sentences stand in ``classes.j2``.
+
+    A page says by class attributes of what runs it is, and whether these are over sites.
+    """
+
     study: ClassVar[str]
-    parts: ClassVar[str]
-    beside: ClassVar[dict[str, str]]
-    known: ClassVar[tuple[str, ...]]
+    over_sites: ClassVar[bool] = False
 
-    @abstractmethod
-    def model_words(self, result: Any) -> str:
-        """Say in a sentence what the model is."""
+    def read(self, run: Run) -> Any:
+        """Return the result, checked."""
+        if not isinstance(run.result, self.kind):
+            raise TypeError(f"the run is not one of {self.study}")
+        return run.result
 
-    @abstractmethod
-    def model_facts(self, result: Any) -> list[tuple[str, str]]:
-        """Numbers that describe the model."""
-
-    @abstractmethod
-    def model_blocks(self, result: Any) -> list[Block | None]:
-        """What the model consists of, and how it was chosen."""
-
-    @abstractmethod
-    def model_caution(self, result: Any) -> str:
-        """What stands against the model; empty where nothing does."""
-
-    def beside_words(self, result: Any, rules: Rules) -> list[str]:
-        """Compare with the rules beside the model."""
-        return wide_evidence.beside_words(rules)
-
-    def headline(self, run: Run) -> Headline:
-        """How many held-out rows are in a wrong class, and what the model is."""
-        result = self.read(run)
-        rules, cautions = rules_of(result, rounded(run)), self.cautions(result)
-        of = self.model_words(result)
-        more = [*self.beside_words(result, rules), *([of] if rules.told else []), *cautions]
-        return Headline(
-            wide_evidence.headline_words(rules, of),
-            wide_evidence.tone_of(rules, cautions),
-            tuple(more),
-        )
+    def context(self, result: Any, run: Run) -> dict[str, Any]:
+        """Rules on held-out rows, the choice, and rows of the tables that all pages have."""
+        # Sites that protect records round how many rows are in a wrong class.
+        coarse = self.over_sites and len(simulated(run)) < len(result.sites)
+        levels, by_class = [short(level, 40) for level in result.levels], result.n_by_class
+        confusion = np.asarray(getattr(result, "confusion", np.empty((0, 0))), dtype=float)
+        found = {
+            "rules": Rules(result, coarse),
+            "over_sites": self.over_sites,
+            "stays": getattr(result, "model_stays", ""),
+            "remarks": [short(r, 500).rstrip(".") for r in getattr(result, "remarks", ())],
+            "candidates": figures_wide_choice.candidates_of(result),
+            "candidate_table": partial(_candidate_table, result),
+            "figures": figures_wide_choice,
+            "isfinite": np.isfinite,
+            "confusion": confusion,
+            "confusion_rows": [(n, *counts(row)) for n, row in zip(levels, confusion)],
+            "levels": apart(levels),
+        }
+        if not self.over_sites:
+            n = np.asarray(by_class, dtype=float)
+            total = np.nansum(n)
+            shares = [percent(v / total) if total else DASH for v in n]
+            rows = list(zip(levels, counts(n), shares, strict=True))
+            return found | {"rows": rows, "gaps": np.isnan(n).any()}
+        told = np.vstack([by_class, result.n_by_site]).astype(float)
+        sites = [site_name(site) for site in result.sites]
+        held = counts(getattr(result, "site_held", result.n_held))
+        wrong = np.asarray(result.site_errors, dtype=float)
+        return found | {
+            "rows": [(s, *counts(row)) for s, row in zip(["all sites", *sites], told, strict=True)],
+            "gaps": np.isnan(told).any(),
+            "judged": [f"wrong by {name}" for name in result.judged],
+            "site_rows": [
+                (s, n, *map(percent, e)) for s, n, e in zip(sites, held, wrong, strict=True)
+            ],
+        }
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
         """Classes, columns, rows, and the model."""
         result = self.read(run)
+        fitted, held = counts([np.nansum(result.n_fitted), np.nansum(result.n_held)])
         return [
             ("classes", f"{len(result.levels):,}"),
             ("columns", f"{len(result.feature_names):,}"),
-            ("rows that are fitted", count_words(np.nansum(result.n_fitted))),
-            ("held-out rows", count_words(np.nansum(result.n_held))),
-            *self.model_facts(result),
+            ("rows that are fitted", fitted),
+            ("held-out rows", held),
         ]
 
-    def evidence(self, run: Run) -> Sequence[Block]:
-        """Held-out rows, the model, its choice, rows."""
-        result = self.read(run)
-        rules = rules_of(result, rounded(run))
-        blocks = [
-            wide_evidence.held_out(result, rules, self.beside) if rules.told else None,
-            *self.model_blocks(result),
-            wide_evidence.rows_by_class(result, self.rows_words(result, rules)),
-        ]
-        return [block for block in blocks if block is not None]
 
-    def handling(self, run: Run) -> Sequence[str]:
-        """What stayed at the site."""
-        result = self.read(run)
-        words = [
-            f"The model, its predictions of every row and the tables of {self.parts} stay at the "
-            f"site (consilience site outputs, with the site's own file and the run {run.info.run})."
-        ]
-        if result.model_stays:
-            words.append(f"The {self.parts} stayed there too: {short(result.model_stays, 300)}.")
-        return words
-
-    def limits(self, run: Run) -> Sequence[str]:
-        """What the model and its errors cannot say."""
-        return self.known
-
-    def read(self, run: Run) -> Any:
-        """Return the result, checked."""
-        if not isinstance(run.result, self.result):
-            raise TypeError(f"the run is not one of {self.study}")
-        return run.result
-
-    def cautions(self, result: Any) -> list[str]:
-        """What stands against the answer."""
-        remarks = (f"{short(r, 500).rstrip('.')}." for r in getattr(result, "remarks", ()))
-        return [words for words in (self.model_caution(result), *remarks) if words]
-
-    def rows_words(self, result: Any, rules: Rules) -> str:
-        """Say which rows are counted."""
-        return (
-            f"All rows of the table {result.site} that take part; {rules.n:,} of them are held out."
-        )
+def _candidate_table(
+    result: Any, more: Mapping[str, Sequence[str]]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Head and rows of the table of candidates, with more columns by their heads."""
+    found: Candidates = figures_wide_choice.candidates_of(result)
+    marks = [" (chosen)" * (i == found.chosen) for i in range(len(found.values))]
+    first = "alpha" if found.kind == "alpha" else "communities"
+    columns: dict[str, Sequence[str]] = {
+        first: [f"{v:.4g}{mark}" for v, mark in zip(found.values, marks, strict=True)]
+    }
+    if np.isfinite(found.errors).any():
+        columns["wrong"] = [percent(v) for v in found.errors]
+        columns["standard error"] = [percent(v) for v in found.spread]
+    if np.isfinite(found.loss).any():
+        columns[found.loss_name] = numbers(found.loss)
+    columns |= more
+    rows = list(zip(*columns.values(), strict=True))
+    return list(columns), [rows[i] for i in np.argsort(found.values)]

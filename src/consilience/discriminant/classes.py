@@ -1,0 +1,215 @@
+"""What the four methods that tell classes apart have in common: their checks, and their results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAInteractions
+from consilience.exceptions import StudyError
+from consilience.protocol.method import CoordinatorContext, Method
+from consilience.protocol.result import Result
+
+
+class ClassesMethod(Method):
+    """A method that predicts a target with declared levels from features, all rows alike."""
+
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
+    foreign_models: ClassVar[bool] = True  # held-out rows judge models of somebody's choice
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            given = getattr(self, field.name)
+            if isinstance(field.default, tuple) and isinstance(given, list | tuple | np.ndarray):
+                plain = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
+                object.__setattr__(self, field.name, plain)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are classes and features."""
+        columns = ctx.columns
+        if columns.target is None:
+            raise StudyError(f"{self.name} needs the column of the classes: name it as target")
+        if len(columns.levels.get(columns.target, ())) < 2:
+            raise StudyError(
+                f"{self.name} tells classes apart: declare the levels of column "
+                f"{columns.target!r}, two or more, in [data.levels]"
+            )
+        if not columns.features:
+            raise StudyError(f"{self.name} predicts from features: name them in [data]")
+        if columns.weight is not None:
+            raise StudyError(f"{self.name} weighs all rows alike: leave out the weight in [data]")
+
+
+class SitesMethod(ClassesMethod):
+    """Such a method over sites; a grid may be a single value."""
+
+    tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {
+        "judge": "any",
+        "conclude": "any",
+    }
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            given = getattr(self, field.name)
+            if isinstance(field.default, tuple) and not isinstance(
+                given, list | tuple | np.ndarray
+            ):
+                object.__setattr__(self, field.name, (given,))
+        super().__post_init__()
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are classes and features, and that columns mean the same everywhere."""
+        super().admit(ctx)
+        if ctx.preparation.standardize == "site":
+            raise StudyError(
+                "columns mean the same at all sites only on one scale: set [preparation] "
+                'standardize to "pooled" or "none"'
+            )
+
+
+# --------------------------------------------------------------------------- results
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClassesResult(Result):
+    """Classes that are told apart. NaN: not told.
+
+    Attributes
+    ----------
+    target_name : str
+    levels : tuple of str
+        The K classes.
+    feature_names : tuple of str
+        All p columns.
+    n_by_class : (K,) array
+        Rows.
+    judged : tuple of str
+        The m rules that held-out rows judge: the one that was fitted, and others beside it.
+    errors : (m,) array
+        Held-out rows that a rule gets wrong.
+    log_loss, log_loss_se, log_loss_gain, log_loss_gain_se : (m,) arrays
+        Mean log loss of held-out rows, and how much worse than the first each rule scores on the
+        same rows, with standard errors.
+    candidates : (a,) array
+        What was compared.
+    cv_errors : (a,) array
+        Rows that each candidate got wrong where they took no part.
+    chosen : int
+        Place of the candidate that is kept.
+    """
+
+    target_name: str
+    levels: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    n_by_class: Any
+    judged: tuple[str, ...]
+    errors: FloatArray
+    log_loss: FloatArray
+    log_loss_se: FloatArray
+    log_loss_gain: FloatArray
+    log_loss_gain_se: FloatArray
+    candidates: FloatArray
+    cv_errors: FloatArray
+    chosen: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SitesResult(ClassesResult):
+    """Over sites.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        B sites.
+    n_by_site : (B, K) array
+        Rows that are fitted.
+    priors : (K,) array
+    site_errors : (B, m) array
+        Share of each site's held-out rows in a wrong class.
+    scaling : (3, p) array
+        Fill values, centres and scales of the preparation; empty where nothing was done.
+    remarks : tuple of str
+    """
+
+    sites: tuple[str, ...]
+    n_by_site: Any
+    priors: FloatArray
+    site_errors: FloatArray
+    scaling: FloatArray
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinksResult(ClassesResult):
+    """Classes told apart by pairs of features.
+
+    Attributes
+    ----------
+    alpha : float
+        Penalty for a row of the fit; NaN where it is not told.
+    fixed : bool
+        It was given, not chosen.
+    gap : float
+        Relative duality gap of the fit.
+    n_links, largest_block : (a,) arrays of int
+        Pairs of features that interact at each penalty, and features of the largest block.
+    pairs : (L, 2) array of int
+        Columns that interact in the fit, the strongest pair first; empty where the model stays.
+    strength : (L,) array
+        Norm of the pair's entries over the classes, of standardised columns.
+    precision, partial : (L, K) arrays
+        Entries of the precision matrices and partial correlations by class; NaN for classes without
+        rows.
+    blocks : tuple of (q,) arrays of int
+        Columns that are linked with one another.
+    """
+
+    alpha: float
+    fixed: bool
+    gap: float
+    n_links: IntArray
+    largest_block: IntArray
+    pairs: IntArray
+    strength: FloatArray
+    precision: FloatArray
+    partial: FloatArray
+    blocks: tuple[IntArray, ...]
+
+    @property
+    def interactions(self) -> SparseQDAInteractions:
+        """The pairs with their names."""
+        names = np.array(self.feature_names, dtype=object)
+        told = (self.pairs, self.strength, self.precision, self.partial)
+        levels = np.array(self.levels, dtype=object)
+        first, second = names[self.pairs.T]
+        return SparseQDAInteractions(first, second, *told, levels)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CommunitiesResult(ClassesResult):
+    """Classes told apart by communities of features.
+
+    Attributes
+    ----------
+    fixed : bool
+        The number of communities was given, not chosen.
+    C : float
+        Inverse strength of the ridge.
+    communities : tuple of arrays of int
+        Features of each; empty where the model stays at the site.
+    tree : (p - 1, 4) array
+        Clustering of the features, as in scipy.
+    """
+
+    fixed: bool
+    C: float
+    communities: tuple[IntArray, ...]
+    tree: FloatArray
+
+    @property
+    def communities_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the features of each community."""
+        return tuple(tuple(self.feature_names[j] for j in part) for part in self.communities)
