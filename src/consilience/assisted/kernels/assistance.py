@@ -237,7 +237,7 @@ def sketch_test(
     if null_eta is not None:
         x_a = np.column_stack([x_a, np.asarray(null_eta, dtype=float)])
     t = z.shape[1]
-    full = make_problem(np.hstack([x_a, z]), y, family, None, weights, True, None)
+    full = make_problem(np.hstack([x_a, z]), y, family, None, weights, None)
     design = make_design(full)
     kept = design.kept[-t:] if t else np.zeros(0, dtype=bool)
     df = int(kept.sum())
