@@ -14,45 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.assisted.glm import messages
-from consilience.assisted.glm.messages import (
-    BOUNDED,
-    GAP,
-    IDENTIFIED,
-    MOST_BINS,
-    PENALISED,
-    SHARED,
-    SPAN,
-    UNCERTAIN,
-    Settings,
-)
+from consilience.arrays import BoolArray, FloatArray
+from consilience.assisted.glm import messages, training
+from consilience.assisted.glm.messages import GAP, Settings
 from consilience.assisted.glm.prediction import AssistedPredictor
-from consilience.assisted.glm.training import (
-    Joint,
-    Rows,
-    endless_fit,
-    none_for,
-    require_role,
-    require_sender,
-    settings_of,
-    summary_for,
-)
+from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, sandwich
 from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
 from consilience.exceptions import ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    addressed,
-    aggregate,
-    model,
-    per_record,
-    stacked,
-)
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Released, addressed, aggregate, model
 
 MAX_NEW = 100
 """New people whose limits are looked for where not all directions are known."""
@@ -125,11 +99,6 @@ def blocks_of(joint: Joint) -> tuple[list[FloatArray], list[FloatArray]]:
     return blocks, weights
 
 
-def target_rows(rows: Rows) -> IntArray:
-    """Rows of the new people whose limits are looked for."""
-    return np.flatnonzero(rows.new)[:MAX_NEW]
-
-
 @step("aim")
 def aim(
     message: messages.AimRequest, data: SiteData, state: State, site: SiteContext
@@ -137,7 +106,7 @@ def aim(
     """Solve for the targets within what is known; send the solutions to a partner."""
     s = settings_of(message, site, "initiator")
     if message.owner:
-        require_sender(site, "more", message.owner)
+        training.require_sender(site, "more", message.owner)
         more = np.asarray(message.more.value, dtype=float)
         if more.ndim != 2 or len(more) != data.n_rows:
             raise refused("further directions with other rows")
@@ -153,7 +122,7 @@ def aim(
     weights = joint.rows.training_weights
     found = Known(design, backs, sandwich(design, joint.y, eta, fam, weights))
     p = data.features.shape[1]
-    chosen = target_rows(joint.rows)
+    chosen = np.flatnonzero(joint.rows.new)[:MAX_NEW]
     # (D'WD) v = x within what is known, for all targets at once
     v = found.covariances.model @ np.vstack([np.eye(p + 1, design.shape[1]), design[chosen]]).T
     coef = np.asarray(joint.model.coef_a)
@@ -177,7 +146,7 @@ def aim(
     nothing = none_for(message.partner)
     reply = messages.Aimed(
         own=own.released(directions, message.partner) if allowed else nothing,
-        others=addressed(per_record(theirs), message.partner) if allowed else nothing,
+        others=addressed(disclosure.per_record(theirs), message.partner) if allowed else nothing,
         place=summary_for(place if allowed else {}, data, message.partner),
         spent=not allowed,
         known=known,
@@ -323,7 +292,7 @@ def final_fit(
         start = (begin[1:], float(begin[0]))
         fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
         if fitted.separated:
-            raise endless_fit()
+            raise training.endless_fit()
         trained = fitted.eta
         if not s.masked and rows.held.any():
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
@@ -358,7 +327,7 @@ def final_fit(
             if whole:
                 factor = np.where(fine, 1.0, np.nan)
             else:
-                place = np.append(np.arange(p + 1), p + 1 + target_rows(rows))
+                place = np.append(np.arange(p + 1), p + 1 + np.flatnonzero(rows.new)[:MAX_NEW])
                 w = case * working_weights(fam, y, eta)
                 factor[place], fine[place] = certainty(s, known, every[place], left, w)
     return Final(
@@ -376,7 +345,7 @@ def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
     """
     s, x, rows, true = joint.s, joint.x, joint.rows, joint.s.true_family()
     v = rows.training_weights
-    if s.acceleration == SPAN and not s.masked:
+    if s.acceleration == messages.SPAN and not s.masked:
         coef, intercept = np.asarray(joint.alone["coef"]), float(joint.alone["intercept"])
         eta = x @ coef + intercept
     else:
@@ -443,10 +412,12 @@ def area(y: FloatArray, score: FloatArray) -> float:
     return float((rankdata(score)[y > 0].sum() - n1 * (n1 + 1) / 2) / (n0 * n1))
 
 
-def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -> Released:
+def calibration(
+    predictions: FloatArray, observed: FloatArray, limits: disclosure.Limits
+) -> Released:
     """Mean prediction and mean response by part of the prediction; small parts are withheld."""
     h = len(observed)
-    bins = int(np.clip(h // 60, 2, MOST_BINS))
+    bins = int(np.clip(h // 60, 2, messages.MOST_BINS))
     parts = []
     for predicted in predictions:
         if not h:
@@ -457,7 +428,7 @@ def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -
         pairs = np.stack([predicted, observed], axis=1)
         means = aggregate(pairs, cells=order * bins // h, n_cells=bins, mean=True)
         parts.append(means.withhold_unsafe(limits))
-    return stacked([p.withhold(np.isnan(np.asarray(p.value))) for p in parts])
+    return disclosure.stacked([p.withhold(np.isnan(np.asarray(p.value))) for p in parts])
 
 
 # --------------------------------------------------------------------------- the initiator
@@ -530,12 +501,20 @@ def _coefficients(data: SiteData, final: Final) -> tuple[dict[str, FloatArray], 
     estimate = np.append(final.intercept, final.coef)
     factor, fine = final.factor[: p + 1], final.estimable[: p + 1]
     if final.known is None:
-        error, status = np.full(p + 1, np.nan), [PENALISED] * (p + 1)
+        error, status = np.full(p + 1, np.nan), [messages.PENALISED] * (p + 1)
     else:
         pick = np.eye(p + 1, final.known.design.shape[1])
         error = factor * np.sqrt(np.maximum(final.known.covariances.variance(pick), 0.0))
         status = [
-            (SHARED if not ok else UNCERTAIN if np.isnan(f) else IDENTIFIED if f == 1 else BOUNDED)
+            (
+                messages.SHARED
+                if not ok
+                else messages.UNCERTAIN
+                if np.isnan(f)
+                else messages.IDENTIFIED
+                if f == 1
+                else messages.BOUNDED
+            )
             for f, ok in zip(factor, fine, strict=True)
         ]
         estimate = np.where(fine, estimate, np.nan)
@@ -668,7 +647,7 @@ def tell(
     message: messages.TellRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Told, State]:
     """Tell a partner the weights of its directions, with what its standard errors need."""
-    require_role(site, "initiator")
+    training.require_role(site, "initiator")
     kept = state["concluded"]
     o = Settings.from_json(kept["settings"]).partners.index(message.partner)
     place = {
@@ -695,16 +674,16 @@ def record(
         raise refused("weights for another number of directions than were sent")
     beta = sent @ weights if len(weights) else np.zeros(len(own.names))
     covariance = np.asarray(message.place.value["covariance"], dtype=float)
-    status = np.full(len(beta), PENALISED if s.alpha else UNCERTAIN, dtype="U20")
+    status = np.full(len(beta), messages.PENALISED if s.alpha else messages.UNCERTAIN, dtype="U20")
     error = np.full(len(beta), np.nan)
     if covariance.size:
         # coefficients are B weights, so their variances B Cov B'
         error = np.sqrt(np.maximum(np.einsum("jk,kl,jl->j", sent, covariance, sent), 0.0))
         shared = np.abs(sent @ np.asarray(message.place.value["shared"]))
         common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
-        status = np.where(common | _dependent(own), SHARED, IDENTIFIED)
-        error = np.where(status == IDENTIFIED, error, np.nan)
-    shown = np.where(status == SHARED, np.nan, beta)
+        status = np.where(common | _dependent(own), messages.SHARED, messages.IDENTIFIED)
+        error = np.where(status == messages.IDENTIFIED, error, np.nan)
+    shown = np.where(status == messages.SHARED, np.nan, beta)
     site.table(
         "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,14 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, WAYS, Settings, Turned
 from consilience.exceptions import StudyError
-from consilience.protocol.method import CoordinatorContext
+from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.result import Result
+from consilience.wire.sealing import senders
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Turns = Generator[Ask, Replies, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +187,6 @@ class Course:
     Attributes
     ----------
     s : Settings
-    text : str
-        The same for the wire.
     stopped : str
     who : str
         Whose policy ended the training, if one did.
@@ -194,18 +196,20 @@ class Course:
     """
 
     def __init__(self, ctx: CoordinatorContext, s: Settings) -> None:
-        self.ctx, self.s, self.text = ctx, s, s.to_json()
+        self.ctx, self.s = ctx, s
         self.stopped, self.who, self.rounds = "rounds", "", 0
         self.revealed: dict[str, tuple[int, int]] = {}
         self.gains: dict[str, float] = {}
         self._numbers = 0
-        self._table: dict[str, list[Any]] = {
-            name: [] for name in ("round", "partner", "deviance", "change", "numbers_sent")
-        }
+        self.lines: list[tuple[Any, ...]] = []
 
-    def rank(self, site: str) -> int:
-        """Linearly independent columns of a site, as it said."""
-        return self.revealed[site][1]
+    def ask(self, step: Step, site: str, **fields: Any) -> Turns:
+        """Ask one site about a run with these settings."""
+        known = {"rows": self.ctx.n_matched}
+        if site in self.revealed:
+            known["rank"] = self.revealed[site][1]
+        message = step.request(settings=self.s.to_json(), **fields)
+        return (yield from one(self.ctx, step.name, message, site, known))
 
     def known(self, partner: str, known: int) -> None:
         """Note how many directions of a partner are known."""
@@ -220,26 +224,38 @@ class Course:
         if given.spent:
             self.who = partner
 
-    def initiator(self, turned: Turned, owner: str | None, round_: int) -> None:
-        """Note the joint fit after a turn."""
+    def initiator(self, turned: Turned, owner: str, round_: int) -> None:
+        """Note the joint fit after a turn, to which its owner contributed if there is one."""
         self.revealed[self.s.initiator] = (int(turned.known), int(turned.rank))
-        if owner is None and round_:
-            return
-        deviance, change = (float(turned.course.value[k]) for k in ("deviance", "change"))
-        # -1 stands for a turn within a round
-        change = change if change >= 0 else np.nan
-        line = (round_, owner or "", deviance, change, self._numbers)
-        for values, value in zip(self._table.values(), line, strict=True):
-            values.append(value)
+        if owner or not round_:
+            deviance, change = (float(turned.course.value[k]) for k in ("deviance", "change"))
+            # -1 stands for a turn within a round
+            change = change if change >= 0 else np.nan
+            self.lines.append((round_, owner, deviance, change, self._numbers))
 
-    def table(self) -> dict[str, Any]:
-        """Rounds as columns."""
-        kinds: dict[str, Any] = {"round": np.int64, "numbers_sent": np.int64, "partner": "U80"}
-        return {k: np.array(v, dtype=kinds.get(k, np.float64)) for k, v in self._table.items()}
+
+def one(
+    ctx: CoordinatorContext,
+    step: str,
+    message: Any,
+    site: str,
+    known: Mapping[str, int] | None = None,
+) -> Turns:
+    """Ask one site, of which something is known; stop where it does not answer.
+
+    What others sealed for it only this site can judge: where it refuses, they are named.
+    """
+    replies = yield Ask(step, message, to=(site,), known={site: known or {}})
+    sealed = sorted({sender for of in senders(message).values() for sender in of})
+    if replies.missing and sealed:
+        why = replies[site]
+        words = f"{why.reason} (it was asked about what {' and '.join(sealed)} sealed for it)"
+        replies = Replies({site: dataclasses.replace(why, reason=words)}, replies.rounds)
+    return ctx.require(replies, at_least=1)[site]
 
 
 def fitted_result(
-    ctx: CoordinatorContext, acceleration: str, course: Course, concluded: Any, complete: bool
+    course: Course, acceleration: str, concluded: Any, complete: bool
 ) -> AssistedGLMResult:
     """Result of a fit, for which some acceleration was asked."""
     from scipy.stats import norm
@@ -253,7 +269,10 @@ def fitted_result(
         z = table["estimate"] / table["error"]
     z = np.where(np.isfinite(z), z, np.nan)
     gains = float(sum(course.gains.values())) if course.gains else float("nan")
-    _note(ctx, acceleration, course, concluded)
+    _note(course, acceleration, concluded)
+    names = ("round", "partner", "deviance", "change", "numbers_sent")
+    rounds = dict(zip(names, map(np.array, zip(*course.lines, strict=True)), strict=True))
+    rounds["partner"] = rounds["partner"].astype("U80")
     return AssistedGLMResult(
         initiator=s.initiator,
         partners=s.partners,
@@ -266,7 +285,7 @@ def fitted_result(
         acceleration=s.acceleration,
         stopped=course.stopped,
         rounds=course.rounds,
-        rounds_table=course.table(),
+        rounds_table=rounds,
         revealed={site: course.revealed[site] for site in (s.initiator, *s.partners)},
         deviance={k: fit[f"deviance_{k}"] for k in WAYS},
         holdout={
@@ -310,9 +329,9 @@ def fitted_result(
     )
 
 
-def _note(ctx: CoordinatorContext, acceleration: str, course: Course, concluded: Any) -> None:
+def _note(course: Course, acceleration: str, concluded: Any) -> None:
     """Say what a reader of the result should mind, and why limits or coefficients are missing."""
-    s = course.s
+    ctx, s = course.ctx, course.s
     if course.stopped == "rank" and course.who:
         ctx.note(
             f"The policy of {course.who} lets no further direction of its columns be known: the "

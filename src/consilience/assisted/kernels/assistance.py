@@ -250,8 +250,9 @@ def sketch_test(
         notes.append("every column of the sketch depends on the initiator's own: nothing is tested")
         return SketchTest(kept, 0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, minority, tuple(notes))
     if m >= n:
+        nan = math.nan
         notes.append("there are as many parameters as records: no variance can be computed")
-        return SketchTest(kept, df, *[math.nan] * 8, minority, tuple(notes))
+        return SketchTest(kept, df, nan, nan, nan, nan, nan, nan, nan, nan, minority, tuple(notes))
     # the null model's design: the columns before the sketch
     own = m - df
     null = replace(
@@ -286,7 +287,7 @@ def sketch_test(
     statistics = (wald, wald_hc3, score, lr)
     p = [float(chdtrc(df, max(each, 0.0))) for each in statistics]
     notes += dict.fromkeys(troubles + more)
-    return SketchTest(kept, df, *statistics, *p, minority, tuple(notes))
+    return SketchTest(kept, df, *statistics, p[0], p[1], p[2], p[3], minority, tuple(notes))
 
 
 def _fitted(

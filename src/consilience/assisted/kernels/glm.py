@@ -56,12 +56,13 @@ def make_problem(
         raise DataError("weights must be finite, at least 0 and above 0 in some record")
     if not (np.all(np.isfinite(x)) and np.all(np.isfinite(off))):
         raise DataError("covariates and offset must be finite")
-    part = (x, y, off, w) if np.all(w > 0) else tuple(a[w > 0] for a in (x, y, off, w))
-    if not np.all(np.isfinite(part[1])):
+    every, used = (x, off, w), w > 0
+    if not np.all(used):
+        x, y, off, w = x[used], y[used], off[used], w[used]
+    if not np.all(np.isfinite(y)):
         raise DataError("the response must be finite")
     # weighted means: the objective does not change its size with n
-    share = part[3] / part[3].sum()
-    return Problem(*part[:3], share, family, penalty or Penalty(), (x, off, w))
+    return Problem(x, y, off, w / w.sum(), family, penalty or Penalty(), every)
 
 
 @dataclass(frozen=True)

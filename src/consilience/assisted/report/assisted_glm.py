@@ -146,7 +146,8 @@ def _held_out(value: float, error: float, low: float, high: float) -> Row:
 
 def _groups(result: AssistedGLMResult) -> tuple[list[Row], list[str]]:
     """Predicted and observed means by group, and how far they lie apart."""
-    rows, gaps = [], []
+    rows: list[Row] = []
+    gaps = []
     names = {"alone": f"{site_name(result.initiator)} alone", "joint": "joint model"}
     for key in (k for k in names if k in result.calibration):
         table = {k: np.asarray(v, dtype=float) for k, v in result.calibration[key].items()}
@@ -164,7 +165,7 @@ def _groups(result: AssistedGLMResult) -> tuple[list[Row], list[str]]:
 
 
 def _coefficients(result: AssistedGLMResult) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     found, alone = result.coefficients, result.alone
     for i, (name, status) in enumerate(zip(found["name"], found["status"], strict=True)):
         estimate, error, z, p, factor = (
