@@ -451,99 +451,56 @@ def conclude(
     final = final_fit(joint, rest, left, hidden=message.hidden, complete=message.complete)
     beside, alone = own_model(joint)
     figures, predicted = compared(joint, final.trained, alone)
-    table, status = _coefficients(data, final)
-    table |= beside
+    names = ("(intercept)", *data.feature_names)
+    k, known = len(names), final.known
+    estimate, error = np.append(final.intercept, final.coef), np.full(k, np.nan)
+    factor, fine = final.factor[:k], final.estimable[:k]
+    status = (messages.PENALISED,) * k
+    # what each partner needs to infer on its coefficients, where all directions are known
+    covariances = tuple(np.empty((0, 0)) for _ in final.weights)
+    shared = tuple(np.empty((len(w), 0)) for w in final.weights)
+    if known is not None:
+        found, estimate = known.covariances, np.where(fine, estimate, np.nan)
+        variance = found.variance(np.eye(k, known.design.shape[1]))
+        error = factor * np.sqrt(np.maximum(variance, 0.0))
+        certain = np.where(factor == 1, messages.IDENTIFIED, messages.BOUNDED)
+        certain = np.where(np.isnan(factor), messages.UNCERTAIN, certain)
+        status = tuple(np.where(fine, certain, messages.SHARED).tolist())
+    if known is not None and message.complete:
+        ways = list(zip(known.backs, known.places, strict=True))
+        covariances = tuple(back @ found.covariance[at, at] @ back.T for back, at in ways)
+        # So that a direction which others have moves the linear predictor by about 1 in every row.
+        null = found.null / found.lengths[:, None] * np.sqrt(data.n_rows)
+        shared = tuple(back @ null[at] for back, at in ways)
+    table = {"estimate": estimate, "error": error, "factor": factor, **beside}
     low, high, widths = _intervals(joint, final, [np.asarray(v) for v in message.variances.value])
     _outputs(site, joint, final, low, high, message.complete)
-    shown = names = ("(intercept)", *data.feature_names)
-    if not (s.names and site.share_names):
-        shown = tuple(f"x{j}" for j in range(len(names)))
     site.table("coefficients", {"name": names, **table, "status": status})
+    shown = names if s.names and site.share_names else tuple(f"x{j}" for j in range(k))
     n = int(rows.train.sum())
-    if n < 2 * len(status):  # so many coefficients of so few rows stay here
-        shown, status, table = (), (), {k: v[:0] for k, v in table.items()}
-    figures = {k: float(v) if np.isfinite(v) else GAP for k, v in figures.items()}
-    least = site.limits.min_records
+    if n < 2 * k:  # so many coefficients of so few rows stay here
+        shown, status, table = (), (), {name: v[:0] for name, v in table.items()}
+    table = {name: np.nan_to_num(v, nan=GAP) for name, v in table.items()}
+    figures = {name: float(v) if np.isfinite(v) else GAP for name, v in figures.items()}
     purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
-    counts = {k: _few(int(mask.sum()), least) for k, mask in purposes.items()}
+    least = site.limits.min_records
+    counts = {name: _few(int(mask.sum()), least) for name, mask in purposes.items()}
     reply = messages.Concluded(
         names=shown,
-        coefficients=model(
-            {k: np.nan_to_num(v, nan=GAP) for k, v in table.items()},
-            kind="linear",
-            n_records=n,
-            n_parameters=len(status),
-        ),
+        coefficients=model(table, kind="linear", n_records=n, n_parameters=len(status)),
         status=status,
         fit=model(figures, kind="figures", n_records=n),
         calibration=calibration(predicted, rows.y[rows.held], site.limits),
         intervals=model(widths, kind="figures", n_records=n),
         records=model(counts, kind="figures", n_records=n),
     )
-    covariances, shared = _for_partners(final, message.complete)
-    kept = {
-        "weights": final.weights,
-        "covariances": covariances,
-        "shared": shared,
-        "settings": message.settings,
-    }
-    return reply, {"concluded": kept}
+    kept = {"weights": final.weights, "covariances": covariances, "shared": shared}
+    return reply, {"concluded": {**kept, "settings": message.settings}}
 
 
 def _few(count: int, least: int = FEW) -> int:
     """Number of rows; a few are told as -1."""
     return count if count == 0 or count >= least else -1
-
-
-def _coefficients(data: SiteData, final: Final) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
-    """Estimates of the initiator's coefficients, their errors, and what each of them is."""
-    p = data.features.shape[1]
-    estimate = np.append(final.intercept, final.coef)
-    factor, fine = final.factor[: p + 1], final.estimable[: p + 1]
-    if final.known is None:
-        error, status = np.full(p + 1, np.nan), [messages.PENALISED] * (p + 1)
-    else:
-        pick = np.eye(p + 1, final.known.design.shape[1])
-        error = factor * np.sqrt(np.maximum(final.known.covariances.variance(pick), 0.0))
-        status = [
-            (
-                messages.SHARED
-                if not ok
-                else messages.UNCERTAIN
-                if np.isnan(f)
-                else messages.IDENTIFIED
-                if f == 1
-                else messages.BOUNDED
-            )
-            for f, ok in zip(factor, fine, strict=True)
-        ]
-        estimate = np.where(fine, estimate, np.nan)
-    return {"estimate": estimate, "error": error, "factor": factor}, tuple(status)
-
-
-def _for_partners(
-    final: Final, complete: bool
-) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """By partner, where all directions are known: what it needs to infer on its coefficients.
-
-    Returns
-    -------
-    covariances : tuple of (k, k) arrays
-        Of the weights of its directions.
-    shared : tuple of (k, m) arrays
-        Combinations of its directions that others have too.
-    """
-    known = final.known
-    if known is None or not complete:
-        weights = final.weights
-        return tuple(np.empty((0, 0)) for _ in weights), tuple(
-            np.empty((len(w), 0)) for w in weights
-        )
-    found, ways = known.covariances, list(zip(known.backs, known.places, strict=True))
-    # So that a direction which others have moves the linear predictor by about 1 in every row.
-    null = found.null / found.lengths[:, None] * np.sqrt(len(final.eta))
-    covariances = tuple(back @ found.covariance[at, at] @ back.T for back, at in ways)
-    return covariances, tuple(back @ null[at] for back, at in ways)
 
 
 def _intervals(
@@ -553,18 +510,27 @@ def _intervals(
     from scipy.stats import norm
 
     s, rows, n = joint.s, joint.rows, joint.data.n_rows
-    error, reach = np.full(n, np.nan), float(norm.ppf((1 + s.level) / 2))
-    factor = final.factor[-n:]
+    error, level, factor = np.full(n, np.nan), s.level, final.factor[-n:]
     if final.known is not None and s.interval == "joint":
         variance = final.known.covariances.variance(final.known.design)
         error = factor * np.sqrt(np.maximum(variance, 0.0))
     elif s.interval in ("inflated", "paper") and not s.alpha:
         factor = np.ones(n)
-        if all(len(v) == n for v in variances):
-            error, reach = _local_intervals(joint, final.eta, variances, reach)
+        if all(len(variance) == n for variance in variances):
+            # no further direction of a partner's columns is needed
+            y, v, eta, fam = joint.y, rows.training_weights, final.eta, s.training_family()
+            w, score = v * working_weights(fam, y, eta), v * fam.score(y, eta)
+            own, robust = joint_intervals.local_errors(joint.x, w, score, joint.x, constant=True)
+            if s.interval == "paper":
+                # One interval for each party's part, at a level that holds for all of them.
+                level = 1 - (1 - s.level) / (1 + len(variances))
+                error = np.asarray(np.sqrt(robust) + np.sum(np.sqrt(variances), axis=0))
+            elif len(variances) == 1 and len(joint.course) >= 5:
+                rho = joint_intervals.contraction(joint.course[:, 1])
+                error = joint_intervals.inflated(own, variances[0], rho) if rho < 1 else error
     # limits of the predictor, mapped by the monotone inverse link
-    ends = np.stack([final.eta - reach * error, final.eta + reach * error])
-    low, high = np.sort(s.mean(ends), axis=0)
+    reach = float(norm.ppf((1 + level) / 2)) * error
+    low, high = np.sort(s.mean(np.stack([final.eta - reach, final.eta + reach])), axis=0)
     known = np.isfinite(error) & rows.new
     certain = known & (factor == 1)
     facts = {
@@ -575,42 +541,35 @@ def _intervals(
     return low, high, facts
 
 
-def _local_intervals(
-    joint: Joint, eta: FloatArray, variances: list[FloatArray], reach: float
-) -> tuple[FloatArray, float]:
-    """The two ways that need no further direction of a partner's columns: errors, their factor."""
-    from scipy.stats import norm
-
-    s, y, v, fam = joint.s, joint.y, joint.rows.training_weights, joint.s.training_family()
-    w, score = v * working_weights(fam, y, eta), v * fam.score(y, eta)
-    by_model, robust = joint_intervals.local_errors(joint.x, w, score, joint.x, constant=True)
-    if s.interval == "paper":
-        # One interval for each party's part, at a level that holds for all of them together.
-        level = 1 - (1 - s.level) / (1 + len(variances))
-        error = np.asarray(np.sqrt(robust) + np.sum(np.sqrt(variances), axis=0))
-        return error, float(norm.ppf((1 + level) / 2))
-    error = np.full(len(y), np.nan)
-    if len(variances) == 1 and len(joint.course) >= 5:
-        rho = joint_intervals.contraction(joint.course[:, 1])
-        error = joint_intervals.inflated(by_model, variances[0], rho) if rho < 1 else error
-    return error, reach
-
-
 def _outputs(
     site: SiteContext, joint: Joint, final: Final, low: FloatArray, high: FloatArray, complete: bool
 ) -> None:
     """What the initiator keeps: predictions with limits, and a predictor for later."""
-    s, data, rows = joint.s, joint.data, joint.rows
-    part = final.intercept + data.features @ final.coef
-    site.output("linear_predictor", final.eta)
-    site.output("partners_part", final.eta - part)
-    site.output("prediction", s.mean(final.eta))
-    site.output("lower", low)
-    site.output("upper", high)
-    site.output("held_out", rows.held.astype(np.int64))
-    site.output("is_new", rows.new.astype(np.int64))
+    s, data, rows, known = joint.s, joint.data, joint.rows, final.known
+    for name, values in (
+        ("linear_predictor", final.eta),
+        ("partners_part", final.eta - (final.intercept + data.features @ final.coef)),
+        ("prediction", s.mean(final.eta)),
+        ("lower", low),
+        ("upper", high),
+        ("held_out", rows.held.astype(np.int64)),
+        ("is_new", rows.new.astype(np.int64)),
+    ):
+        site.output(name, values)
     shift, scale = units_of(data)
-    coef = final.coef / scale
+    coef, covariance = final.coef / scale, np.empty((0, 0))
+    if known is not None and complete:
+        # of intercept, own coefficients and weights of directions, in the table's units
+        own, row = np.arange(1, 1 + len(scale)), 1 + len(scale)
+        turn = np.zeros((row + sum(len(b) for b in known.backs), known.design.shape[1]))
+        turn[0, 0] = 1.0
+        # x = scale z + shift, so b0 = b0_z - sum_j b_j shift_j / scale_j
+        turn[0, own] = -shift / scale
+        turn[own, own] = 1 / scale
+        for back, place in zip(known.backs, known.places, strict=True):
+            turn[row : row + len(back), place] = back
+            row += len(back)
+        covariance = np.asarray(turn @ known.covariances.covariance @ turn.T)
     predictor = AssistedPredictor(
         role="initiator",
         names=data.feature_names,
@@ -620,26 +579,9 @@ def _outputs(
         directions=np.empty((len(scale), 0)),
         settings=s.to_json(),
         weights=dict(zip(s.partners, final.weights, strict=True)),
-        covariance=_raw_covariance(final.known, shift, scale)
-        if final.known is not None and complete
-        else np.empty((0, 0)),
+        covariance=covariance,
     )
     site.output("predictor", predictor)
-
-
-def _raw_covariance(known: Known, shift: FloatArray, scale: FloatArray) -> FloatArray:
-    """Covariance of intercept, own coefficients and weights of directions, in the table's units."""
-    own = np.arange(1, 1 + len(scale))
-    turn = np.zeros((1 + len(scale) + sum(len(b) for b in known.backs), known.design.shape[1]))
-    turn[0, 0] = 1.0
-    # x = scale z + shift, so b0 = b0_z - sum_j b_j shift_j / scale_j
-    turn[0, own] = -shift / scale
-    turn[own, own] = 1 / scale
-    row = 1 + len(scale)
-    for back, place in zip(known.backs, known.places, strict=True):
-        turn[row : row + len(back), place] = back
-        row += len(back)
-    return np.asarray(turn @ known.covariances.covariance @ turn.T)
 
 
 @step("tell")
