@@ -142,7 +142,7 @@ class SpanModel:
         self._publish()
 
     def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for column in np.asarray(state["q"], dtype=float).T:
+        for column in np.asarray(state["q"], dtype=float):
             self._design.append(column)
         self.owner = np.array(state["owner"])
         self._r, self._inner = np.array(state["r"]), np.array(state["inner"])
@@ -154,7 +154,8 @@ class SpanModel:
         """Arrays from which ``SpanModel(..., state=...)`` goes on."""
         return {
             "kept": self._design.kept,
-            "q": self._design.matrix[:, self._design.own :],
+            # columns as rows, which is how they lie in memory
+            "q": self._design.matrix[:, self._design.own :].T,
             "owner": self.owner,
             "r": self._r,
             "inner": self._inner,
@@ -368,6 +369,10 @@ class Alternation:
             "coef_a": self.coef_a,
             "values": np.array([self.objective, self.deviance, self.intercept]),
         }
+
+    def part_of(self, owner: int) -> FloatArray:
+        """Return this owner's part of eta, shape (n,); -1 is the initiator with the intercept."""
+        return np.asarray(self._now[:, 1 + owner])
 
     def offset_for(self, owner: int) -> FloatArray:
         """What this partner is sent: the linear predictor without its own part, shape (n,)."""
