@@ -207,27 +207,6 @@ def refine(
     return reply, {**state, "sent": np.hstack([sent, directions])}
 
 
-def certainty(
-    s: Settings, found: Known, targets: FloatArray, left: list[dict[str, FloatArray]], w: FloatArray
-) -> tuple[FloatArray, BoolArray]:
-    """Factor on each target's error by what the partners' equations hide; whether it means much."""
-    m = len(targets)
-    identified = found.covariances.identified(targets)
-    if len(left) != len(s.partners) or any(len(one["rest"]) != m for one in left):
-        return np.full(m, np.nan), identified
-    # what partners hide adds up, as variances do
-    rest = np.sum([one["rest"] for one in left], axis=0)
-    relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
-    fine = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0) & identified
-    owner = np.repeat(np.arange(len(left)), [back.shape[1] for back in found.backs])
-    ritz = joint_intervals.ritz_values(found.design, w, owner)
-    rho = joint_intervals.largest_correlation(ritz)
-    variance = np.einsum("id,de,ie->i", targets, found.covariances.model, targets)
-    factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
-    factor = np.where(relative <= joint_intervals.CERTIFIED, 1.0, factor)
-    return np.where(fine, factor, np.nan), fine
-
-
 # --------------------------------------------------------------------------- the joint fit
 
 
@@ -263,14 +242,7 @@ class Final:
     estimable: BoolArray
 
 
-def final_fit(
-    joint: Joint,
-    rest: list[FloatArray],
-    left: list[dict[str, FloatArray]],
-    *,
-    hidden: int,
-    complete: bool,
-) -> Final:
+def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     """Fit once more, on all rows with a response, where everything needed for it is known.
 
     With all directions of the partners the model on ``[1, X_a, M]`` is the pooled one, so the rows
@@ -278,7 +250,11 @@ def final_fit(
     response was never masked.
     """
     s, data, rows, fam = joint.s, joint.data, joint.rows, joint.s.training_family()
-    whole, p = complete and not s.alpha, data.features.shape[1]
+    whole, p = message.complete and not s.alpha, data.features.shape[1]
+    rest = [np.asarray(block) for block in message.rest.value]
+    if any(block.size and len(block) != data.n_rows for block in rest):
+        raise refused("further directions with other rows")
+    rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
     blocks, weights = blocks_of(joint)
     if whole:
         blocks = [np.column_stack([b, more]) for b, more in zip(blocks, rest, strict=True)]
@@ -299,40 +275,55 @@ def final_fit(
             start = (fitted.coef, fitted.intercept)
             fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
-    covariances = None if s.alpha else sandwich(design, y, eta, fam, case)
-    n_targets = p + 1 + data.n_rows
+    n_targets, known = p + 1 + data.n_rows, None
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
-    known = None
-    if covariances is not None:
+    if not s.alpha:
+        covariances = sandwich(design, y, eta, fam, case)
         # Coefficients of hidden directions take degrees of freedom too.
         left_over = int((case > 0).sum()) - covariances.rank
-        if left_over <= hidden:
+        if left_over <= message.hidden:
             raise refused(
                 "the parties have as many columns together as there are rows with a response: "
                 "set a penalty (alpha), or leave columns out"
             )
         # n / (n - rank) with the rank of all columns, not of the known ones
-        grown = covariances.covariance * left_over / (left_over - hidden)
+        grown = covariances.covariance * left_over / (left_over - message.hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
         if whole:
             weights = [
                 back @ fitted.coef[place.start - 1 : place.stop - 1]
                 for back, place in zip(backs, known.places, strict=True)
             ]
-        every = np.vstack([np.eye(p + 1, design.shape[1]), design])
-        if whole and not covariances.null.shape[1]:
-            factor = np.ones(n_targets)
+        if not whole or covariances.null.shape[1]:
+            every = np.vstack([np.eye(p + 1, design.shape[1]), design])
+            fine = covariances.identified(every)
+        if whole:
+            factor = np.where(fine, 1.0, np.nan)
         else:
-            fine = known.covariances.identified(every)
-            if whole:
-                factor = np.where(fine, 1.0, np.nan)
-            else:
-                place = np.append(np.arange(p + 1), p + 1 + np.flatnonzero(rows.new)[:MAX_NEW])
-                w = case * working_weights(fam, y, eta)
-                factor[place], fine[place] = certainty(s, known, every[place], left, w)
-    return Final(
-        intercept, coef, tuple(weights), np.asarray(eta), np.asarray(trained), known, factor, fine
-    )
+            place = np.append(np.arange(p + 1), p + 1 + np.flatnonzero(rows.new)[:MAX_NEW])
+            left = [dict(one) for one in message.left.value if isinstance(one, dict)]
+            w = case * working_weights(fam, y, eta)
+            if len(left) == len(backs) and all(len(one["rest"]) == len(place) for one in left):
+                certain, factor[place] = _certainty(known, every[place], left, w)
+                fine[place] &= certain
+                factor[place] = np.where(fine[place], factor[place], np.nan)
+    return Final(intercept, coef, tuple(weights), eta, trained, known, factor, fine)
+
+
+def _certainty(
+    known: Known, targets: FloatArray, left: list[dict[str, FloatArray]], w: FloatArray
+) -> tuple[BoolArray, FloatArray]:
+    """Whether each target means something; factor on its error by what the partners hide."""
+    # what partners hide adds up, as variances do
+    rest = np.sum([one["rest"] for one in left], axis=0)
+    relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
+    owner = np.repeat(np.arange(len(left)), [back.shape[1] for back in known.backs])
+    ritz = joint_intervals.ritz_values(known.design, w, owner)
+    rho = joint_intervals.largest_correlation(ritz)
+    variance = np.einsum("id,de,ie->i", targets, known.covariances.model, targets)
+    factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
+    certain = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0)
+    return certain, np.where(relative <= joint_intervals.CERTIFIED, 1.0, factor)
 
 
 # --------------------------------------------------------------------------- beside the own model
@@ -443,12 +434,7 @@ def conclude(
     if site.senders.get("rest", s.partners) != s.partners:
         raise ProtocolError("further directions that are not from the partners in their order")
     joint = Joint(s, data, site, state)
-    rows, rest = joint.rows, [np.asarray(block) for block in message.rest.value]
-    if any(block.size and len(block) != data.n_rows for block in rest):
-        raise refused("further directions with other rows")
-    rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
-    left = [dict(one) for one in message.left.value if isinstance(one, dict)]
-    final = final_fit(joint, rest, left, hidden=message.hidden, complete=message.complete)
+    rows, final = joint.rows, final_fit(joint, message)
     beside, alone = own_model(joint)
     figures, predicted = compared(joint, final.trained, alone)
     names = ("(intercept)", *data.feature_names)

@@ -26,6 +26,7 @@ MOST = 1e250
 
 IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
 UNCERTAIN, PENALISED = "not certified", "penalised"
+STATUS = (IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED)
 """What a coefficient is."""
 MOST_BINS = 10
 WAYS = ("null", "alone", "joint")
@@ -396,16 +397,16 @@ class ConcludeRequest(Asked):
     variances: Released = PerRecord(
         "v",
         "each partner's variances for new people",
+        origin=FROM_FINISHED,
         to="initiator",
         many=True,
-        origin=FROM_FINISHED,
     )
     left: Released = Model(
         "*by target",
         "what is still hidden of each target at each partner",
+        origin=FROM_REFINED,
         to="initiator",
         many=True,
-        origin=FROM_REFINED,
     )
     hidden: int = Public("", "directions that stay hidden", kind="int", to="all")
     complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
@@ -421,12 +422,7 @@ class Concluded:
         "estimates and standard errors",
         parts=dict.fromkeys(_ESTIMATES, _BY_COEFFICIENT),
     )
-    status: tuple[str, ...] = Public(
-        "p",
-        "what each coefficient is",
-        kind="str",
-        choices=(IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED),
-    )
+    status: tuple[str, ...] = Public("p", "what each coefficient is", kind="str", choices=STATUS)
     fit: Released = Model(
         "*by name",
         "deviances, held-out losses, pseudo R2, AUC",
@@ -518,9 +514,9 @@ class PredictRequest:
     shift: Released = Model(
         "*one number by direction",
         "mean along each direction",
+        origin=FROM_PART,
         to="initiator",
         many=True,
-        origin=FROM_PART,
     )
 
 

@@ -109,28 +109,24 @@ class AssistedGLMResult(Result):
                 f"{self.n_new} people were predicted with the columns of {with_} and the model of "
                 f"run {self.followed}; the predictions are at {self.initiator}."
             )
-        return " ".join((self._gain(with_), self._course(), self._inference()))
-
-    def _gain(self, with_: str) -> str:
         gain, error = self.holdout["alone_minus_joint"], self.holdout["error"]
-        fit = (
+        said = (
             f"deviance {self.deviance['alone']:.4g} alone and {self.deviance['joint']:.4g} with "
             f"{with_}, on {self.n_records} training rows"
         )
         if not np.isfinite(gain):
-            return f"The joint model of {self.initiator}: {fit} (nothing was held out)."
-        verdict = "shows no clear difference to"
-        # A partner that brings nothing leaves differences that are rounding.
-        if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
-            verdict = "predicts better than" if gain > 0 else "predicts worse than"
-        return (
-            f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
-            f"{self.initiator} alone: mean deviance {self.holdout['joint']:.4f} against "
-            f"{self.holdout['alone']:.4f} (difference {gain:.4f}, standard error {error:.4f}); "
-            f"{fit}."
-        )
-
-    def _course(self) -> str:
+            said = f"The joint model of {self.initiator}: {said} (nothing was held out)."
+        else:
+            verdict = "shows no clear difference to"
+            # A partner that brings nothing leaves differences that are rounding.
+            if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
+                verdict = "predicts better than" if gain > 0 else "predicts worse than"
+            said = (
+                f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
+                f"{self.initiator} alone: mean deviance {self.holdout['joint']:.4f} against "
+                f"{self.holdout['alone']:.4f} (difference {gain:.4f}, standard error {error:.4f}); "
+                f"{said}."
+            )
         how = {
             "converged": "the training converged",
             "nothing new": "the training ended when nothing new could come",
@@ -138,15 +134,15 @@ class AssistedGLMResult(Result):
             "rank": "a policy ended the training before it converged",
         }[self.stopped]
         known = ", ".join(f"{k} of {r} directions of {s}" for s, (k, r) in self.revealed.items())
-        left = ""
-        if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
-            left = " All directions were known by then, which completed the joint fit."
-        elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
-            left = f" At least {self.remaining:.3g} of deviance was left."
         noun = "round" if self.rounds == 1 else "rounds"
-        return f"After {self.rounds} {noun} {how}; revealed: {known}.{left}"
+        said += f" After {self.rounds} {noun} {how}; revealed: {known}."
+        if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
+            said += " All directions were known by then, which completed the joint fit."
+        elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
+            said += f" At least {self.remaining:.3g} of deviance was left."
+        return f"{said} {self._inference(with_)}"
 
-    def _inference(self) -> str:
+    def _inference(self, with_: str) -> str:
         if self.penalty.get("alpha"):
             return "Penalised coefficients have no intervals."
         if self.intervals["kind"] != "joint":
@@ -156,8 +152,8 @@ class AssistedGLMResult(Result):
         if self.complete:
             less = f"; {shared} cannot be told from those of other columns and have none"
             return (
-                f"All directions of {' and '.join(self.partners)} are known, so coefficients have "
-                f"standard errors{less if shared else ''}."
+                f"All directions of {with_} are known, so coefficients have standard errors"
+                f"{less if shared else ''}."
             )
         if exact or wider:
             return (
@@ -297,12 +293,10 @@ def fitted_result(
         auc={k: fit[f"auc_{k}"] for k in both},
         coefficients={
             "name": np.array(concluded.names),
-            "estimate": table["estimate"],
-            "error": table["error"],
+            **{k: table[k] for k in ("estimate", "error", "factor")},
             "z": z,
             "p": 2 * norm.sf(np.abs(z)),
             "status": np.array(concluded.status),
-            "factor": table["factor"],
         },
         alone={"estimate": table["alone"], "error": table["alone_error"]},
         calibration={

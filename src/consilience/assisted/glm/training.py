@@ -126,8 +126,8 @@ def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
     asked = (s, site.limits)
     if data in _ROWS and _ROWS[data][0] == asked:
         return _ROWS[data][1]
-    response = phases.response_of(data, s.true_family())
-    places = np.flatnonzero(response.known)
+    y, known = phases.response_of(data, s.true_family())
+    places = np.flatnonzero(known)
     held = np.zeros(data.n_rows, dtype=bool)
     if site.limits.min_records == 1:
         drawn = stream(s.split_seed, "holdout").permutation(places)
@@ -136,10 +136,10 @@ def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
         # Matched rows are in the order of their ids: that of the table, and its format, are nothing
         # to them, so ids and response stand for the table.
         matched = dataclasses.replace(data, rows=np.arange(data.n_rows), n_read=0, content_hash="")
-        cells = np.where(response.known, 0, -1)
+        cells = np.where(known, 0, -1)
         held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
-    rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
+    rows = Rows(y, known & ~held, held, ~known, weights)
     fault = s.true_family().check(rows.y[rows.train])
     if fault is not None:
         raise refused(f"the response of the training rows does not fit: it must be {fault}")

@@ -318,11 +318,11 @@ def test(
     """Test a sketch, with noise or without."""
     s, z = Settings.from_json(message.settings), message.z.value
     fam = family(s.family, power=s.power)
-    response = phases.response_of(data, fam)
+    y, known = phases.response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
         raise refused("the sketch has other rows or columns than were asked for")
     given = _given(data, site)
-    rows = np.flatnonzero(response.known)
+    rows = np.flatnonzero(known)
     if s.subsample is not None and s.subsample < len(rows):
         if site.limits.min_records == 1:
             drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
@@ -335,7 +335,7 @@ def test(
         assistance.sketch_test(
             data.features[rows],
             z[rows, d * s.n_directions : (d + 1) * s.n_directions],
-            response.y[rows],
+            y[rows],
             fam,
             weights=None if data.weight is None else data.weight[rows],
             penalty=Penalty(s.alpha, s.l1_ratio) if s.alpha else None,
