@@ -10,6 +10,7 @@ gives a factor on the standard errors (see ``assisted.kernels.joint_intervals``)
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,14 +63,6 @@ class Known:
         return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
 
 
-def known_design(
-    data: SiteData, blocks: list[FloatArray]
-) -> tuple[FloatArray, tuple[FloatArray, ...]]:
-    """Design on what is known of the partners' columns, and the ways back to their directions."""
-    bases, backs = zip(*(orthonormal(b) for b in blocks), strict=True)
-    return np.column_stack([np.ones(data.n_rows), data.features, *bases]), tuple(backs)
-
-
 def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
     if not block.shape[1]:
@@ -88,15 +81,29 @@ def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
 
 
-def blocks_of(joint: Joint) -> tuple[list[FloatArray], list[FloatArray]]:
-    """By partner: messages and further directions, and their weights in the fit (0 for further)."""
+def known_columns(
+    joint: Joint, rest: Sequence[FloatArray] = ()
+) -> tuple[list[FloatArray], list[FloatArray], FloatArray, tuple[FloatArray, ...]]:
+    """What is known of the partners' columns, with `rest` of each of them.
+
+    Returns
+    -------
+    blocks : list of (n, k) arrays
+        By partner: its messages and further directions.
+    weights : list of (k,) arrays
+        Their weights in the fit, 0 for further ones.
+    design, backs
+        As in `Known`.
+    """
     blocks, weights = [], []
     for o, partner in enumerate(joint.s.partners):
         more = [np.asarray(joint.extra[partner])] if partner in joint.extra else []
-        blocks.append(np.column_stack([joint.messages_of(o), *more]))
+        blocks.append(np.column_stack([joint.messages_of(o), *more, *rest[o : o + 1]]))
         w = joint.weights_for(o)
         weights.append(np.append(w, np.zeros(blocks[-1].shape[1] - len(w))))
-    return blocks, weights
+    bases, backs = zip(*map(orthonormal, blocks), strict=True)
+    design = np.column_stack([np.ones(len(joint.x)), joint.x, *bases])
+    return blocks, weights, design, tuple(backs)
 
 
 @step("aim")
@@ -116,11 +123,9 @@ def aim(
         state = {**state, "extra": extra}
     joint = Joint(s, data, site, state)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
-    blocks, fitted = blocks_of(joint)
-    design, backs = known_design(data, blocks)
-    eta, fam = np.asarray(joint.model.eta), s.training_family()
-    weights = joint.rows.training_weights
-    found = Known(design, backs, sandwich(design, joint.y, eta, fam, weights))
+    blocks, fitted, design, backs = known_columns(joint)
+    eta, weights = np.asarray(joint.model.eta), joint.rows.training_weights
+    found = Known(design, backs, sandwich(design, joint.y, eta, s.training_family(), weights))
     p = data.features.shape[1]
     chosen = np.flatnonzero(joint.rows.new)[:MAX_NEW]
     # (D'WD) v = x within what is known, for all targets at once
@@ -255,10 +260,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     if any(block.size and len(block) != data.n_rows for block in rest):
         raise refused("further directions with other rows")
     rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
-    blocks, weights = blocks_of(joint)
-    if whole:
-        blocks = [np.column_stack([b, more]) for b, more in zip(blocks, rest, strict=True)]
-    design, backs = known_design(data, blocks)
+    _, weights, design, backs = known_columns(joint, rest if whole else ())
     y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
     trained, intercept, coef = eta, float(joint.model.intercept), np.asarray(joint.model.coef_a)
     if whole:
@@ -443,8 +445,10 @@ def conclude(
     factor, fine = final.factor[:k], final.estimable[:k]
     status = (messages.PENALISED,) * k
     # what each partner needs to infer on its coefficients, where all directions are known
-    covariances = tuple(np.empty((0, 0)) for _ in final.weights)
-    shared = tuple(np.empty((len(w), 0)) for w in final.weights)
+    places = [
+        {"weights": w, "covariance": np.empty((0, 0)), "shared": np.empty((len(w), 0))}
+        for w in final.weights
+    ]
     if known is not None:
         found, estimate = known.covariances, np.where(fine, estimate, np.nan)
         variance = found.variance(np.eye(k, known.design.shape[1]))
@@ -453,11 +457,11 @@ def conclude(
         certain = np.where(np.isnan(factor), messages.UNCERTAIN, certain)
         status = tuple(np.where(fine, certain, messages.SHARED).tolist())
     if known is not None and message.complete:
-        ways = list(zip(known.backs, known.places, strict=True))
-        covariances = tuple(back @ found.covariance[at, at] @ back.T for back, at in ways)
         # So that a direction which others have moves the linear predictor by about 1 in every row.
         null = found.null / found.lengths[:, None] * np.sqrt(data.n_rows)
-        shared = tuple(back @ null[at] for back, at in ways)
+        for place, back, at in zip(places, known.backs, known.places, strict=True):
+            place["covariance"] = back @ found.covariance[at, at] @ back.T
+            place["shared"] = back @ null[at]
     table = {"estimate": estimate, "error": error, "factor": factor, **beside}
     low, high, widths = _intervals(joint, final, [np.asarray(v) for v in message.variances.value])
     _outputs(site, joint, final, low, high, message.complete)
@@ -480,8 +484,7 @@ def conclude(
         intervals=model(widths, kind="figures", n_records=n),
         records=model(counts, kind="figures", n_records=n),
     )
-    kept = {"weights": final.weights, "covariances": covariances, "shared": shared}
-    return reply, {"concluded": {**kept, "settings": message.settings}}
+    return reply, {"concluded": {"settings": message.settings, "places": tuple(places)}}
 
 
 def _few(count: int, least: int = FEW) -> int:
@@ -578,11 +581,7 @@ def tell(
     training.require_role(site, "initiator")
     kept = state["concluded"]
     o = Settings.from_json(kept["settings"]).partners.index(message.partner)
-    place = {
-        "weights": np.asarray(kept["weights"][o]),
-        "covariance": np.asarray(kept["covariances"][o]),
-        "shared": np.asarray(kept["shared"][o]),
-    }
+    place = {name: np.asarray(values) for name, values in kept["places"][o].items()}
     return messages.Told(place=summary_for(place, data, message.partner)), state
 
 
@@ -605,11 +604,18 @@ def record(
     status = np.full(len(beta), messages.PENALISED if s.alpha else messages.UNCERTAIN, dtype="U20")
     error = np.full(len(beta), np.nan)
     if covariance.size:
+        # columns that take part in a linear relation among the own ones: right singular vectors
+        # of nothing are such relations
+        factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
+        _, size, turn = np.linalg.svd(factor, full_matrices=True)
+        size = np.append(size, np.zeros(len(turn) - len(size)))
+        null = turn[size <= 1e-8 * size.max(initial=0.0)]
+        dependent = np.abs(null).max(axis=0, initial=0.0) > 1e-6
         # coefficients are B weights, so their variances B Cov B'
         error = np.sqrt(np.maximum(np.einsum("jk,kl,jl->j", sent, covariance, sent), 0.0))
         shared = np.abs(sent @ np.asarray(message.place.value["shared"]))
         common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
-        status = np.where(common | _dependent(own), messages.SHARED, messages.IDENTIFIED)
+        status = np.where(common | dependent, messages.SHARED, messages.IDENTIFIED)
         error = np.where(status == messages.IDENTIFIED, error, np.nan)
     shown = np.where(status == messages.SHARED, np.nan, beta)
     site.table(
@@ -621,24 +627,11 @@ def record(
         names=own.names,
         coef=own.unscaled(beta),
         centre=data.features.mean(axis=0) * own.scale + units_of(data)[0],
-        intercept=0.0,
         directions=own.unscaled(sent),
         settings=s.to_json(),
-        weights={},
-        covariance=np.empty((0, 0)),
     )
     site.output("predictor", predictor)
     return messages.Recorded(), {}
-
-
-def _dependent(own: OwnColumns) -> BoolArray:
-    """Columns that take part in a linear relation among the own ones."""
-    factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
-    _, size, turn = np.linalg.svd(factor, full_matrices=True)
-    size = np.append(size, np.zeros(len(turn) - len(size)))
-    # right singular vectors of nothing: linear relations among the columns
-    null = turn[size <= 1e-8 * size.max(initial=0.0)]
-    return np.asarray(np.abs(null).max(axis=0, initial=0.0) > 1e-6)
 
 
 STEPS = (aim, refine, conclude, tell, record)
