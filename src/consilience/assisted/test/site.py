@@ -230,7 +230,31 @@ def sketch_noised(
     s = Settings.from_json(message.settings)
     own = OwnColumns.of(data)
     own.require_variation()
-    x = _bounded(data, s, site)
+    none = np.full((2, len(data.feature_names)), np.nan)
+    bounds = none if data.bounds is None else np.asarray(data.bounds)
+    names = [
+        n for n, known in zip(data.feature_names, bounds.T, strict=True) if np.isnan(known).any()
+    ]
+    if names:
+        public = "a column has no public limits, without which noise has no price"
+        raise StudyError(
+            f"{public}: give bounds of {', '.join(names)} in [columns] of the site file",
+            public=public,
+        )
+    if data.scaling is not None and data.scaling[0].any():
+        # A mean of the rows would move with any of them: one row then counts for all filled ones.
+        raise refused(
+            "missing cells were filled with means of the rows, which has no price: fill them "
+            "beforehand, or leave such rows out",
+            StudyError,
+        )
+    x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
+    if s.geometry == "ball":
+        # the ball is about the middle of the box, in half widths
+        x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
+        cut += beyond
+    if cut:
+        site.note(f"{cut} cells or rows lay beyond the public limits and were cut to them.")
     earlier = site.kept
     if earlier is None:
         # directions that somebody could choose would be a question
@@ -278,36 +302,6 @@ def _require_room(allowed: bool) -> None:
         )
 
 
-def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
-    """Columns in the unit box of their public limits, or cut to a ball."""
-    none = np.full((2, len(data.feature_names)), np.nan)
-    bounds = none if data.bounds is None else np.asarray(data.bounds)
-    names = [
-        n for n, known in zip(data.feature_names, bounds.T, strict=True) if np.isnan(known).any()
-    ]
-    if names:
-        public = "a column has no public limits, without which noise has no price"
-        raise StudyError(
-            f"{public}: give bounds of {', '.join(names)} in [columns] of the site file",
-            public=public,
-        )
-    if data.scaling is not None and data.scaling[0].any():
-        # A mean of the rows would move with any of them: one row then counts for all filled ones.
-        raise refused(
-            "missing cells were filled with means of the rows, which has no price: fill them "
-            "beforehand, or leave such rows out",
-            StudyError,
-        )
-    x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
-    if s.geometry == "ball":
-        # the ball is about the middle of the box, in half widths
-        x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
-        cut += beyond
-    if cut:
-        site.note(f"{cut} cells or rows lay beyond the public limits and were cut to them.")
-    return x
-
-
 # --------------------------------------------------------------------------- the initiator
 
 
@@ -321,7 +315,15 @@ def test(
     y, known = phases.response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
         raise refused("the sketch has other rows or columns than were asked for")
-    given = _given(data, site)
+    # what the partners of the run that this one follows contribute, row by row
+    given, left = None, site.followed
+    if left is not None:
+        if left.content_hash != data.content_hash or "partners_part" not in left.values:
+            raise refused("the run that this one follows was on another table of the initiator")
+        place = {int(row): i for i, row in enumerate(left.rows)}
+        if not {int(row) for row in data.rows} <= place.keys():
+            raise refused("the run that this one follows did not have all of these rows")
+        given = np.asarray(left.values["partners_part"])[[place[int(row)] for row in data.rows]]
     rows = np.flatnonzero(known)
     if s.subsample is not None and s.subsample < len(rows):
         if site.limits.min_records == 1:
@@ -375,21 +377,6 @@ def test_noised(
     """Test a sketch with noise."""
     reply, state = test.function(message, data, state, site)
     return reply, state
-
-
-def _given(data: SiteData, site: SiteContext) -> FloatArray | None:
-    """What the partners of the run that this one follows contribute, row by row."""
-    left = site.followed
-    if left is None:
-        return None
-    if left.content_hash != data.content_hash or "partners_part" not in left.values:
-        raise refused("the run that this one follows was on another table of the initiator")
-    place = {int(row): i for i, row in enumerate(left.rows)}
-    try:
-        index = [place[int(row)] for row in data.rows]
-    except KeyError:
-        raise refused("the run that this one follows did not have all of these rows") from None
-    return np.asarray(left.values["partners_part"][index])
 
 
 STEPS = (sketch, sketch_noised, test, test_noised)
