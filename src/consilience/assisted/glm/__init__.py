@@ -346,7 +346,7 @@ class AssistedGLM(Method):
             part=relayed(tuple(r.part.value for r in given.values()), Disclosure.PER_RECORD),
             shift=relayed(tuple(r.shift.value for r in given.values()), Disclosure.MODEL),
         )
-        predicted = yield from one(ctx, "predict", request, ctx.initiator)
+        predicted = yield from one(ctx, "predict", request, ctx.initiator, {})
         return predicted_result(ctx, self.level, given, predicted)
 
 

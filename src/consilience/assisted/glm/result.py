@@ -231,17 +231,13 @@ class Course:
 
 
 def one(
-    ctx: CoordinatorContext,
-    step: str,
-    message: Any,
-    site: str,
-    known: Mapping[str, int] | None = None,
+    ctx: CoordinatorContext, step: str, message: Any, site: str, known: Mapping[str, int]
 ) -> Turns:
     """Ask one site, of which something is known; stop where it does not answer.
 
     What others sealed for it only this site can judge: where it refuses, they are named.
     """
-    replies = yield Ask(step, message, to=(site,), known={site: known or {}})
+    replies = yield Ask(step, message, to=(site,), known={site: known})
     sealed = sorted({sender for of in senders(message).values() for sender in of})
     if replies.missing and sealed:
         why = replies[site]
@@ -387,7 +383,7 @@ def predicted_result(
         n_new=int(facts["new"]),
         revealed={**before.revealed, **revealed},
         intervals={
-            "kind": before.intervals["kind"],
+            **before.intervals,
             "level": float(level),
             "n_new": int(facts["new"]),
             "certified": int(facts["certified"]),

@@ -26,6 +26,7 @@ _BLOCK = 2048  # rows per block of a Gram matrix: a block stays in the cache
 _FULL = 1e-6  # a local fit stops when its error is about this share of its first step
 _NEAR = 0.05  # ... where a refit follows that takes the best combination anyway
 _FLOOR = 1e-12  # ... or of the linear predictor
+_MOST_STEPS = 60
 _SLACK = 1e-14  # rise of a mean loss that is rounding
 
 
@@ -201,9 +202,8 @@ class Newton:
         x: FloatArray,
         eta: FloatArray,
         theta: FloatArray,
-        ridge: FloatArray | None = None,
-        share: float = _FULL,
-        max_iter: int = 60,
+        ridge: FloatArray | None,
+        share: float,
     ) -> tuple[FloatArray, FloatArray, float]:
         """Minimise from `theta`, where `eta` is the linear predictor with any offset.
 
@@ -219,7 +219,7 @@ class Newton:
         if self.hessian.shape[0] != theta.size or not self.factorise(ridge):
             self.refresh(x, eta, ridge)
         first, last, fresh = 0.0, math.inf, False
-        for _ in range(max_iter):
+        for _ in range(_MOST_STEPS):
             # gradient of the weighted mean loss
             slope = x.T @ (p.v * p.family.score(p.y, eta))
             slope += 0.0 if ridge is None else ridge @ theta
