@@ -475,14 +475,11 @@ def _glum(
 ) -> tuple[FloatArray, float, int, bool]:
     import warnings
 
-    from glum import (  # type: ignore[import-untyped]
-        GeneralizedLinearRegressor,
-        TweedieDistribution,
-    )
+    import glum  # type: ignore[import-untyped]
 
     fam = problem.family
-    name: Any = TweedieDistribution(fam.option) if fam.name == "tweedie" else fam.name
-    model = GeneralizedLinearRegressor(
+    name: Any = glum.TweedieDistribution(fam.option) if fam.name == "tweedie" else fam.name
+    model = glum.GeneralizedLinearRegressor(
         alpha=problem.penalty.alpha,
         l1_ratio=problem.penalty.l1_ratio,
         family=name,

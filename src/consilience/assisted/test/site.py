@@ -255,22 +255,20 @@ def sketch_noised(
         cut += beyond
     if cut:
         site.note(f"{cut} cells or rows lay beyond the public limits and were cut to them.")
-    earlier = site.kept
-    if earlier is None:
-        # directions that somebody could choose would be a question
-        directions = _directions(s, own, site)
-        rows, drawn = np.empty(0, dtype=np.int64), np.empty((0, s.n_columns))
-    else:
-        directions = np.asarray(earlier["directions"])
-        rows, drawn = np.asarray(earlier["rows"]), np.asarray(earlier["z"])
+    # directions that somebody could choose would be a question
+    earlier = site.kept or {
+        "directions": _directions(s, own, site),
+        "rows": np.empty(0, dtype=np.int64),
+        "z": np.empty((0, s.n_columns)),
+    }
+    directions, rows, drawn = (np.asarray(earlier[name]) for name in ("directions", "rows", "z"))
     epsilon = float(s.epsilon or 0.0)
     shape: Literal["box", "ball"] = "ball" if s.geometry == "ball" else "box"
     scale = assistance.noise_scale(directions, epsilon, geometry=shape, bound=s.bound)
     # sensitivity = scale epsilon, the exact one of the directions drawn
     noise = Kept(Laplace(scale * epsilon, epsilon), data.rows, rows, drawn)
     # The unit box is in units of its own: what it reveals is counted in those of the table.
-    limits = np.asarray(data.bounds)
-    widths = np.asarray((limits[1] - limits[0]) * own.scale)
+    widths = np.asarray((bounds[1] - bounds[0]) * own.scale)
     known, rank, allowed = site.revealed(own.factor, own.names, directions / widths[:, None])
     _require_room(allowed)
     z = projection(x, directions, names=own.names, mechanism=noise, units=widths)
@@ -324,15 +322,12 @@ def test(
         if not {int(row) for row in data.rows} <= place.keys():
             raise refused("the run that this one follows did not have all of these rows")
         given = np.asarray(left.values["partners_part"])[[place[int(row)] for row in data.rows]]
-    rows = np.flatnonzero(known)
+    rows, least = np.flatnonzero(known), site.limits.min_records
     if s.subsample is not None and s.subsample < len(rows):
-        if site.limits.min_records == 1:
+        drawn = phases.digest_order(data, rows, "subsample")
+        if least == 1:
             drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
-        else:
-            drawn = phases.digest_order(data, rows, "subsample")
-        rows = np.sort(
-            drawn[: phases.whole_groups(s.subsample, len(rows), site.limits.min_records)]
-        )
+        rows = np.sort(drawn[: phases.whole_groups(s.subsample, len(rows), least)])
     found = [
         assistance.sketch_test(
             data.features[rows],
