@@ -291,8 +291,8 @@ class Joint:
             depth, n = 6 if s.acceleration == "anderson" else 0, len(s.partners)
             self.model = Alternation(self.x, self.y, fam, n, depth=depth, **of)
         self.last = np.asarray(state.get("last", self.model.eta))
-        self.counts = np.asarray(state.get("counts", np.zeros(len(s.partners), dtype=np.int64)))
-        self.best = np.asarray(state.get("best", self.counts))
+        # by partner: the message of alternation that counts, 0 for none
+        self.best = np.asarray(state.get("best", np.zeros(len(s.partners), dtype=np.int64)))
         # The initiator's own model, as it stood before anybody contributed.
         own = {"coef": self.model.coef_a, "intercept": self.model.intercept}
         self.alone: State = state.get("alone", own)
@@ -304,7 +304,7 @@ class Joint:
     def to_state(self, state: State) -> State:
         """State with which the next turn goes on."""
         self.leave()
-        kept = ("last", "counts", "best", "alone", "course", "contributions", "owners")
+        kept = ("last", "best", "alone", "course", "contributions", "owners")
         own = {name: getattr(self, name) for name in kept}
         return {**state, "model": self.model.to_state(), **own}
 
@@ -325,7 +325,6 @@ class Joint:
             self.model.receive(contribution, owner, float(beside["penalty"]))
             self.contributions = np.column_stack([self.contributions, contribution])
             self.owners = np.append(self.owners, owner)
-        self.counts = self.counts + (np.arange(len(self.counts)) == owner)
         return True
 
     def close(self) -> tuple[bool, float]:
@@ -337,7 +336,7 @@ class Joint:
         # a cycle of alternation that raised the objective was undone
         accepted = isinstance(self.model, SpanModel) or self.model.accepted
         if accepted:
-            self.best = self.counts.copy()
+            self.best = np.bincount(self.owners, minlength=len(self.best))
         self.course = np.vstack([self.course, [self.model.deviance, change]])
         return bool(accepted and change <= self.s.tol), change
 
@@ -379,7 +378,7 @@ class Joint:
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.weights_for(owner))
         # alternation: each message is the whole predictor, so one of them counts
-        chosen = np.arange(int(self.counts[owner])) == self.best[owner] - 1
+        chosen = np.arange(np.sum(self.owners == owner)) == self.best[owner] - 1
         return np.asarray(chosen, dtype=float)
 
 
