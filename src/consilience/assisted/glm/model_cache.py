@@ -61,11 +61,6 @@ def forget(data: SiteData) -> None:
     _LEFT.pop(data, None)
 
 
-def clear() -> None:
-    """Forget all models."""
-    _LEFT.clear()
-
-
 def same(one: Any, other: Any) -> bool:
     """Whether two nests hold the same numbers, bit for bit."""
     if one is other:

@@ -244,10 +244,11 @@ def receive(
     own = OwnColumns.of(data)
     own.require_variation()
     state = {"y": np.where(np.isnan(y), 0.0, y), "weights": used, "factor": own.factor}
-    partner = _partner(own, data, state, s)
+    partner, inputs = _partner(own, data, state, s)
     require_rows(used > 0, partner.rank, s, "partner")
     none = np.empty((len(own.names), 0))
-    state |= {"partner": _left(partner, data, state, s), "sent": none, "pending": none}
+    model_cache.leave(data, inputs, partner)
+    state |= {"partner": partner.to_state(), "sent": none, "pending": none}
     return messages.Received(rank=own.known(site, none)[1]), state
 
 
@@ -461,7 +462,7 @@ def contribute(
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
     state = _settled(state, weights)
-    partner = _partner(own, data, state, s)
+    partner, inputs = _partner(own, data, state, s)
     # linear predictor without the own part (algorithm 2 of the source)
     offset = np.asarray(message.own.value) + float(message.place.value["constant"])
     if offset.shape != (data.n_rows,):
@@ -484,6 +485,8 @@ def contribute(
     beside = {"inner": NOTHING, "penalty": 0.0}
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
+    if leaves:
+        model_cache.leave(data, inputs, partner)
     reply = messages.Contributed(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
@@ -497,7 +500,7 @@ def contribute(
     return reply, {
         **state,
         # A fit that was not sent is no part of the joint one: the next does not start there.
-        "partner": _left(partner, data, state, s) if leaves else state["partner"],
+        "partner": partner.to_state() if leaves else state["partner"],
         "pending": answer.direction[:, None] if leaves else np.empty((len(own.names), 0)),
         "eta": offset + own.centred @ (sent[:, : len(weights)] @ weights),
     }
@@ -513,28 +516,18 @@ def _settled(state: State, weights: FloatArray) -> State:
     return {**state, "sent": sent, "pending": np.empty((len(sent), 0))}
 
 
-def _inputs(state: State, s: Settings) -> dict[str, Any]:
-    """What a partner's model is built from beside its columns."""
-    return {"settings": s, "y": np.asarray(state["y"]), "weights": np.asarray(state["weights"])}
-
-
-def _partner(own: OwnColumns, data: SiteData, state: State, s: Settings) -> Partner:
-    """Partner of a state, a new one where the state has none."""
-    inputs, known = _inputs(state, s), state.get("partner")
-    of = {"weights": inputs["weights"], "penalty": s.penalty(), "state": known}
-    fam = s.training_family()
-    partner = model_cache.model(
-        data, inputs, known, lambda: Partner(own.centred, inputs["y"], fam, **of)
-    )
+def _partner(
+    own: OwnColumns, data: SiteData, state: State, s: Settings
+) -> tuple[Partner, dict[str, Any]]:
+    """Partner of a state, a new one where the state has none, and what it is built from."""
+    known, fam = state.get("partner"), s.training_family()
+    y, v = np.asarray(state["y"]), np.asarray(state["weights"])
+    inputs = {"settings": s, "y": y, "weights": v}
+    of: dict[str, Any] = {"weights": v, "penalty": s.penalty(), "state": known}
+    partner = model_cache.model(data, inputs, known, lambda: Partner(own.centred, y, fam, **of))
     if known is not None and s.acceleration == SPAN:
         partner.betas = np.array(state["sent"])
-    return partner
-
-
-def _left(partner: Partner, data: SiteData, state: State, s: Settings) -> State:
-    """State of a partner; the next step is spared to build it anew."""
-    model_cache.leave(data, _inputs(state, s), partner)
-    return partner.to_state()
+    return partner, inputs
 
 
 @step("finish", once=True)
