@@ -13,9 +13,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.assisted.kernels.glm import Family
 from consilience.exceptions import ConsilienceError, DataError
 from consilience.numerics.random import stream
@@ -226,27 +225,15 @@ def whole_groups(size: int, n: int, least: int) -> int:
     return size if n - size >= least else n
 
 
-@dataclass(frozen=True)
-class Response:
-    """The response of the matched rows.
+def response_of(data: SiteData, family: Family) -> tuple[FloatArray, BoolArray]:
+    """Read the response of a family from a site's target.
 
-    Attributes
-    ----------
+    Returns
+    -------
     y : (n,) array
-        0 where it is not known.
+        1 for the second of two declared levels; 0 where it is not known.
     known : (n,) bool array
         Rows without a response are people whose outcome is to be predicted.
-    levels : tuple of str
-        Declared levels; the second one counts as 1.
-    """
-
-    y: FloatArray
-    known: NDArray[np.bool_]
-    levels: tuple[str, ...] = ()
-
-
-def response_of(data: SiteData, family: Family) -> Response:
-    """Read the response of a family from a site's target.
 
     Raises
     ------
@@ -256,12 +243,9 @@ def response_of(data: SiteData, family: Family) -> Response:
     target = data.target
     if target is None:
         raise refused("the initiator's table has no target: name it in its own columns")
-    levels: tuple[str, ...] = ()
     if target.dtype.kind == "U":
-        levels = next(
-            (tuple(v) for k, v in data.levels.items() if set(np.unique(target)) - {""} <= set(v)),
-            (),
-        )
+        found = set(np.unique(target)) - {""}
+        levels = next((tuple(v) for v in data.levels.values() if found <= set(v)), ())
         if len(levels) != 2:
             raise refused("the target has declared levels and there are not just two of them")
         known = target != ""
@@ -275,4 +259,4 @@ def response_of(data: SiteData, family: Family) -> Response:
     fault = family.check(y[known])
     if fault is not None:
         raise refused(f"the response does not fit the family {family.name!r}: it must be {fault}")
-    return Response(y, known, levels)
+    return y, known

@@ -10,7 +10,8 @@ from scipy.special import expit
 from scipy.stats import chi2
 
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.glm import NAMES, Penalty, family
+from consilience.assisted.kernels.families import NAMES
+from consilience.assisted.kernels.glm import Penalty, family
 from consilience.exceptions import DataError, ParameterError
 from tests.reference import assistance as textbook
 
@@ -45,7 +46,7 @@ def test_epsilon_is_the_exact_supremum(t: int, geometry: str) -> None:
     rng = np.random.default_rng(t)
     directions = assistance.draw_directions(7, t, rng)
     bound, scale = 1.7, 0.4
-    exact = assistance.exact_epsilon(directions, scale, geometry=geometry, bound=bound)
+    exact = assistance.sensitivity(directions, geometry=geometry, bound=bound) / scale
     if t <= 11:
         assert exact == pytest.approx(
             textbook.epsilon(directions, scale, geometry, bound), rel=1e-12
@@ -75,7 +76,7 @@ def test_scale_and_epsilon_are_each_other_s_inverse(geometry: str) -> None:
     directions = assistance.draw_directions(12, 5, np.random.default_rng(0))
     for epsilon in (0.1, 1.0, 8.0):
         scale = assistance.noise_scale(directions, epsilon, geometry=geometry, bound=2.0)
-        back = assistance.exact_epsilon(directions, scale, geometry=geometry, bound=2.0)
+        back = assistance.sensitivity(directions, geometry=geometry, bound=2.0) / scale
         assert back == pytest.approx(epsilon, rel=1e-12)
 
 
@@ -93,8 +94,8 @@ def test_prices_are_refused_outside_their_range() -> None:
     for wrong in (
         lambda: assistance.draw_directions(4, 16, rng),
         lambda: assistance.draw_directions(4, 0, rng),
-        lambda: assistance.exact_epsilon(np.ones((4, 16)), 1.0),
-        lambda: assistance.exact_epsilon(directions, 0.0),
+        lambda: assistance.noise_scale(np.ones((4, 16)), 1.0),
+        lambda: assistance.noise_scale(directions, 0.0),
         lambda: assistance.noise_scale(directions, -1.0),
         lambda: assistance.noise_scale(directions, 1.0, bound=math.inf),
         lambda: assistance.noise_scale(directions, 1.0, geometry="cone"),  # type: ignore[arg-type]

@@ -350,11 +350,12 @@ def test_only_the_largest_of_many_coefficients_are_drawn() -> None:
 
 def test_calibration_that_is_not_there_is_missed_by_name() -> None:
     """Groups too small for the rules of a small table: the block would only be gone."""
-    shown = assisted_glm.comparison(joint_fit())
+    title = "Is the joint model better?"
+    shown = blocks(GLM, joint_fit())[title]
     assert not any("No calibration is shown" in text for text in shown.text)
     nothing = {"predicted": np.full(2, NAN), "observed": np.full(2, NAN), "records": np.full(2, 6)}
     small = joint_fit(n_holdout=12, calibration={"alone": nothing, "joint": nothing})
-    said = assisted_glm.comparison(small).text
+    said = blocks(GLM, small)[title].text
     assert any("No calibration is shown" in text and "too few for groups" in text for text in said)
 
 

@@ -61,44 +61,34 @@ nor a linear predictor.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.assisted.glm import inference, messages, prediction, training
+from consilience.assisted.glm import inference, prediction, training
 from consilience.assisted.glm.messages import Settings
 from consilience.assisted.glm.prediction import AssistedPredictor
 from consilience.assisted.glm.result import (
     AssistedGLMResult,
     Course,
+    Turns,
     fitted_result,
+    one,
     predicted_result,
 )
 from consilience.assisted.kernels.families import NAMES, family
 from consilience.assisted.phases import NOTHING
 from consilience.exceptions import ParameterError
 from consilience.parameters import allows, just, number, one_of, whole
-from consilience.protocol.method import (
-    Ask,
-    CoordinatorContext,
-    Exchange,
-    Method,
-    Replies,
-    Step,
-    register,
-)
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-from consilience.wire.sealing import senders
 
 REFINEMENTS = 3
 """Exchanges for standard errors where not all directions are known."""
 STEPS: tuple[Step, ...] = (*training.STEPS, *inference.STEPS, *prediction.STEPS)
-Turns = Generator[Ask, Replies, Any]
 
 
 @register
@@ -207,16 +197,14 @@ class AssistedGLM(Method):
         if ctx.follows is not None:
             return (yield from self._predict(ctx))
         course = Course(ctx, self._settings(ctx))
-        s, text = course.s, course.text
+        s, asker = course.s, ctx.initiator
         say_share(ctx, s.holdout)
         yield from self._share(course)
         yield from self._train(course)
         rest = []
         for partner in s.partners:
-            settle: Any = messages.SettleRequest(settings=text, partner=partner)
-            settled = yield from one(ctx, "settle", settle, ctx.initiator)
-            finish = messages.FinishRequest(settings=text, place=settled.place)
-            answer = yield from one(ctx, "finish", finish, partner, rank=course.rank(partner))
+            settled = yield from course.ask(training.settle, asker, partner=partner)
+            answer = yield from course.ask(training.finish, partner, place=settled.place)
             rest.append(answer)
             course.known(partner, answer.known)
         complete = all(r.complete for r in rest)
@@ -224,21 +212,19 @@ class AssistedGLM(Method):
         # exact errors need all directions; else the ones that matter most
         if self.interval == "joint" and not self.alpha and not complete:
             left = yield from self._refine(course)
-        conclude = messages.ConcludeRequest(
-            settings=text,
+        concluded = yield from course.ask(
+            inference.conclude,
+            asker,
             rest=relayed(tuple(r.rest.value for r in rest), Disclosure.PER_RECORD),
             variances=relayed(tuple(r.variances.value for r in rest), Disclosure.PER_RECORD),
             left=relayed(left, Disclosure.MODEL),
             hidden=sum(r - k for site, (k, r) in course.revealed.items() if site in s.partners),
             complete=complete,
         )
-        concluded = yield from one(ctx, "conclude", conclude, ctx.initiator)
         for partner in s.partners:
-            tell = messages.TellRequest(settings=text, partner=partner)
-            told = yield from one(ctx, "tell", tell, ctx.initiator)
-            record = messages.RecordRequest(settings=text, place=told.place)
-            yield from one(ctx, "record", record, partner)
-        return fitted_result(ctx, self.acceleration, course, concluded, complete)
+            told = yield from course.ask(inference.tell, asker, partner=partner)
+            yield from course.ask(inference.record, partner, place=told.place)
+        return fitted_result(course, self.acceleration, concluded, complete)
 
     # ------------------------------------------------------------------ parts of the exchange
 
@@ -261,41 +247,49 @@ class AssistedGLM(Method):
     @staticmethod
     def _share(course: Course) -> Turns:
         """Give every partner the response."""
-        ctx, s, text = course.ctx, course.s, course.text
-        masked = "_masked" if s.masked else ""
-        receive = messages.MaskedReceiveRequest if s.masked else messages.ReceiveRequest
-        for partner in s.partners:
-            request = messages.ShareRequest(settings=text, partner=partner)
-            shared = yield from one(ctx, f"share{masked}", request, ctx.initiator)
-            message = receive(settings=text, response=shared.response, weights=shared.weights)
-            received = yield from one(ctx, f"receive{masked}", message, partner, rows=ctx.n_matched)
+        share, receive = training.share, training.receive
+        if course.s.masked:
+            share, receive = training.share_masked, training.receive_masked
+        for partner in course.s.partners:
+            shared = yield from course.ask(share, course.ctx.initiator, partner=partner)
+            received = yield from course.ask(
+                receive, partner, response=shared.response, weights=shared.weights
+            )
             course.revealed[partner] = (0, int(received.rank))
 
     def _train(self, course: Course) -> Turns:
         """Take turns until the fit has settled, or nothing more may or can be said."""
-        ctx, s = course.ctx, course.s
-        turned = yield from self._turn(course, None, s.partners[0])
-        course.initiator(turned, None, 0)
+        s, asker = course.s, course.ctx.initiator
+        nothing = {
+            "contribution": relayed(NOTHING, Disclosure.PER_RECORD),
+            "beside": relayed(NOTHING, Disclosure.MODEL),
+        }
+        turned = yield from course.ask(
+            training.turn, asker, owner="", partner=s.partners[0], closes=False, **nothing
+        )
+        course.initiator(turned, "", 0)
         for round_ in range(1, self.n_rounds + 1):
             new = spent = False
             for place, partner in enumerate(s.partners):
                 if turned.spent:
-                    course.stopped, course.who = "rank", ctx.initiator
+                    course.stopped, course.who = "rank", asker
                     return
-                request = messages.ContributeRequest(
-                    settings=course.text, own=turned.own, others=turned.others, place=turned.place
-                )
-                rank = course.rank(partner)
-                given = yield from one(ctx, "contribute", request, partner, rank=rank)
+                start = {"own": turned.own, "others": turned.others, "place": turned.place}
+                given = yield from course.ask(training.contribute, partner, **start)
                 course.partner(partner, given)
-                came = None if given.spent or given.done else partner
+                came = not (given.spent or given.done)
                 spent |= given.spent
-                last = place == len(s.partners) - 1
                 # the initiator answers with the start of the next one: one message a turn
-                following = s.partners[(place + 1) % len(s.partners)]
-                turned = yield from self._turn(course, came, following, given, closes=last)
-                new |= turned.added or (came is not None and s.acceleration != "span")
-                course.initiator(turned, came, round_)
+                turned = yield from course.ask(
+                    training.turn,
+                    asker,
+                    owner=partner if came else "",
+                    partner=s.partners[(place + 1) % len(s.partners)],
+                    closes=place == len(s.partners) - 1,
+                    **{name: getattr(given, name) if came else nothing[name] for name in nothing},
+                )
+                new |= turned.added or (came and s.acceleration != "span")
+                course.initiator(turned, partner if came else "", round_)
             if not new:
                 course.stopped = "rank" if spent else "nothing new"
                 return
@@ -307,21 +301,6 @@ class AssistedGLM(Method):
         course.stopped = "rounds"
 
     @staticmethod
-    def _turn(
-        course: Course, owner: str | None, following: str, given: Any = None, closes: bool = False
-    ) -> Turns:
-        """Give the initiator what its owner sent, if anything came, and ask for the next start."""
-        request = messages.TurnRequest(
-            settings=course.text,
-            owner=owner or "",
-            contribution=given.contribution if owner else relayed(NOTHING, Disclosure.PER_RECORD),
-            beside=given.beside if owner else relayed(NOTHING, Disclosure.MODEL),
-            partner=following,
-            closes=closes,
-        )
-        return (yield from one(course.ctx, "turn", request, course.ctx.initiator))
-
-    @staticmethod
     def _refine(course: Course) -> Turns:
         """Ask the partners for the directions that standard errors need most.
 
@@ -330,28 +309,23 @@ class AssistedGLM(Method):
         tuple
             What is left at each partner, as it came; empty where the initiator may not ask.
         """
-        ctx, text, asker = course.ctx, course.text, course.ctx.initiator
+        asker, partners = course.ctx.initiator, course.s.partners
         none = relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
         left: dict[str, Any] = {}
         owner, more = "", none
         for turn in range(REFINEMENTS + 1):
             came = 0
-            for partner in course.s.partners:
-                aim = messages.AimRequest(settings=text, partner=partner, owner=owner, more=more)
-                aimed = yield from one(ctx, "aim", aim, asker, rank=course.rank(asker))
+            for partner in partners:
+                aimed = yield from course.ask(
+                    inference.aim, asker, partner=partner, owner=owner, more=more
+                )
                 owner, more = "", none
                 if aimed.spent:
                     return ()
                 course.known(asker, aimed.known)
-                refine = messages.RefineRequest(
-                    settings=text,
-                    own=aimed.own,
-                    others=aimed.others,
-                    place=aimed.place,
-                    last=turn == REFINEMENTS,
-                )
-                rank = course.rank(partner)
-                refined = yield from one(ctx, "refine", refine, partner, rank=rank)
+                aim = {"own": aimed.own, "others": aimed.others, "place": aimed.place}
+                last = turn == REFINEMENTS
+                refined = yield from course.ask(inference.refine, partner, last=last, **aim)
                 left[partner] = refined.left.value
                 course.known(partner, refined.known)
                 if refined.n_more:
@@ -359,34 +333,21 @@ class AssistedGLM(Method):
             # no partner may or can send more
             if not came:
                 break
-        return tuple(left[partner] for partner in course.s.partners)
+        return tuple(left[partner] for partner in partners)
 
     def _predict(self, ctx: CoordinatorContext) -> Turns:
         """Predict new people with what the followed run left at the sites."""
-        parts = yield Ask("part", messages.PartRequest(initiator=ctx.initiator), to=ctx.partners)
+        part = prediction.part.request(initiator=ctx.initiator)
+        parts = yield Ask("part", part, to=ctx.partners)
         given = ctx.require(parts, at_least=len(ctx.partners))
-        request = messages.PredictRequest(
+        request = prediction.predict.request(
             level=float(self.level),
             partners=tuple(given),
             part=relayed(tuple(r.part.value for r in given.values()), Disclosure.PER_RECORD),
             shift=relayed(tuple(r.shift.value for r in given.values()), Disclosure.MODEL),
         )
-        predicted = yield from one(ctx, "predict", request, ctx.initiator)
+        predicted = yield from one(ctx, "predict", request, ctx.initiator, {})
         return predicted_result(ctx, self.level, given, predicted)
-
-
-def one(ctx: CoordinatorContext, step: str, message: Any, site: str, **known: int) -> Turns:
-    """Ask one site, of which something is known; stop where it does not answer.
-
-    What others sealed for it only this site can judge: where it refuses, they are named.
-    """
-    replies = yield Ask(step, message, to=(site,), known={site: known})
-    sealed = sorted({sender for of in senders(message).values() for sender in of})
-    if replies.missing and sealed:
-        why = replies[site]
-        words = f"{why.reason} (it was asked about what {' and '.join(sealed)} sealed for it)"
-        replies = Replies({site: dataclasses.replace(why, reason=words)}, replies.rounds)
-    return ctx.require(replies, at_least=1)[site]
 
 
 __all__ = ["AssistedGLM", "AssistedGLMResult"]

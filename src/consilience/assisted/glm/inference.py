@@ -10,49 +10,24 @@ gives a factor on the standard errors (see ``assisted.kernels.joint_intervals``)
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.assisted.glm import messages
-from consilience.assisted.glm.messages import (
-    BOUNDED,
-    GAP,
-    IDENTIFIED,
-    MOST_BINS,
-    PENALISED,
-    SHARED,
-    SPAN,
-    UNCERTAIN,
-    Settings,
-)
+from consilience.arrays import BoolArray, FloatArray
+from consilience.assisted.glm import messages, training
+from consilience.assisted.glm.messages import GAP, Settings
 from consilience.assisted.glm.prediction import AssistedPredictor
-from consilience.assisted.glm.training import (
-    Joint,
-    Rows,
-    endless_fit,
-    none_for,
-    require_role,
-    require_sender,
-    settings_of,
-    summary_for,
-)
+from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, sandwich
 from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
 from consilience.exceptions import ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    addressed,
-    aggregate,
-    model,
-    per_record,
-    stacked,
-)
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Released, addressed, aggregate, model
 
 MAX_NEW = 100
 """New people whose limits are looked for where not all directions are known."""
@@ -88,14 +63,6 @@ class Known:
         return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
 
 
-def known_design(
-    data: SiteData, blocks: list[FloatArray]
-) -> tuple[FloatArray, tuple[FloatArray, ...]]:
-    """Design on what is known of the partners' columns, and the ways back to their directions."""
-    bases, backs = zip(*(orthonormal(b) for b in blocks), strict=True)
-    return np.column_stack([np.ones(data.n_rows), data.features, *bases]), tuple(backs)
-
-
 def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
     if not block.shape[1]:
@@ -114,20 +81,29 @@ def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
 
 
-def blocks_of(joint: Joint) -> tuple[list[FloatArray], list[FloatArray]]:
-    """By partner: messages and further directions, and their weights in the fit (0 for further)."""
+def known_columns(
+    joint: Joint, rest: Sequence[FloatArray] = ()
+) -> tuple[list[FloatArray], list[FloatArray], FloatArray, tuple[FloatArray, ...]]:
+    """What is known of the partners' columns, with `rest` of each of them.
+
+    Returns
+    -------
+    blocks : list of (n, k) arrays
+        By partner: its messages and further directions.
+    weights : list of (k,) arrays
+        Their weights in the fit, 0 for further ones.
+    design, backs
+        As in `Known`.
+    """
     blocks, weights = [], []
     for o, partner in enumerate(joint.s.partners):
         more = [np.asarray(joint.extra[partner])] if partner in joint.extra else []
-        blocks.append(np.column_stack([joint.messages_of(o), *more]))
+        blocks.append(np.column_stack([joint.messages_of(o), *more, *rest[o : o + 1]]))
         w = joint.weights_for(o)
         weights.append(np.append(w, np.zeros(blocks[-1].shape[1] - len(w))))
-    return blocks, weights
-
-
-def target_rows(rows: Rows) -> IntArray:
-    """Rows of the new people whose limits are looked for."""
-    return np.flatnonzero(rows.new)[:MAX_NEW]
+    bases, backs = zip(*map(orthonormal, blocks), strict=True)
+    design = np.column_stack([np.ones(len(joint.x)), joint.x, *bases])
+    return blocks, weights, design, tuple(backs)
 
 
 @step("aim")
@@ -137,7 +113,7 @@ def aim(
     """Solve for the targets within what is known; send the solutions to a partner."""
     s = settings_of(message, site, "initiator")
     if message.owner:
-        require_sender(site, "more", message.owner)
+        training.require_sender(site, "more", message.owner)
         more = np.asarray(message.more.value, dtype=float)
         if more.ndim != 2 or len(more) != data.n_rows:
             raise refused("further directions with other rows")
@@ -147,13 +123,11 @@ def aim(
         state = {**state, "extra": extra}
     joint = Joint(s, data, site, state)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
-    blocks, fitted = blocks_of(joint)
-    design, backs = known_design(data, blocks)
-    eta, fam = np.asarray(joint.model.eta), s.training_family()
-    weights = joint.rows.training_weights
-    found = Known(design, backs, sandwich(design, joint.y, eta, fam, weights))
+    blocks, fitted, design, backs = known_columns(joint)
+    eta, weights = np.asarray(joint.model.eta), joint.rows.training_weights
+    found = Known(design, backs, sandwich(design, joint.y, eta, s.training_family(), weights))
     p = data.features.shape[1]
-    chosen = target_rows(joint.rows)
+    chosen = np.flatnonzero(joint.rows.new)[:MAX_NEW]
     # (D'WD) v = x within what is known, for all targets at once
     v = found.covariances.model @ np.vstack([np.eye(p + 1, design.shape[1]), design[chosen]]).T
     coef = np.asarray(joint.model.coef_a)
@@ -177,7 +151,7 @@ def aim(
     nothing = none_for(message.partner)
     reply = messages.Aimed(
         own=own.released(directions, message.partner) if allowed else nothing,
-        others=addressed(per_record(theirs), message.partner) if allowed else nothing,
+        others=addressed(disclosure.per_record(theirs), message.partner) if allowed else nothing,
         place=summary_for(place if allowed else {}, data, message.partner),
         spent=not allowed,
         known=known,
@@ -238,27 +212,6 @@ def refine(
     return reply, {**state, "sent": np.hstack([sent, directions])}
 
 
-def certainty(
-    s: Settings, found: Known, targets: FloatArray, left: list[dict[str, FloatArray]], w: FloatArray
-) -> tuple[FloatArray, BoolArray]:
-    """Factor on each target's error by what the partners' equations hide; whether it means much."""
-    m = len(targets)
-    identified = found.covariances.identified(targets)
-    if len(left) != len(s.partners) or any(len(one["rest"]) != m for one in left):
-        return np.full(m, np.nan), identified
-    # what partners hide adds up, as variances do
-    rest = np.sum([one["rest"] for one in left], axis=0)
-    relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
-    fine = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0) & identified
-    owner = np.repeat(np.arange(len(left)), [back.shape[1] for back in found.backs])
-    ritz = joint_intervals.ritz_values(found.design, w, owner)
-    rho = joint_intervals.largest_correlation(ritz)
-    variance = np.einsum("id,de,ie->i", targets, found.covariances.model, targets)
-    factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
-    factor = np.where(relative <= joint_intervals.CERTIFIED, 1.0, factor)
-    return np.where(fine, factor, np.nan), fine
-
-
 # --------------------------------------------------------------------------- the joint fit
 
 
@@ -294,14 +247,7 @@ class Final:
     estimable: BoolArray
 
 
-def final_fit(
-    joint: Joint,
-    rest: list[FloatArray],
-    left: list[dict[str, FloatArray]],
-    *,
-    hidden: int,
-    complete: bool,
-) -> Final:
+def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     """Fit once more, on all rows with a response, where everything needed for it is known.
 
     With all directions of the partners the model on ``[1, X_a, M]`` is the pooled one, so the rows
@@ -309,11 +255,12 @@ def final_fit(
     response was never masked.
     """
     s, data, rows, fam = joint.s, joint.data, joint.rows, joint.s.training_family()
-    whole, p = complete and not s.alpha, data.features.shape[1]
-    blocks, weights = blocks_of(joint)
-    if whole:
-        blocks = [np.column_stack([b, more]) for b, more in zip(blocks, rest, strict=True)]
-    design, backs = known_design(data, blocks)
+    whole, p = message.complete and not s.alpha, data.features.shape[1]
+    rest = [np.asarray(block) for block in message.rest.value]
+    if any(block.size and len(block) != data.n_rows for block in rest):
+        raise refused("further directions with other rows")
+    rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
+    _, weights, design, backs = known_columns(joint, rest if whole else ())
     y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
     trained, intercept, coef = eta, float(joint.model.intercept), np.asarray(joint.model.coef_a)
     if whole:
@@ -323,47 +270,62 @@ def final_fit(
         start = (begin[1:], float(begin[0]))
         fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
         if fitted.separated:
-            raise endless_fit()
+            raise training.endless_fit()
         trained = fitted.eta
         if not s.masked and rows.held.any():
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
             start = (fitted.coef, fitted.intercept)
             fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
-    covariances = None if s.alpha else sandwich(design, y, eta, fam, case)
-    n_targets = p + 1 + data.n_rows
+    n_targets, known = p + 1 + data.n_rows, None
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
-    known = None
-    if covariances is not None:
+    if not s.alpha:
+        covariances = sandwich(design, y, eta, fam, case)
         # Coefficients of hidden directions take degrees of freedom too.
         left_over = int((case > 0).sum()) - covariances.rank
-        if left_over <= hidden:
+        if left_over <= message.hidden:
             raise refused(
                 "the parties have as many columns together as there are rows with a response: "
                 "set a penalty (alpha), or leave columns out"
             )
         # n / (n - rank) with the rank of all columns, not of the known ones
-        grown = covariances.covariance * left_over / (left_over - hidden)
+        grown = covariances.covariance * left_over / (left_over - message.hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
         if whole:
             weights = [
                 back @ fitted.coef[place.start - 1 : place.stop - 1]
                 for back, place in zip(backs, known.places, strict=True)
             ]
-        every = np.vstack([np.eye(p + 1, design.shape[1]), design])
-        if whole and not covariances.null.shape[1]:
-            factor = np.ones(n_targets)
+        if not whole or covariances.null.shape[1]:
+            every = np.vstack([np.eye(p + 1, design.shape[1]), design])
+            fine = covariances.identified(every)
+        if whole:
+            factor = np.where(fine, 1.0, np.nan)
         else:
-            fine = known.covariances.identified(every)
-            if whole:
-                factor = np.where(fine, 1.0, np.nan)
-            else:
-                place = np.append(np.arange(p + 1), p + 1 + target_rows(rows))
-                w = case * working_weights(fam, y, eta)
-                factor[place], fine[place] = certainty(s, known, every[place], left, w)
-    return Final(
-        intercept, coef, tuple(weights), np.asarray(eta), np.asarray(trained), known, factor, fine
-    )
+            place = np.append(np.arange(p + 1), p + 1 + np.flatnonzero(rows.new)[:MAX_NEW])
+            left = [dict(one) for one in message.left.value if isinstance(one, dict)]
+            w = case * working_weights(fam, y, eta)
+            if len(left) == len(backs) and all(len(one["rest"]) == len(place) for one in left):
+                certain, factor[place] = _certainty(known, every[place], left, w)
+                fine[place] &= certain
+                factor[place] = np.where(fine[place], factor[place], np.nan)
+    return Final(intercept, coef, tuple(weights), eta, trained, known, factor, fine)
+
+
+def _certainty(
+    known: Known, targets: FloatArray, left: list[dict[str, FloatArray]], w: FloatArray
+) -> tuple[BoolArray, FloatArray]:
+    """Whether each target means something; factor on its error by what the partners hide."""
+    # what partners hide adds up, as variances do
+    rest = np.sum([one["rest"] for one in left], axis=0)
+    relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
+    owner = np.repeat(np.arange(len(left)), [back.shape[1] for back in known.backs])
+    ritz = joint_intervals.ritz_values(known.design, w, owner)
+    rho = joint_intervals.largest_correlation(ritz)
+    variance = np.einsum("id,de,ie->i", targets, known.covariances.model, targets)
+    factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
+    certain = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0)
+    return certain, np.where(relative <= joint_intervals.CERTIFIED, 1.0, factor)
 
 
 # --------------------------------------------------------------------------- beside the own model
@@ -376,7 +338,7 @@ def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
     """
     s, x, rows, true = joint.s, joint.x, joint.rows, joint.s.true_family()
     v = rows.training_weights
-    if s.acceleration == SPAN and not s.masked:
+    if s.acceleration == messages.SPAN and not s.masked:
         coef, intercept = np.asarray(joint.alone["coef"]), float(joint.alone["intercept"])
         eta = x @ coef + intercept
     else:
@@ -443,10 +405,12 @@ def area(y: FloatArray, score: FloatArray) -> float:
     return float((rankdata(score)[y > 0].sum() - n1 * (n1 + 1) / 2) / (n0 * n1))
 
 
-def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -> Released:
+def calibration(
+    predictions: FloatArray, observed: FloatArray, limits: disclosure.Limits
+) -> Released:
     """Mean prediction and mean response by part of the prediction; small parts are withheld."""
     h = len(observed)
-    bins = int(np.clip(h // 60, 2, MOST_BINS))
+    bins = int(np.clip(h // 60, 2, messages.MOST_BINS))
     parts = []
     for predicted in predictions:
         if not h:
@@ -457,7 +421,7 @@ def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -
         pairs = np.stack([predicted, observed], axis=1)
         means = aggregate(pairs, cells=order * bins // h, n_cells=bins, mean=True)
         parts.append(means.withhold_unsafe(limits))
-    return stacked([p.withhold(np.isnan(np.asarray(p.value))) for p in parts])
+    return disclosure.stacked([p.withhold(np.isnan(np.asarray(p.value))) for p in parts])
 
 
 # --------------------------------------------------------------------------- the initiator
@@ -472,99 +436,60 @@ def conclude(
     if site.senders.get("rest", s.partners) != s.partners:
         raise ProtocolError("further directions that are not from the partners in their order")
     joint = Joint(s, data, site, state)
-    rows, rest = joint.rows, [np.asarray(block) for block in message.rest.value]
-    if any(block.size and len(block) != data.n_rows for block in rest):
-        raise refused("further directions with other rows")
-    rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
-    left = [dict(one) for one in message.left.value if isinstance(one, dict)]
-    final = final_fit(joint, rest, left, hidden=message.hidden, complete=message.complete)
+    rows, final = joint.rows, final_fit(joint, message)
     beside, alone = own_model(joint)
     figures, predicted = compared(joint, final.trained, alone)
-    table, status = _coefficients(data, final)
-    table |= beside
+    names = ("(intercept)", *data.feature_names)
+    k, known = len(names), final.known
+    estimate, error = np.append(final.intercept, final.coef), np.full(k, np.nan)
+    factor, fine = final.factor[:k], final.estimable[:k]
+    status = (messages.PENALISED,) * k
+    # what each partner needs to infer on its coefficients, where all directions are known
+    places = [
+        {"weights": w, "covariance": np.empty((0, 0)), "shared": np.empty((len(w), 0))}
+        for w in final.weights
+    ]
+    if known is not None:
+        found, estimate = known.covariances, np.where(fine, estimate, np.nan)
+        variance = found.variance(np.eye(k, known.design.shape[1]))
+        error = factor * np.sqrt(np.maximum(variance, 0.0))
+        certain = np.where(factor == 1, messages.IDENTIFIED, messages.BOUNDED)
+        certain = np.where(np.isnan(factor), messages.UNCERTAIN, certain)
+        status = tuple(np.where(fine, certain, messages.SHARED).tolist())
+    if known is not None and message.complete:
+        # So that a direction which others have moves the linear predictor by about 1 in every row.
+        null = found.null / found.lengths[:, None] * np.sqrt(data.n_rows)
+        for place, back, at in zip(places, known.backs, known.places, strict=True):
+            place["covariance"] = back @ found.covariance[at, at] @ back.T
+            place["shared"] = back @ null[at]
+    table = {"estimate": estimate, "error": error, "factor": factor, **beside}
     low, high, widths = _intervals(joint, final, [np.asarray(v) for v in message.variances.value])
     _outputs(site, joint, final, low, high, message.complete)
-    shown = names = ("(intercept)", *data.feature_names)
-    if not (s.names and site.share_names):
-        shown = tuple(f"x{j}" for j in range(len(names)))
     site.table("coefficients", {"name": names, **table, "status": status})
+    shown = names if s.names and site.share_names else tuple(f"x{j}" for j in range(k))
     n = int(rows.train.sum())
-    if n < 2 * len(status):  # so many coefficients of so few rows stay here
-        shown, status, table = (), (), {k: v[:0] for k, v in table.items()}
-    figures = {k: float(v) if np.isfinite(v) else GAP for k, v in figures.items()}
-    least = site.limits.min_records
+    if n < 2 * k:  # so many coefficients of so few rows stay here
+        shown, status, table = (), (), {name: v[:0] for name, v in table.items()}
+    table = {name: np.nan_to_num(v, nan=GAP) for name, v in table.items()}
+    figures = {name: float(v) if np.isfinite(v) else GAP for name, v in figures.items()}
     purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
-    counts = {k: _few(int(mask.sum()), least) for k, mask in purposes.items()}
+    least = site.limits.min_records
+    counts = {name: _few(int(mask.sum()), least) for name, mask in purposes.items()}
     reply = messages.Concluded(
         names=shown,
-        coefficients=model(
-            {k: np.nan_to_num(v, nan=GAP) for k, v in table.items()},
-            kind="linear",
-            n_records=n,
-            n_parameters=len(status),
-        ),
+        coefficients=model(table, kind="linear", n_records=n, n_parameters=len(status)),
         status=status,
         fit=model(figures, kind="figures", n_records=n),
         calibration=calibration(predicted, rows.y[rows.held], site.limits),
         intervals=model(widths, kind="figures", n_records=n),
         records=model(counts, kind="figures", n_records=n),
     )
-    covariances, shared = _for_partners(final, message.complete)
-    kept = {
-        "weights": final.weights,
-        "covariances": covariances,
-        "shared": shared,
-        "settings": message.settings,
-    }
-    return reply, {"concluded": kept}
+    return reply, {"concluded": {"settings": message.settings, "places": tuple(places)}}
 
 
 def _few(count: int, least: int = FEW) -> int:
     """Number of rows; a few are told as -1."""
     return count if count == 0 or count >= least else -1
-
-
-def _coefficients(data: SiteData, final: Final) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
-    """Estimates of the initiator's coefficients, their errors, and what each of them is."""
-    p = data.features.shape[1]
-    estimate = np.append(final.intercept, final.coef)
-    factor, fine = final.factor[: p + 1], final.estimable[: p + 1]
-    if final.known is None:
-        error, status = np.full(p + 1, np.nan), [PENALISED] * (p + 1)
-    else:
-        pick = np.eye(p + 1, final.known.design.shape[1])
-        error = factor * np.sqrt(np.maximum(final.known.covariances.variance(pick), 0.0))
-        status = [
-            (SHARED if not ok else UNCERTAIN if np.isnan(f) else IDENTIFIED if f == 1 else BOUNDED)
-            for f, ok in zip(factor, fine, strict=True)
-        ]
-        estimate = np.where(fine, estimate, np.nan)
-    return {"estimate": estimate, "error": error, "factor": factor}, tuple(status)
-
-
-def _for_partners(
-    final: Final, complete: bool
-) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """By partner, where all directions are known: what it needs to infer on its coefficients.
-
-    Returns
-    -------
-    covariances : tuple of (k, k) arrays
-        Of the weights of its directions.
-    shared : tuple of (k, m) arrays
-        Combinations of its directions that others have too.
-    """
-    known = final.known
-    if known is None or not complete:
-        weights = final.weights
-        return tuple(np.empty((0, 0)) for _ in weights), tuple(
-            np.empty((len(w), 0)) for w in weights
-        )
-    found, ways = known.covariances, list(zip(known.backs, known.places, strict=True))
-    # So that a direction which others have moves the linear predictor by about 1 in every row.
-    null = found.null / found.lengths[:, None] * np.sqrt(len(final.eta))
-    covariances = tuple(back @ found.covariance[at, at] @ back.T for back, at in ways)
-    return covariances, tuple(back @ null[at] for back, at in ways)
 
 
 def _intervals(
@@ -574,18 +499,27 @@ def _intervals(
     from scipy.stats import norm
 
     s, rows, n = joint.s, joint.rows, joint.data.n_rows
-    error, reach = np.full(n, np.nan), float(norm.ppf((1 + s.level) / 2))
-    factor = final.factor[-n:]
+    error, level, factor = np.full(n, np.nan), s.level, final.factor[-n:]
     if final.known is not None and s.interval == "joint":
         variance = final.known.covariances.variance(final.known.design)
         error = factor * np.sqrt(np.maximum(variance, 0.0))
     elif s.interval in ("inflated", "paper") and not s.alpha:
         factor = np.ones(n)
-        if all(len(v) == n for v in variances):
-            error, reach = _local_intervals(joint, final.eta, variances, reach)
+        if all(len(variance) == n for variance in variances):
+            # no further direction of a partner's columns is needed
+            y, v, eta, fam = joint.y, rows.training_weights, final.eta, s.training_family()
+            w, score = v * working_weights(fam, y, eta), v * fam.score(y, eta)
+            own, robust = joint_intervals.local_errors(joint.x, w, score, joint.x, constant=True)
+            if s.interval == "paper":
+                # One interval for each party's part, at a level that holds for all of them.
+                level = 1 - (1 - s.level) / (1 + len(variances))
+                error = np.asarray(np.sqrt(robust) + np.sum(np.sqrt(variances), axis=0))
+            elif len(variances) == 1 and len(joint.course) >= 5:
+                rho = joint_intervals.contraction(joint.course[:, 1])
+                error = joint_intervals.inflated(own, variances[0], rho) if rho < 1 else error
     # limits of the predictor, mapped by the monotone inverse link
-    ends = np.stack([final.eta - reach * error, final.eta + reach * error])
-    low, high = np.sort(s.mean(ends), axis=0)
+    reach = float(norm.ppf((1 + level) / 2)) * error
+    low, high = np.sort(s.mean(np.stack([final.eta - reach, final.eta + reach])), axis=0)
     known = np.isfinite(error) & rows.new
     certain = known & (factor == 1)
     facts = {
@@ -596,42 +530,35 @@ def _intervals(
     return low, high, facts
 
 
-def _local_intervals(
-    joint: Joint, eta: FloatArray, variances: list[FloatArray], reach: float
-) -> tuple[FloatArray, float]:
-    """The two ways that need no further direction of a partner's columns: errors, their factor."""
-    from scipy.stats import norm
-
-    s, y, v, fam = joint.s, joint.y, joint.rows.training_weights, joint.s.training_family()
-    w, score = v * working_weights(fam, y, eta), v * fam.score(y, eta)
-    by_model, robust = joint_intervals.local_errors(joint.x, w, score, joint.x, constant=True)
-    if s.interval == "paper":
-        # One interval for each party's part, at a level that holds for all of them together.
-        level = 1 - (1 - s.level) / (1 + len(variances))
-        error = np.asarray(np.sqrt(robust) + np.sum(np.sqrt(variances), axis=0))
-        return error, float(norm.ppf((1 + level) / 2))
-    error = np.full(len(y), np.nan)
-    if len(variances) == 1 and len(joint.course) >= 5:
-        rho = joint_intervals.contraction(joint.course[:, 1])
-        error = joint_intervals.inflated(by_model, variances[0], rho) if rho < 1 else error
-    return error, reach
-
-
 def _outputs(
     site: SiteContext, joint: Joint, final: Final, low: FloatArray, high: FloatArray, complete: bool
 ) -> None:
     """What the initiator keeps: predictions with limits, and a predictor for later."""
-    s, data, rows = joint.s, joint.data, joint.rows
-    part = final.intercept + data.features @ final.coef
-    site.output("linear_predictor", final.eta)
-    site.output("partners_part", final.eta - part)
-    site.output("prediction", s.mean(final.eta))
-    site.output("lower", low)
-    site.output("upper", high)
-    site.output("held_out", rows.held.astype(np.int64))
-    site.output("is_new", rows.new.astype(np.int64))
+    s, data, rows, known = joint.s, joint.data, joint.rows, final.known
+    for name, values in (
+        ("linear_predictor", final.eta),
+        ("partners_part", final.eta - (final.intercept + data.features @ final.coef)),
+        ("prediction", s.mean(final.eta)),
+        ("lower", low),
+        ("upper", high),
+        ("held_out", rows.held.astype(np.int64)),
+        ("is_new", rows.new.astype(np.int64)),
+    ):
+        site.output(name, values)
     shift, scale = units_of(data)
-    coef = final.coef / scale
+    coef, covariance = final.coef / scale, np.empty((0, 0))
+    if known is not None and complete:
+        # of intercept, own coefficients and weights of directions, in the table's units
+        own, row = np.arange(1, 1 + len(scale)), 1 + len(scale)
+        turn = np.zeros((row + sum(len(b) for b in known.backs), known.design.shape[1]))
+        turn[0, 0] = 1.0
+        # x = scale z + shift, so b0 = b0_z - sum_j b_j shift_j / scale_j
+        turn[0, own] = -shift / scale
+        turn[own, own] = 1 / scale
+        for back, place in zip(known.backs, known.places, strict=True):
+            turn[row : row + len(back), place] = back
+            row += len(back)
+        covariance = np.asarray(turn @ known.covariances.covariance @ turn.T)
     predictor = AssistedPredictor(
         role="initiator",
         names=data.feature_names,
@@ -641,26 +568,9 @@ def _outputs(
         directions=np.empty((len(scale), 0)),
         settings=s.to_json(),
         weights=dict(zip(s.partners, final.weights, strict=True)),
-        covariance=_raw_covariance(final.known, shift, scale)
-        if final.known is not None and complete
-        else np.empty((0, 0)),
+        covariance=covariance,
     )
     site.output("predictor", predictor)
-
-
-def _raw_covariance(known: Known, shift: FloatArray, scale: FloatArray) -> FloatArray:
-    """Covariance of intercept, own coefficients and weights of directions, in the table's units."""
-    own = np.arange(1, 1 + len(scale))
-    turn = np.zeros((1 + len(scale) + sum(len(b) for b in known.backs), known.design.shape[1]))
-    turn[0, 0] = 1.0
-    # x = scale z + shift, so b0 = b0_z - sum_j b_j shift_j / scale_j
-    turn[0, own] = -shift / scale
-    turn[own, own] = 1 / scale
-    row = 1 + len(scale)
-    for back, place in zip(known.backs, known.places, strict=True):
-        turn[row : row + len(back), place] = back
-        row += len(back)
-    return np.asarray(turn @ known.covariances.covariance @ turn.T)
 
 
 @step("tell")
@@ -668,14 +578,10 @@ def tell(
     message: messages.TellRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Told, State]:
     """Tell a partner the weights of its directions, with what its standard errors need."""
-    require_role(site, "initiator")
+    training.require_role(site, "initiator")
     kept = state["concluded"]
     o = Settings.from_json(kept["settings"]).partners.index(message.partner)
-    place = {
-        "weights": np.asarray(kept["weights"][o]),
-        "covariance": np.asarray(kept["covariances"][o]),
-        "shared": np.asarray(kept["shared"][o]),
-    }
+    place = {name: np.asarray(values) for name, values in kept["places"][o].items()}
     return messages.Told(place=summary_for(place, data, message.partner)), state
 
 
@@ -695,16 +601,23 @@ def record(
         raise refused("weights for another number of directions than were sent")
     beta = sent @ weights if len(weights) else np.zeros(len(own.names))
     covariance = np.asarray(message.place.value["covariance"], dtype=float)
-    status = np.full(len(beta), PENALISED if s.alpha else UNCERTAIN, dtype="U20")
+    status = np.full(len(beta), messages.PENALISED if s.alpha else messages.UNCERTAIN, dtype="U20")
     error = np.full(len(beta), np.nan)
     if covariance.size:
+        # columns that take part in a linear relation among the own ones: right singular vectors
+        # of nothing are such relations
+        factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
+        _, size, turn = np.linalg.svd(factor, full_matrices=True)
+        size = np.append(size, np.zeros(len(turn) - len(size)))
+        null = turn[size <= 1e-8 * size.max(initial=0.0)]
+        dependent = np.abs(null).max(axis=0, initial=0.0) > 1e-6
         # coefficients are B weights, so their variances B Cov B'
         error = np.sqrt(np.maximum(np.einsum("jk,kl,jl->j", sent, covariance, sent), 0.0))
         shared = np.abs(sent @ np.asarray(message.place.value["shared"]))
         common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
-        status = np.where(common | _dependent(own), SHARED, IDENTIFIED)
-        error = np.where(status == IDENTIFIED, error, np.nan)
-    shown = np.where(status == SHARED, np.nan, beta)
+        status = np.where(common | dependent, messages.SHARED, messages.IDENTIFIED)
+        error = np.where(status == messages.IDENTIFIED, error, np.nan)
+    shown = np.where(status == messages.SHARED, np.nan, beta)
     site.table(
         "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
     )
@@ -714,24 +627,11 @@ def record(
         names=own.names,
         coef=own.unscaled(beta),
         centre=data.features.mean(axis=0) * own.scale + units_of(data)[0],
-        intercept=0.0,
         directions=own.unscaled(sent),
         settings=s.to_json(),
-        weights={},
-        covariance=np.empty((0, 0)),
     )
     site.output("predictor", predictor)
     return messages.Recorded(), {}
-
-
-def _dependent(own: OwnColumns) -> BoolArray:
-    """Columns that take part in a linear relation among the own ones."""
-    factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
-    _, size, turn = np.linalg.svd(factor, full_matrices=True)
-    size = np.append(size, np.zeros(len(turn) - len(size)))
-    # right singular vectors of nothing: linear relations among the columns
-    null = turn[size <= 1e-8 * size.max(initial=0.0)]
-    return np.asarray(np.abs(null).max(axis=0, initial=0.0) > 1e-6)
 
 
 STEPS = (aim, refine, conclude, tell, record)

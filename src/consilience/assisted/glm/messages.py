@@ -26,6 +26,7 @@ MOST = 1e250
 
 IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
 UNCERTAIN, PENALISED = "not certified", "penalised"
+STATUS = (IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED)
 """What a coefficient is."""
 MOST_BINS = 10
 WAYS = ("null", "alone", "joint")
@@ -37,6 +38,17 @@ _FIGURES = (
 _ESTIMATES = ("estimate", "error", "factor", "alone", "alone_error")
 _NUMBER, _ROWS = part(low=GAP, high=MOST), part(kind="int", low=-1, high=_MOST_ROWS)
 _BY_COEFFICIENT = part(("p",), low=GAP, high=MOST)
+# Names of replies of which a request passes something on.
+FROM_SHARED = "assisted-glm/shared"
+FROM_MASKED = "assisted-glm/masked-shared"
+FROM_TURNED = "assisted-glm/turned"
+FROM_CONTRIBUTED = "assisted-glm/contributed"
+FROM_SETTLED = "assisted-glm/settled"
+FROM_FINISHED = "assisted-glm/finished"
+FROM_AIMED = "assisted-glm/aimed"
+FROM_REFINED = "assisted-glm/refined"
+FROM_TOLD = "assisted-glm/told"
+FROM_PART = "assisted-glm/part"
 # What a field holds, and what it says, where several messages carry it.
 PLACE = (
     "*weights of the partner's messages, constant",
@@ -152,15 +164,26 @@ class Settings:
         return s
 
 
-@message("assisted-glm/share-request", version=1)
-class ShareRequest:
-    """Give a partner the response of the training rows."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Asked:
+    """A question about a run with these settings."""
 
     settings: str = Public("", "settings, as JSON", kind="str", to="all")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ForOne(Asked):
+    """A question about what one partner is to get."""
+
     partner: str = Public("", "for whom", kind="str", to="all")
 
 
-@message("assisted-glm/shared", version=1)
+@message("assisted-glm/share-request", version=1)
+class ShareRequest(ForOne):
+    """Give a partner the response of the training rows."""
+
+
+@message(FROM_SHARED, version=1)
 class Shared:
     """The response as it is; NaN for rows that take no part in the training."""
 
@@ -168,41 +191,32 @@ class Shared:
     weights: Released = PerRecord("m", "case weights, if there are any", to="partner")
 
 
-@message("assisted-glm/masked-shared", version=1)
-class MaskedShared:
+@message(FROM_MASKED, version=1)
+class MaskedShared(Shared):
     """A response of 0 and 1, each flipped with a known probability."""
 
     response: Released = Noised("n", "response, flipped at random", to="partner", gaps=True)
-    weights: Released = PerRecord("m", "case weights, if there are any", to="partner")
 
 
 @message("assisted-glm/receive-request", version=1)
-class ReceiveRequest:
+class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    response: Released = PerRecord(
-        "n", "response", to="partner", gaps=True, origin="assisted-glm/shared"
-    )
+    response: Released = PerRecord("n", "response", to="partner", gaps=True, origin=FROM_SHARED)
     weights: Released = PerRecord(
-        "m", "case weights, if there are any", to="partner", origin="assisted-glm/shared"
+        "m", "case weights, if there are any", to="partner", origin=FROM_SHARED
     )
 
 
 @message("assisted-glm/masked-receive-request", version=1)
-class MaskedReceiveRequest:
+class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
     response: Released = Noised(
-        "n",
-        "response, flipped at random",
-        to="partner",
-        gaps=True,
-        origin="assisted-glm/masked-shared",
+        "n", "response, flipped at random", to="partner", gaps=True, origin=FROM_MASKED
     )
     weights: Released = PerRecord(
-        "m", "case weights, if there are any", to="partner", origin="assisted-glm/masked-shared"
+        "m", "case weights, if there are any", to="partner", origin=FROM_MASKED
     )
 
 
@@ -218,25 +232,24 @@ class Received:
 
 
 @message("assisted-glm/turn-request", version=1)
-class TurnRequest:
+class TurnRequest(Asked):
     """Take in a partner's contribution, refit, and say where the next partner starts."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
     owner: str = Public("", "whose contribution this is, if any", kind="str", to="all")
     contribution: Released = PerRecord(
-        "m", "the partner's contribution", to="initiator", origin="assisted-glm/contributed"
+        "m", "the partner's contribution", to="initiator", origin=FROM_CONTRIBUTED
     )
     beside: Released = Model(
         "*inner products and penalty",
         "what a penalty needs to know of the partner's coefficients",
         to="initiator",
-        origin="assisted-glm/contributed",
+        origin=FROM_CONTRIBUTED,
     )
     partner: str = Public("", "who is next", kind="str", to="all")
     closes: bool = Public("", "whether a round ends here", kind="bool", to="all")
 
 
-@message("assisted-glm/turned", version=1)
+@message(FROM_TURNED, version=1)
 class Turned(Ranked):
     """The joint fit so far, and the next partner's starting point."""
 
@@ -256,20 +269,17 @@ class Turned(Ranked):
 
 
 @message("assisted-glm/contribute-request", version=1)
-class ContributeRequest:
+class ContributeRequest(Asked):
     """Fit the own columns beside what the others have."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    own: Released = PerRecord(
-        "m", "the initiator's part", to="partner", origin="assisted-glm/turned"
-    )
+    own: Released = PerRecord("m", "the initiator's part", to="partner", origin=FROM_TURNED)
     others: Released = PerRecord(
-        "k", "the other partners' part, if any", to="partner", origin="assisted-glm/turned"
+        "k", "the other partners' part, if any", to="partner", origin=FROM_TURNED
     )
-    place: Released = Model(*PLACE, to="partner", origin="assisted-glm/turned")
+    place: Released = Model(*PLACE, to="partner", origin=FROM_TURNED)
 
 
-@message("assisted-glm/contributed", version=1)
+@message(FROM_CONTRIBUTED, version=1)
 class Contributed(Ranked):
     """A partner's columns along one direction."""
 
@@ -294,14 +304,11 @@ class Contributed(Ranked):
 
 
 @message("assisted-glm/settle-request", version=1)
-class SettleRequest:
+class SettleRequest(ForOne):
     """Tell a partner how its messages stand in the joint fit."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    partner: str = Public("", "for whom", kind="str", to="all")
 
-
-@message("assisted-glm/settled", version=1)
+@message(FROM_SETTLED, version=1)
 class Settled:
     """Weights of a partner's messages."""
 
@@ -309,14 +316,13 @@ class Settled:
 
 
 @message("assisted-glm/finish-request", version=1)
-class FinishRequest:
+class FinishRequest(Asked):
     """Complete what inference needs."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    place: Released = Model(*PLACE, to="partner", origin="assisted-glm/settled")
+    place: Released = Model(*PLACE, to="partner", origin=FROM_SETTLED)
 
 
-@message("assisted-glm/finished", version=1)
+@message(FROM_FINISHED, version=1)
 class Finished(Ranked):
     """The directions that no message had, if the policy lets all be known."""
 
@@ -331,18 +337,16 @@ class Finished(Ranked):
 
 
 @message("assisted-glm/aim-request", version=1)
-class AimRequest:
+class AimRequest(ForOne):
     """Take in further directions; say what standard errors need of a partner."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    partner: str = Public("", "for whom", kind="str", to="all")
     owner: str = Public("", "whose further directions these are", kind="str", to="all")
     more: Released = PerRecord(
-        "m k", "further directions, if any", to="initiator", origin="assisted-glm/refined"
+        "m k", "further directions, if any", to="initiator", origin=FROM_REFINED
     )
 
 
-@message("assisted-glm/aimed", version=1)
+@message(FROM_AIMED, version=1)
 class Aimed(Ranked):
     """The joint fit and the targets, but for the partner's own part of them."""
 
@@ -356,21 +360,18 @@ class Aimed(Ranked):
 
 
 @message("assisted-glm/refine-request", version=1)
-class RefineRequest:
+class RefineRequest(Asked):
     """Send the directions that the targets need most."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    own: Released = PerRecord(
-        "m k", "the initiator's columns", to="partner", origin="assisted-glm/aimed"
-    )
+    own: Released = PerRecord("m k", "the initiator's columns", to="partner", origin=FROM_AIMED)
     others: Released = PerRecord(
-        "o j", "the other partners' parts", to="partner", origin="assisted-glm/aimed"
+        "o j", "the other partners' parts", to="partner", origin=FROM_AIMED
     )
-    place: Released = Model(*TARGETS, to="partner", origin="assisted-glm/aimed")
+    place: Released = Model(*TARGETS, to="partner", origin=FROM_AIMED)
     last: bool = Public("", "whether to say what is left only", kind="bool", to="all")
 
 
-@message("assisted-glm/refined", version=1)
+@message(FROM_REFINED, version=1)
 class Refined(Ranked):
     """Further directions, and what is left of each target's equations."""
 
@@ -387,30 +388,25 @@ def are_numbers(values: Iterable[Any]) -> bool:
 
 
 @message("assisted-glm/conclude-request", version=1)
-class ConcludeRequest:
+class ConcludeRequest(Asked):
     """Compare, infer, predict."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
     rest: Released = PerRecord(
-        "m k",
-        "each partner's further directions",
-        to="initiator",
-        many=True,
-        origin="assisted-glm/finished",
+        "m k", "each partner's further directions", to="initiator", many=True, origin=FROM_FINISHED
     )
     variances: Released = PerRecord(
         "v",
         "each partner's variances for new people",
+        origin=FROM_FINISHED,
         to="initiator",
         many=True,
-        origin="assisted-glm/finished",
     )
     left: Released = Model(
         "*by target",
         "what is still hidden of each target at each partner",
+        origin=FROM_REFINED,
         to="initiator",
         many=True,
-        origin="assisted-glm/refined",
     )
     hidden: int = Public("", "directions that stay hidden", kind="int", to="all")
     complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
@@ -426,12 +422,7 @@ class Concluded:
         "estimates and standard errors",
         parts=dict.fromkeys(_ESTIMATES, _BY_COEFFICIENT),
     )
-    status: tuple[str, ...] = Public(
-        "p",
-        "what each coefficient is",
-        kind="str",
-        choices=(IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED),
-    )
+    status: tuple[str, ...] = Public("p", "what each coefficient is", kind="str", choices=STATUS)
     fit: Released = Model(
         "*by name",
         "deviances, held-out losses, pseudo R2, AUC",
@@ -467,14 +458,11 @@ class Concluded:
 
 
 @message("assisted-glm/tell-request", version=1)
-class TellRequest:
+class TellRequest(ForOne):
     """Tell a partner what belongs to its own coefficients."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    partner: str = Public("", "for whom", kind="str", to="all")
 
-
-@message("assisted-glm/told", version=1)
+@message(FROM_TOLD, version=1)
 class Told:
     """Weights of a partner's directions with their covariance."""
 
@@ -482,11 +470,10 @@ class Told:
 
 
 @message("assisted-glm/record-request", version=1)
-class RecordRequest:
+class RecordRequest(Asked):
     """Keep the own part of the joint fit."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    place: Released = Model(*PARTNERS_FIT, to="partner", origin="assisted-glm/told")
+    place: Released = Model(*PARTNERS_FIT, to="partner", origin=FROM_TOLD)
 
 
 @message("assisted-glm/recorded", version=1)
@@ -501,7 +488,7 @@ class PartRequest:
     initiator: str = Public("", "for whom", kind="str", to="all")
 
 
-@message("assisted-glm/part", version=1)
+@message(FROM_PART, version=1)
 class Part(Ranked):
     """A partner's columns of new people along the directions that are known."""
 
@@ -522,14 +509,14 @@ class PredictRequest:
     level: float = Public("", "of the intervals", kind="float", to="all")
     partners: tuple[str, ...] = Public("s", "whose parts these are", kind="str", to="all")
     part: Released = PerRecord(
-        "n k", "each partner's part", to="initiator", many=True, origin="assisted-glm/part"
+        "n k", "each partner's part", to="initiator", many=True, origin=FROM_PART
     )
     shift: Released = Model(
         "*one number by direction",
         "mean along each direction",
+        origin=FROM_PART,
         to="initiator",
         many=True,
-        origin="assisted-glm/part",
     )
 
 
@@ -541,8 +528,7 @@ class Predicted:
         "*by name",
         "rows, intervals, mean width",
         parts={
-            "new": part(kind="int", low=0, high=_MOST_ROWS),
-            "certified": part(kind="int", low=0, high=_MOST_ROWS),
+            **dict.fromkeys(("new", "certified"), part(kind="int", low=0, high=_MOST_ROWS)),
             "mean_width": part(low=-1.0, high=MOST),
         },
     )

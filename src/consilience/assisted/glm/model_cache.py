@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from consilience.protocol.method import SiteData
+from consilience.protocol.method import SiteData, State
 
 
 class Model(Protocol):
@@ -27,12 +27,7 @@ M = TypeVar("M", bound=Model)
 _LEFT: WeakKeyDictionary[SiteData, tuple[Any, Model]] = WeakKeyDictionary()
 
 
-def model(
-    data: SiteData,
-    inputs: Mapping[str, Any],
-    state: Mapping[str, Any] | None,
-    build: Callable[[], M],
-) -> M:
+def model(data: SiteData, inputs: State, state: State | None, build: Callable[[], M]) -> M:
     """Model of a state: the one that was left with it here, or else a new one.
 
     It is taken out: a step that fails leaves nothing behind.
@@ -51,12 +46,12 @@ def model(
     left = _LEFT.pop(data, None)
     if left is not None and state is not None:
         known, kept = left
-        if same(known, inputs) and same(dict(kept.to_state()), dict(state)):
+        if same(known, inputs) and same(kept.to_state(), state):
             return kept  # type: ignore[return-value]
     return build()
 
 
-def leave(data: SiteData, inputs: Mapping[str, Any], kept: Model) -> None:
+def leave(data: SiteData, inputs: State, kept: Model) -> None:
     """Leave a model for the next step of the run."""
     _LEFT[data] = (inputs, kept)
 
@@ -64,11 +59,6 @@ def leave(data: SiteData, inputs: Mapping[str, Any], kept: Model) -> None:
 def forget(data: SiteData) -> None:
     """Leave nothing: no step of the run needs a model any more."""
     _LEFT.pop(data, None)
-
-
-def clear() -> None:
-    """Forget all models."""
-    _LEFT.clear()
 
 
 def same(one: Any, other: Any) -> bool:

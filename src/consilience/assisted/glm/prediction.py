@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,12 @@ class AssistedPredictor:
         Their coefficients, in the table's units.
     centre : (p,) array
         Means over the matched rows: a partner's part is that of its columns less these.
-    intercept : float
-        Of the initiator; 0 at a partner.
     directions : (p, k) array
         Of a partner: combinations of its columns that the initiator knows.
     settings : str
         Of the run, as JSON.
+    intercept : float
+        Of the initiator; 0 at a partner.
     weights : dict of partner to array
         Of the initiator: weights of each partner's directions.
     covariance : (d, d) array
@@ -46,11 +46,11 @@ class AssistedPredictor:
     names: tuple[str, ...]
     coef: FloatArray
     centre: FloatArray
-    intercept: float
     directions: FloatArray
     settings: str
-    weights: dict[str, FloatArray]
-    covariance: FloatArray
+    intercept: float = 0.0
+    weights: dict[str, FloatArray] = field(default_factory=dict)
+    covariance: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
 
     def part(self, x: Any) -> FloatArray:
         """Return this party's part of the linear predictor of rows (n, p), in the table's units.
@@ -127,12 +127,8 @@ def predict(
     x = _raw(data)
     columns = [np.ones((len(x), 1)), x]
     eta = kept.part(x)
-    given = {
-        name: np.asarray(block) + np.asarray(place["shift"])
-        for name, block, place in zip(
-            message.partners, message.part.value, message.shift.value, strict=True
-        )
-    }
+    parts = zip(message.partners, message.part.value, message.shift.value, strict=True)
+    given = {name: np.asarray(block) + np.asarray(place["shift"]) for name, block, place in parts}
     for name, weights in kept.weights.items():
         if given[name].shape != (len(x), len(weights)):
             raise DataError("a part of other rows", public="a part has other rows or directions")
@@ -145,10 +141,9 @@ def predict(
         variance = np.einsum("ij,jk,ik->i", design, kept.covariance, design)
         reach = norm.ppf((1 + message.level) / 2) * np.sqrt(np.maximum(variance, 0.0))
         low, high = np.sort(s.mean(np.stack([eta - reach, eta + reach])), axis=0)
-    site.output("linear_predictor", eta)
-    site.output("prediction", s.mean(eta))
-    site.output("lower", low)
-    site.output("upper", high)
+    outputs = {"linear_predictor": eta, "prediction": s.mean(eta), "lower": low, "upper": high}
+    for name, values in outputs.items():
+        site.output(name, values)
     # no covariance, no limits
     known = np.isfinite(low)
     facts = {

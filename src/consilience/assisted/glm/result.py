@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,14 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, WAYS, Settings, Turned
 from consilience.exceptions import StudyError
-from consilience.protocol.method import CoordinatorContext
+from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.result import Result
+from consilience.wire.sealing import senders
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Turns = Generator[Ask, Replies, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,28 +109,24 @@ class AssistedGLMResult(Result):
                 f"{self.n_new} people were predicted with the columns of {with_} and the model of "
                 f"run {self.followed}; the predictions are at {self.initiator}."
             )
-        return " ".join((self._gain(with_), self._course(), self._inference()))
-
-    def _gain(self, with_: str) -> str:
         gain, error = self.holdout["alone_minus_joint"], self.holdout["error"]
-        fit = (
+        said = (
             f"deviance {self.deviance['alone']:.4g} alone and {self.deviance['joint']:.4g} with "
             f"{with_}, on {self.n_records} training rows"
         )
         if not np.isfinite(gain):
-            return f"The joint model of {self.initiator}: {fit} (nothing was held out)."
-        verdict = "shows no clear difference to"
-        # A partner that brings nothing leaves differences that are rounding.
-        if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
-            verdict = "predicts better than" if gain > 0 else "predicts worse than"
-        return (
-            f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
-            f"{self.initiator} alone: mean deviance {self.holdout['joint']:.4f} against "
-            f"{self.holdout['alone']:.4f} (difference {gain:.4f}, standard error {error:.4f}); "
-            f"{fit}."
-        )
-
-    def _course(self) -> str:
+            said = f"The joint model of {self.initiator}: {said} (nothing was held out)."
+        else:
+            verdict = "shows no clear difference to"
+            # A partner that brings nothing leaves differences that are rounding.
+            if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
+                verdict = "predicts better than" if gain > 0 else "predicts worse than"
+            said = (
+                f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
+                f"{self.initiator} alone: mean deviance {self.holdout['joint']:.4f} against "
+                f"{self.holdout['alone']:.4f} (difference {gain:.4f}, standard error {error:.4f}); "
+                f"{said}."
+            )
         how = {
             "converged": "the training converged",
             "nothing new": "the training ended when nothing new could come",
@@ -134,15 +134,15 @@ class AssistedGLMResult(Result):
             "rank": "a policy ended the training before it converged",
         }[self.stopped]
         known = ", ".join(f"{k} of {r} directions of {s}" for s, (k, r) in self.revealed.items())
-        left = ""
-        if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
-            left = " All directions were known by then, which completed the joint fit."
-        elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
-            left = f" At least {self.remaining:.3g} of deviance was left."
         noun = "round" if self.rounds == 1 else "rounds"
-        return f"After {self.rounds} {noun} {how}; revealed: {known}.{left}"
+        said += f" After {self.rounds} {noun} {how}; revealed: {known}."
+        if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
+            said += " All directions were known by then, which completed the joint fit."
+        elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
+            said += f" At least {self.remaining:.3g} of deviance was left."
+        return f"{said} {self._inference(with_)}"
 
-    def _inference(self) -> str:
+    def _inference(self, with_: str) -> str:
         if self.penalty.get("alpha"):
             return "Penalised coefficients have no intervals."
         if self.intervals["kind"] != "joint":
@@ -152,8 +152,8 @@ class AssistedGLMResult(Result):
         if self.complete:
             less = f"; {shared} cannot be told from those of other columns and have none"
             return (
-                f"All directions of {' and '.join(self.partners)} are known, so coefficients have "
-                f"standard errors{less if shared else ''}."
+                f"All directions of {with_} are known, so coefficients have standard errors"
+                f"{less if shared else ''}."
             )
         if exact or wider:
             return (
@@ -183,8 +183,6 @@ class Course:
     Attributes
     ----------
     s : Settings
-    text : str
-        The same for the wire.
     stopped : str
     who : str
         Whose policy ended the training, if one did.
@@ -194,18 +192,20 @@ class Course:
     """
 
     def __init__(self, ctx: CoordinatorContext, s: Settings) -> None:
-        self.ctx, self.s, self.text = ctx, s, s.to_json()
+        self.ctx, self.s = ctx, s
         self.stopped, self.who, self.rounds = "rounds", "", 0
         self.revealed: dict[str, tuple[int, int]] = {}
         self.gains: dict[str, float] = {}
         self._numbers = 0
-        self._table: dict[str, list[Any]] = {
-            name: [] for name in ("round", "partner", "deviance", "change", "numbers_sent")
-        }
+        self.lines: list[tuple[Any, ...]] = []
 
-    def rank(self, site: str) -> int:
-        """Linearly independent columns of a site, as it said."""
-        return self.revealed[site][1]
+    def ask(self, step: Step, site: str, **fields: Any) -> Turns:
+        """Ask one site about a run with these settings."""
+        known = {"rows": self.ctx.n_matched}
+        if site in self.revealed:
+            known["rank"] = self.revealed[site][1]
+        message = step.request(settings=self.s.to_json(), **fields)
+        return (yield from one(self.ctx, step.name, message, site, known))
 
     def known(self, partner: str, known: int) -> None:
         """Note how many directions of a partner are known."""
@@ -220,26 +220,34 @@ class Course:
         if given.spent:
             self.who = partner
 
-    def initiator(self, turned: Turned, owner: str | None, round_: int) -> None:
-        """Note the joint fit after a turn."""
+    def initiator(self, turned: Turned, owner: str, round_: int) -> None:
+        """Note the joint fit after a turn, to which its owner contributed if there is one."""
         self.revealed[self.s.initiator] = (int(turned.known), int(turned.rank))
-        if owner is None and round_:
-            return
-        deviance, change = (float(turned.course.value[k]) for k in ("deviance", "change"))
-        # -1 stands for a turn within a round
-        change = change if change >= 0 else np.nan
-        line = (round_, owner or "", deviance, change, self._numbers)
-        for values, value in zip(self._table.values(), line, strict=True):
-            values.append(value)
+        if owner or not round_:
+            deviance, change = (float(turned.course.value[k]) for k in ("deviance", "change"))
+            # -1 stands for a turn within a round
+            change = change if change >= 0 else np.nan
+            self.lines.append((round_, owner, deviance, change, self._numbers))
 
-    def table(self) -> dict[str, Any]:
-        """Rounds as columns."""
-        kinds: dict[str, Any] = {"round": np.int64, "numbers_sent": np.int64, "partner": "U80"}
-        return {k: np.array(v, dtype=kinds.get(k, np.float64)) for k, v in self._table.items()}
+
+def one(
+    ctx: CoordinatorContext, step: str, message: Any, site: str, known: Mapping[str, int]
+) -> Turns:
+    """Ask one site, of which something is known; stop where it does not answer.
+
+    What others sealed for it only this site can judge: where it refuses, they are named.
+    """
+    replies = yield Ask(step, message, to=(site,), known={site: known})
+    sealed = sorted({sender for of in senders(message).values() for sender in of})
+    if replies.missing and sealed:
+        why = replies[site]
+        words = f"{why.reason} (it was asked about what {' and '.join(sealed)} sealed for it)"
+        replies = Replies({site: dataclasses.replace(why, reason=words)}, replies.rounds)
+    return ctx.require(replies, at_least=1)[site]
 
 
 def fitted_result(
-    ctx: CoordinatorContext, acceleration: str, course: Course, concluded: Any, complete: bool
+    course: Course, acceleration: str, concluded: Any, complete: bool
 ) -> AssistedGLMResult:
     """Result of a fit, for which some acceleration was asked."""
     from scipy.stats import norm
@@ -253,7 +261,10 @@ def fitted_result(
         z = table["estimate"] / table["error"]
     z = np.where(np.isfinite(z), z, np.nan)
     gains = float(sum(course.gains.values())) if course.gains else float("nan")
-    _note(ctx, acceleration, course, concluded)
+    _note(course, acceleration, concluded)
+    names = ("round", "partner", "deviance", "change", "numbers_sent")
+    rounds = dict(zip(names, map(np.array, zip(*course.lines, strict=True)), strict=True))
+    rounds["partner"] = rounds["partner"].astype("U80")
     return AssistedGLMResult(
         initiator=s.initiator,
         partners=s.partners,
@@ -266,7 +277,7 @@ def fitted_result(
         acceleration=s.acceleration,
         stopped=course.stopped,
         rounds=course.rounds,
-        rounds_table=course.table(),
+        rounds_table=rounds,
         revealed={site: course.revealed[site] for site in (s.initiator, *s.partners)},
         deviance={k: fit[f"deviance_{k}"] for k in WAYS},
         holdout={
@@ -278,12 +289,10 @@ def fitted_result(
         auc={k: fit[f"auc_{k}"] for k in both},
         coefficients={
             "name": np.array(concluded.names),
-            "estimate": table["estimate"],
-            "error": table["error"],
+            **{k: table[k] for k in ("estimate", "error", "factor")},
             "z": z,
             "p": 2 * norm.sf(np.abs(z)),
             "status": np.array(concluded.status),
-            "factor": table["factor"],
         },
         alone={"estimate": table["alone"], "error": table["alone_error"]},
         calibration={
@@ -310,9 +319,9 @@ def fitted_result(
     )
 
 
-def _note(ctx: CoordinatorContext, acceleration: str, course: Course, concluded: Any) -> None:
+def _note(course: Course, acceleration: str, concluded: Any) -> None:
     """Say what a reader of the result should mind, and why limits or coefficients are missing."""
-    s = course.s
+    ctx, s = course.ctx, course.s
     if course.stopped == "rank" and course.who:
         ctx.note(
             f"The policy of {course.who} lets no further direction of its columns be known: the "
@@ -374,7 +383,7 @@ def predicted_result(
         n_new=int(facts["new"]),
         revealed={**before.revealed, **revealed},
         intervals={
-            "kind": before.intervals["kind"],
+            **before.intervals,
             "level": float(level),
             "n_new": int(facts["new"]),
             "certified": int(facts["certified"]),

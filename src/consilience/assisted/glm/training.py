@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray
+from consilience.assisted import phases
 from consilience.assisted.glm import messages, model_cache
 from consilience.assisted.glm.messages import GAP, SPAN, Settings
 from consilience.assisted.kernels import glm
@@ -18,27 +19,13 @@ from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
 from consilience.assisted.kernels.joint_intervals import local_errors
 from consilience.assisted.kernels.local_fits import Partner, working_weights
 from consilience.assisted.kernels.mechanisms import Kept, RandomizedResponse, opendp
-from consilience.assisted.phases import (
-    NOTHING,
-    OwnColumns,
-    may_release,
-    numbers_of,
-    refused,
-    response_of,
-)
+from consilience.assisted.phases import NOTHING, OwnColumns, may_release, refused
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import held_out
-from consilience.wire.disclosure import (
-    Released,
-    addressed,
-    model,
-    noised,
-    per_record,
-    replaced,
-    response,
-)
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Released, addressed, model, per_record
 
 _ROWS: WeakKeyDictionary[SiteData, tuple[Any, Rows]] = WeakKeyDictionary()
 
@@ -123,8 +110,8 @@ class Rows:
         return np.where(self.train, self.weights, 0.0)
 
 
-def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
-    """Split the rows by what they are for.
+def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
+    """Split the rows by what they are for, once for the same rows, settings and limits.
 
     Held-out figures of many splits would be equations in the response, one for each split. So no
     coordinator chooses a split (see ``phases/holdout``). Only a policy that protects no single
@@ -136,8 +123,11 @@ def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
         No target, one that does not fit the family, no variation among the training rows, or too
         few of them.
     """
-    response = response_of(data, s.true_family())
-    places = np.flatnonzero(response.known)
+    asked = (s, site.limits)
+    if data in _ROWS and _ROWS[data][0] == asked:
+        return _ROWS[data][1]
+    y, known = phases.response_of(data, s.true_family())
+    places = np.flatnonzero(known)
     held = np.zeros(data.n_rows, dtype=bool)
     if site.limits.min_records == 1:
         drawn = stream(s.split_seed, "holdout").permutation(places)
@@ -146,16 +136,17 @@ def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
         # Matched rows are in the order of their ids: that of the table, and its format, are nothing
         # to them, so ids and response stand for the table.
         matched = dataclasses.replace(data, rows=np.arange(data.n_rows), n_read=0, content_hash="")
-        cells = np.where(response.known, 0, -1)
+        cells = np.where(known, 0, -1)
         held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
-    rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
+    rows = Rows(y, known & ~held, held, ~known, weights)
     fault = s.true_family().check(rows.y[rows.train])
     if fault is not None:
         raise refused(f"the response of the training rows does not fit: it must be {fault}")
     if np.ptp(rows.y[rows.train]) == 0:
         raise refused("the response of the training rows has one value only")
     require_rows(rows.train, data.features.shape[1], s, "initiator")
+    _ROWS[data] = (asked, rows)
     return rows
 
 
@@ -173,15 +164,6 @@ def require_rows(train: BoolArray, rank: int, s: Settings, role: str) -> None:
         )
 
 
-def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
-    """Split the rows as `by_purpose` does, once for the same rows, settings and limits."""
-    asked = (s, site.limits)
-    known = _ROWS.get(data)
-    if known is None or known[0] != asked:
-        _ROWS[data] = known = (asked, by_purpose(data, s, site))
-    return known[1]
-
-
 # --------------------------------------------------------------------------- the response
 
 
@@ -197,7 +179,9 @@ def share(
     # what is held out is never sent
     y = np.where(rows.train, rows.y, np.nan)
     to = message.partner
-    reply = messages.Shared(response=addressed(response(y), to), weights=_weights(data, to))
+    reply = messages.Shared(
+        response=addressed(disclosure.response(y), to), weights=_weights(data, to)
+    )
     return reply, {**state, "y": np.where(rows.train, rows.y, 0.0)}
 
 
@@ -228,14 +212,14 @@ def share_masked(
         np.asarray(earlier["rows"]),
         np.asarray(earlier["values"]),
     )
-    flipped = noised(rows.y[rows.train][:, None], noise)
+    flipped = disclosure.noised(rows.y[rows.train][:, None], noise)
     site.keep({"rows": noise.all_rows, "values": noise.all_drawn})
     # A vector over all rows, NaN outside the training, on the same evidence.
     masked = np.full(data.n_rows, np.nan)
     masked[rows.train] = np.ravel(flipped.value)
     to = message.partner
     reply = messages.MaskedShared(
-        response=addressed(replaced(flipped, masked), to), weights=_weights(data, to)
+        response=addressed(disclosure.replaced(flipped, masked), to), weights=_weights(data, to)
     )
     return reply, {**state, "y": np.where(rows.train, masked, 0.0)}
 
@@ -243,7 +227,7 @@ def share_masked(
 def _weights(data: SiteData, partner: str) -> Released:
     if data.weight is None:
         return empty_for(partner)
-    return addressed(response(data.weight), partner)
+    return addressed(disclosure.response(data.weight), partner)
 
 
 @step("receive")
@@ -251,22 +235,6 @@ def receive(
     message: messages.ReceiveRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Received, State]:
     """Take the response and get the own columns ready."""
-    return _received(message, data, site)
-
-
-@step("receive_masked")
-def receive_masked(
-    message: messages.MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[messages.Received, State]:
-    """Take the masked response and get the own columns ready."""
-    return _received(message, data, site)
-
-
-def _received(
-    message: messages.ReceiveRequest | messages.MaskedReceiveRequest,
-    data: SiteData,
-    site: SiteContext,
-) -> tuple[messages.Received, State]:
     s = settings_of(message, site, "partner", "response")
     y = np.asarray(message.response.value, dtype=float)
     if y.shape != (data.n_rows,):
@@ -275,12 +243,22 @@ def _received(
     used = np.where(np.isnan(y), 0.0, weights if len(weights) else 1.0)
     own = OwnColumns.of(data)
     own.require_variation()
-    state: State = {"y": np.where(np.isnan(y), 0.0, y), "weights": used, "factor": own.factor}
-    partner = _partner(own, data, state, s)
+    state = {"y": np.where(np.isnan(y), 0.0, y), "weights": used, "factor": own.factor}
+    partner, inputs = _partner(own, data, state, s)
     require_rows(used > 0, partner.rank, s, "partner")
     none = np.empty((len(own.names), 0))
-    state |= {"partner": _left(partner, data, state, s), "sent": none, "pending": none}
+    model_cache.leave(data, inputs, partner)
+    state |= {"partner": partner.to_state(), "sent": none, "pending": none}
     return messages.Received(rank=own.known(site, none)[1]), state
+
+
+@step("receive_masked")
+def receive_masked(
+    message: messages.MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Received, State]:
+    """Take the masked response and get the own columns ready."""
+    reply, state = receive.function(message, data, state, site)
+    return reply, state
 
 
 # --------------------------------------------------------------------------- the initiator
@@ -299,39 +277,37 @@ class Joint:
 
     def __init__(self, s: Settings, data: SiteData, site: SiteContext, state: State) -> None:
         self.s, self.rows = s, rows_by_purpose(data, s, site)
-        arguments: dict[str, Any] = {"weights": self.rows.training_weights, "penalty": s.penalty()}
-        known = _turned(state.get("model"))
-        x, fam = data.features, s.training_family()
-        self.y = y = np.asarray(state["y"])
+        self.data, self.x, self.y = data, data.features, np.asarray(state["y"])
+        weights, fam = self.rows.training_weights, s.training_family()
+        self.inputs = {"settings": s, "y": self.y, "weights": weights}
+        known = state.get("model")
+        of: dict[str, Any] = {"weights": weights, "penalty": s.penalty(), "state": known}
         self.model: SpanModel | Alternation
-        self.data, self.inputs = data, {"settings": s, "y": y, "weights": arguments["weights"]}
         if s.acceleration == SPAN:
             self.model = model_cache.model(
-                data, self.inputs, known, lambda: SpanModel(x, y, fam, state=known, **arguments)
+                data, self.inputs, known, lambda: SpanModel(self.x, self.y, fam, **of)
             )
         else:
             # as many earlier cycles as Anderson acceleration mixes
-            depth = 6 if s.acceleration == "anderson" else 0
-            n = len(s.partners)
-            self.model = Alternation(x, y, fam, n, depth=depth, state=known, **arguments)
-        self.x = x
+            depth, n = 6 if s.acceleration == "anderson" else 0, len(s.partners)
+            self.model = Alternation(self.x, self.y, fam, n, depth=depth, **of)
         self.last = np.asarray(state.get("last", self.model.eta))
-        self.counts = np.asarray(state.get("counts", np.zeros(len(s.partners), dtype=np.int64)))
-        self.best = np.asarray(state.get("best", self.counts))
+        # by partner: the message of alternation that counts, 0 for none
+        self.best = np.asarray(state.get("best", np.zeros(len(s.partners), dtype=np.int64)))
         # The initiator's own model, as it stood before anybody contributed.
         own = {"coef": self.model.coef_a, "intercept": self.model.intercept}
         self.alone: State = state.get("alone", own)
         self.course = np.asarray(state.get("course", np.empty((0, 2))))
         self.extra: State = state.get("extra", {})
-        self.contributions = np.asarray(state.get("contributions", np.empty((len(y), 0))))
+        self.contributions = np.asarray(state.get("contributions", np.empty((len(self.y), 0))))
         self.owners = np.asarray(state.get("owners", np.empty(0, dtype=np.int64)))
 
     def to_state(self, state: State) -> State:
         """State with which the next turn goes on."""
         self.leave()
-        kept = ("last", "counts", "best", "alone", "course", "contributions", "owners")
+        kept = ("last", "best", "alone", "course", "contributions", "owners")
         own = {name: getattr(self, name) for name in kept}
-        return {**state, "model": _turned(self.model.to_state()), **own}
+        return {**state, "model": self.model.to_state(), **own}
 
     def leave(self) -> None:
         """Spare the next step to build the model anew."""
@@ -350,20 +326,18 @@ class Joint:
             self.model.receive(contribution, owner, float(beside["penalty"]))
             self.contributions = np.column_stack([self.contributions, contribution])
             self.owners = np.append(self.owners, owner)
-        self.counts = self.counts + (np.arange(len(self.counts)) == owner)
         return True
 
     def close(self) -> tuple[bool, float]:
         """End a round: whether the fit has settled, and by how much it changed."""
-        mask = self.rows.train
-        eta = self.model.eta
+        mask, eta = self.rows.train, self.model.eta
         size = float(np.linalg.norm(eta[mask])) or 1.0
         change = float(np.linalg.norm((eta - self.last)[mask])) / size
         self.last = eta
         # a cycle of alternation that raised the objective was undone
         accepted = isinstance(self.model, SpanModel) or self.model.accepted
         if accepted:
-            self.best = self.counts.copy()
+            self.best = np.bincount(self.owners, minlength=len(self.best))
         self.course = np.vstack([self.course, [self.model.deviance, change]])
         return bool(accepted and change <= self.s.tol), change
 
@@ -387,18 +361,12 @@ class Joint:
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.coef_a)
         design = np.column_stack([np.ones(len(self.x)), self.x])
-        present = np.asarray(self.model.to_state()["now"])[:, 0]
-        return np.asarray(np.linalg.lstsq(design, present, rcond=None)[0][1:])
+        return np.asarray(np.linalg.lstsq(design, self.model.part_of(-1), rcond=None)[0][1:])
 
     def others_part(self, owner: int) -> FloatArray:
         """What the other partners contribute."""
         others = [o for o in range(len(self.s.partners)) if o != owner]
-        if not others:
-            return NOTHING
-        if isinstance(self.model, SpanModel):
-            return np.asarray(np.sum([self.model.part_of(o) for o in others], axis=0))
-        present = np.asarray(self.model.to_state()["now"])
-        return np.asarray(present[:, [1 + o for o in others]].sum(axis=1))
+        return np.sum([self.model.part_of(o) for o in others], axis=0) if others else NOTHING
 
     def messages_of(self, owner: int) -> FloatArray:
         """Messages of a partner that were taken in, (n, k)."""
@@ -411,16 +379,11 @@ class Joint:
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.weights_for(owner))
         # alternation: each message is the whole predictor, so one of them counts
-        chosen = np.arange(int(self.counts[owner])) == self.best[owner] - 1
+        chosen = np.arange(np.sum(self.owners == owner)) == self.best[owner] - 1
         return np.asarray(chosen, dtype=float)
 
 
-def _turned(model: Any) -> Any:
-    """State of a model with its columns as rows, which is how they lie in memory, or back."""
-    return {**model, "q": np.asarray(model["q"]).T} if model and "q" in model else model
-
-
-@step("turn", keeps=numbers_of)
+@step("turn", keeps=phases.numbers_of)
 def turn(
     message: messages.TurnRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Turned, State]:
@@ -490,7 +453,7 @@ def settle(
 # --------------------------------------------------------------------------- a partner
 
 
-@step("contribute", keeps=numbers_of)
+@step("contribute", keeps=phases.numbers_of)
 def contribute(
     message: messages.ContributeRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Contributed, State]:
@@ -499,7 +462,7 @@ def contribute(
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
     state = _settled(state, weights)
-    partner = _partner(own, data, state, s)
+    partner, inputs = _partner(own, data, state, s)
     # linear predictor without the own part (algorithm 2 of the source)
     offset = np.asarray(message.own.value) + float(message.place.value["constant"])
     if offset.shape != (data.n_rows,):
@@ -522,6 +485,8 @@ def contribute(
     beside = {"inner": NOTHING, "penalty": 0.0}
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
+    if leaves:
+        model_cache.leave(data, inputs, partner)
     reply = messages.Contributed(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
@@ -535,7 +500,7 @@ def contribute(
     return reply, {
         **state,
         # A fit that was not sent is no part of the joint one: the next does not start there.
-        "partner": _left(partner, data, state, s) if leaves else state["partner"],
+        "partner": partner.to_state() if leaves else state["partner"],
         "pending": answer.direction[:, None] if leaves else np.empty((len(own.names), 0)),
         "eta": offset + own.centred @ (sent[:, : len(weights)] @ weights),
     }
@@ -551,29 +516,18 @@ def _settled(state: State, weights: FloatArray) -> State:
     return {**state, "sent": sent, "pending": np.empty((len(sent), 0))}
 
 
-def _inputs(state: State, s: Settings) -> dict[str, Any]:
-    """What a partner's model is built from beside its columns."""
-    return {"settings": s, "y": np.asarray(state["y"]), "weights": np.asarray(state["weights"])}
-
-
-def _partner(own: OwnColumns, data: SiteData, state: State, s: Settings) -> Partner:
-    """Partner of a state, a new one where the state has none."""
-    inputs, known = _inputs(state, s), state.get("partner")
-
-    def build() -> Partner:
-        arguments = {"weights": inputs["weights"], "penalty": s.penalty(), "state": known}
-        return Partner(own.centred, inputs["y"], s.training_family(), **arguments)
-
-    partner = model_cache.model(data, inputs, known, build)
+def _partner(
+    own: OwnColumns, data: SiteData, state: State, s: Settings
+) -> tuple[Partner, dict[str, Any]]:
+    """Partner of a state, a new one where the state has none, and what it is built from."""
+    known, fam = state.get("partner"), s.training_family()
+    y, v = np.asarray(state["y"]), np.asarray(state["weights"])
+    inputs = {"settings": s, "y": y, "weights": v}
+    of: dict[str, Any] = {"weights": v, "penalty": s.penalty(), "state": known}
+    partner = model_cache.model(data, inputs, known, lambda: Partner(own.centred, y, fam, **of))
     if known is not None and s.acceleration == SPAN:
         partner.betas = np.array(state["sent"])
-    return partner
-
-
-def _left(partner: Partner, data: SiteData, state: State, s: Settings) -> State:
-    """State of a partner; the next step is spared to build it anew."""
-    model_cache.leave(data, _inputs(state, s), partner)
-    return partner.to_state()
+    return partner, inputs
 
 
 @step("finish", once=True)
@@ -603,7 +557,7 @@ def finish(
         w, score = used * working_weights(fam, y, eta), used * fam.score(y, eta)
         by_model, robust = local_errors(x, w, score, x, constant=False)
         # Sizes of rows in the metric of all columns: they count as all columns.
-        variances = replaced(
+        variances = disclosure.replaced(
             own.released(every, s.initiator), by_model if s.interval == "inflated" else robust
         )
         known, _, _ = own.known(site, every)

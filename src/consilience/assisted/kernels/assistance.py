@@ -19,8 +19,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import chdtrc, chdtri
 
 from consilience.arrays import FloatArray
+from consilience.assisted.kernels import glm
 from consilience.assisted.kernels.families import Family, Penalty
-from consilience.assisted.kernels.glm import Design, Problem, fit, make_design, make_problem, newton
 from consilience.exceptions import DataError, ParameterError
 
 Geometry = Literal["box", "ball"]
@@ -87,20 +87,13 @@ def sensitivity(directions: FloatArray, *, geometry: Geometry = "box", bound: fl
     return largest * bound
 
 
-def exact_epsilon(
-    directions: FloatArray, scale: float, *, geometry: Geometry = "box", bound: float = 1.0
-) -> float:
-    """Price of a record's sketch with Laplace noise of this scale: `sensitivity` / scale.
-
-    It is the supremum of the log ratio of densities for this T, so no smaller number is true.
-    """
-    return sensitivity(directions, geometry=geometry, bound=bound) / _positive("scale", scale)
-
-
 def noise_scale(
     directions: FloatArray, epsilon: float, *, geometry: Geometry = "box", bound: float = 1.0
 ) -> float:
-    """Scale of the Laplace noise at which the sketch has price `epsilon`."""
+    """Scale of the Laplace noise at which the sketch has price `epsilon`: `sensitivity` / epsilon.
+
+    The price is the supremum of the log ratio of densities for this T, so no smaller one is true.
+    """
     return sensitivity(directions, geometry=geometry, bound=bound) / _positive("epsilon", epsilon)
 
 
@@ -236,59 +229,74 @@ def sketch_test(
         raise DataError("covariates and sketch must be two tables of the same records")
     if null_eta is not None:
         x_a = np.column_stack([x_a, np.asarray(null_eta, dtype=float)])
-    t = z.shape[1]
-    full = make_problem(np.hstack([x_a, z]), y, family, None, weights, True, None)
-    design = make_design(full)
-    kept = design.kept[-t:] if t else np.zeros(0, dtype=bool)
-    df = int(kept.sum())
-    minority = _minority(full, design)
-    notes = _notes(full, design, df, t, minority, penalty)
-    m = design.columns.shape[1]
+    full = glm.make_problem(np.hstack([x_a, z]), y, family, None, weights, None)
+    design, y = glm.make_design(full), full.y
+    d, kept = design.columns, design.kept[x_a.shape[1] :]
+    (n, m), df = d.shape, int(kept.sum())
+    notes, minority = [], math.nan
+    if family.name == "binomial":
+        ones = int(np.sum(y == 1))
+        minority = min(ones, n - ones) / m
+    if minority < RARE:
+        notes.append(
+            f"{minority:.1f} records of the rarer class per parameter: the plain Wald test "
+            "rejects too often, decide by the score test"
+        )
+    if df < kept.size:
+        notes.append(f"{kept.size - df} columns of the sketch depend on others and were left out")
+    if penalty is not None and penalty.alpha * math.sqrt(n) > 0.1:
+        notes.append("the penalty is not small beside 1/sqrt(n): the level is not guaranteed")
     if df == 0:
-        return _untested(kept, 0.0, 1.0, minority, (*notes, _NOTHING))
-    if m >= full.y.size:
-        many = "there are as many parameters as records: no variance can be computed"
-        return _untested(kept, math.nan, math.nan, minority, (*notes, many))
-    null = _part(design, m - df)
-    first, alone, troubles = _fitted(full, null, penalty, None)
-    theta, joint, more = _fitted(full, design, penalty, np.append(first, np.zeros(df)))
-    wald, wald_hc3 = _wald(full, design, theta, joint, df)
-    score = _score(full, design, alone, df)
-    lr = math.nan if penalty and penalty.alpha else _likelihood_ratio(full, alone, joint, m)
-    p = [float(chdtrc(df, max(each, 0.0))) for each in (wald, wald_hc3, score, lr)]
-    notes += tuple(dict.fromkeys(troubles + more))
+        notes.append("every column of the sketch depends on the initiator's own: nothing is tested")
+        return SketchTest(kept, 0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, minority, tuple(notes))
+    if m >= n:
+        nan = math.nan
+        notes.append("there are as many parameters as records: no variance can be computed")
+        return SketchTest(kept, df, nan, nan, nan, nan, nan, nan, nan, nan, minority, tuple(notes))
+    # the null model's design: the columns before the sketch
+    own = m - df
+    null = replace(
+        design,
+        columns=d[:, :own],
+        kept=design.kept & (np.cumsum(design.kept) < own),
+        back=design.back[: own - 1, : own - 1],
+    )
+    theta, alone, troubles = _fitted(full, null, penalty, None)
+    theta, joint, more = _fitted(full, design, penalty, np.append(theta, np.zeros(df)))
+    s, w = full.w * family.score(y, joint), full.w * family.weight(y, joint)
+    weighted = d * w[:, None]
+    inverse = _solved(d.T @ weighted, np.eye(m))
+    # h_i: HC3 divides each score by 1 - h_i
+    leverage = np.minimum(np.einsum("ij,ij->i", weighted @ inverse, d), 1 - 1e-10)
+    # rows of D J^-1, of which V_ZZ is the sum of squares times s^2
+    influence = d @ inverse[:, own:]
+    plain, careful = ((influence * r[:, None]) for r in (s, s / (1 - leverage)))
+    wald, wald_hc3 = (_quadratic(theta[own:], each.T @ each) for each in (plain, careful))
+    s, w = full.w * family.score(y, alone), full.w * family.weight(y, alone)
+    a, weighted = d[:, :own], d[:, :own] * w[:, None]
+    # Zr = Z - A (A'W0 A)^-1 A'W0 Z
+    rest = d[:, own:] - a @ _solved(a.T @ weighted, weighted.T @ d[:, own:])
+    # S = Zr's0, its variance Zr'diag(s0^2)Zr
+    scores = rest * s[:, None]
+    score = _quadratic(scores.sum(axis=0), scores.T @ scores)
+    lr = math.nan
+    if not (penalty and penalty.alpha):
+        lr = family.deviance(y, alone, full.w) - family.deviance(y, joint, full.w)
+        known = family.name in ("binomial", "poisson")
+        lr = lr * n if known else lr * (n - m) / _dispersion(full, joint)
     statistics = (wald, wald_hc3, score, lr)
-    return SketchTest(kept, df, *statistics, p[0], p[1], p[2], p[3], minority, notes)
-
-
-_NOTHING = "every column of the sketch depends on the initiator's own: nothing is tested"
-
-
-def _untested(
-    kept: NDArray[np.bool_], statistic: float, p: float, minority: float, notes: tuple[str, ...]
-) -> SketchTest:
-    four = (statistic, statistic, statistic, statistic)
-    return SketchTest(kept, int(kept.sum()), *four, p, p, p, p, minority, notes)
-
-
-def _part(design: Design, m: int) -> Design:
-    """The null model's design: the first m columns."""
-    first = np.flatnonzero(design.kept)[: m - 1]
-    kept = np.zeros_like(design.kept)
-    kept[first] = True
-    back = design.back[: m - 1, : m - 1]
-    return replace(design, columns=design.columns[:, :m], kept=kept, back=back)
+    p = [float(chdtrc(df, max(each, 0.0))) for each in statistics]
+    notes += dict.fromkeys(troubles + more)
+    return SketchTest(kept, df, *statistics, p[0], p[1], p[2], p[3], minority, tuple(notes))
 
 
 def _fitted(
-    problem: Problem, design: Design, penalty: Penalty | None, start: FloatArray | None
+    problem: glm.Problem, design: glm.Design, penalty: Penalty | None, start: FloatArray | None
 ) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
     """Coefficients in the design's columns, linear predictor, and what went wrong."""
     if penalty is not None and penalty.alpha > 0:
-        found = fit(
-            problem.x[:, design.kept], problem.y, problem.family, weights=problem.w, penalty=penalty
-        )
-        coef = np.zeros(design.kept.size)
+        x, coef = problem.x[:, design.kept], np.zeros(design.kept.size)
+        found = glm.fit(x, problem.y, problem.family, weights=problem.w, penalty=penalty)
         coef[design.kept] = found.coef
         notes = (found.note,) if found.note else ()
         return design.theta(coef, found.intercept), found.eta, notes
@@ -297,69 +305,30 @@ def _fitted(
         start[0] = problem.family.start(problem.y, problem.w)
         if problem.family.mask:
             plain = replace(problem, family=replace(problem.family, mask=0.0))
-            start = newton(plain, design, start, 1e-6, 30)[0]
-    theta, _, converged, separated = newton(problem, design, start, 1e-10, 100)
-    notes = ()
+            start = glm.newton(plain, design, start, 1e-6, 30)[0]
+    theta, _, converged, separated = glm.newton(problem, design, start, 1e-10, 100)
+    notes = () if converged else ("a fit did not converge",)
     if separated:
         notes = ("the covariates separate the response: the Wald tests have no meaning",)
-    elif not converged:
-        notes = ("a fit did not converge",)
     return theta, design.columns @ theta, notes
 
 
-def _wald(
-    problem: Problem, design: Design, theta: FloatArray, eta: FloatArray, df: int
-) -> tuple[float, float]:
-    fam, d = problem.family, design.columns
-    s = problem.w * fam.score(problem.y, eta)
-    w = problem.w * fam.weight(problem.y, eta)
-    weighted = d * w[:, None]
-    try:
-        inverse = cho_solve(cho_factor(d.T @ weighted), np.eye(d.shape[1]))
-    except LinAlgError:
-        return math.nan, math.nan
-    # h_i: HC3 divides each score by 1 - h_i
-    leverage = np.minimum(np.einsum("ij,ij->i", weighted @ inverse, d), 1 - 1e-10)
-    # rows of D J^-1, of which V_ZZ is the sum of squares times s^2
-    influence = d @ inverse[:, -df:]
-    last = theta[-df:]
-    plain, careful = ((influence * r[:, None]) for r in (s, s / (1 - leverage)))
-    return _quadratic(last, plain.T @ plain), _quadratic(last, careful.T @ careful)
-
-
-def _score(problem: Problem, design: Design, eta: FloatArray, df: int) -> float:
-    fam, d = problem.family, design.columns
-    s = problem.w * fam.score(problem.y, eta)
-    w = problem.w * fam.weight(problem.y, eta)
-    a, z = d[:, :-df], d[:, -df:]
-    weighted = a * w[:, None]
-    try:
-        # Zr = Z - A (A'W0 A)^-1 A'W0 Z
-        rest = z - a @ cho_solve(cho_factor(a.T @ weighted), weighted.T @ z)
-    except LinAlgError:
-        return math.nan
-    # S = Zr's0, its variance Zr'diag(s0^2)Zr
-    scores = rest * s[:, None]
-    return _quadratic(scores.sum(axis=0), scores.T @ scores)
-
-
-def _likelihood_ratio(
-    problem: Problem, alone: FloatArray, joint: FloatArray, parameters: int
-) -> float:
-    fam, y = problem.family, problem.y
-    n = y.size
-    gain = fam.deviance(y, alone, problem.w) - fam.deviance(y, joint, problem.w)
-    if fam.name in ("binomial", "poisson"):
-        return gain * n
-    s = fam.score(y, joint)
+def _dispersion(problem: glm.Problem, eta: FloatArray) -> float:
+    """What twice the fall of the loss is divided by to be about chi-squared."""
+    fam, s = problem.family, problem.family.score(problem.y, eta)
     if fam.name in ("log-cosh", "pseudo-huber"):
-        # One number for E s^2 / E w: the factor by which twice the fall of the loss exceeds a
-        # chi-squared variable when errors do not depend on the covariates.
-        dispersion = (problem.w @ s**2) / (problem.w @ fam.weight(y, joint))
-    else:
-        # Pearson: mean of squared standardised residuals
-        dispersion = problem.w @ (s**2 / fam.expected_weight(joint))
-    return gain * (n - parameters) / float(dispersion)
+        # E s^2 / E w, where errors do not depend on the covariates
+        return float((problem.w @ s**2) / (problem.w @ fam.weight(problem.y, eta)))
+    # Pearson: mean of squared standardised residuals
+    return float(problem.w @ (s**2 / fam.expected_weight(eta)))
+
+
+def _solved(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
+    """``matrix^-1 rhs``; NaN where the matrix is not positive definite."""
+    try:
+        return np.asarray(cho_solve(cho_factor(matrix), rhs))
+    except LinAlgError:
+        return np.full_like(rhs, math.nan)
 
 
 def _quadratic(v: FloatArray, matrix: FloatArray) -> float:
@@ -367,35 +336,8 @@ def _quadratic(v: FloatArray, matrix: FloatArray) -> float:
     size = np.sqrt(np.diag(matrix))
     if not np.all(np.isfinite(size)) or np.any(size <= 0):
         return math.nan
-    try:
-        factor = cho_factor(matrix / np.outer(size, size))
-    except LinAlgError:
-        return math.nan
     scaled = v / size
-    return float(scaled @ cho_solve(factor, scaled))
-
-
-def _minority(problem: Problem, design: Design) -> float:
-    if problem.family.name != "binomial":
-        return math.nan
-    ones = int(np.sum(problem.y == 1))
-    return min(ones, problem.y.size - ones) / design.columns.shape[1]
-
-
-def _notes(
-    problem: Problem, design: Design, df: int, t: int, minority: float, penalty: Penalty | None
-) -> tuple[str, ...]:
-    notes = []
-    if minority < RARE:
-        notes.append(
-            f"{minority:.1f} records of the rarer class per parameter: the plain Wald test "
-            "rejects too often, decide by the score test"
-        )
-    if df < t:
-        notes.append(f"{t - df} columns of the sketch depend on others and were left out")
-    if penalty is not None and penalty.alpha * math.sqrt(problem.y.size) > 0.1:
-        notes.append("the penalty is not small beside 1/sqrt(n): the level is not guaranteed")
-    return tuple(notes)
+    return float(scaled @ _solved(matrix / np.outer(size, size), scaled))
 
 
 def cauchy_combine(p_values: ArrayLike) -> float:

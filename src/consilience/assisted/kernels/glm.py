@@ -18,7 +18,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, qr, solve_triangula
 from scipy.special import expit
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.families import NAMES, Family, Penalty, family
+from consilience.assisted.kernels.families import Family, Penalty, family
 from consilience.exceptions import DataError
 
 DEPENDENT = 1e-8  # relative residual at which a column counts as a combination of others
@@ -26,19 +26,15 @@ DEPENDENT = 1e-8  # relative residual at which a column counts as a combination 
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs, and the records with a positive weight (`x` to `w`)."""
+    """The records with a positive weight, and what is minimised over them."""
 
-    all_x: FloatArray
-    all_y: FloatArray
-    all_offset: FloatArray
-    all_weights: FloatArray
     x: FloatArray
     y: FloatArray
     offset: FloatArray
     w: FloatArray  # sums to 1
     family: Family
-    intercept: bool
     penalty: Penalty
+    every: tuple[FloatArray, FloatArray, FloatArray]  # x, offset and weights of all records
 
 
 def make_problem(
@@ -47,7 +43,6 @@ def make_problem(
     family: Family,
     offset: ArrayLike | None,
     weights: ArrayLike | None,
-    intercept: bool,
     penalty: Penalty | None,
 ) -> Problem:
     """Check the inputs, and set the records of weight 0 aside."""
@@ -61,13 +56,13 @@ def make_problem(
         raise DataError("weights must be finite, at least 0 and above 0 in some record")
     if not (np.all(np.isfinite(x)) and np.all(np.isfinite(off))):
         raise DataError("covariates and offset must be finite")
-    part = (x, y, off, w) if np.all(w > 0) else tuple(a[w > 0] for a in (x, y, off, w))
-    if not np.all(np.isfinite(part[1])):
+    every, used = (x, off, w), w > 0
+    if not np.all(used):
+        x, y, off, w = x[used], y[used], off[used], w[used]
+    if not np.all(np.isfinite(y)):
         raise DataError("the response must be finite")
     # weighted means: the objective does not change its size with n
-    share = part[3] / part[3].sum()
-    penalty = Penalty() if penalty is None else penalty
-    return Problem(x, y, off, w, part[0], part[1], part[2], share, family, intercept, penalty)
+    return Problem(x, y, off, w / w.sum(), family, penalty or Penalty(), every)
 
 
 @dataclass(frozen=True)
@@ -77,44 +72,37 @@ class Design:
     The raw coefficients of the kept columns are ``back @ theta`` (without the constant's part).
     """
 
-    columns: FloatArray  # (n, m), the constant first if there is one
+    columns: FloatArray  # (n, m), the constant first
     kept: NDArray[np.bool_]
     centre: FloatArray  # (p,)
     back: FloatArray  # (kept, kept)
-    intercept: bool
     ridge: FloatArray | None  # (m, m)
 
     def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Coefficients of the raw columns, and the constant."""
-        first = int(self.intercept)
         coef = np.zeros(self.kept.size)
-        coef[self.kept] = self.back @ theta[first:]
-        constant = float(theta[0] - self.centre @ coef) if self.intercept else 0.0
-        return coef, constant
+        coef[self.kept] = self.back @ theta[1:]
+        return coef, float(theta[0] - self.centre @ coef)
 
     def theta(self, coef: FloatArray, constant: float) -> FloatArray:
         """Coefficients in these columns; the inverse of `raw`."""
         slopes = np.asarray(np.linalg.solve(self.back, coef[self.kept]), dtype=float)
-        if not self.intercept:
-            return slopes
         return np.concatenate([[constant + self.centre @ coef], slopes])
 
 
 def make_design(problem: Problem) -> Design:
     """Leave dependent columns out (without a penalty), and standardise the others."""
-    x, w = problem.x, problem.w
-    p = x.shape[1]
-    size = np.sqrt(w @ (x * x)) if p else np.zeros(0)
+    x, w, alpha = problem.x, problem.w, problem.penalty.alpha
+    size = np.sqrt(w @ (x * x))
     # weighted means and spreads: columns of one unit, orthogonal to the constant
-    centre = w @ x if problem.intercept and p else np.zeros(p)
+    centre = w @ x
     z = x - centre
-    spread = np.sqrt(w @ (z * z)) if p else np.zeros(0)
-    alpha = problem.penalty.alpha
+    spread = np.sqrt(w @ (z * z))
     # a constant column has a spread of rounding only
     live = spread > DEPENDENT * size
     scale = np.where(live, spread, 1.0)
     z /= scale
-    kept, back = np.ones(p, dtype=bool), np.diag(1 / scale)
+    kept, back = np.ones(x.shape[1], dtype=bool), np.diag(1 / scale)
     if alpha == 0:
         kept, triangle = independent_columns(z, w, live=live)
         z, back = z[:, kept] if not kept.all() else z, back[np.ix_(kept, kept)]
@@ -122,17 +110,14 @@ def make_design(problem: Problem) -> Design:
             # z R^-1 is orthonormal: its Gram matrix has all digits
             z = solve_triangular(triangle, z.T, trans="T", overwrite_b=True).T
             back = back @ solve_triangular(triangle, np.eye(int(kept.sum())))
-    first = int(problem.intercept)
-    columns = np.empty((x.shape[0], z.shape[1] + first))
-    columns[:, first:] = z
-    if first:
-        columns[:, 0] = 1.0
+    columns = np.empty((x.shape[0], z.shape[1] + 1))
+    columns[:, 0], columns[:, 1:] = 1.0, z
     ridge = None
     if alpha > 0:
         ridge = np.zeros((columns.shape[1],) * 2)
         # alpha |b|^2 / 2 of the raw coefficients b = back theta
-        ridge[first:, first:] = alpha * (back.T @ back)
-    return Design(columns, kept, centre, back, problem.intercept, ridge)
+        ridge[1:, 1:] = alpha * (back.T @ back)
+    return Design(columns, kept, centre, back, ridge)
 
 
 def independent_columns(
@@ -192,11 +177,9 @@ def first_theta(
     problem: Problem, design: Design, begin: tuple[ArrayLike, float] | None
 ) -> FloatArray:
     """Choose the start: the caller's, a subsample's or the null model's, whichever is lowest."""
-    fam = problem.family
-    m = design.columns.shape[1]
-    null = np.zeros(m)
-    if problem.intercept:
-        null[0] = fam.start(problem.y) - float(problem.w @ problem.offset)
+    fam, y, off = problem.family, problem.y, problem.offset
+    null = np.zeros(design.columns.shape[1])
+    null[0] = fam.start(y) - float(problem.w @ off)
     options = [null]
     if begin is not None:
         coef = np.asarray(begin[0], dtype=float)
@@ -207,22 +190,17 @@ def first_theta(
         # least squares: a start from which the steps of a robust loss do not stall
         options.append(newton(replace(problem, family=Family("normal")), design, null, 1e-6, 2)[0])
     elif fam.mask:
-        options.append(
-            newton(replace(problem, family=Family("binomial")), design, null, 1e-6, 30)[0]
-        )
-    elif fam.name != "normal" and problem.y.size >= 40 * max(m, 250):
-        options.append(_from_subsample(problem, design, null))
+        plain = replace(problem, family=Family("binomial"))
+        options.append(newton(plain, design, null, 1e-6, 30)[0])
+    elif fam.name != "normal" and y.size >= 40 * max(null.size, 250):
+        # a few steps on a tenth of the records: the full data then need one or two
+        tenth = slice(None, None, 10)
+        w = problem.w[tenth] / problem.w[tenth].sum()
+        some = replace(problem, x=problem.x[tenth], y=y[tenth], offset=off[tenth], w=w)
+        short = replace(design, columns=np.ascontiguousarray(design.columns[tenth]))
+        options.append(newton(some, short, null, 1e-4, 15)[0])
     values = [_objective(problem, design, theta)[0] for theta in options]
     return options[int(np.nanargmin(values))] if len(options) > 1 else null
-
-
-def _from_subsample(problem: Problem, design: Design, null: FloatArray) -> FloatArray:
-    """A few Newton steps on a tenth of the records: the full data then need one or two."""
-    part = slice(None, None, 10)
-    w = problem.w[part] / problem.w[part].sum()
-    some = replace(problem, x=problem.x[part], y=problem.y[part], offset=problem.offset[part], w=w)
-    short = replace(design, columns=np.ascontiguousarray(design.columns[part]))
-    return newton(some, short, null, 1e-4, 15)[0]
 
 
 def _objective(
@@ -234,11 +212,6 @@ def _objective(
     if design.ridge is not None:
         value += 0.5 * float(theta @ design.ridge @ theta)
     return value, eta
-
-
-def _gradient(problem: Problem, design: Design, theta: FloatArray, eta: FloatArray) -> FloatArray:
-    grad = (problem.w * problem.family.score(problem.y, eta)) @ design.columns
-    return np.asarray(grad if design.ridge is None else grad + design.ridge @ theta)
 
 
 def _factor(design: Design, weights: FloatArray, buffer: FloatArray, jitter: float = 0.0) -> Any:
@@ -268,15 +241,18 @@ def newton(
     problem: Problem, design: Design, theta: FloatArray, tol: float, max_iter: int
 ) -> tuple[FloatArray, int, bool, bool]:
     """Damped Newton steps from `theta`: solution, steps, converged, separated."""
-    fam = problem.family
-    if theta.size == 0:
-        return theta, 0, True, False
-    unit = float(np.sqrt(problem.w @ problem.y**2)) if fam.name == "normal" else 1.0
+    fam, y = problem.family, problem.y
+
+    def separates(eta: FloatArray) -> bool:
+        return endless((design.columns,), y, eta, fam, problem.w)
+
+    unit = float(np.sqrt(problem.w @ y**2)) if fam.name == "normal" else 1.0
     buffer = np.empty_like(design.columns)
     value, eta = _objective(problem, design, theta)
     factor, drift, careful, speed = None, 0, bool(fam.mask), math.inf
     for n_iter in range(1, max_iter + 1):
-        grad = _gradient(problem, design, theta, eta)
+        grad = (problem.w * fam.score(y, eta)) @ design.columns
+        grad = grad if design.ridge is None else grad + design.ridge @ theta
         # Close to the solution the last factor still contracts by about the size of the last step.
         if factor is None or speed > 1e-3:
             factor, careful = _best_factor(problem, design, eta, careful, buffer)
@@ -286,28 +262,35 @@ def newton(
         longest = float(np.max(np.abs(move)))
         # twice the fall of the objective that a quadratic model promises
         decrement = -float(grad @ step)
-        size, theta, value, eta = _search(problem, design, (theta, value, eta), step, move)
+        size, slack = 1.0, 1e-14 * (1 + abs(value))
+        # Halved until the objective does not rise. A fresh product would cost another pass over the
+        # columns; rounding of the sum is harmless because each gradient is taken at the sum.
+        for _ in range(60):
+            trial, further = theta + size * step, eta + size * move
+            with np.errstate(over="ignore", invalid="ignore"):
+                new_value, _ = _objective(problem, design, trial, further)
+            if new_value <= value + slack:
+                theta, value, eta = trial, new_value, further
+                break
+            size *= 0.5
+        else:
+            size = 0.0
         rounding = 1e-13 * float(np.max(np.abs(eta)))
         small = size * longest <= max(tol * unit, rounding) or decrement <= 1e-3 * (tol * unit) ** 2
         # only a full step says that the next one would be smaller
         if size == 1.0 and small:
-            endless = separates(problem, design, eta)
-            return theta, n_iter, not endless, endless
+            without_end = separates(eta)
+            return theta, n_iter, not without_end, without_end
         if size == 0.0 and decrement <= 1e-14 * (1 + abs(value)):
             return theta, n_iter, True, False  # rounding: no lower value can be found
         # long steps that gain next to nothing: the optimum may lie at infinity
         drift = drift + 1 if longest >= 0.3 and decrement < 1e-4 else 0
-        if drift >= 5 and separates(problem, design, eta):
+        if drift >= 5 and separates(eta):
             return theta, n_iter, False, True
         slow = size * longest > 0.5 * speed
         careful = size < 0.2 or (bool(fam.mask) and decrement > 1e-3)
         speed = math.inf if slow or size < 1.0 else size * longest
-    return theta, max_iter, False, separates(problem, design, eta)
-
-
-def separates(problem: Problem, design: Design, eta: FloatArray) -> bool:
-    """Whether the fit has no end; see `endless`."""
-    return endless((design.columns,), problem.y, eta, problem.family, problem.w)
+    return theta, max_iter, False, separates(eta)
 
 
 def endless(
@@ -366,42 +349,6 @@ def _best_factor(
     raise DataError("the fit broke down: the covariates' scales lie too far apart")
 
 
-def _search(
-    problem: Problem,
-    design: Design,
-    at: tuple[FloatArray, float, FloatArray],
-    step: FloatArray,
-    move: FloatArray,
-) -> tuple[float, FloatArray, float, FloatArray]:
-    """Halve the step until the objective does not rise; a step of 0 if it always does."""
-    theta, value, eta = at
-    slack = 1e-14 * (1 + abs(value))
-    size = 1.0
-    for _ in range(60):
-        # A fresh product would cost another pass over the columns; rounding of the sum is harmless
-        # because each step's gradient is taken at the sum.
-        trial, new_eta = theta + size * step, eta + size * move
-        with np.errstate(over="ignore", invalid="ignore"):
-            new_value, _ = _objective(problem, design, trial, new_eta)
-        if new_value <= value + slack:
-            return size, trial, new_value, new_eta
-        size *= 0.5
-    return 0.0, theta, value, eta
-
-
-__all__ = [
-    "DEPENDENT",
-    "NAMES",
-    "Family",
-    "Fit",
-    "Penalty",
-    "endless",
-    "family",
-    "fit",
-    "independent_columns",
-]
-
-
 @dataclass(frozen=True)
 class Fit:
     """A fitted model.
@@ -445,8 +392,7 @@ def fit(
     *,
     offset: ArrayLike | None = None,
     weights: ArrayLike | None = None,
-    intercept: bool = True,
-    start: tuple[ArrayLike, float] | Fit | None = None,
+    start: tuple[ArrayLike, float] | None = None,
     penalty: Penalty | None = None,
     tol: float = 1e-10,
     max_iter: int = 100,
@@ -462,8 +408,7 @@ def fit(
     offset : array of shape (n,), optional
     weights : array of shape (n,), optional
         At least 0; records of weight 0 take no part, but get a linear predictor.
-    intercept : bool
-    start : Fit or (coef, intercept), optional
+    start : (coef, intercept), optional
         Where to start; ignored where the model without covariates is better.
     penalty : Penalty, optional
     tol : float
@@ -476,110 +421,77 @@ def fit(
     DataError
         Shapes that do not fit, values that are not finite, no record with a positive weight.
     """
-    problem = make_problem(x, y, family, offset, weights, intercept, penalty)
-    begin = (start.coef, start.intercept) if isinstance(start, Fit) else start
+    problem = make_problem(x, y, family, offset, weights, penalty)
+    note, separated = "", False
     if problem.penalty.alpha * problem.penalty.l1_ratio > 0:
-        return _fit_lasso(problem, begin, tol, max_iter)
-    design = make_design(problem)
-    theta = first_theta(problem, design, begin)
-    theta, n_iter, converged, separated = newton(problem, design, theta, tol, max_iter)
-    coef, constant = design.raw(theta)
-    note = ""
-    if separated:
-        note = "some linear predictors grow without end: the covariates separate the response"
-    elif not converged:
-        note = f"the fit did not converge in {max_iter} steps"
-    return _finished(problem, coef, constant, n_iter, converged, design.kept, separated, note)
-
-
-def _finished(
-    problem: Problem,
-    coef: FloatArray,
-    constant: float,
-    n_iter: int,
-    converged: bool,
-    kept: NDArray[np.bool_],
-    separated: bool,
-    note: str,
-) -> Fit:
-    eta = problem.all_x @ coef + constant + problem.all_offset
-    used = problem.all_weights > 0
-    deviance = problem.family.deviance(problem.y, eta[used], problem.all_weights[used])
+        coef, constant, n_iter, converged = _fit_lasso(problem, start, tol, max_iter)
+        kept = np.ones(problem.x.shape[1], dtype=bool)
+        if not converged:
+            note = f"the penalised fit did not converge in {max_iter} steps"
+    else:
+        design = make_design(problem)
+        theta = first_theta(problem, design, start)
+        theta, n_iter, converged, separated = newton(problem, design, theta, tol, max_iter)
+        (coef, constant), kept = design.raw(theta), design.kept
+        if separated:
+            note = "some linear predictors grow without end: the covariates separate the response"
+        elif not converged:
+            note = f"the fit did not converge in {max_iter} steps"
+    every_x, every_offset, w = problem.every
+    eta, used = every_x @ coef + constant + every_offset, w > 0
+    deviance = family.deviance(problem.y, eta[used], w[used])
     return Fit(coef, constant, eta, deviance, n_iter, converged, kept, separated, note)
 
 
 def _fit_lasso(
     problem: Problem, begin: tuple[ArrayLike, float] | None, tol: float, max_iter: int
-) -> Fit:
+) -> tuple[FloatArray, float, int, bool]:
     """Elastic net by glum; losses that glum does not know by weighted least squares steps."""
-    fam = problem.family
-    p = problem.x.shape[1]
-    coef, constant = np.zeros(p), 0.0
-    if problem.intercept:
-        constant = fam.start(problem.y) - float(problem.w @ problem.offset)
+    fam, penalty, x, y = problem.family, problem.penalty, problem.x, problem.y
+    coef, constant = np.zeros(x.shape[1]), fam.start(y) - float(problem.w @ problem.offset)
     if begin is not None:
         coef, constant = np.asarray(begin[0], dtype=float), float(begin[1])
     if fam.mask == 0 and fam.name not in ("log-cosh", "pseudo-huber"):
-        coef, constant, n_iter, converged = _glum(
-            problem, fam, problem.y, problem.offset, problem.w, (coef, constant), max_iter
-        )
+        coef, constant, n_iter, converged = _glum(problem, coef, constant, max_iter)
     else:
         coef, constant, n_iter, converged = _proximal(problem, coef, constant, tol, max_iter)
-    converged = converged or _optimality(problem, coef, constant) < 1e-7
-    note = "" if converged else f"the penalised fit did not converge in {max_iter} steps"
-    kept = np.ones(p, dtype=bool)
-    return _finished(problem, coef, constant, n_iter, converged, kept, False, note)
-
-
-def _optimality(problem: Problem, coef: FloatArray, constant: float) -> float:
-    """Largest violation of the Karush-Kuhn-Tucker conditions, beside the largest gradient at 0."""
-    fam, penalty = problem.family, problem.penalty
-    eta = problem.x @ coef + constant + problem.offset
-    score = problem.w * fam.score(problem.y, eta)
-    grad = score @ problem.x + penalty.alpha * (1 - penalty.l1_ratio) * coef
-    lasso = penalty.alpha * penalty.l1_ratio
-    # Karush-Kuhn-Tucker: at 0 the gradient may be as large as the penalty
-    off = np.maximum(np.abs(grad) - lasso, 0)
-    # ... and elsewhere it must balance it
-    gap = np.where(coef != 0, np.abs(grad + lasso * np.sign(coef)), off)
-    null = problem.w * fam.score(problem.y, problem.offset + fam.start(problem.y))
-    unit = max(lasso, float(np.max(np.abs(null @ problem.x), initial=0.0)))
-    rest = abs(float(score.sum())) if problem.intercept else 0.0
-    return max(float(np.max(gap, initial=0.0)), rest) / unit
+    if not converged:
+        score = problem.w * fam.score(y, x @ coef + constant + problem.offset)
+        grad = score @ x + penalty.alpha * (1 - penalty.l1_ratio) * coef
+        lasso = penalty.alpha * penalty.l1_ratio
+        # Karush-Kuhn-Tucker: at 0 the gradient may be as large as the penalty
+        off = np.maximum(np.abs(grad) - lasso, 0)
+        # ... and elsewhere it must balance it
+        gap = np.where(coef != 0, np.abs(grad + lasso * np.sign(coef)), off)
+        null = problem.w * fam.score(y, problem.offset + fam.start(y))
+        unit = max(lasso, float(np.max(np.abs(null @ x), initial=0.0)))
+        violation = max(float(np.max(gap, initial=0.0)), abs(float(score.sum())))
+        converged = violation / unit < 1e-7
+    return coef, constant, n_iter, converged
 
 
 def _glum(
-    problem: Problem,
-    fam: Family,
-    y: FloatArray,
-    offset: FloatArray,
-    w: FloatArray,
-    begin: tuple[FloatArray, float],
-    max_iter: int,
+    problem: Problem, coef: FloatArray, constant: float, max_iter: int
 ) -> tuple[FloatArray, float, int, bool]:
     import warnings
 
-    from glum import (  # type: ignore[import-untyped]
-        GeneralizedLinearRegressor,
-        TweedieDistribution,
-    )
+    import glum  # type: ignore[import-untyped]
 
-    name: Any = TweedieDistribution(fam.option) if fam.name == "tweedie" else fam.name
-    link = "log" if fam.name in ("poisson", "gamma", "tweedie") else "auto"
-    first = [begin[1]] if problem.intercept else []
-    model = GeneralizedLinearRegressor(
+    fam = problem.family
+    name: Any = glum.TweedieDistribution(fam.option) if fam.name == "tweedie" else fam.name
+    model = glum.GeneralizedLinearRegressor(
         alpha=problem.penalty.alpha,
         l1_ratio=problem.penalty.l1_ratio,
         family=name,
-        link=link,
-        fit_intercept=problem.intercept,
+        link="log" if fam.name in ("poisson", "gamma", "tweedie") else "auto",
         gradient_tol=1e-9,
         max_iter=max(max_iter, 100),
-        start_params=np.concatenate([first, begin[0]]),
+        start_params=np.append(constant, coef),
     )
+    x, w = np.asfortranarray(problem.x), problem.w * problem.w.size
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(np.asfortranarray(problem.x), y, sample_weight=w * w.size, offset=offset)
+        model.fit(x, problem.y, sample_weight=w, offset=problem.offset)
     converged = not any("onverge" in str(each.message) for each in caught)
     return np.asarray(model.coef_, dtype=float), float(model.intercept_), model.n_iter_, converged
 
@@ -601,13 +513,16 @@ def _proximal(
         total = float(w.sum())
         # working response: weighted least squares with the same gradient and curvature
         working = eta - problem.offset - problem.w * fam.score(problem.y, eta) / w
-        # weights are scaled to sum to 1, and the penalty with them
-        scaled = Penalty(problem.penalty.alpha / total, problem.penalty.l1_ratio)
-        inner = replace(problem, penalty=scaled)
-        zero = np.zeros(problem.y.size)
-        to, to_constant, _, _ = _glum(
-            inner, Family("normal"), working, zero, w / total, (coef, constant), 1000
+        inner = replace(
+            problem,
+            y=working,
+            offset=np.zeros(working.size),
+            # weights are scaled to sum to 1, and the penalty with them
+            w=w / total,
+            family=Family("normal"),
+            penalty=Penalty(problem.penalty.alpha / total, problem.penalty.l1_ratio),
         )
+        to, to_constant, _, _ = _glum(inner, coef, constant, 1000)
         size = 1.0
         while size > 1e-10:
             trial = coef + size * (to - coef), constant + size * (to_constant - constant)
@@ -622,3 +537,6 @@ def _proximal(
         if change <= max(tol, 1e-8) * max(1.0, float(np.max(np.abs(eta)))):
             return coef, constant, n_iter, True
     return coef, constant, max_iter, False
+
+
+__all__ = ["Family", "Fit", "Penalty", "family", "fit"]

@@ -62,7 +62,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lstsq
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, Family, Fit, Penalty, fit
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit
 from consilience.assisted.kernels.local_fits import (
     Design,
     Newton,
@@ -119,42 +119,32 @@ class SpanModel:
             raise ParameterError.of("penalty", "without an L1 part for span", penalty)
         x_a = as_columns(x_a, y)
         self._problem = Problem.of(y, family, weights)
-        self._strength = ridge_strength(penalty)
-        alone: Fit | None = None
+        self._strength, self._newton = ridge_strength(penalty), Newton(self._problem)
         if state is None:
             alone = fit(x_a, self._problem.y, family, weights=weights, penalty=penalty)
-        kept = np.array(state["kept"], dtype=bool) if alone is None and state else None
-        self._design = Design(
-            x_a,
-            self._problem.v,
-            kept if alone is None else alone.kept,
-            penalised=penalty is not None,
-        )
-        self._newton = Newton(self._problem)
-        self.owner = np.zeros(0, dtype=np.int64)
-        self._r = np.zeros((0, 0))  # messages = Q r, Q the orthonormal columns of the design
-        self._inner = np.zeros((0, 0))  # Gram of the coefficient vectors behind the messages
-        if alone is not None:
+            self._design = Design(x_a, self._problem.v, alone.kept)
+            self.owner = np.zeros(0, dtype=np.int64)
+            self._r = np.zeros((0, 0))  # messages = Q r, Q the orthonormal columns of the design
+            self._inner = np.zeros((0, 0))  # Gram of the coefficient vectors behind the messages
             self._theta = self._design.inner(alone.coef, alone.intercept)
             self.eta = alone.eta
-        elif state is not None:
-            self._restore(state)
+        else:
+            self._design = Design(x_a, self._problem.v, np.array(state["kept"], dtype=bool))
+            for column in np.asarray(state["q"], dtype=float):
+                self._design.append(column)
+            self.owner = np.array(state["owner"])
+            self._r, self._inner = np.array(state["r"]), np.array(state["inner"])
+            self._theta, self.eta = np.array(state["theta"]), np.array(state["eta"])
+            self._newton.hessian = np.array(state["hessian"])
+            self._newton.reference = np.array(state["reference"])
         self._publish()
-
-    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for column in np.asarray(state["q"], dtype=float).T:
-            self._design.append(column)
-        self.owner = np.array(state["owner"])
-        self._r, self._inner = np.array(state["r"]), np.array(state["inner"])
-        self._theta, self.eta = np.array(state["theta"]), np.array(state["eta"])
-        self._newton.hessian = np.array(state["hessian"])
-        self._newton.reference = np.array(state["reference"])
 
     def to_state(self) -> State:
         """Arrays from which ``SpanModel(..., state=...)`` goes on."""
         return {
             "kept": self._design.kept,
-            "q": self._design.matrix[:, self._design.own :],
+            # columns as rows, which is how they lie in memory
+            "q": self._design.matrix[:, self._design.own :].T,
             "owner": self.owner,
             "r": self._r,
             "inner": self._inner,
@@ -215,7 +205,7 @@ class SpanModel:
         if left < least:
             return False
         if not self._newton.hessian.size:
-            self._newton.refresh(design.matrix, self.eta, self._ridge() if self._strength else None)
+            self._newton.refresh(design.matrix, self.eta, self._ridge())
         design.append(rest / left)
         cross = self._newton.cross(design.matrix)
         if not self._strength and not self._is_new(left, cross, least):
@@ -255,16 +245,18 @@ class SpanModel:
         The error of eta is left at about `share` of the first step. While messages come 1e-2 is
         enough; ``refit(share=0)`` once they have ended.
         """
-        ridge = self._ridge() if self._strength else None
         self._theta, self.eta, _ = self._newton.minimise(
-            self._design.matrix, self.eta, self._theta, ridge, share
+            self._design.matrix, self.eta, self._theta, self._ridge(), share
         )
         self._publish()
 
-    def _ridge(self) -> FloatArray:
-        own, width = self._design.own, self._design.width
+    def _ridge(self) -> FloatArray | None:
+        """Penalty matrix of all columns, where there is a penalty."""
+        mine, own, width = self._design.ridge(self._strength), self._design.own, self._design.width
+        if mine is None:
+            return None
         ridge = np.zeros((width, width))
-        ridge[:own, :own] = self._design.ridge(self._strength)
+        ridge[:own, :own] = mine
         if width > own:
             # weights of messages are R^-1 times those of the orthonormal columns
             back = np.linalg.inv(self._r)
@@ -273,11 +265,10 @@ class SpanModel:
 
     def _publish(self) -> None:
         self.coef_a, self.intercept = self._design.raw(self._theta)
-        self.deviance = self._problem.deviance(self.eta)
-        extra = 0.0
-        if self._strength:
-            extra = self._problem.total * float(self._theta @ self._ridge() @ self._theta)
-        self.objective = self.deviance + extra
+        self.objective = self.deviance = self._problem.deviance(self.eta)
+        ridge = self._ridge()
+        if ridge is not None:
+            self.objective += self._problem.total * float(self._theta @ ridge @ self._theta)
 
     @property
     def theta(self) -> FloatArray:
@@ -333,28 +324,22 @@ class Alternation:
     ) -> None:
         self._own = Partner(x_a, y, family, weights=weights, penalty=penalty, state=state)
         self._problem, self._weights = self._own._problem, weights
-        self.depth, self.n_partners = depth, n_partners
-        self.accepted = True
-        n = self._problem.y.size
+        self.depth, self.n_partners, self.accepted = depth, n_partners, True
         if state is not None:
-            self._restore(state)
+            self._sent, self._now = np.array(state["sent"]), np.array(state["now"])
+            self._past, self._best = np.array(state["past"]), np.array(state["best"])
+            self._penalties, self.coef_a = np.array(state["penalties"]), np.array(state["coef_a"])
+            self.objective, self.deviance, self.intercept = (float(u) for u in state["values"])
+            self.eta = self._best.sum(axis=1)
             return
+        n = self._problem.y.size
         # Column 0 is the initiator's part with the intercept, column 1 + o that of partner o.
-        self._now = np.zeros((n, 1 + n_partners))
-        self._penalties = np.zeros(n_partners)
+        self._sent = self._now = np.zeros((n, 1 + n_partners))
+        self._penalties, self.objective = np.zeros(n_partners), math.inf
         self._past = np.zeros((0, 2, n, 1 + n_partners))  # (points sent, answers)
-        self.objective = math.inf
         self._own.begin()
         self._refit()
-        self._sent = self._now
         self._close(begin=True)
-
-    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._sent, self._now = np.array(state["sent"]), np.array(state["now"])
-        self._past, self._best = np.array(state["past"]), np.array(state["best"])
-        self._penalties, self.coef_a = np.array(state["penalties"]), np.array(state["coef_a"])
-        self.objective, self.deviance, self.intercept = (float(u) for u in state["values"])
-        self.eta = self._best.sum(axis=1)
 
     def to_state(self) -> State:
         """Arrays from which ``Alternation(..., state=...)`` goes on."""
@@ -368,6 +353,10 @@ class Alternation:
             "coef_a": self.coef_a,
             "values": np.array([self.objective, self.deviance, self.intercept]),
         }
+
+    def part_of(self, owner: int) -> FloatArray:
+        """Return this owner's part of eta, shape (n,); -1 is the initiator with the intercept."""
+        return np.asarray(self._now[:, 1 + owner])
 
     def offset_for(self, owner: int) -> FloatArray:
         """What this partner is sent: the linear predictor without its own part, shape (n,)."""
@@ -407,19 +396,16 @@ class Alternation:
         if self.depth and not begin:
             pair = np.stack([self._sent, self._now])[None]
             self._past = np.concatenate([self._past, pair])[-(self.depth + 1) :]
-            self._now = self._extrapolate()
+            self._now = self._best.copy()
+            if self._past.shape[0] > 1:
+                # Anderson's point: the mixture of answers whose differences from the points are
+                # least. The first partner answers before its own column is used: it is no part.
+                keep = np.arange(self.n_partners + 1) != 1
+                root = np.sqrt(self._problem.v)[:, None]
+                # f_k = g(x_k) - x_k (Walker and Ni 2011, algorithm AA)
+                rest = ((self._past[:, 1] - self._past[:, 0]) * root)[:, :, keep]
+                change = np.diff(rest, axis=0).reshape(rest.shape[0] - 1, -1).T
+                # least |f_k - dF gamma|, then x = g(x_k) - dG gamma
+                mix = lstsq(change, rest[-1].ravel(), cond=1e-10)[0]
+                self._now -= np.tensordot(mix, np.diff(self._past[:, 1], axis=0), 1)
         self._sent = self._now.copy()
-
-    def _extrapolate(self) -> FloatArray:
-        """Anderson's point: the mixture of answers whose differences from the points are least."""
-        if self._past.shape[0] < 2:
-            return self._best.copy()
-        root = np.sqrt(self._problem.v)[:, None]
-        # The first partner answers before its own column is used: it is no part of the point.
-        keep = np.arange(self.n_partners + 1) != 1
-        # f_k = g(x_k) - x_k (Walker and Ni 2011, algorithm AA)
-        rest = ((self._past[:, 1] - self._past[:, 0]) * root)[:, :, keep]
-        change = np.diff(rest, axis=0).reshape(rest.shape[0] - 1, -1).T
-        # least |f_k - dF gamma|, then x = g(x_k) - dG gamma
-        mix = lstsq(change, rest[-1].ravel(), cond=1e-10)[0]
-        return np.asarray(self._best - np.tensordot(mix, np.diff(self._past[:, 1], axis=0), 1))

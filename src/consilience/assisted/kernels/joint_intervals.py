@@ -171,9 +171,7 @@ def partner_residual(
     w: FloatArray,
     weighted: FloatArray,
     targets: FloatArray,
-    *,
     most: int | None = None,
-    tol: float = CERTIFIED,
 ) -> Residual:
     """Residual of a partner's equations, and directions that reduce it.
 
@@ -188,9 +186,7 @@ def partner_residual(
     targets : ndarray of shape (m, p_b)
         New subjects' columns, centred by the same means; zeros for the initiator's coefficients.
     most : int, optional
-        Most directions to return.
-    tol : float
-        Directions are returned until the relative residual of all targets is below this.
+        Most directions to return; without it as many as make every target certified.
     """
     x_b, targets = np.asarray(x_b, dtype=float), np.atleast_2d(targets)
     weighted = np.asarray(weighted, dtype=float)
@@ -224,7 +220,7 @@ def partner_residual(
         gap = np.max(np.abs(x[:, ~kept] - x[:, kept] @ gamma), axis=1)
         estimable = gap <= _CONSISTENT * np.maximum(np.linalg.norm(x, axis=1), 1e-300)
     left, values, _ = np.linalg.svd((white / np.sqrt(size))[:, estimable], full_matrices=False)
-    count = int(np.sum(values > tol))
+    count = int(np.sum(values > CERTIFIED))
     count = count if most is None else min(count, most)
     directions = np.zeros((x_b.shape[1], count))
     # G^-1 r, those of the largest singular values first

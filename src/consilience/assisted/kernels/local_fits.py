@@ -26,6 +26,7 @@ _BLOCK = 2048  # rows per block of a Gram matrix: a block stays in the cache
 _FULL = 1e-6  # a local fit stops when its error is about this share of its first step
 _NEAR = 0.05  # ... where a refit follows that takes the best combination anyway
 _FLOOR = 1e-12  # ... or of the linear predictor
+_MOST_STEPS = 60
 _SLACK = 1e-14  # rise of a mean loss that is rounding
 
 
@@ -47,10 +48,7 @@ def working_weights(family: Family, y: FloatArray, eta: FloatArray) -> FloatArra
 class Design:
     """``[1, standardised independent columns]`` with room for messages, column by column."""
 
-    def __init__(
-        self, x: FloatArray, v: FloatArray, kept: NDArray[np.bool_] | None, *, penalised: bool
-    ) -> None:
-        n, p = x.shape
+    def __init__(self, x: FloatArray, v: FloatArray, kept: NDArray[np.bool_] | None) -> None:
         self.mean = v @ x
         # E x^2 - (E x)^2 in one pass over the columns
         spread = np.sqrt(np.maximum(v @ (x * x) - self.mean**2, 0.0))
@@ -61,12 +59,11 @@ class Design:
             live = spread > DEPENDENT * size
         self.scale = np.where(live, spread, 1.0)
         if kept is None:
-            z = (x - self.mean) / self.scale
-            kept = np.ones(p, bool) if penalised else independent_columns(z, v, live=live)[0]
+            kept, _ = independent_columns((x - self.mean) / self.scale, v, live=live)
         self.kept = kept
         index = np.flatnonzero(kept)
         self.own = 1 + index.size
-        self.values = np.empty((n, self.own), order="F")
+        self.values = np.empty((len(x), self.own), order="F")
         self.values[:, 0] = 1.0
         for place, j in enumerate(index, start=1):
             np.subtract(x[:, j], self.mean[j], out=self.values[:, place])
@@ -99,12 +96,11 @@ class Design:
         own = (coef * self.scale)[self.kept]
         return np.concatenate([[intercept + self.mean @ coef], own])
 
-    def ridge(self, strength: float) -> FloatArray:
-        """Penalty matrix of the own columns."""
-        matrix = np.zeros((self.own, self.own))
-        index = np.arange(1, self.own)
-        matrix[index, index] = strength / self.scale[self.kept] ** 2
-        return matrix
+    def ridge(self, strength: float) -> FloatArray | None:
+        """Penalty matrix of the own columns, where there is a penalty."""
+        if not strength:
+            return None
+        return np.diag(np.append(0.0, strength / self.scale[self.kept] ** 2))
 
 
 @dataclass
@@ -206,9 +202,8 @@ class Newton:
         x: FloatArray,
         eta: FloatArray,
         theta: FloatArray,
-        ridge: FloatArray | None = None,
-        share: float = _FULL,
-        max_iter: int = 60,
+        ridge: FloatArray | None,
+        share: float,
     ) -> tuple[FloatArray, FloatArray, float]:
         """Minimise from `theta`, where `eta` is the linear predictor with any offset.
 
@@ -224,7 +219,7 @@ class Newton:
         if self.hessian.shape[0] != theta.size or not self.factorise(ridge):
             self.refresh(x, eta, ridge)
         first, last, fresh = 0.0, math.inf, False
-        for _ in range(max_iter):
+        for _ in range(_MOST_STEPS):
             # gradient of the weighted mean loss
             slope = x.T @ (p.v * p.family.score(p.y, eta))
             slope += 0.0 if ridge is None else ridge @ theta
@@ -346,15 +341,15 @@ class Partner:
         penalty: Penalty | None = None,
         state: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self.x_b = as_columns(x_b, y)
-        self.penalty = penalty
-        self._weights = weights
+        self.x_b, self.penalty, self._weights = as_columns(x_b, y), penalty, weights
         self._problem = Problem.of(y, family, weights)
-        kept = None if state is None else np.asarray(state["kept"], dtype=bool)
-        self._design = Design(self.x_b, self._problem.v, kept, penalised=penalty is not None)
+        p = self.x_b.shape[1]
+        # with a penalty all columns are kept
+        kept = None if penalty is None else np.ones(p, bool)
+        kept = kept if state is None else np.asarray(state["kept"], dtype=bool)
+        self._design = Design(self.x_b, self._problem.v, kept)
         self._newton = Newton(self._problem)
-        self.betas = np.zeros((self.x_b.shape[1], 0))
-        self.last, self._intercept = np.zeros(self.x_b.shape[1]), 0.0
+        self.betas, self.last, self._intercept = np.zeros((p, 0)), np.zeros(p), 0.0
         if state is not None:
             self.betas, self.last = np.array(state["betas"]), np.array(state["last"])
             self._intercept = float(state["intercept"])
@@ -379,13 +374,8 @@ class Partner:
 
     def begin(self) -> None:
         """Start from a fit without an offset: what the initiator does in round 0."""
-        alone = fit(
-            self.x_b,
-            self._problem.y,
-            self._problem.family,
-            weights=self._weights,
-            penalty=self.penalty,
-        )
+        p = self._problem
+        alone = fit(self.x_b, p.y, p.family, weights=self._weights, penalty=self.penalty)
         self.last, self._intercept = alone.coef, alone.intercept
 
     def respond(self, offset: FloatArray, combination: FloatArray | None = None) -> LocalFit:
@@ -399,17 +389,16 @@ class Partner:
             Weights of the kept messages in the joint fit (span). Without it the fit starts at the
             last local fit and the message is the whole linear predictor.
         """
-        offset = np.asarray(offset, dtype=float)
+        offset, p = np.asarray(offset, dtype=float), self._problem
         # own coefficients in the joint fit: those behind the messages, by their weights
         now = np.zeros_like(self.last) if combination is None else self.betas @ combination
-        start = now if combination is not None else self.last
-        x, strength = self._design.matrix, ridge_strength(self.penalty)
-        present = 0.0
+        start = self.last if combination is None else now
+        x, present = self._design.matrix, 0.0
         if has_l1(self.penalty):
             local = fit(
                 self.x_b,
-                self._problem.y,
-                self._problem.family,
+                p.y,
+                p.family,
                 offset=offset,
                 weights=self._weights,
                 start=(start, self._intercept) if np.any(start) else None,
@@ -418,32 +407,30 @@ class Partner:
             beta, intercept, gain = local.coef, local.intercept, math.nan
         else:
             theta = self._design.inner(start, self._intercept if combination is None else 0.0)
-            ridge = self._design.ridge(strength) if strength else None
+            ridge = self._design.ridge(ridge_strength(self.penalty))
             part, share = x @ theta, _FULL
             if combination is not None:
-                present = math.sqrt(float(self._problem.v @ part**2))
+                present = math.sqrt(float(p.v @ part**2))
                 share = _NEAR if self.betas.size else _FULL
             theta, _, first = self._newton.minimise(x, offset + part, theta, ridge, share)
             beta, intercept = self._design.raw(theta)
             # deviance: twice the loss, of which half the squared decrement is gained
-            gain = self._problem.total * first**2
+            gain = p.total * first**2
         self.last, self._intercept = beta, intercept
         # the change only: successive predictors agree in all but the last digits
         direction = beta - now
-        # last row of the Gram matrix of coefficient vectors, for a ridge penalty
-        inner = np.append(self.betas.T @ direction, direction @ direction)
-        penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
         message = self.x_b @ direction
-        v = self._problem.v
+        penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
         return LocalFit(
-            beta,
-            intercept,
-            direction,
-            message,
-            gain,
-            inner,
-            2 * self._problem.total * penalty,
-            math.sqrt(float(v @ message**2)) > DEPENDENT * present,
+            beta=beta,
+            intercept=intercept,
+            direction=direction,
+            message=message,
+            gain=gain,
+            # last row of the Gram matrix of coefficient vectors, for a ridge penalty
+            inner=np.append(self.betas.T @ direction, direction @ direction),
+            penalty=2 * p.total * penalty,
+            new=math.sqrt(float(p.v @ message**2)) > DEPENDENT * present,
         )
 
     def keep(self, direction: FloatArray) -> None:
@@ -456,9 +443,7 @@ class Partner:
         The record of what a party revealed is kept elsewhere, over all runs; this counts one fit.
         """
         units = self._design.scale[:, None]
-        every = (
-            np.column_stack([self.betas, direction])[self._design.kept] * units[self._design.kept]
-        )
+        every = (np.column_stack([self.betas, direction]) * units)[self._design.kept]
         size = np.linalg.norm(every, axis=0)
         every = every[:, size > 0] / size[size > 0]
         if not every.size:
@@ -478,8 +463,7 @@ class Partner:
             return math.nan
         p, x = self._problem, self._design.matrix
         eta = np.asarray(offset, dtype=float) + self.x_b @ beta
-        strength = ridge_strength(self.penalty)
-        ridge = self._design.ridge(strength) if strength else None
+        ridge = self._design.ridge(ridge_strength(self.penalty))
         newton = Newton(p)
         newton.refresh(x, eta, ridge)
         slope = x.T @ (p.v * p.family.score(p.y, eta))

@@ -47,14 +47,7 @@ import numpy as np
 from consilience.assisted.kernels import assistance
 from consilience.assisted.kernels.families import NAMES, family
 from consilience.assisted.test import site
-from consilience.assisted.test.site import (
-    KINDS,
-    MAX_DIRECTIONS,
-    NoisyTestRequest,
-    Settings,
-    SketchRequest,
-    TestRequest,
-)
+from consilience.assisted.test.site import KINDS, MAX_DIRECTIONS, Settings
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
@@ -278,44 +271,38 @@ class AssistanceTest(Method):
         """Ask every partner for a sketch, and the initiator to test each."""
         text = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)}).to_json()
         noisy = self.epsilon is not None
-        request = SketchRequest(settings=text, recipient=ctx.initiator)
-        given = set(getattr(ctx.follows, "partners", ()))
+        sketch, test = (site.sketch_noised, site.test_noised) if noisy else (site.sketch, site.test)
+        request = sketch.request(settings=text, recipient=ctx.initiator)
+        given = tuple(getattr(ctx.follows, "partners", ()))
         asked = tuple(partner for partner in ctx.partners if partner not in given)
         if not asked:
             raise StudyError(
                 f"the columns of {', '.join(ctx.partners)} are in the model that this test starts "
                 "from, so it could find nothing new in them: name another partner"
             )
-        replies = yield Ask("sketch_noised" if noisy else "sketch", request, to=asked)
+        replies = yield Ask(sketch.name, request, to=asked)
         if not replies.present:
             reasons = "; ".join(f"{s}: {r.reason}" for s, r in replies.missing.items())
             raise QuorumError(f"no partner sent a sketch. {reasons}")
-        tested, missing = {}, dict(replies.missing)
+        tested: dict[str, Any] = {}
+        missing = dict(replies.missing)
         for partner, sketched in replies.present.items():
-            ask: Any = TestRequest(settings=text, z=sketched.z)
-            if noisy:
-                ask = NoisyTestRequest(settings=text, z=sketched.z, scale=sketched.scale)
-            step = "test_noised" if noisy else "test"
-            answers = yield Ask(step, ask, to=(ctx.initiator,))
+            scale = {"scale": sketched.scale} if noisy else {}
+            request = test.request(settings=text, z=sketched.z, **scale)
+            answers = yield Ask(test.name, request, to=(ctx.initiator,))
             # Only the initiator reads a sketch: one that it cannot use costs no other partner.
-            if answers.present:
-                tested[partner] = answers[ctx.initiator]
-            else:
-                missing[partner] = answers[ctx.initiator]
+            (tested if answers.present else missing)[partner] = answers[ctx.initiator]
         if not tested:
             ctx.require(answers, at_least=1)
         for partner, why in missing.items():
             ctx.note(f"Site {partner} was not tested: {why.reason}.")
-        sketches = {partner: replies[partner] for partner in tested}
-        return self._result(ctx, sketches, tested, missing)
-
-    def _result(
-        self, ctx: CoordinatorContext, sketches: Any, tested: Any, missing: Any
-    ) -> AssistanceTestResult:
-        tests = {s: self._combined(t.tests.value) for s, t in tested.items()}
-        facts = {s: t.facts.value for s, t in tested.items()}
+        tests: dict[str, Any] = {s: {} for s in tested}
+        for s, t in tested.items():
+            for kind in KINDS:
+                of = {k: np.asarray(v, dtype=float) for k, v in t.tests.value[kind].items()}
+                tests[s][kind] = {**of, "combined": assistance.cauchy_combine(of["p"])}
+        sketches, facts = replies.present, {s: t.facts.value for s, t in tested.items()}
         first = next(iter(tested.values()))
-        given = ctx.follows.partners if first.given and ctx.follows is not None else ()  # type: ignore[attr-defined]
         return AssistanceTestResult(
             initiator=ctx.initiator,
             partners=tuple(tested),
@@ -324,32 +311,21 @@ class AssistanceTest(Method):
             n_directions=self.n_directions,
             n_draws=self.n_draws,
             epsilon={s: None if self.epsilon is None else float(self.epsilon) for s in tested},
-            loose_epsilon={s: float(getattr(r, "loose", np.nan)) for s, r in sketches.items()},
-            scale={s: float(getattr(r, "scale", 0.0)) for s, r in sketches.items()},
-            n_columns={s: int(r.rank) for s, r in sketches.items()},
-            revealed={s: int(r.known) for s, r in sketches.items()},
+            loose_epsilon={s: float(getattr(sketches[s], "loose", np.nan)) for s in tested},
+            scale={s: float(getattr(sketches[s], "scale", 0.0)) for s in tested},
+            n_columns={s: int(sketches[s].rank) for s in tested},
+            revealed={s: int(sketches[s].known) for s in tested},
             tests=tests,
             test=self.test,
             level=float(self.level),
             useful={s: bool(t[self.test]["combined"] < self.level) for s, t in tests.items()},
-            given=tuple(given),
+            given=given if first.given else (),
             minority=float(first.facts.value["minority"]),
             reliability={s: float(f["reliability"]) for s, f in facts.items()},
             power={s: self._power(facts[s], tests[s], int(sketches[s].rank)) for s in tests},
             warnings=tuple(dict.fromkeys(w for t in tested.values() for w in t.warnings)),
             left_out={s: str(r.reason).rstrip(".") for s, r in missing.items()},
         )
-
-    @staticmethod
-    def _combined(tests: Any) -> dict[str, dict[str, Any]]:
-        """Test statistics with the p-value of all draws together."""
-        return {
-            kind: {
-                **{k: np.asarray(v, dtype=float) for k, v in tests[kind].items()},
-                "combined": assistance.cauchy_combine(np.asarray(tests[kind]["p"], dtype=float)),
-            }
-            for kind in KINDS
-        }
 
     def _power(self, facts: Any, tests: Any, rank: int) -> dict[str, Any]:
         """Chance of finding effects of several sizes, by price; one draw of T."""

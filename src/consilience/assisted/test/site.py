@@ -11,19 +11,14 @@ from typing import Literal
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.assisted import phases
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.glm import Penalty, family
+from consilience.assisted.kernels.families import Penalty, family
 from consilience.assisted.kernels.mechanisms import Kept, Laplace, opendp
-from consilience.assisted.phases import (
-    OwnColumns,
-    Ranked,
-    digest_order,
-    refused,
-    response_of,
-    whole_groups,
-)
+from consilience.assisted.phases import OwnColumns, Ranked, refused
 from consilience.exceptions import DisclosureError, StudyError
 from consilience.numerics.random import stream
+from consilience.parameters import one_of, whole
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import Released, addressed, model, projection
 from consilience.wire.message import Model, Noised, PerRecord, Public, message, part
@@ -88,14 +83,9 @@ class Settings:
             Values that no coordinator of this package sends: a site does not rely on its checks.
         """
         s = cls(**json.loads(text))
-        if not (
-            type(s.n_directions) is int
-            and type(s.n_draws) is int
-            and s.n_directions >= 1
-            and s.n_draws >= 1
-            and s.n_columns <= MAX_DIRECTIONS
-            and s.geometry in ("box", "ball")
-        ):
+        numbers, geometry = (s.n_directions, s.n_draws), one_of("box", "ball")
+        fine = all(map(whole(1).holds, numbers)) and geometry.holds(s.geometry)
+        if not (fine and s.n_columns <= MAX_DIRECTIONS):
             sentence = "settings of the assistance test that a site does not answer"
             raise refused(sentence, DisclosureError)
         return s
@@ -119,30 +109,18 @@ class Sketched(Ranked):
 
 
 @message("assistance-test/noisy-sketched", version=1)
-class NoisySketched(Ranked):
+class NoisySketched(Sketched):
     """The same with noise of a stated price."""
 
     z: Released = Noised("n t", "the same with Laplace noise", to="initiator")
-    rank: int = Public("", "linearly independent columns", kind="int", low=1)
-    known: int = Public("", "directions known after this", kind="int", low=0)
     scale: float = Public("", "scale of the noise", kind="float", low=0.0)
     loose: float = Public(
         "", "what the looser published bound calls the price", kind="float", low=0.0
     )
 
 
-class _Drawn:
-    """A question about sketches, whose number is in the settings."""
-
-    settings: str
-
-    def lengths(self) -> dict[str, int]:
-        """Sketches that are tested."""
-        return {"draws": Settings.from_json(self.settings).n_draws}
-
-
 @message("assistance-test/test-request", version=1)
-class TestRequest(_Drawn):
+class TestRequest:
     """Test whether a partner's sketch explains the response beyond one's own columns."""
 
     settings: str = Public("", "settings, as JSON", kind="str", to="all")
@@ -150,12 +128,15 @@ class TestRequest(_Drawn):
         "n t", "the partner's sketch", to="initiator", origin="assistance-test/sketched"
     )
 
+    def lengths(self) -> dict[str, int]:
+        """Sketches that are tested."""
+        return {"draws": Settings.from_json(self.settings).n_draws}
+
 
 @message("assistance-test/noisy-test-request", version=1)
-class NoisyTestRequest(_Drawn):
+class NoisyTestRequest(TestRequest):
     """The same for a sketch with noise."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
     z: Released = Noised(
         "n t", "the partner's sketch", to="initiator", origin="assistance-test/noisy-sketched"
     )
@@ -249,23 +230,45 @@ def sketch_noised(
     s = Settings.from_json(message.settings)
     own = OwnColumns.of(data)
     own.require_variation()
-    x = _bounded(data, s, site)
-    earlier = site.kept
-    if earlier is None:
-        # directions that somebody could choose would be a question
-        directions = _directions(s, own, site)
-        rows, drawn = np.empty(0, dtype=np.int64), np.empty((0, s.n_columns))
-    else:
-        directions = np.asarray(earlier["directions"])
-        rows, drawn = np.asarray(earlier["rows"]), np.asarray(earlier["z"])
+    none = np.full((2, len(data.feature_names)), np.nan)
+    bounds = none if data.bounds is None else np.asarray(data.bounds)
+    names = [
+        n for n, known in zip(data.feature_names, bounds.T, strict=True) if np.isnan(known).any()
+    ]
+    if names:
+        public = "a column has no public limits, without which noise has no price"
+        raise StudyError(
+            f"{public}: give bounds of {', '.join(names)} in [columns] of the site file",
+            public=public,
+        )
+    if data.scaling is not None and data.scaling[0].any():
+        # A mean of the rows would move with any of them: one row then counts for all filled ones.
+        raise refused(
+            "missing cells were filled with means of the rows, which has no price: fill them "
+            "beforehand, or leave such rows out",
+            StudyError,
+        )
+    x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
+    if s.geometry == "ball":
+        # the ball is about the middle of the box, in half widths
+        x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
+        cut += beyond
+    if cut:
+        site.note(f"{cut} cells or rows lay beyond the public limits and were cut to them.")
+    # directions that somebody could choose would be a question
+    earlier = site.kept or {
+        "directions": _directions(s, own, site),
+        "rows": np.empty(0, dtype=np.int64),
+        "z": np.empty((0, s.n_columns)),
+    }
+    directions, rows, drawn = (np.asarray(earlier[name]) for name in ("directions", "rows", "z"))
     epsilon = float(s.epsilon or 0.0)
     shape: Literal["box", "ball"] = "ball" if s.geometry == "ball" else "box"
     scale = assistance.noise_scale(directions, epsilon, geometry=shape, bound=s.bound)
     # sensitivity = scale epsilon, the exact one of the directions drawn
     noise = Kept(Laplace(scale * epsilon, epsilon), data.rows, rows, drawn)
     # The unit box is in units of its own: what it reveals is counted in those of the table.
-    limits = np.asarray(data.bounds)
-    widths = np.asarray((limits[1] - limits[0]) * own.scale)
+    widths = np.asarray((bounds[1] - bounds[0]) * own.scale)
     known, rank, allowed = site.revealed(own.factor, own.names, directions / widths[:, None])
     _require_room(allowed)
     z = projection(x, directions, names=own.names, mechanism=noise, units=widths)
@@ -297,36 +300,6 @@ def _require_room(allowed: bool) -> None:
         )
 
 
-def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
-    """Columns in the unit box of their public limits, or cut to a ball."""
-    none = np.full((2, len(data.feature_names)), np.nan)
-    bounds = none if data.bounds is None else np.asarray(data.bounds)
-    names = [
-        n for n, known in zip(data.feature_names, bounds.T, strict=True) if np.isnan(known).any()
-    ]
-    if names:
-        public = "a column has no public limits, without which noise has no price"
-        raise StudyError(
-            f"{public}: give bounds of {', '.join(names)} in [columns] of the site file",
-            public=public,
-        )
-    if data.scaling is not None and data.scaling[0].any():
-        # A mean of the rows would move with any of them: one row then counts for all filled ones.
-        raise refused(
-            "missing cells were filled with means of the rows, which has no price: fill them "
-            "beforehand, or leave such rows out",
-            StudyError,
-        )
-    x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
-    if s.geometry == "ball":
-        # the ball is about the middle of the box, in half widths
-        x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
-        cut += beyond
-    if cut:
-        site.note(f"{cut} cells or rows lay beyond the public limits and were cut to them.")
-    return x
-
-
 # --------------------------------------------------------------------------- the initiator
 
 
@@ -334,39 +307,32 @@ def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
 def test(
     message: TestRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Tested, State]:
-    """Test a sketch without noise."""
-    return _tested(message.settings, message.z.value, 0.0, data, site), state
-
-
-@step("test_noised", once="z")
-def test_noised(
-    message: NoisyTestRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Tested, State]:
-    """Test a sketch with noise."""
-    return _tested(message.settings, message.z.value, message.scale, data, site), state
-
-
-def _tested(
-    settings: str, z: FloatArray, scale: float, data: SiteData, site: SiteContext
-) -> Tested:
-    s = Settings.from_json(settings)
+    """Test a sketch, with noise or without."""
+    s, z = Settings.from_json(message.settings), message.z.value
     fam = family(s.family, power=s.power)
-    response = response_of(data, fam)
+    y, known = phases.response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
         raise refused("the sketch has other rows or columns than were asked for")
-    given = _given(data, site)
-    rows = np.flatnonzero(response.known)
+    # what the partners of the run that this one follows contribute, row by row
+    given, left = None, site.followed
+    if left is not None:
+        if left.content_hash != data.content_hash or "partners_part" not in left.values:
+            raise refused("the run that this one follows was on another table of the initiator")
+        place = {int(row): i for i, row in enumerate(left.rows)}
+        if not {int(row) for row in data.rows} <= place.keys():
+            raise refused("the run that this one follows did not have all of these rows")
+        given = np.asarray(left.values["partners_part"])[[place[int(row)] for row in data.rows]]
+    rows, least = np.flatnonzero(known), site.limits.min_records
     if s.subsample is not None and s.subsample < len(rows):
-        if site.limits.min_records == 1:
+        drawn = phases.digest_order(data, rows, "subsample")
+        if least == 1:
             drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
-        else:
-            drawn = digest_order(data, rows, "subsample")
-        rows = np.sort(drawn[: whole_groups(s.subsample, len(rows), site.limits.min_records)])
+        rows = np.sort(drawn[: phases.whole_groups(s.subsample, len(rows), least)])
     found = [
         assistance.sketch_test(
             data.features[rows],
             z[rows, d * s.n_directions : (d + 1) * s.n_directions],
-            response.y[rows],
+            y[rows],
             fam,
             weights=None if data.weight is None else data.weight[rows],
             penalty=Penalty(s.alpha, s.l1_ratio) if s.alpha else None,
@@ -381,38 +347,31 @@ def _tested(
         statistic = np.array([getattr(f, name) for f in found])
         p = np.array([getattr(f, f"p_{name}") for f in found])
         tests[kind] = {"statistic": statistic, "df": df, "p": p}
-    # Variance of each column of the sketch beyond the initiator's own columns.
-    design = np.column_stack([np.ones(len(rows)), data.features[rows]])
-    beyond = [z_j - design @ np.linalg.lstsq(design, z_j, rcond=None)[0] for z_j in z[rows].T]
-    free = max(len(rows) - design.shape[1], 1)
-    reliable = [assistance.reliability(float(r @ r / free), scale) for r in beyond]
+    # variance of each column of the sketch beyond the initiator's own columns
+    beyond = np.diag(assistance.residual_covariance(data.features[rows], z[rows]))
+    scale = float(getattr(message, "scale", 0.0))
     # To whole numbers: a count of one class, told for many sets of rows, would be the response.
     facts = {
         "records": len(rows),
         "minority": float(np.floor(found[0].minority_per_parameter)),
-        "reliability": float(np.mean(reliable)),
+        "reliability": assistance.reliability(beyond, scale),
     }
-    return Tested(
+    reply = Tested(
         tests=model(tests, kind="figures", n_records=len(rows)),
         facts=model(facts, kind="figures", n_records=len(rows)),
         given=given is not None,
         warnings=tuple(dict.fromkeys(w for f in found for w in f.warnings)),
     )
+    return reply, state
 
 
-def _given(data: SiteData, site: SiteContext) -> FloatArray | None:
-    """What the partners of the run that this one follows contribute, row by row."""
-    left = site.followed
-    if left is None:
-        return None
-    if left.content_hash != data.content_hash or "partners_part" not in left.values:
-        raise refused("the run that this one follows was on another table of the initiator")
-    place = {int(row): i for i, row in enumerate(left.rows)}
-    try:
-        index = [place[int(row)] for row in data.rows]
-    except KeyError:
-        raise refused("the run that this one follows did not have all of these rows") from None
-    return np.asarray(left.values["partners_part"][index])
+@step("test_noised", once="z")
+def test_noised(
+    message: NoisyTestRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Tested, State]:
+    """Test a sketch with noise."""
+    reply, state = test.function(message, data, state, site)
+    return reply, state
 
 
 STEPS = (sketch, sketch_noised, test, test_noised)
