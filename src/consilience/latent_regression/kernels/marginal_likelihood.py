@@ -66,13 +66,18 @@ def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
         Totals that are no sums of outer products.
     """
     _, mean, log_det = coefficient_posterior(totals.products, totals.cross, sigma2, delta2)
-    # |y - X m|^2 = y'y + m'(S m - 2 r), with S = X'X and r = X'y
-    away = np.einsum("kfg,kg->kf", totals.products, mean) - 2.0 * totals.cross
-    squares = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, away), 0.0)
-    exponent = squares / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
+    exponent = residuals(totals, mean) / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
     return np.asarray(
         -0.5 * (totals.n * math.log(2.0 * math.pi * sigma2) + log_det + exponent), dtype=np.float64
     )
+
+
+def residuals(totals: Totals, weights: FloatArray) -> FloatArray:
+    """Squared residuals of the events of each class, (K,), under its coefficients (K, F)."""
+    # |y - X w|^2 = y'y + w'(S w - 2 r), with S = X'X and r = X'y
+    away = np.einsum("kfg,kg->kf", totals.products, weights) - 2.0 * totals.cross
+    each = totals.squares + np.einsum("kf,kf->k", weights, away)
+    return np.asarray(np.maximum(each, 0.0))
 
 
 def log_partition(counts: ArrayLike, alpha: float) -> float:
@@ -185,7 +190,9 @@ def draw_sigma2(
     float
     """
     w = draw_weights(classes, rng) if weights is None else np.asarray(weights, dtype=np.float64)
-    return _inverse_gamma(shape, rate, float(np.sum(totals.n)), _residual(totals, w), rng)
+    return _inverse_gamma(
+        shape, rate, float(np.sum(totals.n)), float(np.sum(residuals(totals, w))), rng
+    )
 
 
 def draw_delta2(
@@ -271,12 +278,6 @@ def start_sigma2(
     left = events - float(np.trace(np.linalg.solve(penalised, s)))
     residual = max(q - 2.0 * float(w @ r) + float(w @ s @ w), 0.0) / max(left, 1.0)
     return min(max(residual, _SHARE_OF_VARIANCE * q / events), q / events)
-
-
-def _residual(totals: Totals, w: FloatArray) -> float:
-    away = np.einsum("kfg,kg->kf", totals.products, w) - 2.0 * totals.cross
-    each = totals.squares + np.einsum("kf,kf->k", w, away)
-    return float(np.sum(np.maximum(each, 0.0)))
 
 
 def _inverse_gamma(

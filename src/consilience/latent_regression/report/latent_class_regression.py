@@ -58,8 +58,8 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
         missed = abs(covered - result.level) - np.nan_to_num(latent_evidence.chance(result)[0])
         own = saved_over(result, OWN)
         better = own.clear if math.isfinite(own.half) else int(np.sign(np.nan_to_num(own.share)))
-        moved = result.trace_moved[-LATELY:]
-        moved = float(np.nanmean(moved)) if np.isfinite(moved).any() else math.nan
+        lately = result.trace_moved[-LATELY:]
+        moved = float(np.nanmean(lately)) if np.isfinite(lately).any() else math.nan
         counts, path = release_counts(result), result.merge_path
         cost = path[path[:, 1] < 0]
         averaged = run.info.parameters.get("average_rounds")
@@ -123,7 +123,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             ("entities", _total(result.n_entities)),
             ("events", _total(result.n_events)),
             ("rounds of labels", f"{result.rounds_run:,}"),
-            ("noise (standard deviation)", *numbers([result.sigma])),
+            ("noise (standard deviation)", numbers([result.sigma])[0]),
         ]
         if n_telling(result):
             facts.append(("held-out error saved over one ridge", percent(saved(result).share)))
