@@ -29,7 +29,12 @@ from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError
-from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
+from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
+    agent_key,
+    blocks_of,
+    entities_of,
+)
 from consilience.latent_regression.protocol.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
@@ -208,7 +213,7 @@ def events_of(
     # by name, so that the order of rows does not matter
     agent_names, agent = np.unique(agents, return_inverse=True)
     agent = agent.ravel().astype(np.int64)
-    entity, agent_of, first = _entities(names, agent)
+    entity, first = entities_of(agent, names)
     weight = np.ones(len(names)) if data.weight is None else np.asarray(data.weight, dtype=float)
     if not (np.isfinite(weight) & (weight >= 0)).all():
         raise _cannot("weights must be finite numbers of at least 0")
@@ -231,7 +236,7 @@ def events_of(
         entity=entity,
         agent_names=tuple(str(a) for a in agent_names),
         entity_names=tuple(str(e) for e in names[first]),
-        agent_of=agent_of,
+        agent_of=agent[first],
         held=held,
         keys=keys,
         seeds=seeds,
@@ -254,25 +259,6 @@ def digest_of(data: SiteData) -> str:
 def _cannot(sentence: str) -> DataError:
     """An error whose sentence may leave the site: it holds no value."""
     return DataError(sentence, public=sentence)
-
-
-def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Number the pairs of agent and entity by agent, then by first appearance.
-
-    Returns
-    -------
-    entity : (n,) int array
-    agent_of : (E,) int array
-    first : (E,) int array
-        First row of each entity.
-    """
-    kinds = np.unique(names, return_inverse=True)[1].ravel().astype(np.int64)
-    code = agent * (int(kinds.max()) + 1) + kinds
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    order = np.lexsort((first, agent[first]))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place[inverse.ravel()], agent[first[order]], first[order]
 
 
 def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
