@@ -390,14 +390,14 @@ def judge_own(events, entity, weight, state, k, inv_sigma2, floor, rooms):
 
 
 @compiled
-def likelihoods(events, state, inv_sigma2, floor, own, first, last, out):
-    """Fill ``out[first:last]``; False if a value is not finite. Without rows, `own` is nothing."""
+def likelihoods(events, state, inv_sigma2, floor, own, out):
+    """Fill `out`; False if a value is not finite. Without rows, `own` is nothing."""
     n_classes, f = state.mean.shape
     packed = lanes.pack_classes(state, n_classes)
     work = workspace(f)
     rooms = (np.zeros((f, f)), np.zeros((f, f)), np.zeros(f), np.zeros(f))
     finite = True
-    for e in range(first, last):
+    for e in range(out.shape[0]):
         finite &= judge(events, e, packed, state.log_det, inv_sigma2, floor, work, out[e])
         if own.shape[0] == 0 or events.start[e] == events.start[e + 1]:
             continue
@@ -468,9 +468,7 @@ def set_prior(mine, base, beta, everywhere, alpha, prior):
 
 
 @compiled
-def draw_agents(
-    weights, labels, agent_start, agents, base, beta, keys, round_number, own, counts, alpha
-):
+def draw_agents(weights, labels, agent_start, base, beta, keys, round_number, own, counts, alpha):
     """Draw the entities of each agent in turn; `weights` go in as log likelihoods.
 
     Returns the number of labels that moved, -1 if an entity has no possible class.
@@ -478,7 +476,7 @@ def draw_agents(
     n_classes = weights.shape[1]
     mine, prior, everywhere = np.zeros(n_classes), np.zeros(n_classes), counts.copy()
     moved = 0
-    for a in range(agents[0], agents[1]):
+    for a in range(agent_start.size - 1):
         count_labels(labels, agent_start[a], agent_start[a + 1], mine)
         for e in range(agent_start[a], agent_start[a + 1]):
             old = labels[e]

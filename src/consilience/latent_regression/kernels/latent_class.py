@@ -454,9 +454,8 @@ def block_log_likelihood(
     c, out = classes, np.empty((e, k))
     state = compiled.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
     # eq. 4 (corrected), 8 and 9 over all events of an entity at once
-    if not compiled.likelihoods(
-        kernel_events(blocks), state, 1.0 / c.sigma2, 1.0 / c.delta2, removed, 0, e, out
-    ):
+    given = kernel_events(blocks), state, 1.0 / c.sigma2, 1.0 / c.delta2
+    if not compiled.likelihoods(*given, removed, out):
         raise out_of_range()
     return out
 

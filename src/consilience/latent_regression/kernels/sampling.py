@@ -363,7 +363,6 @@ def draw_labels(
         probabilities,
         label,
         blocks.agent_start,
-        (0, blocks.n_agents),
         shares,
         float(beta),
         key,
