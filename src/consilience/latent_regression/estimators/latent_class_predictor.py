@@ -50,6 +50,28 @@ class Units:
     target_scale: float
     intercept: bool
 
+    @classmethod
+    def of(
+        cls,
+        centre: FloatArray,
+        scale: FloatArray,
+        intercept: bool,
+        prepared: FloatArray | None = None,
+    ) -> Units:
+        """Units of features and target, which comes last.
+
+        Parameters
+        ----------
+        centre, scale : (p + 1,) arrays
+        intercept : bool
+        prepared : (3, p) array, optional
+            Fill values, centres and scales of the preparation of the columns before.
+        """
+        of_columns, each = centre[:-1], scale[:-1]
+        if prepared is not None:
+            of_columns, each = prepared[1] + of_columns * prepared[2], each * prepared[2]
+        return cls(of_columns, each, float(centre[-1]), float(scale[-1]), intercept)
+
     @property
     def n_columns(self) -> int:
         """Columns of the design: F."""

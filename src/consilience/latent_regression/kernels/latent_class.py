@@ -286,7 +286,7 @@ def kernel_events(blocks: Blocks) -> Any:
 
     b = blocks
     sums = map(plain, (b.products, b.cross, b.squares, b.n, b.x, b.y))
-    return compiled.Events(*sums, plain(b.start, np.int64))
+    return compiled.Events(*sums, start=plain(b.start, np.int64))
 
 
 def plain(values: ArrayLike, kind: Any = np.float64) -> NDArray[Any]:

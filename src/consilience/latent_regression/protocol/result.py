@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.latent_regression.estimators.latent_class_predictor import Units
+from consilience.latent_regression.estimators.latent_class_predictor import (
+    LatentClassPredictor,
+    Units,
+)
 from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
@@ -20,7 +23,6 @@ from consilience.protocol.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-    from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,14 +175,7 @@ class LatentClassRegressionResult(Result):
 
     def to_estimator(self) -> LatentClassPredictor:
         """Return a predictor for entities that no site knows, in the columns' own units."""
-        from consilience.latent_regression.estimators.latent_class_predictor import (
-            LatentClassPredictor,
-        )
-
-        centre, scale = self.centre[:-1], self.scale[:-1]
-        if self.scaling.size:
-            centre = self.scaling[1] + centre * self.scaling[2]
-            scale = scale * self.scaling[2]
+        prepared = self.scaling if self.scaling.size else None
         nobody = np.empty(0, dtype="<U1")
         return LatentClassPredictor(
             self.mean,
@@ -188,9 +183,7 @@ class LatentClassRegressionResult(Result):
             sigma2=(self.sigma / self.scale[-1]) ** 2,
             base=self.class_shares,
             beta=self.beta,
-            units=Units(
-                centre, scale, float(self.centre[-1]), float(self.scale[-1]), self.fit_intercept
-            ),
+            units=Units.of(self.centre, self.scale, self.fit_intercept, prepared),
             agents=nobody,
             agent_counts=np.zeros((0, self.n_classes)),
             entities=nobody,
@@ -264,8 +257,7 @@ def build_result(
     """Put the result together."""
     method, survey, sites, trace = rounds.method, rounds.survey, rounds.survey.sites, rounds.trace
     cells, sums = ending.cells, rounds.sums
-    centre, scale = (x.tolist() for x in (survey.centre[-1], survey.scale[-1]))
-    units = Units(survey.centre[:-1], survey.scale[:-1], centre, scale, method.fit_intercept)
+    units = Units.of(survey.centre, survey.scale, method.fit_intercept)
     coefficients, intercepts, spread = units.raw(ending.mean, ending.covariance)
     errors = np.sqrt(np.maximum(np.diagonal(spread, axis1=1, axis2=2), 0.0))
     # by site: figures, their squared standard errors and effective numbers; sizes of its classes;
@@ -295,7 +287,7 @@ def build_result(
         class_sizes=sums.counts[cells],
         class_events=sums.n[cells],
         class_shares=ending.base,
-        sigma=float(np.sqrt(ending.sigma2)) * scale,
+        sigma=float(np.sqrt(ending.sigma2)) * units.target_scale,
         delta=float(np.sqrt(rounds.delta2)),
         alpha=rounds.alpha,
         beta=rounds.beta,
@@ -307,7 +299,7 @@ def build_result(
         rounds_run=rounds.round,
         merged_at=rounds.merged_at,
         slowed=rounds.slowed,
-        trace_sigma=np.array(trace["sigma"]) * scale,
+        trace_sigma=np.array(trace["sigma"]) * units.target_scale,
         trace_moved=np.array(trace["moved"]),
         trace_log_marginal=np.array(trace["log_marginal"]),
         trace_classes=np.array(trace["classes"], dtype=float),
