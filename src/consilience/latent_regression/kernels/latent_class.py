@@ -151,11 +151,7 @@ class Totals:
 
 
 def blocks_of(
-    x: ArrayLike,
-    y: ArrayLike,
-    entity: ArrayLike,
-    agent: ArrayLike,
-    weight: ArrayLike | None = None,
+    x: ArrayLike, y: ArrayLike, entity: ArrayLike, agent: ArrayLike, weight: ArrayLike | None = None
 ) -> Blocks:
     """Sums of the events of each entity.
 

@@ -326,10 +326,7 @@ UNSEEN = 0
 
 
 def worth_moving(
-    before: IntArray,
-    drawn: IntArray,
-    probabilities: FloatArray,
-    turn: BoolArray,
+    before: IntArray, drawn: IntArray, probabilities: FloatArray, turn: BoolArray
 ) -> IntArray:
     """Class in which each entity should be counted, where every move costs company.
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-
 @dataclass(frozen=True, eq=False)
 class LatentClassRegressionResult(Result):
     """Classes of regressions over the entities of all sites.

@@ -28,9 +28,7 @@ from consilience.latent_regression.kernels.latent_class import (
     classes_of,
     draw_uniform,
 )
-from consilience.latent_regression.kernels.marginal_likelihood import (
-    concentration_log_likelihood,
-)
+from consilience.latent_regression.kernels.marginal_likelihood import concentration_log_likelihood
 from consilience.latent_regression.kernels.prediction import (
     class_predictions,
     mixture_interval,
@@ -497,12 +495,7 @@ def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray
 
 
 def _figures(
-    message: Conclude,
-    here: _Here,
-    blocks: Blocks,
-    classes: Classes,
-    known: FloatArray,
-    unit: float,
+    message: Conclude, here: _Here, blocks: Blocks, classes: Classes, known: FloatArray, unit: float
 ) -> WeightedMeans:
     """Means over held-out events of what classes and simpler models lose."""
     events = here.events
