@@ -6,7 +6,7 @@ A run is a chain of sweeps: labels are drawn, then what classes share; mergers; 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -48,11 +48,10 @@ RESOLVED = 1e-13
 another."""
 
 
-@dataclass(eq=False)
 class Chain:
-    """State of a run; `sweep` moves it on.
+    """State of a run, without labels at first; `sweep` moves it on.
 
-    Attributes
+    Parameters
     ----------
     blocks : Blocks
     settings : Settings
@@ -60,8 +59,18 @@ class Chain:
         Of the agents' streams.
     rng : numpy.random.Generator
         For what classes share.
-    round : int
-        Of the next sweep; draws of different rounds are independent.
+    first_round : int
+        Of the first sweep; draws of different rounds are independent.
+    n_start : int
+        Classes, empty ones at first.
+    noise : float
+        The variance of the noise in the first sweep, where it is not fixed: share of what one
+        regression for all leaves. Entities are labelled one after the other, and the less noise is
+        granted, the sooner one that does not fit opens a class of its own; as random classes of
+        all entities are alike, they may take very long to part.
+
+    Attributes
+    ----------
     labels : (E,) array of int
     totals : Totals
         In the parallel schedule smoothed over rounds.
@@ -72,24 +81,35 @@ class Chain:
         Log probability of the labels, given base and beta.
     """
 
-    blocks: Blocks
-    settings: Settings
-    keys: NDArray[np.uint64]
-    rng: np.random.Generator
-    round: int
-    labels: IntArray
-    totals: Totals
-    base: FloatArray
-    sigma2: float
-    delta2: float
-    beta: float
-    own: FloatArray | None = None
-    rate: float = 1.0
-    jumped: bool = False
-    log_labels: float = 0.0
-    excesses: list[float] = field(default_factory=list)
-    path: list[tuple[int, float]] = field(default_factory=list)
-    trace: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(
+        self,
+        blocks: Blocks,
+        settings: Settings,
+        keys: NDArray[np.uint64],
+        rng: np.random.Generator,
+        *,
+        first_round: int,
+        n_start: int,
+        noise: float = 0.1,
+    ) -> None:
+        self.blocks, self.settings, self.keys, self.rng = blocks, settings, keys, rng
+        self.round = first_round
+        self.labels: IntArray = np.full(len(blocks.n), -1, dtype=np.int64)
+        self.totals = Totals.zeros(n_start, blocks.n_features)
+        self.base = np.full(n_start, 1.0 / n_start)
+        pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
+        if settings.schedule == "sequential":
+            # see `noise` above: less of it parts the classes sooner
+            pooled *= noise
+        sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
+        self.sigma2 = max(sigma2, SMALLEST_SIGMA2)
+        self.delta2 = 1.0 if settings.delta == "draw" else float(settings.delta) ** 2
+        self.beta = 4.0 if settings.beta == "grid" else float(settings.beta)
+        self.own: FloatArray | None = None
+        self.rate, self.jumped, self.log_labels = settings.learning_rate, False, 0.0
+        self.excesses: list[float] = []
+        self.path: list[tuple[int, float]] = []
+        self.trace: defaultdict[str, list[float]] = defaultdict(list)
 
     @property
     def n_classes(self) -> int:
@@ -338,54 +358,6 @@ class Averages:
         return len(self.base)
 
 
-def start_chain(
-    blocks: Blocks,
-    settings: Settings,
-    keys: NDArray[np.uint64],
-    rng: np.random.Generator,
-    *,
-    first_round: int,
-    n_start: int,
-    noise: float = 0.1,
-) -> Chain:
-    """A run without labels.
-
-    Parameters
-    ----------
-    blocks, settings, keys, rng
-        See `Chain`.
-    first_round : int
-    n_start : int
-        Classes, empty ones at first.
-    noise : float
-        The variance of the noise in the first sweep, where it is not fixed: share of what one
-        regression for all leaves. Entities are labelled one after the other, and the less noise is
-        granted, the sooner one that does not fit opens a class of its own; as random classes of
-        all entities are alike, they may take very long to part.
-    """
-    pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
-    if settings.schedule == "sequential":
-        # see `noise` above: less of it parts the classes sooner
-        pooled *= noise
-    sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
-    labels = np.full(len(blocks.n), -1, dtype=np.int64)
-    totals = Totals.zeros(n_start, blocks.n_features)
-    return Chain(
-        blocks,
-        settings,
-        keys,
-        rng,
-        first_round,
-        labels,
-        totals,
-        np.full(n_start, 1.0 / n_start),
-        max(sigma2, SMALLEST_SIGMA2),
-        1.0 if settings.delta == "draw" else float(settings.delta) ** 2,
-        4.0 if settings.beta == "grid" else float(settings.beta),
-        rate=settings.learning_rate,
-    )
-
-
 def resolved_sigma2(delta2: float, products: FloatArray) -> float:
     """Least variance of the noise at which rounding leaves something of the prior.
 
@@ -403,7 +375,7 @@ def resolved_sigma2(delta2: float, products: FloatArray) -> float:
 
 AUTO_START = 18
 NOISE = (0.1, 0.03, 0.3, 1.0)
-"""Noise in the first sweep of the restarts in turn, see `start_chain`."""
+"""Noise in the first sweep of the restarts in turn, see `Chain`."""
 _ROUNDS = 1 << 20  # of one restart; draws of different rounds are independent
 
 
@@ -576,7 +548,7 @@ def _restart(
     n_start: int,
 ) -> tuple[Averages, float]:
     """One run from its own start, on one thread wherever it runs."""
-    chain = start_chain(
+    chain = Chain(
         blocks,
         settings,
         keys,

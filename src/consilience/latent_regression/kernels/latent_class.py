@@ -281,8 +281,9 @@ def kernel_events(blocks: Blocks) -> Any:
     from consilience.latent_regression.kernels import compiled
 
     b = blocks
-    sums = map(plain, (b.products, b.cross, b.squares, b.n, b.x, b.y))
-    return compiled.Events(*sums, start=plain(b.start, np.int64))
+    products, cross, squares, n = map(plain, (b.products, b.cross, b.squares, b.n))
+    start = plain(b.start, np.int64)
+    return compiled.Events(products, cross, squares, n, plain(b.x), plain(b.y), start)
 
 
 def plain(values: ArrayLike, kind: Any = np.float64) -> NDArray[Any]:

@@ -643,7 +643,12 @@ def merge_down(
     if n_classes is None:
         # mergers after the highest log probability are undone
         kept = int(np.argmax(np.cumsum([0.0, *(gain for _, gain in path)])))
-    return _renumbered(mappings[kept], np.asarray(totals.counts, dtype=np.float64)), path[:kept]
+    # groups are numbered by size, ties by the first old class in them
+    names, members, inverse = np.unique(mappings[kept], return_index=True, return_inverse=True)
+    sizes = np.bincount(inverse, weights=totals.counts, minlength=len(names))
+    place = np.empty(len(names), dtype=np.int64)
+    place[np.lexsort((members, -sizes))] = np.arange(len(names))
+    return place[inverse], path[:kept]
 
 
 class _Groups:
@@ -666,20 +671,29 @@ class _Groups:
 
     def gains(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of each pair, less what depends on the number of classes alone."""
-        f = self.cross.shape[1]
-        size = max(1, _ENTRIES_PER_CHUNK // (f * f))
-        parts = [
-            self._of_data(first[i : i + size], second[i : i + size])
-            for i in range(0, len(first), size)
-        ]
-        found = np.concatenate([np.zeros(0), *parts])
+        found = np.zeros(len(first))
+        size = max(1, _ENTRIES_PER_CHUNK // self.cross.shape[1] ** 2)
+        for part in np.split(np.arange(len(first)), range(size, len(first), size)):
+            a, b = first[part], second[part]
+            _, mean, log_det = coefficient_posterior(
+                self.products[a] + self.products[b],
+                self.cross[a] + self.cross[b],
+                self.sigma2,
+                self.delta2,
+            )
+            # squared distances from the common mean: the large sums of squares cancel on paper
+            away = -np.einsum("pf,pf->p", mean, mean)
+            for side in (a, b):
+                step = mean - self.mean[side]
+                away += np.einsum("pf,pfg,pg->p", step, self.scaled[side], step)
+            found[part] = -0.5 * (away / self.delta2 + log_det - self.log_det[a] - self.log_det[b])
         if self.each is not None:
             from scipy.special import gammaln
 
-            a, b = self.counts[first], self.counts[second]
-            found += gammaln(self.each + a + b) + gammaln(self.each)
-            found -= gammaln(self.each + a) + gammaln(self.each + b)
-        return np.asarray(found)
+            n_a, n_b = self.counts[first], self.counts[second]
+            found += gammaln(self.each + n_a + n_b) + gammaln(self.each)
+            found -= gammaln(self.each + n_a) + gammaln(self.each + n_b)
+        return found
 
     def gain_of_labelling(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of the number of labellings that are one partition."""
@@ -699,28 +713,3 @@ class _Groups:
         self.alive = self.alive[self.alive != b]
         one = coefficient_posterior(self.products[[a]], self.cross[[a]], self.sigma2, self.delta2)
         self.scaled[a], self.mean[a], self.log_det[a] = one[0][0], one[1][0], one[2][0]
-
-    def _of_data(self, a: IntArray, b: IntArray) -> FloatArray:
-        _, mean, log_det = coefficient_posterior(
-            self.products[a] + self.products[b],
-            self.cross[a] + self.cross[b],
-            self.sigma2,
-            self.delta2,
-        )
-        # squared distances from the common mean: the large sums of squares cancel on paper
-        away = -np.einsum("pf,pf->p", mean, mean)
-        for side in (a, b):
-            step = mean - self.mean[side]
-            away += np.einsum("pf,pfg,pg->p", step, self.scaled[side], step)
-        return np.asarray(-0.5 * (away / self.delta2 + log_det - self.log_det[a] - self.log_det[b]))
-
-
-def _renumbered(group: IntArray, counts: FloatArray) -> IntArray:
-    """Number groups by descending counts, ties by their first member."""
-    names, first, inverse = np.unique(group, return_index=True, return_inverse=True)
-    sizes = np.bincount(inverse, weights=counts, minlength=len(names))
-    # by size, ties by the first old class in them
-    order = np.lexsort((first, -sizes))
-    place = np.empty(len(names), dtype=np.int64)
-    place[order] = np.arange(len(names))
-    return place[inverse]

@@ -384,7 +384,14 @@ class Rounds:
         if sums:
             self._smooth(sums)
         self._draw()
-        self._note(replies, _moved_beyond_chance(replies))
+        # share of all labels that moved beyond chance; NaN where no site tells
+        shares = np.array([float(reply.moved.value) for reply in replies.values()])
+        labels = np.array([r.sums.value[:, -MARKS].sum() for r in replies.values()])
+        known = np.isfinite(shares) & np.isfinite(labels)
+        moved = float("nan")
+        if labels[known].sum() > 0:
+            moved = max(float(np.average(shares[known], weights=labels[known])), 0.0)
+        self._note(replies, moved)
         # What protected sites tell holds moves by chance, which are many before classes are merged.
         judges = self.method.adapt_rate and (self.merged or self.jumping == JUMPING)
         if np.isfinite(self.trace["moved"][-1]) and judges:
@@ -537,15 +544,3 @@ def _moved(sums: FloatArray, mapping: IntArray) -> FloatArray:
     found = np.zeros_like(sums)
     np.add.at(found, mapping, sums)
     return found
-
-
-def _moved_beyond_chance(replies: Mapping[str, Sums]) -> float:
-    """Share of all labels that moved beyond chance; NaN where no site tells."""
-    told = [
-        (float(reply.moved.value), float(np.asarray(reply.sums.value)[:, -MARKS].sum()))
-        for reply in replies.values()
-    ]
-    known = np.array([pair for pair in told if np.isfinite(pair).all()]).reshape(-1, 2)
-    if not known[:, 1].sum() > 0:
-        return float("nan")
-    return max(float(np.average(known[:, 0], weights=known[:, 1])), 0.0)

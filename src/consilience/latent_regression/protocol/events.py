@@ -101,13 +101,13 @@ class Events:
         """Events of each entity that are in the sums."""
         return np.bincount(self.entity[self.used], minlength=self.n_entities).astype(np.int64)
 
-    def plain(self) -> FloatArray:
+    def plain(self, z: FloatArray) -> FloatArray:
         """Rows of 1, features and response without weights."""
-        return np.asarray(self.z / np.where(self.root > 0, self.root, 1.0)[:, None])
+        return np.asarray(z / np.where(self.root > 0, self.root, 1.0)[:, None])
 
     def scaled(self, centre: FloatArray, scale: FloatArray) -> FloatArray:
         """Rows of 1, features and response in the units of the classes, times the root."""
-        moved = (self.plain()[:, 1:] - centre) / scale
+        moved = (self.plain(self.z)[:, 1:] - centre) / scale
         return np.asarray(np.column_stack([np.ones(len(self.z)), moved]) * self.root[:, None])
 
     def centred(self, z: FloatArray) -> FloatArray:
@@ -116,16 +116,11 @@ class Events:
         Somebody else's centre could make a column of which few events have a value, or one event
         has most, look like any other; sums around one centre tell those around all others.
         """
-        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        rows = self.plain(z)
         # the lower median: a value of the table, not between two of them
         middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
         moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
         return np.asarray(moved * self.root[:, None])
-
-    def can_hold_out(self, limits: Limits) -> bool:
-        """Whether sums over the held-out events could leave: two runs' sums differ by them."""
-        judged = self.centred(self.z)[self.held]
-        return may_leave(judged, self.entity[self.held], limits)
 
     def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
         """Whether class sums of some entities could leave by themselves.
@@ -175,7 +170,7 @@ class Events:
         left_out : (n,) bool array, optional
             The held-out events by default.
         """
-        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        rows = self.plain(z)
         return blocks_of(
             np.ascontiguousarray(self.design(rows, s.fit_intercept)),
             np.where(self.held if left_out is None else left_out, np.nan, rows[:, -1]),
@@ -241,8 +236,11 @@ def events_of(
         keys=keys,
         seeds=seeds,
     )
-    if site.limits.min_records > 1 and not made.can_hold_out(site.limits):
-        return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
+    if site.limits.min_records > 1:
+        # sums over the held-out events must be able to leave: two runs' sums differ by them
+        judged = made.centred(made.z)[held]
+        if not may_leave(judged, entity[held], site.limits):
+            return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
     return made
 
 
