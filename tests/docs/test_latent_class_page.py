@@ -15,9 +15,8 @@ from consilience.latent_regression.protocol import (
     AUTO_START,
     MOST_ROUNDS,
     LatentClassRegression,
-    default_rate,
 )
-from consilience.latent_regression.protocol.coordinator import LEAST_ROUNDS
+from consilience.latent_regression.protocol.coordinator import LEAST_ROUNDS, default_rate
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
 from consilience.protocol.phases.holdout import PARTS
 from consilience.report import __all__ as figures_of_reports

@@ -188,21 +188,6 @@ def test_many_sweeps_leave_no_drift() -> None:
     assert np.abs(drift).max() <= 1e-10
 
 
-@pytest.mark.parametrize("n_agents", [1, 7])
-def test_workers_do_not_matter(n_agents: int) -> None:
-    blocks = simulated(120, 4, n_agents, 10)
-    labels = stream(3, "labels").integers(-1, 3, 120)
-    own = np.eye(4)[labels][:, :3]
-    classes = classes_of(totals_of(blocks, labels, 3), 1.0, 1.0)
-    given = blocks, classes, labels, own, np.full(3, 1 / 3), 4.0, keys_of(blocks), 2
-    one = draw_labels(*given)
-    for n_workers in (2, 3):
-        other = draw_labels(*given, n_workers=n_workers)
-        assert one[0].tobytes() == other[0].tobytes()
-        assert one[1].tobytes() == other[1].tobytes()
-        assert one[2] == other[2]
-
-
 def test_an_agent_draws_alike_whoever_is_beside_it() -> None:
     """The answer of the agents 2, 3 and 4 alone is that of all agents together."""
     blocks = simulated(60, 4, 6, 11)

@@ -111,7 +111,7 @@ def test_few_sites_in_each_round(server_cache: bool) -> None:
 
 
 def test_the_rate_follows_participation() -> None:
-    from consilience.latent_regression.protocol import default_rate
+    from consilience.latent_regression.protocol.coordinator import default_rate
 
     assert default_rate(1.0) == 0.5
     assert default_rate(0.15) == pytest.approx(0.2)

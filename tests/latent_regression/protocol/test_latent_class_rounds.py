@@ -277,7 +277,7 @@ def test_the_merger_that_counts_is_the_last(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_sums_that_a_site_withholds_do_not_choose_beta() -> None:
     """A gap among a site's sums is no reason to take the first value of the grid."""
-    rounds: Any = SimpleNamespace(shared=SimpleNamespace(beta=4.0))
+    rounds: Any = SimpleNamespace(beta=4.0)
     fit = tuple(-abs(i - 4.0) for i in range(len(BETAS)))
     whole = np.ones((2, 12))
     gap = np.where(np.arange(2)[:, None] == 1, np.nan, whole)
@@ -286,4 +286,4 @@ def test_sums_that_a_site_withholds_do_not_choose_beta() -> None:
         for site, v in (("a", whole), ("b", gap))
     }
     Rounds.set_beta(rounds, replies, BETAS)
-    assert rounds.shared.beta == BETAS[4]
+    assert rounds.beta == BETAS[4]

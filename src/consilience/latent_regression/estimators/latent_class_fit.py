@@ -5,10 +5,9 @@ A run is a chain of sweeps: labels are drawn, then what classes share; mergers; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +42,16 @@ from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of
 
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
+_RESIDUE = 0.5  # a class with less than half an expected entity is empty
 RESOLVED = 1e-13
 """Noise per prior and events below which rounding hides the prior of columns that depend on one
 another."""
 
 
-@dataclass(eq=False)
 class Chain:
-    """State of a run; `sweep` moves it on.
+    """State of a run, without labels at first; `sweep` moves it on.
 
-    Attributes
+    Parameters
     ----------
     blocks : Blocks
     settings : Settings
@@ -60,8 +59,18 @@ class Chain:
         Of the agents' streams.
     rng : numpy.random.Generator
         For what classes share.
-    round : int
-        Of the next sweep; draws of different rounds are independent.
+    first_round : int
+        Of the first sweep; draws of different rounds are independent.
+    n_start : int
+        Classes, empty ones at first.
+    noise : float
+        The variance of the noise in the first sweep, where it is not fixed: share of what one
+        regression for all leaves. Entities are labelled one after the other, and the less noise is
+        granted, the sooner one that does not fit opens a class of its own; as random classes of
+        all entities are alike, they may take very long to part.
+
+    Attributes
+    ----------
     labels : (E,) array of int
     totals : Totals
         In the parallel schedule smoothed over rounds.
@@ -72,28 +81,35 @@ class Chain:
         Log probability of the labels, given base and beta.
     """
 
-    blocks: Blocks
-    settings: Settings
-    keys: NDArray[np.uint64]
-    rng: np.random.Generator
-    round: int
-    labels: IntArray
-    totals: Totals
-    base: FloatArray
-    sigma2: float
-    delta2: float
-    beta: float
-    own: FloatArray | None = None
-    rate: float = 1.0
-    jumped: bool = False
-    log_labels: float = 0.0
-    excesses: list[float] = field(default_factory=list)
-    path: list[tuple[int, float]] = field(default_factory=list)
-    trace: dict[str, list[float]] = field(
-        default_factory=lambda: {
-            name: [] for name in ("log_marginal", "sigma", "moved", "n_classes", "learning_rate")
-        }
-    )
+    def __init__(
+        self,
+        blocks: Blocks,
+        settings: Settings,
+        keys: NDArray[np.uint64],
+        rng: np.random.Generator,
+        *,
+        first_round: int,
+        n_start: int,
+        noise: float = 0.1,
+    ) -> None:
+        self.blocks, self.settings, self.keys, self.rng = blocks, settings, keys, rng
+        self.round = first_round
+        self.labels: IntArray = np.full(len(blocks.n), -1, dtype=np.int64)
+        self.totals = Totals.zeros(n_start, blocks.n_features)
+        self.base = np.full(n_start, 1.0 / n_start)
+        pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
+        if settings.schedule == "sequential":
+            # see `noise` above: less of it parts the classes sooner
+            pooled *= noise
+        sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
+        self.sigma2 = max(sigma2, SMALLEST_SIGMA2)
+        self.delta2 = 1.0 if settings.delta == "draw" else float(settings.delta) ** 2
+        self.beta = 4.0 if settings.beta == "grid" else float(settings.beta)
+        self.own: FloatArray | None = None
+        self.rate, self.jumped, self.log_labels = settings.learning_rate, False, 0.0
+        self.excesses: list[float] = []
+        self.path: list[tuple[int, float]] = []
+        self.trace: defaultdict[str, list[float]] = defaultdict(list)
 
     @property
     def n_classes(self) -> int:
@@ -110,31 +126,33 @@ class Chain:
 
     def sweep(self) -> None:
         """Draw all labels once, then what the classes share."""
-        parallel = self.settings.schedule == "parallel"
-        moved = self._all_at_once() if parallel else self._one_by_one()
+        if self.settings.schedule == "parallel":
+            moved = self._all_at_once()
+        else:
+            self.labels, _, moved = sweep(
+                self.blocks,
+                self.labels,
+                self.totals,
+                self.sigma2,
+                self.delta2,
+                self.base,
+                self.beta,
+                self.keys,
+                self.round,
+                shortcut_alpha=self.alpha if self.settings.concentration == "shortcut" else None,
+            )
+            # What was taken out and put in leaves rounding errors behind: add up anew.
+            self.totals = totals_of(self.blocks, self.labels, self.n_classes)
         self._draw_shared()
         self.round += 1
-        self._note(moved)
+        joint = model.log_marginal(self.totals, self.sigma2, self.delta2).sum() + self.log_labels
+        self.trace["log_marginal"].append(float(joint))
+        self.trace["sigma"].append(float(np.sqrt(self.sigma2)))
+        self.trace["moved"].append(moved / max(len(self.labels), 1))
+        self.trace["n_classes"].append(float(len(np.unique(self.labels))))
+        self.trace["learning_rate"].append(self.rate)
 
-    def _one_by_one(self) -> float:
-        shortcut = self.alpha if self.settings.concentration == "shortcut" else None
-        self.labels, _, moved = sweep(
-            self.blocks,
-            self.labels,
-            self.totals,
-            self.sigma2,
-            self.delta2,
-            self.base,
-            self.beta,
-            self.keys,
-            self.round,
-            shortcut_alpha=shortcut,
-        )
-        # What was taken out and put in leaves rounding errors behind: add up anew.
-        self.totals = totals_of(self.blocks, self.labels, self.n_classes)
-        return float(moved)
-
-    def _all_at_once(self) -> float:
+    def _all_at_once(self) -> int:
         classes = self.classes()
         first = self.own is None
         own = np.zeros((len(self.labels), self.n_classes)) if self.own is None else self.own
@@ -165,7 +183,7 @@ class Chain:
             if jumps:
                 self.jumped, self.rate = True, lowered
                 self.excesses.clear()
-        return float(moved)
+        return moved
 
     def classes(self) -> Classes:
         """The classes given the totals."""
@@ -205,16 +223,6 @@ class Chain:
         at = min(at, len(grid) - 1)
         self.beta, self.log_labels = float(grid[at]), float(logs[at])
 
-    def _note(self, moved: float) -> None:
-        counts = self.agent_counts()
-        joint = float(model.log_marginal(self.totals, self.sigma2, self.delta2).sum())
-        joint += self.log_labels
-        self.trace["log_marginal"].append(joint)
-        self.trace["sigma"].append(float(np.sqrt(self.sigma2)))
-        self.trace["moved"].append(moved / max(len(self.labels), 1))
-        self.trace["n_classes"].append(float(np.count_nonzero(counts.sum(axis=0))))
-        self.trace["learning_rate"].append(self.rate)
-
     # ------------------------------------------------------------------ mergers
 
     def merge(self, n_classes: int | None) -> bool:
@@ -245,8 +253,14 @@ class Chain:
 
     # ------------------------------------------------------------------ averages
 
-    def average(self, n_sweeps: int) -> Averages:
-        """Go on for some sweeps and average over them, classes matched by the labels they hold."""
+    def average(self, n_sweeps: int) -> tuple[Averages, float]:
+        """Go on for some sweeps and average over them, classes matched by the labels they hold.
+
+        Classes come by falling size, those without entities left out. The number is the log
+        marginal likelihood of events and labels, plus the entropy of the labels: a bound for that
+        of the events, which does not prefer few classes where classes overlap. It is charged for
+        what the shares of more classes may fit by chance, as in the BIC.
+        """
         kept: list[Classes] = []
         probabilities = np.zeros((len(self.labels), self.n_classes))
         sizes = np.zeros((n_sweeps, self.n_classes))
@@ -269,16 +283,30 @@ class Chain:
             sums += (self.sigma2, self.delta2, np.log(self.beta))
         mean, covariance = model.coefficient_moments(kept, sizes)
         sigma2, delta2, log_beta = (sums / n_sweeps).tolist()
-        return Averages(
-            probabilities / n_sweeps,
-            mean,
-            covariance,
-            base / n_sweeps,
+        probabilities, base = probabilities / n_sweeps, base / n_sweeps
+
+        with_events = self.blocks.n > 0
+        entities = probabilities[with_events].sum(axis=0)
+        used = np.argsort(-entities, kind="stable")
+        used = used[: max(int((entities >= _RESIDUE).sum()), 1)]
+        probabilities = probabilities[:, used]
+        all_used = probabilities.sum(axis=1, keepdims=True)
+        flat = np.full_like(probabilities, 1.0 / len(used))
+        found = Averages(
+            np.divide(probabilities, all_used, out=flat, where=all_used > 0),
+            mean[used],
+            covariance[used],
+            base[used] / base[used].sum(),
             sigma2,
             delta2,
             float(np.exp(log_beta)),
-            float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps,
+            {name: np.asarray(values) for name, values in self.trace.items()},
+            tuple(self.path),
+            self.jumped,
         )
+        marginal = float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps
+        charge = 0.5 * (len(used) - 1) * float(np.log(np.count_nonzero(with_events)))
+        return found, marginal - charge
 
     def _probabilities(self) -> FloatArray:
         """Of each entity's label given those of all others, (E, K)."""
@@ -294,17 +322,23 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class Averages:
-    """What a run comes to: averages over its last sweeps.
+    """What a run comes to: averages over its last sweeps, of the classes that hold entities.
 
     Attributes
     ----------
     probabilities : (E, K) array
+        Averaged over the last sweeps.
     mean, covariance : (K, F) and (K, F, F) arrays
+        Of the coefficients, by the law of total variance over the last sweeps.
     base : (K,) array
+        psi.
     sigma2, delta2, beta : float
-    log_marginal : float
-        Of events and labels, plus the entropy of the labels: a bound for that of the events, which
-        does not prefer few classes where classes overlap.
+    trace : dict of (T,) arrays
+        By sweep: ``log_marginal``, ``sigma``, ``moved``, ``n_classes``, ``learning_rate``.
+    merge_path : tuple of (int, float)
+        Classes after each merger, and its gain.
+    jumped : bool
+        Whether the learning rate was lowered.
     """
 
     probabilities: FloatArray
@@ -314,67 +348,14 @@ class Averages:
     sigma2: float
     delta2: float
     beta: float
-    log_marginal: float
+    trace: dict[str, FloatArray]
+    merge_path: tuple[tuple[int, float], ...]
+    jumped: bool
 
-    def take(self, classes: Sequence[int] | IntArray) -> Averages:
-        """Keep some classes, in this order; their shares sum to 1 again."""
-        chosen = np.asarray(classes, dtype=np.int64)
-        probabilities = self.probabilities[:, chosen]
-        sums = probabilities.sum(axis=1, keepdims=True)
-        flat = np.full_like(probabilities, 1.0 / max(len(chosen), 1))
-        probabilities = np.divide(probabilities, sums, out=flat, where=sums > 0)
-        base = self.base[chosen]
-        mean, covariance = self.mean[chosen], self.covariance[chosen]
-        changed: dict[str, Any] = {"probabilities": probabilities, "base": base / base.sum()}
-        return replace(self, mean=mean, covariance=covariance, **changed)
-
-
-def start_chain(
-    blocks: Blocks,
-    settings: Settings,
-    keys: NDArray[np.uint64],
-    rng: np.random.Generator,
-    *,
-    first_round: int,
-    n_start: int,
-    noise: float = 0.1,
-) -> Chain:
-    """A run without labels.
-
-    Parameters
-    ----------
-    blocks, settings, keys, rng
-        See `Chain`.
-    first_round : int
-    n_start : int
-        Classes, empty ones at first.
-    noise : float
-        The variance of the noise in the first sweep, where it is not fixed: share of what one
-        regression for all leaves. Entities are labelled one after the other, and the less noise is
-        granted, the sooner one that does not fit opens a class of its own; as random classes of
-        all entities are alike, they may take very long to part.
-    """
-    pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
-    if settings.schedule == "sequential":
-        # see `noise` above: less of it parts the classes sooner
-        pooled *= noise
-    sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
-    labels = np.full(len(blocks.n), -1, dtype=np.int64)
-    totals = Totals.zeros(n_start, blocks.n_features)
-    return Chain(
-        blocks,
-        settings,
-        keys,
-        rng,
-        first_round,
-        labels,
-        totals,
-        np.full(n_start, 1.0 / n_start),
-        max(sigma2, SMALLEST_SIGMA2),
-        1.0 if settings.delta == "draw" else float(settings.delta) ** 2,
-        4.0 if settings.beta == "grid" else float(settings.beta),
-        rate=settings.learning_rate,
-    )
+    @property
+    def n_classes(self) -> int:
+        """Classes that hold entities."""
+        return len(self.base)
 
 
 def resolved_sigma2(delta2: float, products: FloatArray) -> float:
@@ -394,9 +375,8 @@ def resolved_sigma2(delta2: float, products: FloatArray) -> float:
 
 AUTO_START = 18
 NOISE = (0.1, 0.03, 0.3, 1.0)
-"""Noise in the first sweep of the restarts in turn, see `start_chain`."""
+"""Noise in the first sweep of the restarts in turn, see `Chain`."""
 _ROUNDS = 1 << 20  # of one restart; draws of different rounds are independent
-_RESIDUE = 0.5  # a class with less than half an expected entity is empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,64 +436,37 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassFit:
+class ClassFit(Averages):
     """The restart with the largest marginal likelihood; classes by falling size.
 
     Attributes
     ----------
     labels : (E,) array of int
         Most probable class of each entity, in the order of the blocks.
-    probabilities : (E, K) array
-        Averaged over the last sweeps.
     totals : Totals
         With these labels.
     classes : Classes
         With these totals.
-    mean, covariance : (K, F) and (K, F, F) arrays
-        Of the coefficients, by the law of total variance over the last sweeps.
-    base : (K,) array
-        psi.
-    sigma2, delta2, alpha, beta : float
+    alpha : float
     agent_counts : (A, K) array
         Expected entities by agent and class.
-    trace : dict of (T,) arrays
-        By sweep: ``log_marginal``, ``sigma``, ``moved``, ``n_classes``, ``learning_rate``.
     log_marginals : (R,) array
         Of the events in each restart: a bound, averaged over its last sweeps, less
         ``(K - 1)/2 log E`` for the shares.
     agreement : (R, R) array
         Adjusted Rand index between the labels of any two restarts.
-    merge_path : tuple of (int, float)
-        Classes after each merger, and its gain.
     asked : int or "auto"
         Classes that were asked for.
-    jumped : bool
-        Whether the learning rate was lowered.
     """
 
     labels: IntArray
-    probabilities: FloatArray
     totals: Totals
     classes: Classes
-    mean: FloatArray
-    covariance: FloatArray
-    base: FloatArray
-    sigma2: float
-    delta2: float
     alpha: float
-    beta: float
     agent_counts: FloatArray
-    trace: dict[str, FloatArray]
     log_marginals: FloatArray
     agreement: FloatArray
-    merge_path: tuple[tuple[int, float], ...]
     asked: int | str
-    jumped: bool
-
-    @property
-    def n_classes(self) -> int:
-        """Classes that hold entities."""
-        return len(self.base)
 
 
 def fit_classes(
@@ -558,7 +511,30 @@ def fit_classes(
         keys = np.array(names, dtype=np.uint64)
     one = partial(_restart, blocks=blocks, settings=settings, seed=seed, keys=keys, n_start=n_start)
     runs = ordered_map(one, range(settings.n_restarts), n_jobs=n_jobs)
-    return _best(blocks, settings, runs)
+
+    labels = [run.probabilities.argmax(axis=1).astype(np.int64) for run, _ in runs]
+    agreement = np.eye(len(runs))
+    for i in range(len(runs)):
+        for j in range(i):
+            same = adjusted_rand_index(labels[i][blocks.n > 0], labels[j][blocks.n > 0])
+            agreement[i, j] = agreement[j, i] = same
+    log_marginals = np.array([marginal for _, marginal in runs])
+    best = int(np.argmax(log_marginals))
+    run = runs[best][0]
+    totals = totals_of(blocks, labels[best], run.n_classes)
+    counts = np.zeros((blocks.n_agents, run.n_classes))
+    np.add.at(counts, blocks.agent, run.probabilities)
+    return ClassFit(
+        **vars(run),
+        labels=labels[best],
+        totals=totals,
+        classes=classes_of(totals, run.sigma2, run.delta2),
+        alpha=float(run.n_classes) if settings.alpha is None else settings.alpha,
+        agent_counts=counts,
+        log_marginals=log_marginals,
+        agreement=agreement,
+        asked=settings.n_classes,
+    )
 
 
 @one_thread()
@@ -570,11 +546,17 @@ def _restart(
     seed: int,
     keys: NDArray[np.uint64],
     n_start: int,
-) -> tuple[Averages, dict[str, Any]]:
+) -> tuple[Averages, float]:
     """One run from its own start, on one thread wherever it runs."""
-    rng, noise = stream(seed, "latent classes", number), NOISE[number % len(NOISE)]
-    start = {"first_round": number * _ROUNDS, "n_start": n_start}
-    chain = start_chain(blocks, settings, keys, rng, **start, noise=noise)
+    chain = Chain(
+        blocks,
+        settings,
+        keys,
+        stream(seed, "latent classes", number),
+        first_round=number * _ROUNDS,
+        n_start=n_start,
+        noise=NOISE[number % len(NOISE)],
+    )
     for _ in range(settings.n_sweeps):
         chain.sweep()
     wanted = None if settings.n_classes == "auto" else int(settings.n_classes)
@@ -584,51 +566,4 @@ def _restart(
             chain.sweep()
         if wanted is not None or not merged:
             break
-    found = chain.average(settings.n_average)
-    sizes = found.probabilities[blocks.n > 0].sum(axis=0)
-    order = np.argsort(-sizes, kind="stable")
-    used = order[sizes[order] >= _RESIDUE]
-    trace = {name: np.asarray(values, dtype=np.float64) for name, values in chain.trace.items()}
-    about = {"trace": trace, "path": tuple(chain.path), "jumped": chain.jumped}
-    found = found.take(used if len(used) else order[:1])
-    # What the shares of more classes may fit by chance, as in the BIC.
-    shares = 0.5 * (len(found.base) - 1) * float(np.log(np.count_nonzero(blocks.n > 0)))
-    return replace(found, log_marginal=found.log_marginal - shares), about
-
-
-def _best(
-    blocks: Blocks, settings: Settings, runs: list[tuple[Averages, dict[str, Any]]]
-) -> ClassFit:
-    labels = [run.probabilities.argmax(axis=1).astype(np.int64) for run, _ in runs]
-    with_events = blocks.n > 0
-    agreement = np.eye(len(runs))
-    for i in range(len(runs)):
-        for j in range(i):
-            same = adjusted_rand_index(labels[i][with_events], labels[j][with_events])
-            agreement[i, j] = agreement[j, i] = same
-    log_marginals = np.array([run.log_marginal for run, _ in runs])
-    best = int(np.argmax(log_marginals))
-    run, about = runs[best]
-    totals = totals_of(blocks, labels[best], len(run.base))
-    counts = np.zeros((blocks.n_agents, len(run.base)))
-    np.add.at(counts, blocks.agent, run.probabilities)
-    return ClassFit(
-        labels[best],
-        run.probabilities,
-        totals,
-        classes_of(totals, run.sigma2, run.delta2),
-        run.mean,
-        run.covariance,
-        run.base,
-        run.sigma2,
-        run.delta2,
-        float(len(run.base)) if settings.alpha is None else settings.alpha,
-        run.beta,
-        counts,
-        about["trace"],
-        log_marginals,
-        agreement,
-        about["path"],
-        settings.n_classes,
-        about["jumped"],
-    )
+    return chain.average(settings.n_average)

@@ -22,13 +22,7 @@ from consilience.latent_regression.kernels.prediction import (
     posterior_weights,
     unseen_weights,
 )
-from consilience.numerics.ids import (
-    as_ids,
-    ids_from_arrays,
-    ids_to_arrays,
-    pair_codes,
-    places,
-)
+from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, pair_codes, places
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +43,28 @@ class Units:
     target_centre: float
     target_scale: float
     intercept: bool
+
+    @classmethod
+    def of(
+        cls,
+        centre: FloatArray,
+        scale: FloatArray,
+        intercept: bool,
+        prepared: FloatArray | None = None,
+    ) -> Units:
+        """Units of features and target, which comes last.
+
+        Parameters
+        ----------
+        centre, scale : (p + 1,) arrays
+        intercept : bool
+        prepared : (3, p) array, optional
+            Fill values, centres and scales of the preparation of the columns before.
+        """
+        of_columns, each = centre[:-1], scale[:-1]
+        if prepared is not None:
+            of_columns, each = prepared[1] + of_columns * prepared[2], each * prepared[2]
+        return cls(of_columns, each, float(centre[-1]), float(scale[-1]), intercept)
 
     @property
     def n_columns(self) -> int:
@@ -103,12 +119,7 @@ class Units:
 
 
 def units_of(
-    x: FloatArray,
-    y: FloatArray,
-    weight: FloatArray,
-    *,
-    standardize: bool,
-    intercept: bool,
+    x: FloatArray, y: FloatArray, weight: FloatArray, *, standardize: bool, intercept: bool
 ) -> Units:
     """Units of a table.
 
@@ -267,12 +278,7 @@ class LatentClassPredictor:
     # -------------------------------------------------------------- predictions
 
     def predict(
-        self,
-        X: ArrayLike,
-        *,
-        entity: Ids = None,
-        agent: Ids = None,
-        observed: Ids = None,
+        self, X: ArrayLike, *, entity: Ids = None, agent: Ids = None, observed: Ids = None
     ) -> FloatArray:
         """Expected outcome of each row.
 
@@ -339,12 +345,7 @@ class LatentClassPredictor:
         return self.units.outcome(np.column_stack([lower, upper]))
 
     def predict_proba(
-        self,
-        X: ArrayLike,
-        observed: Ids = None,
-        *,
-        entity: Ids = None,
-        agent: Ids = None,
+        self, X: ArrayLike, observed: Ids = None, *, entity: Ids = None, agent: Ids = None
     ) -> FloatArray:
         """Probability of each class for each row's entity, (n, K); parameters as in `predict`."""
         return self._weights(self._rows(X), entity, agent, observed)
@@ -433,13 +434,7 @@ class LatentClassPredictor:
             owner = np.unique(as_ids(agent, n, "agent"), return_inverse=True)[1].astype(np.int64)
         return owner, as_ids(entity, n, "entity")
 
-    def _weights(
-        self,
-        x: FloatArray,
-        entity: Ids,
-        agent: Ids,
-        observed: Ids,
-    ) -> FloatArray:
+    def _weights(self, x: FloatArray, entity: Ids, agent: Ids, observed: Ids) -> FloatArray:
         agents, entities = self._places(len(x), entity, agent)
         counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
         weights = np.asarray(unseen_weights(counts, self.base, self.beta))[agents]

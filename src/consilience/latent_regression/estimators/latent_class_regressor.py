@@ -125,12 +125,7 @@ def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, age
 
 
 def remarks_of(
-    found: ClassFit,
-    x: FloatArray,
-    y: FloatArray,
-    blocks: Blocks,
-    *,
-    shared_ids: bool,
+    found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks, *, shared_ids: bool
 ) -> Iterator[tuple[str, bool]]:
     """Sentences about a fit, none with a value of the data, and whether they are warnings.
 
@@ -350,13 +345,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     # ------------------------------------------------------------------ fit
 
     def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        entity: Any = None,
-        agent: Any = None,
-        sample_weight: Any = None,
+        self, X: Any, y: Any, *, entity: Any = None, agent: Any = None, sample_weight: Any = None
     ) -> LatentClassRegressor:
         """Find the classes.
 

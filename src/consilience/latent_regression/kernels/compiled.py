@@ -12,61 +12,19 @@ Eight classes go side by side through one factorisation, F x F or, for few event
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
-from consilience.latent_regression.kernels.batched_cholesky import (
-    ROUNDING,
-    WIDTH,
-    compiled,
-    eliminate,
-    errors,
-    identity_plus_products,
-    less_product,
-    load,
-    one_product,
-    pack_class,
-    pack_classes,
-    plus,
-    plus_product,
-    solve_rows,
-    splat,
-    store,
-    times,
-)
+from consilience.latent_regression.kernels import batched_cholesky as lanes
+from consilience.latent_regression.kernels.batched_cholesky import ROUNDING, WIDTH, compiled
 
-
-class Events(NamedTuple):
-    """Arrays of blocks."""
-
-    products: Any
-    cross: Any
-    squares: Any
-    n: Any
-    x: Any
-    y: Any
-    start: Any
-
-
-class Sums(NamedTuple):
-    """Arrays of totals."""
-
-    products: Any
-    cross: Any
-    squares: Any
-    n: Any
-    counts: Any
-
-
-class State(NamedTuple):
-    """Arrays of classes."""
-
-    precision: Any
-    linear: Any
-    cholesky: Any
-    mean: Any
-    log_det: Any
+Events = namedtuple("Events", "products cross squares n x y start")
+"""Arrays of blocks."""
+Sums = namedtuple("Sums", "products cross squares n counts")
+"""Arrays of totals."""
+State = namedtuple("State", "precision linear cholesky mean log_det")
+"""Arrays of classes."""
 
 
 @compiled
@@ -283,31 +241,35 @@ def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a
     at = 0
     for i in range(f):
         for j in range(i + 1):
-            shifted = plus(load(packed_d, from_d + at), splat(s[i, j] * inv_sigma2))
-            store(a, at, shifted)
+            shifted = lanes.plus(
+                lanes.load(packed_d, from_d + at), lanes.splat(s[i, j] * inv_sigma2)
+            )
+            lanes.store(a, at, shifted)
             at += WIDTH
-    minus = splat(0.0)  # -e'e
+    minus = lanes.splat(0.0)  # -e'e
     if y.size <= ROWS_FOR_ERRORS * f:
-        errors(x, y, packed_mean, from_mean, e, 1.0)
-        minus = one_product(minus, e, 0, e, 0, y.size)
+        lanes.errors(x, y, packed_mean, from_mean, e, 1.0)
+        minus = lanes.one_product(minus, e, 0, e, 0, y.size)
         for i in range(f):
-            g = splat(0.0)
+            g = lanes.splat(0.0)
             for row in range(y.size):
-                g = plus_product(g, splat(x[row, i]), load(e, row * WIDTH))
-            store(a, last + i * WIDTH, times(g, splat(inv_sigma2)))
+                g = lanes.plus_product(g, lanes.splat(x[row, i]), lanes.load(e, row * WIDTH))
+            lanes.store(a, last + i * WIDTH, lanes.times(g, lanes.splat(inv_sigma2)))
     else:
-        minus = splat(-q)
+        minus = lanes.splat(-q)
         for i in range(f):
-            g = splat(r[i])
+            g = lanes.splat(r[i])
             for j in range(f):
-                g = less_product(g, splat(s[i, j]), load(packed_mean, from_mean + j * WIDTH))
-            mean = load(packed_mean, from_mean + i * WIDTH)
-            minus = plus_product(minus, mean, plus(g, splat(r[i])))
-            store(a, last + i * WIDTH, times(g, splat(inv_sigma2)))
-    eliminate(a, f, floor, result)
+                g = lanes.less_product(
+                    g, lanes.splat(s[i, j]), lanes.load(packed_mean, from_mean + j * WIDTH)
+                )
+            mean = lanes.load(packed_mean, from_mean + i * WIDTH)
+            minus = lanes.plus_product(minus, mean, lanes.plus(g, lanes.splat(r[i])))
+            lanes.store(a, last + i * WIDTH, lanes.times(g, lanes.splat(inv_sigma2)))
+    lanes.eliminate(a, f, floor, result)
     # e'e / sigma^2 - g' M^-1 g
-    e2 = times(minus, splat(-inv_sigma2))
-    store(result, WIDTH, less_product(e2, load(result, WIDTH), splat(1.0)))
+    e2 = lanes.times(minus, lanes.splat(-inv_sigma2))
+    lanes.store(result, WIDTH, lanes.less_product(e2, lanes.load(result, WIDTH), lanes.splat(1.0)))
 
 
 @compiled
@@ -316,14 +278,14 @@ def by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result):
     rows, f = x.shape
     scale = np.sqrt(inv_sigma2)
     # e / sigma
-    errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
+    lanes.errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
     # V = X L'^-1 / sigma, so that V V' = X D^-1 X' / sigma^2
-    solve_rows(x, scale, packed_low, tile * (f * (f + 1) // 2) * WIDTH, v)
-    identity_plus_products(v, rows, f, a)
+    lanes.solve_rows(x, scale, packed_low, tile * (f * (f + 1) // 2) * WIDTH, v)
+    lanes.identity_plus_products(v, rows, f, a)
     last = (rows * (rows + 1) // 2) * WIDTH
     for j in range(rows):
-        store(a, last + j * WIDTH, load(e, j * WIDTH))
-    eliminate(a, rows, 1.0, result)
+        lanes.store(a, last + j * WIDTH, lanes.load(e, j * WIDTH))
+    lanes.eliminate(a, rows, 1.0, result)
 
 
 @compiled
@@ -428,14 +390,14 @@ def judge_own(events, entity, weight, state, k, inv_sigma2, floor, rooms):
 
 
 @compiled
-def likelihoods(events, state, inv_sigma2, floor, own, first, last, out):
-    """Fill ``out[first:last]``; False if a value is not finite. Without rows, `own` is nothing."""
+def likelihoods(events, state, inv_sigma2, floor, own, out):
+    """Fill `out`; False if a value is not finite. Without rows, `own` is nothing."""
     n_classes, f = state.mean.shape
-    packed = pack_classes(state, n_classes)
+    packed = lanes.pack_classes(state, n_classes)
     work = workspace(f)
     rooms = (np.zeros((f, f)), np.zeros((f, f)), np.zeros(f), np.zeros(f))
     finite = True
-    for e in range(first, last):
+    for e in range(out.shape[0]):
         finite &= judge(events, e, packed, state.log_det, inv_sigma2, floor, work, out[e])
         if own.shape[0] == 0 or events.start[e] == events.start[e + 1]:
             continue
@@ -506,9 +468,7 @@ def set_prior(mine, base, beta, everywhere, alpha, prior):
 
 
 @compiled
-def draw_agents(
-    weights, labels, agent_start, agents, base, beta, keys, round_number, own, counts, alpha
-):
+def draw_agents(weights, labels, agent_start, base, beta, keys, round_number, own, counts, alpha):
     """Draw the entities of each agent in turn; `weights` go in as log likelihoods.
 
     Returns the number of labels that moved, -1 if an entity has no possible class.
@@ -516,7 +476,7 @@ def draw_agents(
     n_classes = weights.shape[1]
     mine, prior, everywhere = np.zeros(n_classes), np.zeros(n_classes), counts.copy()
     moved = 0
-    for a in range(agents[0], agents[1]):
+    for a in range(agent_start.size - 1):
         count_labels(labels, agent_start[a], agent_start[a + 1], mine)
         for e in range(agent_start[a], agent_start[a + 1]):
             old = labels[e]
@@ -589,7 +549,7 @@ def move_block(events, e, sign, sums, inv_sigma2, floor, state, k, packed):
     """Add an entity to class k or take it out, and bring all that follows up to date."""
     add_block(events, e, sign, sums, k)
     factor_class(sums.products[k], sums.cross[k], inv_sigma2, floor, state, k)
-    pack_class(state, k, packed)
+    lanes.pack_class(state, k, packed)
 
 
 @compiled
@@ -622,7 +582,7 @@ def sweep_entities(
         np.zeros(spare + 1),
     )
     factor_classes(sums.products, sums.cross, inv_sigma2, floor, state)
-    packed, work = pack_classes(state, spare), workspace(f)
+    packed, work = lanes.pack_classes(state, spare), workspace(f)
     weights, mine, prior = np.zeros(spare), np.zeros(spare), np.zeros(spare)
     moved = 0
     for a in range(agent_start.size - 1):
@@ -644,7 +604,7 @@ def sweep_entities(
             labels[e] = new
             if new == old:
                 copy_class(sums, state, spare, old)
-                pack_class(state, old, packed)
+                lanes.pack_class(state, old, packed)
             else:
                 moved += 1
                 move_block(events, e, 1.0, sums, inv_sigma2, floor, state, new, packed)

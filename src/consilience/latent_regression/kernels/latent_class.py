@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.ids import pair_codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +151,7 @@ class Totals:
 
 
 def blocks_of(
-    x: ArrayLike,
-    y: ArrayLike,
-    entity: ArrayLike,
-    agent: ArrayLike,
-    weight: ArrayLike | None = None,
+    x: ArrayLike, y: ArrayLike, entity: ArrayLike, agent: ArrayLike, weight: ArrayLike | None = None
 ) -> Blocks:
     """Sums of the events of each entity.
 
@@ -179,11 +176,23 @@ def blocks_of(
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     entity_code = np.asarray(entity, dtype=np.int64)
     agent_code = np.asarray(agent, dtype=np.int64)
-    rows = y.shape[0]
+    rows = len(y)
     weight = np.ones(rows) if weight is None else np.asarray(weight, dtype=np.float64)
-    _check_table(x, y, entity_code, agent_code, weight)
+    if y.ndim != 1 or x.ndim != 2 or x.shape[0] != rows:
+        raise DataError("features and target of a latent class regression need one row an event")
+    if not all(a.shape == (rows,) for a in (entity_code, agent_code, weight)):
+        raise DataError("entity, agent and weight need one value for each event")
+    if not np.isfinite(x).all():
+        raise DataError("the features hold a missing or infinite value: drop or fill those events")
+    if np.isinf(y).any():
+        raise DataError("the target holds an infinite value: drop or correct those events")
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise DataError("the weights of events must be finite and not negative")
+    if (agent_code < 0).any():
+        raise DataError("codes of agents must be positions from 0 on")
 
-    position, entity_agent = _entities(entity_code, agent_code)
+    position, first = entities_of(agent_code, entity_code)
+    entity_agent = agent_code[first]
     # events without an outcome belong to an entity and to no sum
     used = np.flatnonzero(~np.isnan(y) & (weight > 0))
     order = used[np.argsort(position[used], kind="stable")].astype(np.int64)
@@ -215,37 +224,20 @@ def blocks_of(
     )
 
 
-def _check_table(
-    x: FloatArray, y: FloatArray, entity: IntArray, agent: IntArray, weight: FloatArray
-) -> None:
-    rows = y.shape[0]
-    if y.ndim != 1 or x.ndim != 2 or x.shape[0] != rows:
-        raise DataError("features and target of a latent class regression need one row an event")
-    if not all(a.shape == (rows,) for a in (entity, agent, weight)):
-        raise DataError("entity, agent and weight need one value for each event")
-    if not np.isfinite(x).all():
-        raise DataError("the features hold a missing or infinite value: drop or fill those events")
-    if np.isinf(y).any():
-        raise DataError("the target holds an infinite value: drop or correct those events")
-    if not np.isfinite(weight).all() or (weight < 0).any():
-        raise DataError("the weights of events must be finite and not negative")
-    if (agent < 0).any():
-        raise DataError("codes of agents must be positions from 0 on")
+def entities_of(agent: IntArray, names: NDArray[Any]) -> tuple[IntArray, IntArray]:
+    """Number the pairs of agent and entity by agent, then by first appearance.
 
-
-def _entities(entity: IntArray, agent: IntArray) -> tuple[IntArray, IntArray]:
-    """Position of the entity of each row, and the agent of each entity."""
-    by_code = np.lexsort((entity, agent))
-    a, e = agent[by_code], entity[by_code]
-    new = np.ones(a.size, dtype=bool)
-    new[1:] = (a[1:] != a[:-1]) | (e[1:] != e[:-1])
-    group = np.empty(a.size, dtype=np.int64)
-    group[by_code] = np.cumsum(new) - 1
-    first = by_code[new]  # lexsort is stable: the first row of each entity
-    by_place = np.lexsort((first, a[new]))
-    rank = np.empty(by_place.size, dtype=np.int64)
-    rank[by_place] = np.arange(by_place.size)
-    return rank[group], a[new][by_place].astype(np.int64)
+    Returns
+    -------
+    entity : (n,) int array
+    first : (E,) int array
+        First row of each entity.
+    """
+    codes, first = pair_codes(agent, names)
+    order = np.lexsort((first, agent[first]))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place[codes], first[order]
 
 
 def totals_of(
@@ -289,15 +281,9 @@ def kernel_events(blocks: Blocks) -> Any:
     from consilience.latent_regression.kernels import compiled
 
     b = blocks
-    return compiled.Events(
-        products=plain(b.products),
-        cross=plain(b.cross),
-        squares=plain(b.squares),
-        n=plain(b.n),
-        x=plain(b.x),
-        y=plain(b.y),
-        start=plain(b.start, np.int64),
-    )
+    products, cross, squares, n = map(plain, (b.products, b.cross, b.squares, b.n))
+    start = plain(b.start, np.int64)
+    return compiled.Events(products, cross, squares, n, plain(b.x), plain(b.y), start)
 
 
 def plain(values: ArrayLike, kind: Any = np.float64) -> NDArray[Any]:
@@ -458,31 +444,17 @@ def block_log_likelihood(
     from consilience.latent_regression.kernels import compiled
 
     e, k = blocks.n_entities, classes.n_classes
-    out = np.empty((e, k))
-    given = kernel_events(blocks), kernel_state(classes)
-    variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
+    # without rows nothing is taken out
+    removed = np.zeros((0, k)) if own is None else plain(own)
+    if own is not None and removed.shape != (e, k):
+        raise ParameterError.of("own", f"of shape {(e, k)}", removed.shape)
+    c, out = classes, np.empty((e, k))
+    state = compiled.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
     # eq. 4 (corrected), 8 and 9 over all events of an entity at once
-    if not compiled.likelihoods(*given, *variances, checked_own(own, e, k), 0, e, out):
+    given = kernel_events(blocks), state, 1.0 / c.sigma2, 1.0 / c.delta2
+    if not compiled.likelihoods(*given, removed, out):
         raise out_of_range()
     return out
-
-
-def kernel_state(classes: Classes) -> Any:
-    """Classes as compiled code takes them."""
-    from consilience.latent_regression.kernels import compiled
-
-    c = classes
-    return compiled.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
-
-
-def checked_own(own: ArrayLike | None, n_entities: int, n_classes: int) -> FloatArray:
-    """Weights of the entities in the totals; without rows: there are none."""
-    if own is None:
-        return np.zeros((0, n_classes))
-    weights = plain(own)
-    if weights.shape != (n_entities, n_classes):
-        raise ParameterError.of("own", f"of shape {(n_entities, n_classes)}", weights.shape)
-    return weights
 
 
 def check_variances(sigma2: float, delta2: float) -> None:

@@ -66,13 +66,18 @@ def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
         Totals that are no sums of outer products.
     """
     _, mean, log_det = coefficient_posterior(totals.products, totals.cross, sigma2, delta2)
-    # |y - X m|^2 = y'y + m'(S m - 2 r), with S = X'X and r = X'y
-    away = np.einsum("kfg,kg->kf", totals.products, mean) - 2.0 * totals.cross
-    squares = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, away), 0.0)
-    exponent = squares / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
+    exponent = residuals(totals, mean) / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
     return np.asarray(
         -0.5 * (totals.n * math.log(2.0 * math.pi * sigma2) + log_det + exponent), dtype=np.float64
     )
+
+
+def residuals(totals: Totals, weights: FloatArray) -> FloatArray:
+    """Squared residuals of the events of each class, (K,), under its coefficients (K, F)."""
+    # |y - X w|^2 = y'y + w'(S w - 2 r), with S = X'X and r = X'y
+    away = np.einsum("kfg,kg->kf", totals.products, weights) - 2.0 * totals.cross
+    each = totals.squares + np.einsum("kf,kf->k", weights, away)
+    return np.asarray(np.maximum(each, 0.0))
 
 
 def log_partition(counts: ArrayLike, alpha: float) -> float:
@@ -185,7 +190,9 @@ def draw_sigma2(
     float
     """
     w = draw_weights(classes, rng) if weights is None else np.asarray(weights, dtype=np.float64)
-    return _inverse_gamma(shape, rate, float(np.sum(totals.n)), _residual(totals, w), rng)
+    return _inverse_gamma(
+        shape, rate, float(np.sum(totals.n)), float(np.sum(residuals(totals, w))), rng
+    )
 
 
 def draw_delta2(
@@ -271,12 +278,6 @@ def start_sigma2(
     left = events - float(np.trace(np.linalg.solve(penalised, s)))
     residual = max(q - 2.0 * float(w @ r) + float(w @ s @ w), 0.0) / max(left, 1.0)
     return min(max(residual, _SHARE_OF_VARIANCE * q / events), q / events)
-
-
-def _residual(totals: Totals, w: FloatArray) -> float:
-    away = np.einsum("kfg,kg->kf", totals.products, w) - 2.0 * totals.cross
-    each = totals.squares + np.einsum("kf,kf->k", w, away)
-    return float(np.sum(np.maximum(each, 0.0)))
 
 
 def _inverse_gamma(
@@ -642,7 +643,12 @@ def merge_down(
     if n_classes is None:
         # mergers after the highest log probability are undone
         kept = int(np.argmax(np.cumsum([0.0, *(gain for _, gain in path)])))
-    return _renumbered(mappings[kept], np.asarray(totals.counts, dtype=np.float64)), path[:kept]
+    # groups are numbered by size, ties by the first old class in them
+    names, members, inverse = np.unique(mappings[kept], return_index=True, return_inverse=True)
+    sizes = np.bincount(inverse, weights=totals.counts, minlength=len(names))
+    place = np.empty(len(names), dtype=np.int64)
+    place[np.lexsort((members, -sizes))] = np.arange(len(names))
+    return place[inverse], path[:kept]
 
 
 class _Groups:
@@ -665,20 +671,29 @@ class _Groups:
 
     def gains(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of each pair, less what depends on the number of classes alone."""
-        f = self.cross.shape[1]
-        size = max(1, _ENTRIES_PER_CHUNK // (f * f))
-        parts = [
-            self._of_data(first[i : i + size], second[i : i + size])
-            for i in range(0, len(first), size)
-        ]
-        found = np.concatenate([np.zeros(0), *parts])
+        found = np.zeros(len(first))
+        size = max(1, _ENTRIES_PER_CHUNK // self.cross.shape[1] ** 2)
+        for part in np.split(np.arange(len(first)), range(size, len(first), size)):
+            a, b = first[part], second[part]
+            _, mean, log_det = coefficient_posterior(
+                self.products[a] + self.products[b],
+                self.cross[a] + self.cross[b],
+                self.sigma2,
+                self.delta2,
+            )
+            # squared distances from the common mean: the large sums of squares cancel on paper
+            away = -np.einsum("pf,pf->p", mean, mean)
+            for side in (a, b):
+                step = mean - self.mean[side]
+                away += np.einsum("pf,pfg,pg->p", step, self.scaled[side], step)
+            found[part] = -0.5 * (away / self.delta2 + log_det - self.log_det[a] - self.log_det[b])
         if self.each is not None:
             from scipy.special import gammaln
 
-            a, b = self.counts[first], self.counts[second]
-            found += gammaln(self.each + a + b) + gammaln(self.each)
-            found -= gammaln(self.each + a) + gammaln(self.each + b)
-        return np.asarray(found)
+            n_a, n_b = self.counts[first], self.counts[second]
+            found += gammaln(self.each + n_a + n_b) + gammaln(self.each)
+            found -= gammaln(self.each + n_a) + gammaln(self.each + n_b)
+        return found
 
     def gain_of_labelling(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of the number of labellings that are one partition."""
@@ -698,28 +713,3 @@ class _Groups:
         self.alive = self.alive[self.alive != b]
         one = coefficient_posterior(self.products[[a]], self.cross[[a]], self.sigma2, self.delta2)
         self.scaled[a], self.mean[a], self.log_det[a] = one[0][0], one[1][0], one[2][0]
-
-    def _of_data(self, a: IntArray, b: IntArray) -> FloatArray:
-        _, mean, log_det = coefficient_posterior(
-            self.products[a] + self.products[b],
-            self.cross[a] + self.cross[b],
-            self.sigma2,
-            self.delta2,
-        )
-        # squared distances from the common mean: the large sums of squares cancel on paper
-        away = -np.einsum("pf,pf->p", mean, mean)
-        for side in (a, b):
-            step = mean - self.mean[side]
-            away += np.einsum("pf,pfg,pg->p", step, self.scaled[side], step)
-        return np.asarray(-0.5 * (away / self.delta2 + log_det - self.log_det[a] - self.log_det[b]))
-
-
-def _renumbered(group: IntArray, counts: FloatArray) -> IntArray:
-    """Number groups by descending counts, ties by their first member."""
-    names, first, inverse = np.unique(group, return_index=True, return_inverse=True)
-    sizes = np.bincount(inverse, weights=counts, minlength=len(names))
-    # by size, ties by the first old class in them
-    order = np.lexsort((first, -sizes))
-    place = np.empty(len(names), dtype=np.int64)
-    place[order] = np.arange(len(names))
-    return place[inverse]

@@ -4,7 +4,7 @@ The conditional of a label given all others is the block likelihood under the cl
 entity, times the prior ``N_i^k + beta psi_k`` (counts without the entity). With psi drawn it is
 exact; the source's "maximal path" shortcut puts ``(N^k + alpha/K) / (sum N + alpha)`` for psi_k
 (section 3.2 there). Random numbers are keyed by agent, round and the entity's place in its agent:
-they do not depend on the site of the agent, on other agents or on the number of workers.
+they do not depend on the site of the agent or on other agents.
 
 In the sequential schedule every label is drawn with the totals of all others. In the parallel
 schedule, that of a federation, all labels of a round are drawn with the totals of earlier rounds,
@@ -16,10 +16,8 @@ delta may change between rounds; an entity's own part is removed; the jumping is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,11 +28,10 @@ from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
     Totals,
+    block_log_likelihood,
     check_variances,
     checked_labels,
-    checked_own,
     kernel_events,
-    kernel_state,
     out_of_range,
     plain,
 )
@@ -50,13 +47,7 @@ STILL_FALLING = 0.98
 SMALLEST_RATE = 0.05
 
 
-class _Sums(Protocol):
-    def __add__(self, other: Any) -> Any: ...
-
-    def __mul__(self, factor: float) -> Any: ...
-
-
-S = TypeVar("S", bound=_Sums)
+S = TypeVar("S", Totals, FloatArray)
 
 
 def smoothed(totals: S | None, new: S, rate: float) -> S:
@@ -84,8 +75,7 @@ def smoothed(totals: S | None, new: S, rate: float) -> S:
     if totals is None:
         return new
     # algorithm 3: totals <- (1 - gamma) totals + gamma new, on unscaled sums
-    blended: S = totals * (1.0 - rate) + new * rate
-    return blended
+    return totals * (1.0 - rate) + new * rate
 
 
 def own_weights(
@@ -229,10 +219,6 @@ def _check_rate(rate: float) -> None:
 # ---------------------------------------------------------------------------------- draws of labels
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
 def sweep(
     blocks: Blocks,
     labels: ArrayLike,
@@ -326,7 +312,6 @@ def draw_labels(
     *,
     shortcut_counts: ArrayLike | None = None,
     alpha: float | None = None,
-    n_workers: int = 1,
 ) -> tuple[IntArray, FloatArray, int]:
     """Draw every label given the classes: agents independently, an agent's entities in turn.
 
@@ -346,8 +331,6 @@ def draw_labels(
         in them is `own`.
     alpha : float, optional
         Needed with `shortcut_counts`.
-    n_workers : int
-        Threads; the answer does not depend on it.
 
     Returns
     -------
@@ -371,45 +354,26 @@ def draw_labels(
     counts = (
         np.zeros(0) if shortcut_counts is None else _vector("shortcut_counts", shortcut_counts, k)
     )
-    if n_workers < 1:
-        raise ParameterError.of("n_workers", "at least 1", n_workers)
-    given = kernel_events(blocks), kernel_state(classes)
-    variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
     # an entity's own part is taken out of every class that holds it
-    removed = checked_own(own, e, k)
-    agent_start = blocks.agent_start
-    probabilities = np.empty((e, k))
+    probabilities = block_log_likelihood(blocks, classes, own)
 
     from consilience.latent_regression.kernels import compiled
 
-    def judge(entities: tuple[int, int]) -> bool:
-        return bool(compiled.likelihoods(*given, *variances, removed, *entities, probabilities))
-
-    def draw(agents: tuple[int, int]) -> int:
-        moved = compiled.draw_agents(
-            probabilities,
-            label,
-            agent_start,
-            agents,
-            shares,
-            float(beta),
-            key,
-            np.uint64(round_number),
-            removed,
-            counts,
-            -1.0 if alpha is None or shortcut_counts is None else float(alpha),
-        )
-        return int(moved)
-
-    if not all(_over_threads(judge, _parts(e, n_workers), n_workers)):
+    moved = compiled.draw_agents(
+        probabilities,
+        label,
+        blocks.agent_start,
+        shares,
+        float(beta),
+        key,
+        np.uint64(round_number),
+        np.zeros((0, k)) if own is None else plain(own),
+        counts,
+        -1.0 if alpha is None or shortcut_counts is None else float(alpha),
+    )
+    if moved < 0:
         raise out_of_range()
-    # threads share out whole agents: an agent's entities are drawn in turn
-    cuts = np.searchsorted(agent_start, [first for first, _ in _parts(e, n_workers)])
-    bounds = [int(c) for c in np.unique([*cuts, 0, blocks.n_agents])]
-    moved = _over_threads(draw, list(pairwise(bounds)), n_workers)
-    if min(moved, default=0) < 0:
-        raise out_of_range()
-    return label, probabilities, sum(moved)
+    return label, probabilities, int(moved)
 
 
 def table_counts(
@@ -484,17 +448,3 @@ def _keys(keys: ArrayLike, n_agents: int) -> NDArray[np.uint64]:
     if key.shape != (n_agents,):
         raise ParameterError.of("keys", f"one for each of {n_agents} agents", key.shape)
     return key
-
-
-def _parts(n: int, n_workers: int) -> list[tuple[int, int]]:
-    """Ranges that cover ``0 .. n - 1``, a few for each worker."""
-    bounds = np.linspace(0, n, 1 if n_workers == 1 else 4 * n_workers, dtype=np.int64)
-    return [(int(a), int(b)) for a, b in pairwise([0, *np.unique(bounds[1:]), n]) if b > a]
-
-
-def _over_threads(function: Callable[[T], R], items: list[T], n_workers: int) -> list[R]:
-    """Results in the order of the items; compiled loops leave the interpreter to other threads."""
-    if n_workers == 1 or len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(n_workers) as pool:
-        return list(pool.map(function, items))

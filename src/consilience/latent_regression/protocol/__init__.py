@@ -78,27 +78,17 @@ import numpy as np
 
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
-from consilience.latent_regression.kernels.sampling import JUMPING, JUMPING_BY_ALL
 from consilience.latent_regression.protocol import site as at_site
-from consilience.latent_regression.protocol.coordinator import (
-    BETAS,
-    Rounds,
-    Shared,
-    Survey,
-    survey_of,
-)
+from consilience.latent_regression.protocol.coordinator import BETAS, Rounds, survey_of
 from consilience.latent_regression.protocol.messages import (
     MAX_CLASSES,
     MAX_ROUNDS,
     Begin,
+    Conclude,
     Offer,
     Settings,
 )
-from consilience.latent_regression.protocol.result import (
-    LatentClassRegressionResult,
-    build_result,
-    conclude_messages,
-)
+from consilience.latent_regression.protocol.result import LatentClassRegressionResult, build_result
 from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
@@ -109,15 +99,6 @@ AUTO_START = 18
 MOST_ROUNDS = 25
 """Rounds before classes are merged, unless given."""
 SHARE = number(above=0, high=1)
-
-
-def default_rate(participation: float) -> float:
-    """Learning rate by the share of the sites that reports: .5 for all, .2 for few."""
-    return float(np.clip(0.2 + 0.4 * (participation - 0.25), 0.2, 0.5))
-
-
-Answers = Generator[Ask, Replies, Any]
-Told = Mapping[str, Mapping[str, float]]
 
 
 @register
@@ -255,7 +236,16 @@ class LatentClassRegression(Method):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, begin, rounds, merging, rounds, conclude."""
-        s = self._settings()
+        wanted = None if isinstance(self.n_classes, str) else self.n_classes
+        start = AUTO_START if wanted is None else 2 * wanted if wanted > 1 else 1
+        s = Settings(
+            n_cells=start if self.n_start is None else self.n_start,
+            start=self.start,
+            concentration=self.concentration,
+            fit_intercept=self.fit_intercept,
+            holdout=float(self.holdout),
+            level=float(self.level),
+        )
         text = s.to_json()
         say_share(ctx, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=text))))
@@ -265,7 +255,7 @@ class LatentClassRegression(Method):
                 "no site has enough events to tell the moments of its columns: let larger sites "
                 "take part, or drop columns that few events have"
             )
-        rounds = self._rounds(ctx, s, survey)
+        rounds = Rounds(self, ctx, s, survey)
         message = Begin(
             settings=text,
             centre=relayed(survey.centre, Disclosure.AGGREGATE),
@@ -273,102 +263,65 @@ class LatentClassRegression(Method):
             sigma2=relayed(survey.sigma2, Disclosure.AGGREGATE),
         )
         ask = Ask("begin", message, to=survey.sites, known=survey.told)
-        begun = ctx.require((yield ask))
-        rounds.begin(begun)
+        rounds.begin(ctx.require((yield ask)))
         if not (rounds.sums.counts > 0).any():
             raise QuorumError(
                 "no site has a class that is large enough to be sent: ask for fewer classes or "
                 "columns, or let sites with more events take part"
             )
-        merged_at = yield from self._all_rounds(ctx, rounds, survey.told)
-        cells, mean, covariance = rounds.ending()
-        messages = conclude_messages(rounds, survey, cells, mean, covariance)
-        concluded = ctx.require((yield Ask("conclude", messages, to=tuple(messages))), at_least=0)
-        return build_result(
-            self, ctx, rounds, survey, (cells, mean, covariance), concluded, merged_at
-        )
 
-    def _settings(self) -> Settings:
-        wanted = AUTO_START if isinstance(self.n_classes, str) else 2 * self.n_classes
-        if self.n_classes == 1:
-            wanted = 1
-        return Settings(
-            n_cells=wanted if self.n_start is None else self.n_start,
-            start=self.start,
-            concentration=self.concentration,
-            fit_intercept=self.fit_intercept,
-            holdout=float(self.holdout),
-            level=float(self.level),
-        )
-
-    def _rounds(self, ctx: CoordinatorContext, s: Settings, survey: Survey) -> Rounds:
-        unit = float(survey.scale[-1])
-        draws = isinstance(self.noise, str)
-        shared = Shared(
-            sigma2=survey.sigma2 if isinstance(self.noise, str) else (self.noise / unit) ** 2,
-            delta2=1.0 if isinstance(self.prior_scale, str) else float(self.prior_scale) ** 2,
-            base=np.full(s.n_cells, 1.0 / s.n_cells),
-            alpha=self.alpha,
-            beta=4.0 if isinstance(self.beta, str) else float(self.beta),
-            draws_sigma=draws,
-            draws_delta=isinstance(self.prior_scale, str),
-        )
-        rate = self.learning_rate
-        # Sites that protect records do not tell how many labels move by chance.
-        telling = set(ctx.presets.values()) <= {"simulation"}
-        return Rounds(
-            s,
-            survey.sites,
-            len(ctx.feature_names),
-            survey.events,
-            shared,
-            default_rate(self.participation) if isinstance(rate, str) else float(rate),
-            self.adapt_rate,
-            JUMPING if telling else JUMPING_BY_ALL,
-            self.server_cache,
-            ctx.rng,
-        )
-
-    def _all_rounds(self, ctx: CoordinatorContext, rounds: Rounds, told: Told) -> Answers:
-        """Rounds before and after merging; returns the round after which classes were merged."""
         given = None if isinstance(self.rounds, str) else self.rounds
         for i in range(MOST_ROUNDS if given is None else given):
-            yield from self._round(ctx, rounds, told)
+            yield from self._round(ctx, rounds)
             if given is None and self.start == "local" and rounds.settled(i + 1):
                 break
-        wanted = None if isinstance(self.n_classes, str) else self.n_classes
         rounds.merge(wanted)
-        merged_at = rounds.round
+        rounds.merged_at = rounds.round
         grid = BETAS if isinstance(self.beta, str) else ()
         for i in range(self.settle_rounds):
             ask_beta = grid if i in (0, self.settle_rounds - 1) else ()
-            yield from self._round(ctx, rounds, told, betas=ask_beta)
+            yield from self._round(ctx, rounds, betas=ask_beta)
             if wanted is None and i == self.settle_rounds // 2:
                 merged = len(rounds.path)
                 rounds.merge(None)  # what merging left blurred may be clear by now
-                merged_at = rounds.round if len(rounds.path) > merged else merged_at
+                if len(rounds.path) > merged:
+                    rounds.merged_at = rounds.round
         for _ in range(self.average_rounds):
-            yield from self._round(ctx, rounds, told, keep=True)
-        return merged_at
+            yield from self._round(ctx, rounds, keep=True)
+
+        ending = rounds.ending()
+        # What sites averaged was after all mergers: the way is the same from every site.
+        place = np.full(rounds.k, -1, dtype=np.int64)
+        place[ending.cells] = np.arange(len(ending.cells))
+        last = Conclude(
+            settings=text,
+            mean=relayed(ending.mean, Disclosure.MODEL),
+            covariance=relayed(ending.covariance, Disclosure.MODEL),
+            ridge=relayed(survey.ridge, Disclosure.MODEL),
+            ridge_variance=relayed(survey.sigma2, Disclosure.AGGREGATE),
+            base=relayed(ending.base, Disclosure.AGGREGATE),
+            sigma2=relayed(ending.sigma2, Disclosure.AGGREGATE),
+            delta2=relayed(rounds.delta2, Disclosure.AGGREGATE),
+            beta=rounds.beta,
+            mapping=place,
+        )
+        everyone = dict.fromkeys(sorted(rounds.standing), last)
+        concluded = ctx.require((yield Ask("conclude", everyone, to=tuple(everyone))), at_least=0)
+        return build_result(ctx, rounds, ending, concluded)
 
     def _round(
         self,
         ctx: CoordinatorContext,
         rounds: Rounds,
-        told: Told,
         *,
         keep: bool = False,
         betas: tuple[float, ...] = (),
-    ) -> Answers:
+    ) -> Generator[Ask, Replies, None]:
         """One round over the sites that are drawn for it."""
-        to = tuple(sorted(rounds.standing))  # those that have begun
-        asked = max(1, int(np.ceil(self.participation * len(to) - 1e-9)))
-        if asked < len(to):
-            to = tuple(to[i] for i in np.sort(ctx.rng.permutation(len(to))[:asked]))
-        messages = rounds.ask(to, keep=keep, betas=betas)
-        replies = yield Ask("round", messages, to=to, known=told)
+        messages = rounds.ask(keep=keep, betas=betas)
+        replies = yield Ask("round", messages, to=tuple(messages), known=rounds.survey.told)
         # Of a few that were drawn all may be missing: the others stand for them once more.
-        present = ctx.require(replies, at_least=int(len(to) == len(rounds.standing)))
+        present = ctx.require(replies, at_least=int(len(messages) == len(rounds.standing)))
         if betas:
             rounds.set_beta(present, betas)
         rounds.hear(present, keep=keep)

@@ -29,7 +29,12 @@ from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError
-from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
+from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
+    agent_key,
+    blocks_of,
+    entities_of,
+)
 from consilience.latent_regression.protocol.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
@@ -96,13 +101,13 @@ class Events:
         """Events of each entity that are in the sums."""
         return np.bincount(self.entity[self.used], minlength=self.n_entities).astype(np.int64)
 
-    def plain(self) -> FloatArray:
+    def plain(self, z: FloatArray) -> FloatArray:
         """Rows of 1, features and response without weights."""
-        return np.asarray(self.z / np.where(self.root > 0, self.root, 1.0)[:, None])
+        return np.asarray(z / np.where(self.root > 0, self.root, 1.0)[:, None])
 
     def scaled(self, centre: FloatArray, scale: FloatArray) -> FloatArray:
         """Rows of 1, features and response in the units of the classes, times the root."""
-        moved = (self.plain()[:, 1:] - centre) / scale
+        moved = (self.plain(self.z)[:, 1:] - centre) / scale
         return np.asarray(np.column_stack([np.ones(len(self.z)), moved]) * self.root[:, None])
 
     def centred(self, z: FloatArray) -> FloatArray:
@@ -111,16 +116,11 @@ class Events:
         Somebody else's centre could make a column of which few events have a value, or one event
         has most, look like any other; sums around one centre tell those around all others.
         """
-        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        rows = self.plain(z)
         # the lower median: a value of the table, not between two of them
         middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
         moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
         return np.asarray(moved * self.root[:, None])
-
-    def can_hold_out(self, limits: Limits) -> bool:
-        """Whether sums over the held-out events could leave: two runs' sums differ by them."""
-        judged = self.centred(self.z)[self.held]
-        return may_leave(judged, self.entity[self.held], limits)
 
     def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
         """Whether class sums of some entities could leave by themselves.
@@ -170,7 +170,7 @@ class Events:
         left_out : (n,) bool array, optional
             The held-out events by default.
         """
-        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        rows = self.plain(z)
         return blocks_of(
             np.ascontiguousarray(self.design(rows, s.fit_intercept)),
             np.where(self.held if left_out is None else left_out, np.nan, rows[:, -1]),
@@ -208,7 +208,7 @@ def events_of(
     # by name, so that the order of rows does not matter
     agent_names, agent = np.unique(agents, return_inverse=True)
     agent = agent.ravel().astype(np.int64)
-    entity, agent_of, first = _entities(names, agent)
+    entity, first = entities_of(agent, names)
     weight = np.ones(len(names)) if data.weight is None else np.asarray(data.weight, dtype=float)
     if not (np.isfinite(weight) & (weight >= 0)).all():
         raise _cannot("weights must be finite numbers of at least 0")
@@ -231,13 +231,16 @@ def events_of(
         entity=entity,
         agent_names=tuple(str(a) for a in agent_names),
         entity_names=tuple(str(e) for e in names[first]),
-        agent_of=agent_of,
+        agent_of=agent[first],
         held=held,
         keys=keys,
         seeds=seeds,
     )
-    if site.limits.min_records > 1 and not made.can_hold_out(site.limits):
-        return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
+    if site.limits.min_records > 1:
+        # sums over the held-out events must be able to leave: two runs' sums differ by them
+        judged = made.centred(made.z)[held]
+        if not may_leave(judged, entity[held], site.limits):
+            return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
     return made
 
 
@@ -254,25 +257,6 @@ def digest_of(data: SiteData) -> str:
 def _cannot(sentence: str) -> DataError:
     """An error whose sentence may leave the site: it holds no value."""
     return DataError(sentence, public=sentence)
-
-
-def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Number the pairs of agent and entity by agent, then by first appearance.
-
-    Returns
-    -------
-    entity : (n,) int array
-    agent_of : (E,) int array
-    first : (E,) int array
-        First row of each entity.
-    """
-    kinds = np.unique(names, return_inverse=True)[1].ravel().astype(np.int64)
-    code = agent * (int(kinds.max()) + 1) + kinds
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    order = np.lexsort((first, agent[first]))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place[inverse.ravel()], agent[first[order]], first[order]
 
 
 def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
@@ -340,10 +324,7 @@ UNSEEN = 0
 
 
 def worth_moving(
-    before: IntArray,
-    drawn: IntArray,
-    probabilities: FloatArray,
-    turn: BoolArray,
+    before: IntArray, drawn: IntArray, probabilities: FloatArray, turn: BoolArray
 ) -> IntArray:
     """Class in which each entity should be counted, where every move costs company.
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
-from consilience.latent_regression.estimators.latent_class_predictor import Units
-from consilience.latent_regression.protocol.coordinator import Rounds, Survey
-from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
-from consilience.latent_regression.protocol.messages import (
-    MARKS,
-    N_FIGURES,
-    Conclude,
-    Concluded,
+from consilience.arrays import FloatArray
+from consilience.latent_regression.estimators.latent_class_predictor import (
+    LatentClassPredictor,
+    Units,
 )
+from consilience.latent_regression.protocol.coordinator import Ending, Rounds
+from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
+from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.result import Result
-from consilience.wire.disclosure import relayed
-from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
-    from consilience.latent_regression.protocol import LatentClassRegression
-
-
-MODELS = ("ridge", "ridge by entity", "classes", "mean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,15 +174,7 @@ class LatentClassRegressionResult(Result):
 
     def to_estimator(self) -> LatentClassPredictor:
         """Return a predictor for entities that no site knows, in the columns' own units."""
-        from consilience.latent_regression.estimators.latent_class_predictor import (
-            LatentClassPredictor,
-            Units,
-        )
-
-        centre, scale = self.centre[:-1], self.scale[:-1]
-        if self.scaling.size:
-            centre = self.scaling[1] + centre * self.scaling[2]
-            scale = scale * self.scaling[2]
+        prepared = self.scaling if self.scaling.size else None
         nobody = np.empty(0, dtype="<U1")
         return LatentClassPredictor(
             self.mean,
@@ -200,9 +182,7 @@ class LatentClassRegressionResult(Result):
             sigma2=(self.sigma / self.scale[-1]) ** 2,
             base=self.class_shares,
             beta=self.beta,
-            units=Units(
-                centre, scale, float(self.centre[-1]), float(self.scale[-1]), self.fit_intercept
-            ),
+            units=Units.of(self.centre, self.scale, self.fit_intercept, prepared),
             agents=nobody,
             agent_counts=np.zeros((0, self.n_classes)),
             entities=nobody,
@@ -248,89 +228,52 @@ class LatentClassRegressionResult(Result):
         import pandas as pd
         from scipy.stats import norm
 
-        z = float(norm.ppf(0.5 + self.level / 2))
-        lines = []
-        for k in range(self.n_classes):
-            values = [(self.intercepts[k], self.intercept_errors[k])] if self.fit_intercept else []
-            values += list(zip(self.coefficients[k], self.coefficient_errors[k], strict=True))
-            names = ["(intercept)"] if self.fit_intercept else []
-            for name, (value, error) in zip([*names, *self.feature_names], values, strict=True):
-                lines.append(
-                    {
-                        "class": k + 1,
-                        "share": self.class_sizes[k] / self.class_sizes.sum(),
-                        "term": name,
-                        "estimate": value,
-                        "error": error,
-                        "lower": value - z * error,
-                        "upper": value + z * error,
-                    }
-                )
-        return pd.DataFrame(lines)
+        estimate = np.column_stack([self.intercepts, self.coefficients])
+        error = np.column_stack([self.intercept_errors, self.coefficient_errors])
+        terms = ("(intercept)", *self.feature_names)
+        first = 0 if self.fit_intercept else 1
+        n_terms, z = len(terms[first:]), float(norm.ppf(0.5 + self.level / 2))
+        value, away = estimate[:, first:].ravel(), error[:, first:].ravel()
+        return pd.DataFrame(
+            {
+                "class": np.repeat(np.arange(1, self.n_classes + 1), n_terms),
+                "share": np.repeat(self.class_sizes / self.class_sizes.sum(), n_terms),
+                "term": terms[first:] * self.n_classes,
+                "estimate": value,
+                "error": away,
+                "lower": value - z * away,
+                "upper": value + z * away,
+            }
+        )
 
 
 # ------------------------------------------------------------------------------- how it comes about
 
 
-Ending = tuple[IntArray, FloatArray, FloatArray]
-
-
-def conclude_messages(
-    rounds: Rounds, survey: Survey, cells: IntArray, mean: FloatArray, covariance: FloatArray
-) -> dict[str, Conclude]:
-    """The classes for every site, with the way from the cells of the rounds to them."""
-    place = np.full(rounds.k, -1, dtype=np.int64)
-    place[cells] = np.arange(len(cells))
-    base, sigma2 = shares_of(rounds, cells), noise_of(rounds)
-    common: dict[str, Any] = {
-        "settings": rounds.settings.to_json(),
-        "mean": relayed(mean, Disclosure.MODEL),
-        "covariance": relayed(covariance, Disclosure.MODEL),
-        "ridge": relayed(survey.ridge, Disclosure.MODEL),
-        "ridge_variance": relayed(survey.sigma2, Disclosure.AGGREGATE),
-        "base": relayed(base, Disclosure.AGGREGATE),
-        "sigma2": relayed(sigma2, Disclosure.AGGREGATE),
-        "delta2": relayed(rounds.shared.delta2, Disclosure.AGGREGATE),
-        "beta": float(rounds.shared.beta),
-    }
-    # What sites averaged was after all mergers: the way is the same from every site.
-    return {site: Conclude(mapping=place, **common) for site in sorted(rounds.standing)}
-
-
-def shares_of(rounds: Rounds, cells: IntArray) -> FloatArray:
-    """Shares of the classes in the end, averaged over the last rounds."""
-    base = np.mean([each.base for each in rounds.kept] or [rounds.shared.base], axis=0)[cells]
-    return np.asarray(base / base.sum())
-
-
-def noise_of(rounds: Rounds) -> float:
-    """Variance of the noise, averaged over the last rounds."""
-    return float(np.mean([each.sigma2 for each in rounds.kept] or [rounds.shared.sigma2]))
-
-
 def build_result(
-    method: LatentClassRegression,
-    ctx: CoordinatorContext,
-    rounds: Rounds,
-    survey: Survey,
-    ending: Ending,
-    concluded: Mapping[str, Concluded],
-    merged_at: int,
+    ctx: CoordinatorContext, rounds: Rounds, ending: Ending, concluded: Mapping[str, Concluded]
 ) -> LatentClassRegressionResult:
     """Put the result together."""
-    cells, mean, covariance = ending
-    unit = float(survey.scale[-1])
-    units = Units(
-        survey.centre[:-1],
-        survey.scale[:-1],
-        float(survey.centre[-1]),
-        unit,
-        method.fit_intercept,
-    )
-    coefficients, intercepts, spread = units.raw(mean, covariance)
+    method, survey, sites, trace = rounds.method, rounds.survey, rounds.survey.sites, rounds.trace
+    cells, sums = ending.cells, rounds.sums
+    units = Units.of(survey.centre, survey.scale, method.fit_intercept)
+    coefficients, intercepts, spread = units.raw(ending.mean, ending.covariance)
     errors = np.sqrt(np.maximum(np.diagonal(spread, axis1=1, axis2=2), 0.0))
-    sums = rounds.sums
-    figures = _figures(concluded, rounds.sites)
+    # by site: figures, their squared standard errors and effective numbers; sizes of its classes;
+    # by status, round and site: its numbers of classes
+    figures = np.full((len(sites), 3, N_FIGURES), np.nan)
+    site_sizes = np.full((len(sites), len(cells)), np.nan)
+    by_status = np.zeros((4, len(trace["status"]), len(sites)), dtype=np.int64)
+    for b, site in enumerate(sites):
+        if site in concluded:
+            reply = concluded[site]
+            figures[b] = [r.value for r in (reply.figures, reply.variances, reply.effective)]
+        if site in rounds.standing:
+            site_sizes[b] = rounds.standing[site].now[cells, -MARKS]
+        for r, told in enumerate(trace["status"]):
+            by_status[:, r, b] = told.get(site, 0)
+    nothing = (np.nan, np.nan, np.nan)
+    n_events, n_entities, n_agents = np.array([survey.sizes.get(s, nothing) for s in sites]).T
     return LatentClassRegressionResult(
         feature_names=ctx.feature_names,
         target_name=str(ctx.columns.target),
@@ -342,156 +285,96 @@ def build_result(
         intercept_errors=errors[:, 0],
         class_sizes=sums.counts[cells],
         class_events=sums.n[cells],
-        class_shares=shares_of(rounds, cells),
-        sigma=float(np.sqrt(noise_of(rounds))) * unit,
-        delta=float(np.sqrt(rounds.shared.delta2)),
+        class_shares=ending.base,
+        sigma=float(np.sqrt(ending.sigma2)) * units.target_scale,
+        delta=float(np.sqrt(rounds.delta2)),
         alpha=rounds.alpha,
-        beta=float(rounds.shared.beta),
+        beta=rounds.beta,
         concentration=method.concentration,
         start=method.start,
         level=float(method.level),
+        learning_rates=np.array(trace["rate"][1:], dtype=float),
         participation=float(method.participation),
         rounds_run=rounds.round,
-        merged_at=merged_at,
+        merged_at=rounds.merged_at,
         slowed=rounds.slowed,
+        trace_sigma=np.array(trace["sigma"]) * units.target_scale,
+        trace_moved=np.array(trace["moved"]),
+        trace_log_marginal=np.array(trace["log_marginal"]),
+        trace_classes=np.array(trace["classes"], dtype=float),
         merge_path=np.array(rounds.path, dtype=float).reshape(-1, 2),
-        sites=rounds.sites,
+        sites=sites,
+        n_agents=n_agents,
+        n_entities=n_entities,
+        n_events=n_events,
+        reported=np.array([[site in told for site in sites] for told in trace["status"]]),
+        released=by_status[NEW],
+        repeated=by_status[AS_BEFORE],
+        withheld=by_status[WITHHELD],
+        site_class_sizes=site_sizes,
         heldout_mse=figures[:, 0, :4],
         heldout_log_score=figures[:, 0, 4:6],
+        heldout_weight=n_events,
         coverage=figures[:, 0, 6],
         interval_width=figures[:, 0, 7],
         heldout_gain=figures[:, 0, 8],
         heldout_gain_error=np.sqrt(figures[:, 1, 8]),
         heldout_effective=figures[:, 2, 8],
-        mean=mean,
-        covariance=covariance,
+        mean=ending.mean,
+        covariance=ending.covariance,
         centre=survey.centre,
         scale=survey.scale,
         fit_intercept=method.fit_intercept,
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=(
-            *_constant(ctx, survey),
-            *_seldom(method, ctx),
-            *_remarks(method, rounds, survey, len(cells)),
-        ),
-        **_traces(rounds, unit),
-        **_by_site(rounds, survey, cells),
+        remarks=tuple(_remarks(ctx, rounds, len(cells))),
     )
 
 
-def _traces(rounds: Rounds, unit: float) -> dict[str, Any]:
-    """What went on from round to round."""
-    trace = rounds.trace
-    return {
-        "learning_rates": np.array(trace["rate"][1:], dtype=float),
-        "trace_sigma": np.array(trace["sigma"]) * unit,
-        "trace_moved": np.array(trace["moved"]),
-        "trace_log_marginal": np.array(trace["log_marginal"]),
-        "trace_classes": np.array(trace["classes"], dtype=float),
-    }
-
-
-def _figures(concluded: Mapping[str, Concluded], sites: tuple[str, ...]) -> FloatArray:
-    """Figures, their squared standard errors and effective numbers: (B, 3, q)."""
-    found = np.full((len(sites), 3, N_FIGURES), np.nan)
-    for b, site in enumerate(sites):
-        if site not in concluded:
-            continue
-        reply = concluded[site]
-        told = [np.asarray(r.value) for r in (reply.figures, reply.variances, reply.effective)]
-        found[b] = told
-    return found
-
-
-def _by_site(rounds: Rounds, survey: Survey, cells: IntArray) -> dict[str, Any]:
-    sites, trace = rounds.sites, rounds.trace
-    n_rounds = len(trace["status"])
-    by_kind = np.zeros((4, n_rounds, len(sites)), dtype=np.int64)
-    for r, told in enumerate(trace["status"]):
-        for b, site in enumerate(sites):
-            if site in told:
-                by_kind[:, r, b] = told[site]
-    sizes = np.full((len(sites), len(cells)), np.nan)
-    for b, site in enumerate(sites):
-        st = rounds.standing.get(site)
-        if st is not None:
-            current = np.zeros(rounds.k)
-            np.add.at(current, st.mapping, st.sums[:, -MARKS])
-            sizes[b] = current[cells]
-    gap = float("nan")
-    return {
-        "n_agents": np.array([survey.agents.get(site, gap) for site in sites]),
-        "n_entities": np.array([survey.entities.get(site, gap) for site in sites]),
-        "n_events": np.array([survey.events.get(site, gap) for site in sites]),
-        "heldout_weight": np.array([survey.events.get(site, gap) for site in sites]),
-        "reported": np.array([[site in who for site in sites] for who in trace["reported"]]),
-        "released": by_kind[NEW],
-        "repeated": by_kind[AS_BEFORE],
-        "withheld": by_kind[WITHHELD],
-        "site_class_sizes": sizes,
-    }
-
-
-def _constant(ctx: CoordinatorContext, survey: Survey) -> tuple[str, ...]:
-    """What does not vary, and tells no classes apart."""
-    found = []
+def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterator[str]:
+    """What was noticed about the data, the start and the sites."""
+    method, survey = rounds.method, rounds.survey
     same = [n for n, c in zip(ctx.feature_names, survey.constant[:-1], strict=True) if c]
     if same:
-        found.append(
+        yield (
             f"The same in all events, as far as sums of squares tell: {', '.join(same)}. Take it "
             "out of the features, or shift it to a smaller mean."
         )
     shared = [n for n, c in zip(ctx.feature_names, survey.shared, strict=True) if c]
     if shared:
-        found.append(
+        yield (
             f"Columns that follow from one another: {', '.join(shared)}. The prior shares their "
             "coefficients between them; predictions do not suffer."
         )
     if survey.constant[-1]:
-        found.append(
-            f"{ctx.columns.target} is the same in all events: no regression tells classes apart."
-        )
-    return tuple(found)
-
-
-def _seldom(method: LatentClassRegression, ctx: CoordinatorContext) -> tuple[str, ...]:
-    """What a random start is worth where sums change by groups only."""
+        yield f"{ctx.columns.target} is the same in all events: no regression tells classes apart."
     protected = any(preset != "simulation" for preset in ctx.presets.values())
-    if method.start != "random" or method.n_classes == 1 or not protected:
-        return ()
-    return (
-        "Classes seldom form from a random start where sites protect records, since their sums "
-        'change by groups of entities only: set start to "local".',
-    )
-
-
-def _remarks(
-    method: LatentClassRegression, rounds: Rounds, survey: Survey, n_classes: int
-) -> tuple[str, ...]:
-    found = []
+    if method.start == "random" and method.n_classes != 1 and protected:
+        yield (
+            "Classes seldom form from a random start where sites protect records, since their sums "
+            'change by groups of entities only: set start to "local".'
+        )
     if isinstance(method.n_classes, int) and n_classes < method.n_classes:
-        found.append(
+        yield (
             f"Only {n_classes} of {method.n_classes} classes hold entities: the data tell no more "
             "apart."
         )
     if rounds.slowed:
-        found.append(
+        yield (
             "Labels jumped to and fro between rounds, as they do at low noise under a large "
             f"learning rate; it was lowered to {rounds.rate:.3g}."
         )
-    silent = [site for site in rounds.sites if site not in survey.events]
+    silent = [site for site in survey.sites if site not in survey.sizes]
     if silent:
-        found.append(
+        yield (
             f"Too few events to tell the moments of all columns at {', '.join(silent)}: the units "
             "rest on the other sites."
         )
-    missed = [site for site in rounds.sites if site not in rounds.standing]
+    missed = [site for site in survey.sites if site not in rounds.standing]
     if missed:
-        found.append(f"Not there at the beginning, and so not in the classes: {', '.join(missed)}.")
+        yield f"Not there at the beginning, and so not in the classes: {', '.join(missed)}."
     never = [site for site, standing in sorted(rounds.standing.items()) if not standing.sums.any()]
     if never:
-        found.append(
+        yield (
             f"No class of {', '.join(never)} was large enough to be sent at the end: its events "
             "are predicted, but the classes do not rest on them."
         )
-    return tuple(found)

@@ -28,9 +28,7 @@ from consilience.latent_regression.kernels.latent_class import (
     classes_of,
     draw_uniform,
 )
-from consilience.latent_regression.kernels.marginal_likelihood import (
-    concentration_log_likelihood,
-)
+from consilience.latent_regression.kernels.marginal_likelihood import concentration_log_likelihood
 from consilience.latent_regression.kernels.prediction import (
     class_predictions,
     mixture_interval,
@@ -147,26 +145,21 @@ def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[in
     return {"rounds": (1, MAX_ROUNDS)} if limits.min_records > 1 else {}
 
 
-def _settings(text: str, state: State, data: SiteData, *, begun: bool = True) -> Settings:
+def _here(
+    text: str, data: SiteData, state: State, site: SiteContext, scaling: FloatArray | None = None
+) -> _Here:
+    """The site's events in the units of the classes, which the beginning gives."""
     if text != state.get("settings"):
         raise ProtocolError("the settings changed during the run")
     if digest_of(data) != state["rows"]:
         raise ProtocolError("the columns were prepared in another way during the run")
-    if begun and "answers" not in state:
+    if scaling is None and "answers" not in state:
         raise ProtocolError("a round was asked before the beginning")
-    return Settings.from_json(text)
-
-
-def _here(text: str, data: SiteData, state: State, site: SiteContext) -> _Here:
-    """The site's events in a step after the beginning."""
-    s = _settings(text, state, data)
+    s = Settings.from_json(text)
     events = events_of(data, s, site, state["seeds"])
-    return _Here(s, events, events.scaled(*state["scaling"]), site.limits)
-
-
-def _from_before(state: State) -> State:
-    """What stays as it is in a run."""
-    return {name: state[name] for name in ("settings", "rows", "seeds")}
+    return _Here(
+        s, events, events.scaled(*(state["scaling"] if scaling is None else scaling)), site.limits
+    )
 
 
 # --------------------------------------------------------------------------- offer
@@ -196,15 +189,14 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
 @step("begin", once=True)
 def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Put every entity into a class, and tell the sums."""
-    s = _settings(message.settings, state, data, begun=False)
-    events = events_of(data, s, site, state["seeds"])
     scaling = np.stack([message.centre.value, message.scale.value])
-    if scaling.shape[1] != events.n_features + 1 or not (scaling[1] > 0).all():
+    if scaling.shape[1] != data.features.shape[1] + 1 or not (scaling[1] > 0).all():
         raise ProtocolError("centres and scales are none of the study's columns")
     if (np.abs(scaling) > MOST).any() or (scaling[1] < 1 / MOST).any():
         # Whether all events are numbers in such units is a question about the largest of them.
         raise ProtocolError(f"columns are moved and scaled by at most {MOST:g}")
-    here = _Here(s, events, events.scaled(*scaling), site.limits)
+    here = _here(message.settings, data, state, site, scaling)
+    events, s = here.events, here.s
     if s.start == "local":
         try:
             labels = _own_classes(here)
@@ -218,7 +210,7 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
         labels = np.minimum((u * s.n_cells).astype(np.int64), s.n_cells - 1)
     own = np.zeros((events.n_entities, s.n_cells))
     reply, kept = _reply(here, labels, own, here.nobody(), site)
-    return reply, {**_from_before(state), "scaling": scaling, "answers": [kept]}
+    return reply, {**state, "scaling": scaling, "answers": [kept]}
 
 
 def _own_classes(here: _Here) -> IntArray:
@@ -263,7 +255,13 @@ def _reply(
         place = np.arange(events.n_entities) + _AFTER_LABELS
         turn = draw_uniform(events.keys[events.agent_of], round_number, place) < TURN
         wanted = worth_moving(before, labels, probabilities, np.asarray(turn))
-    released = next_released(wanted, _histories(events, site), counted, enough)
+    # Entities that no release of this run tells apart, by number; 0 for those in none. The gate
+    # knows of replies that were lost on the way, the state that a question follows does not.
+    histories = np.zeros(events.n_entities, dtype=np.int64)
+    if SERIES in site.series:
+        used = np.flatnonzero(events.used)
+        histories[events.entity[used]] = np.asarray(site.series[SERIES]["groups"])[used]
+    released = next_released(wanted, histories, counted, enough)
     while True:
         sums = here.sums(released, events.marks(_tables(here, released, message)))
         unsafe = here.unsafe(sums)
@@ -274,26 +272,23 @@ def _reply(
     if enough is not None and moved is not None:
         # A share of all labels would count single entities beyond lines that somebody drew.
         moved = moved_share(released, before)
-    n_entities = events.n_entities if events.n_entities >= here.limits.min_records else 0
+    least = here.limits.min_records
+    n_entities = events.n_entities if events.n_entities >= least else 0
+    # mean log-likelihood of the released labels by value of beta, where it is asked
+    fit: list[Released] = []
+    if message is not None and message.betas:
+        n = int(((released >= 0) & (counted > 0)).sum())
+        n = n if n >= least else 0
+        counts, base = _agent_counts(here, released), np.asarray(message.base.value)
+        found = concentration_log_likelihood(counts, base, np.array(message.betas)) / max(n, 1)
+        fit = [here.mean(float(f), n) for f in found]
     reply = Sums(
         sums=sums,
         status=status_of(released, before, withheld, n_cells),
         moved=here.mean(moved, n_entities),
-        fit=bundle(_fits(here, released, message)),
+        fit=bundle(tuple(fit)),
     )
     return reply, {"round": round_number, "labels": labels, "released": released, "own": own}
-
-
-def _histories(events: Events, site: SiteContext) -> IntArray:
-    """Entities that no release of this run tells apart, by number; 0 for those in none.
-
-    The gate knows of replies that were lost on the way, the state that a question follows does not.
-    """
-    found = np.zeros(events.n_entities, dtype=np.int64)
-    if SERIES in site.series:
-        used = np.flatnonzero(events.used)
-        found[events.entity[used]] = np.asarray(site.series[SERIES]["groups"])[used]
-    return found
 
 
 @step("round", tally=_tally)
@@ -310,12 +305,13 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     moved /= max(int(were.sum()), 1)
     reply, answer = _reply(here, drawn, own, before, site, message, probabilities, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
-    kept: State = {"answers": [*used, answer]}
+    kept = {name: state[name] for name in ("settings", "rows", "seeds", "scaling")}
+    kept["answers"] = [*used, answer]
     if message.keep:
         # No classes are merged any more: `mapping` is that of the reply in use, maybe an old one.
         kept["sum"] = state.get("sum", 0.0) + probabilities
         kept["n_kept"] = int(state.get("n_kept", 0)) + 1
-    return reply, {**_from_before(state), "scaling": state["scaling"], **kept}
+    return reply, kept
 
 
 def _drawn(
@@ -425,17 +421,6 @@ def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray
     return opened
 
 
-def _fits(here: _Here, released: IntArray, message: Round | None) -> tuple[Released, ...]:
-    """Mean log-likelihood of the released labels by value of beta, where it is asked."""
-    if message is None or not message.betas:
-        return ()
-    n = int(((released >= 0) & (here.events.counted > 0)).sum())
-    n = n if n >= here.limits.min_records else 0
-    counts, base = _agent_counts(here, released), np.asarray(message.base.value)
-    found = concentration_log_likelihood(counts, base, np.array(message.betas)) / max(n, 1)
-    return tuple(here.mean(float(f), n) for f in found)
-
-
 # --------------------------------------------------------------------------- conclude
 
 
@@ -510,12 +495,7 @@ def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray
 
 
 def _figures(
-    message: Conclude,
-    here: _Here,
-    blocks: Blocks,
-    classes: Classes,
-    known: FloatArray,
-    unit: float,
+    message: Conclude, here: _Here, blocks: Blocks, classes: Classes, known: FloatArray, unit: float
 ) -> WeightedMeans:
     """Means over held-out events of what classes and simpler models lose."""
     events = here.events
@@ -642,16 +622,13 @@ def _write(
     counts = np.zeros((len(agents), classes.n_classes))
     np.add.at(counts, events.agent_of, final)
     # Units of the columns as they were read and encoded, scaling of the preparation included.
-    (centre, scale), (y_centre, y_scale) = scaling[:, :-1], scaling[:, -1]
-    if data.scaling is not None:
-        centre, scale = data.scaling[1] + centre * data.scaling[2], scale * data.scaling[2]
     predictor = LatentClassPredictor(
         message.mean.value,
         message.covariance.value,
         sigma2=classes.sigma2,
         base=message.base.value,
         beta=message.beta,
-        units=Units(centre, scale, float(y_centre), float(y_scale), here.s.fit_intercept),
+        units=Units.of(scaling[0], scaling[1], here.s.fit_intercept, data.scaling),
         agents=agents,
         agent_counts=counts,
         entities=entities,
