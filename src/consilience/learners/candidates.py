@@ -150,16 +150,28 @@ def _parse(text: str) -> tuple[str, Settings]:
     if not bracket:
         return name.strip(), {}
     try:
-        call = ast.parse(f"f({rest}", mode="eval").body
-        plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-        if not isinstance(call, ast.Call) or not plain or not rest.rstrip().endswith(")"):
-            raise ValueError
-        settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        if "None" in settings or len(settings) < len(call.keywords):
-            raise ValueError
+        return name.strip(), literals(rest)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ParameterError.of("candidates", allowed, shown) from None
-    return name.strip(), settings
+
+
+def literals(rest: str) -> Settings:
+    """Settings of ``name(setting=literal, ...)`` after the bracket; nothing is evaluated.
+
+    Raises
+    ------
+    SyntaxError, ValueError
+        Something else stands there.
+    """
+    call = ast.parse(f"f({rest}", mode="eval").body
+    if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
+        raise ValueError
+    if any(keyword.arg is None for keyword in call.keywords) or not rest.rstrip().endswith(")"):
+        raise ValueError
+    settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    if len(settings) < len(call.keywords):
+        raise ValueError
+    return settings
 
 
 def _inner(estimator: Any) -> Any:

@@ -78,17 +78,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.averaging.estimators.conventions import NAMES as CONVENTIONS
+from consilience.averaging.estimators.conventions import convention_of, innermost, settled
 from consilience.averaging.protocol import site as at_site
 from consilience.averaging.protocol.coordinator import Rounds
 from consilience.averaging.protocol.messages import MAX_ROUNDS, MAX_TRACKS, Settings, Use
 from consilience.averaging.protocol.parameters import (
     estimator_text,
-    learner_of,
     reference_rows,
     travelling,
 )
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.exceptions import ParameterError, StudyError
+from consilience.learners.candidates import build
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.losses import LOSSES
 from consilience.numerics.reference_average import SCHEDULES
@@ -226,7 +227,16 @@ class ReferenceAveraging(Method):
                 'standardize to "pooled" or "none"'
             )
         settings = self._settings(ctx)
-        learner_of(settings.estimator, settings.task, self.convention, self.penalties)
+        try:
+            made = build(settings.estimator, settings.task, min_records=1, seed=0)
+        except ParameterError as error:  # it is one of several candidates there
+            raise ParameterError(str(error).replace("candidate", "estimator", 1)) from None
+        convention, learner = convention_of(made, self.convention), innermost(made)
+        settled(learner, 0)
+        if self.penalties and not convention.penalty:
+            raise ParameterError(
+                f"{type(learner).__name__} has no penalty to choose: leave penalties out"
+            )
         if settings.task == "regression" and settings.loss != "squared":
             raise ParameterError.of("loss", "squared where the response is numeric", self.loss)
         if settings.task == "classification" and settings.loss == "squared":
