@@ -14,11 +14,11 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,13 @@ from consilience.arrays import FloatArray
 from consilience.averaging.estimators.conventions import innermost
 from consilience.averaging.estimators.proximal_fit import Learner, separable
 from consilience.averaging.tall.passes import (
-    Common,
+    Settings,
     State,
     Survey,
     Task,
     Trajectory,
     arrays_of,
     fill,
-    held_out,
     probe,
     survey,
 )
@@ -43,13 +42,15 @@ from consilience.exceptions import DataError, RunError
 from consilience.learners.losses import record_losses
 from consilience.numerics.parallel import Workers
 from consilience.numerics.reference_average import (
-    SCHEDULES,
     Choice,
+    averaged,
     choose,
     improving,
+    influences,
+    movement,
     pooled_gain,
 )
-from consilience.parameters import LEFT_OUT, check, number, one_of, whole
+from consilience.parameters import check, rules_of
 from consilience.wire.files import atomic_write, explain
 
 # --- Progress of a fit on stderr: a bar on a terminal, one line for each pass elsewhere.
@@ -144,28 +145,33 @@ class Checkpoint:
         """Seed of the fit that was begun, if there is one."""
         return int(self._facts["seed"]) if "seed" in self._facts else None
 
-    def resume(self, facts: Mapping[str, str]) -> Arrays:
+    def resume(self, settings: Mapping[str, Any], *, seed: int, data: str) -> Arrays:
         """Arrays of the round that was reached, or none.
 
-        Parameters
-        ----------
-        facts : mapping of str to str
-            What the settings and the data are.
+        Versions are among what must be the same: other ones may give other numbers, and what goes
+        on after a crash must end as if there had been none.
 
         Raises
         ------
         RunError
             The file belongs to other settings or other data.
         """
-        if self._facts:
-            for name in sorted({*facts, *self._facts}):
-                if facts.get(name) != self._facts.get(name):
-                    raise RunError(
-                        f"{self.path} belongs to a fit with another {name.replace('_', ' ')}: "
-                        "give the same settings and the same table, or another checkpoint folder"
-                    )
+        libraries = ("consilience", "numpy", "scikit-learn")
+        facts = {
+            "format": str(_FORMAT),
+            **{f"version_of_{name}": version(name) for name in libraries},
+            "seed": str(seed),
+            "data": data,
+            **{name: described(value) for name, value in settings.items()},
+        }
+        for name in sorted({*facts, *self._facts}) if self._facts else ():
+            if facts.get(name) != self._facts.get(name):
+                raise RunError(
+                    f"{self.path} belongs to a fit with another {name.replace('_', ' ')}: "
+                    "give the same settings and the same table, or another checkpoint folder"
+                )
         found, self._found = self._found, {}
-        self._facts = dict(facts)
+        self._facts = facts
         return found
 
     def write(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -197,23 +203,6 @@ def _read(path: Path) -> Arrays:
     return found
 
 
-def facts_of(settings: Mapping[str, Any], *, seed: int, data: str) -> dict[str, str]:
-    """What a checkpoint belongs to, as text by name.
-
-    Versions are among it: other ones may give other numbers, and what goes on after a crash must
-    end as if there had been none.
-    """
-    return {
-        "format": str(_FORMAT),
-        **{
-            f"version_of_{name}": version(name) for name in ("consilience", "numpy", "scikit-learn")
-        },
-        "seed": str(seed),
-        "data": data,
-        **{name: described(value) for name, value in settings.items()},
-    }
-
-
 def described(value: Any) -> str:
     """A setting as text: estimators by type and parameters, arrays by their bytes."""
     if hasattr(value, "get_params") and not isinstance(value, type):
@@ -234,52 +223,8 @@ def described(value: Any) -> str:
 
 # --- A fit from the first look at a table to the models that are kept.
 
-MOST_HELD_OUT = 20_000
-"""Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""
 N_PROBED = 3
 """Splits whose stability is probed."""
-
-
-_RANGES = {
-    "schedule": one_of(*SCHEDULES),
-    "rho": number(above=0),
-    "exponent": number(0, below=1),
-    "n_splits": whole(1),
-    "max_rounds": whole(0),
-    "patience": whole(1),
-    "n_reference": whole(1) | LEFT_OUT,
-    "holdout": number(above=0, below=1),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """What the user has set; see the estimators."""
-
-    estimator: Any
-    task: Literal["regression", "classification"]
-    n_splits: int
-    penalties: tuple[float, ...]
-    reference: Any
-    n_reference: int | None
-    schedule: str
-    rho: float
-    exponent: float
-    max_rounds: int
-    patience: int
-    holdout: float
-    convention: str
-    guard: bool
-
-    def check(self) -> None:
-        """Refuse what is out of range.
-
-        Raises
-        ------
-        ParameterError
-            A setting is out of its range.
-        """
-        check(_RANGES, vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,50 +274,26 @@ def fit_table(
     RunError
         The checkpoint cannot be used.
     """
-    settings.check()
+    check(rules_of(settings), vars(settings))
     memory = Checkpoint(checkpoint)
-    seed = _seed(random_state, memory)
+    if isinstance(random_state, int | np.integer):
+        seed = int(random_state)
+    elif memory.seed is not None:  # that of the fit that is resumed
+        seed = memory.seed
+    else:
+        from sklearn.utils import check_random_state
+
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
     n_splits = number_of_splits(settings.n_splits, table.n_rows)
     with Workers(n_jobs) as workers, Progress(progress, n_splits) as shown:
         shown.begin("reading the splits")
-        sizes = table.sizes(n_splits)
-        tracks = max(len(settings.penalties), 1)
-        tried = settings.guard or tracks > 1
-        n_outputs = 1 if settings.task == "regression" else 2 if levels is None else len(levels)
         found = survey(
-            workers,
-            table.parts(n_splits),
-            sizes,
-            reference=settings.reference,
-            n_reference=settings.n_reference,
-            n_columns=table.n_columns,
-            held=held_out(
-                sizes,
-                settings.holdout * tried,
-                MOST_HELD_OUT,
-                tracks * n_splits * n_outputs,
-                seed,
-            ),
-            levels=levels,
-            classes=settings.task == "classification",
-            seed=seed,
-            done=shown.done,
+            workers, table, settings, n_splits=n_splits, levels=levels, seed=seed, done=shown.done
         )
         job = _Job(settings, found, workers, shown, memory, seed)
         remarks = job.remarks(table)
-        reached = memory.resume(facts_of(vars(settings), seed=seed, data=found.digest))
+        reached = memory.resume(vars(settings), seed=seed, data=found.digest)
         return job.run(reached, remarks)
-
-
-def _seed(random_state: Any, memory: Checkpoint) -> int:
-    """The user's seed; else that of the fit that is resumed; else a fresh one."""
-    from sklearn.utils import check_random_state
-
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    if memory.seed is not None:
-        return memory.seed
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 class _Job:
@@ -405,7 +326,6 @@ class _Job:
             n_total=float(found.sizes.sum()),
             seed=seed % 2**31,
         )
-        self.n_outputs = base.n_outputs
         self.learners = tuple(base.with_penalty(v) for v in settings.penalties) or (base,)
         self.judged = bool((self.held_sizes > 1).any())
         if len(self.learners) > 1 and not self.judged:
@@ -414,23 +334,13 @@ class _Job:
                 "one penalty, fewer splits, or a larger holdout"
             )
 
-    def _trajectory(self, *, trial: bool, track: int | None = None) -> Trajectory:
-        """Rounds with all penalties, or with one of them."""
+    def _trajectory(self, learners: Sequence[Learner], *, trial: bool) -> Trajectory:
         return Trajectory(
-            workers=self.workers,
-            parts=self.found.parts,
-            sizes=self.found.sizes - self.held_sizes * trial,
-            left_out=self.found.held if trial else [h[:0] for h in self.found.held],
-            common=Common(
-                self.learners if track is None else (self.learners[track],),
-                len(self.found.reference),
-                self.found.held_x if trial else self.found.held_x[:0],
-            ),
-            n_outputs=self.n_outputs,
-            schedule=self.settings.schedule,
-            rho=self.settings.rho,
-            exponent=self.settings.exponent,
-            scale=self.found.rho_scale,
+            self.workers,
+            self.found,
+            self.settings,
+            learners,
+            trial=trial,
             seed=self.seed,
             on_done=self.shown.done,
         )
@@ -443,7 +353,11 @@ class _Job:
         if self.max_rounds:
             said += self.found.facts.remarks()
         least = int(self.found.sizes.min())
-        if least < table.n_columns and self._unpenalised():
+        convention = self.learners[0].convention
+        none = float("inf") if convention.inverse else 0.0
+        own = innermost(self.settings.estimator).get_params().get(convention.penalty, none)
+        unpenalised = convention.linear and none in (self.settings.penalties or (own,))
+        if least < table.n_columns and unpenalised:
             said.append(
                 f"Splits have as few as {least} rows for {table.n_columns} columns, and the "
                 "learner has no penalty, so their fits are not determined: take fewer splits, or "
@@ -459,15 +373,6 @@ class _Job:
             warnings.warn(sentence, UserWarning, stacklevel=4)
         return tuple(said)
 
-    def _unpenalised(self) -> bool:
-        convention = self.learners[0].convention
-        if not convention.linear:
-            return False
-        none = float("inf") if convention.inverse else 0.0
-        given = self.settings.penalties
-        own = innermost(self.settings.estimator).get_params().get(convention.penalty, none)
-        return none in (given or (own,))
-
     # ------------------------------------------------------------------ stages
 
     def run(self, reached: Arrays, remarks: tuple[str, ...]) -> Fitted:
@@ -478,7 +383,7 @@ class _Job:
         if measured:
             self._try(trial, _under(reached, "trial"))
         elif guarded:
-            trial.probes = self._probes(self._trajectory(trial=True))
+            trial.probes = self._probes(self._trajectory(self.learners, trial=True))
         choice = self._choice(trial)
         if choice.reason == "not-separable":
             sentence = (
@@ -502,7 +407,7 @@ class _Job:
 
     def _try(self, trial: Trial, reached: Arrays) -> None:
         """Rounds without the held-out rows, until no penalty gains any more."""
-        rounds = self._trajectory(trial=True)
+        rounds = self._trajectory(self.learners, trial=True)
         state = rounds.begin()
         if reached:
             trial.fill(reached)
@@ -519,7 +424,7 @@ class _Job:
             rounds.advance(state, going)
             for track in going:
                 self._measure(trial, rounds, state, track)
-            kept = arrays_of(state, with_held=self.settings.schedule == "asynchronous")
+            kept = arrays_of(state, with_held=rounds.asynchronous)
             self.memory.write(_above("trial", kept | trial.arrays()))
         self.fit_seconds += rounds.seconds
         self._stored = _above("trial", trial.arrays() | {"round": np.array(state.round)})
@@ -544,9 +449,9 @@ class _Job:
 
     def _measure(self, trial: Trial, rounds: Trajectory, state: State, track: int) -> None:
         k = state.round
-        trial.movement[track, k] = rounds.change(state, track) if k else np.nan
-        trial.influence[track, k] = rounds.influence(state, track)
-        losses = record_losses(self.loss, self.found.held_y, rounds.held_average(state, track))
+        self._note(trial, rounds, state, track)
+        at_held = averaged(list(state.held[track]), rounds.sizes)
+        losses = record_losses(self.loss, self.found.held_y, at_held)
         if k == 0:
             trial.base_rows[track] = losses
         pieces = np.split(
@@ -559,6 +464,14 @@ class _Job:
         trial.gains[track, k], trial.errors[track, k] = gain, error
         if self.settings.guard:
             trial.active[track] = improving(trial.gains[track, : k + 1], self.settings.patience)
+
+    def _note(self, trial: Trial, rounds: Trajectory, state: State, track: int = 0) -> None:
+        k, average = state.round, state.average[track]
+        if k:
+            trial.movement[track, k] = movement(average, state.previous[track])
+        trial.influence[track, k] = influences(
+            list(state.predictions[track]), rounds.sizes, average
+        )
 
     def _choice(self, trial: Trial) -> Choice:
         base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
@@ -575,20 +488,19 @@ class _Job:
 
     def _all_rows(self, choice: Choice, trial: Trial, measured: bool, reached: Arrays) -> list[Any]:
         """Rounds on all rows up to the chosen one, and its models."""
-        rounds = self._trajectory(trial=False, track=choice.track)
-        asynchronous = self.settings.schedule == "asynchronous"
+        rounds = self._trajectory([self.learners[choice.track]], trial=False)
         state = rounds.begin()
         if reached:
             fill(state, reached)
             if not measured:
                 trial.fill(reached)
-        last = choice.round if asynchronous and choice.round else choice.round - 1
+        last = choice.round if rounds.asynchronous and choice.round else choice.round - 1
         while state.round < last:
             self._announce("all rows", state.round + 1, trial)
             rounds.advance(state, [0])
             if not measured:
                 self._note(trial, rounds, state)
-            kept = arrays_of(state, with_held=asynchronous)
+            kept = arrays_of(state, with_held=rounds.asynchronous)
             kept |= {} if measured else trial.arrays()
             self.memory.write({**self._stored, **_above("final", kept)})
         self.shown.begin(f"models of round {choice.round}")
@@ -598,12 +510,8 @@ class _Job:
             self._note(trial, rounds, state)
         return models
 
-    def _note(self, trial: Trial, rounds: Trajectory, state: State) -> None:
-        trial.movement[0, state.round] = rounds.change(state, 0) if state.round else np.nan
-        trial.influence[0, state.round] = rounds.influence(state, 0)
-
     def _history(self, trial: Trial, choice: Choice, measured: bool) -> dict[str, Any]:
-        rounds = self._trajectory(trial=True)
+        rounds = self._trajectory(self.learners, trial=True)
         done = int(np.flatnonzero(~np.isnan(trial.influence).all(axis=(0, 2))).max(initial=0)) + 1
         return {
             "sizes": self.found.sizes,

@@ -20,7 +20,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray
-from consilience.averaging.tall.fitting import Fitted, Settings, fit_table
+from consilience.averaging.tall.fitting import Fitted, fit_table
+from consilience.averaging.tall.passes import Settings
 from consilience.averaging.tall.tables import HeldTable, ParquetTable
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.reference_average import averaged

@@ -117,10 +117,6 @@ class HeldTable:
         ends = np.cumsum([0, *even_sizes(self.n_rows, n_splits)]).tolist()
         return [MappedPart(*file, rows=(a, b), y=self.y[a:b]) for a, b in pairwise(ends)]
 
-    def sizes(self, n_splits: int) -> list[int]:
-        """Rows of each split."""
-        return even_sizes(self.n_rows, n_splits)
-
 
 def _file_of(x: Array) -> tuple[str, str, tuple[int, ...], int] | None:
     """File, type, shape and offset of an array that is a stretch of a mapped file, else None."""
@@ -279,15 +275,11 @@ class ParquetTable:
         """Rows of the largest row group."""
         return max((n for _, _, n in self._groups), default=0)
 
-    def sizes(self, n_splits: int) -> list[int]:
-        """Rows of each split."""
-        return even_sizes(self.n_rows, n_splits)
-
     def parts(self, n_splits: int) -> list[Part]:
         """Stretches of rows, in the order of the files."""
         found: list[Part] = []
         group, used = 0, 0
-        for size in self.sizes(n_splits):
+        for size in even_sizes(self.n_rows, n_splits):
             stretches = []
             while size:
                 path, number, rows = self._groups[group]
