@@ -166,7 +166,11 @@ def convention_of(estimator: Any, convention: str = "auto") -> Convention:
         raise ParameterError.of("convention", f"auto or one of {', '.join(NAMES)}", convention)
     learner = innermost(estimator)
     name = type(learner).__name__
-    _check_choice(learner)
+    if name.endswith(("CV", "IC")) or getattr(learner, "alpha_search", False):
+        raise ParameterError(
+            f"{name} chooses by the rows that it sees, which change with each round: give an "
+            "estimator with fixed settings, and a grid of penalties with penalties="
+        )
     found = CONVENTIONS.get(qualified(learner))
     if found is not None and name.startswith("MLP") and learner.solver != "lbfgs":
         found = replace(found, name="rows")  # its penalty is per mean loss of a batch
@@ -215,16 +219,6 @@ def steps_of(estimator: Any) -> Iterator[tuple[str, Any]]:
             if step is not None and step != "passthrough":
                 yield name, step
         estimator = estimator.steps[-1][1]
-
-
-def _check_choice(learner: Any) -> None:
-    """Refuse learners that choose their penalty by the rows that they see."""
-    name = type(learner).__name__
-    if name.endswith(("CV", "IC")) or getattr(learner, "alpha_search", False):
-        raise ParameterError(
-            f"{name} chooses by the rows that it sees, which change with each round: give an "
-            "estimator with fixed settings, and a grid of penalties with penalties="
-        )
 
 
 def settled(estimator: Any, seed: int) -> Any:
@@ -412,10 +406,21 @@ class Frozen:
     """
 
     def __init__(self, estimator: Any, reference: Any, seed: int) -> None:
+        from scipy import sparse
         from sklearn.base import clone
 
         self.steps: list[tuple[str, Any]] = []
-        rows = None if reference is None else _checked(reference)
+        rows: Rows = None
+        if sparse.issparse(reference):
+            rows = reference.tocsr().astype(np.float64)
+        elif reference is not None:
+            rows = np.ascontiguousarray(reference, dtype=np.float64)
+        if rows is not None:
+            values = rows.data if sparse.issparse(rows) else rows
+            if rows.ndim != 2 or not rows.shape[0] or not np.isfinite(values).all():
+                raise DataError(
+                    "reference rows must be a table of finite numbers with at least one row"
+                )
         for name, step in steps_of(estimator):
             kind = type(step).__name__
             if rows is None:
@@ -434,13 +439,10 @@ class Frozen:
                     f"({type(error).__name__}): preprocessing must not need the response, nor "
                     "names of columns"
                 ) from None
-            self.steps.append((self._free(name), fitted))
+            # Pipelines in pipelines may repeat names.
+            taken = ["learner", *(known for known, _ in self.steps)]
+            self.steps.append((f"{name}-{len(self.steps)}" if name in taken else name, fitted))
         self.reference: Rows = rows
-
-    def _free(self, name: str) -> str:
-        """Name that no earlier step has: pipelines in pipelines may repeat names."""
-        taken = [known for known, _ in self.steps]
-        return name if name not in (*taken, "learner") else f"{name}-{len(taken)}"
 
     def transform(self, x: Rows) -> Rows:
         """Rows as the learner sees them."""
@@ -459,16 +461,3 @@ class Frozen:
     def behind(self, fitted: Any) -> Any:
         """Fitted learner itself, of what :meth:`before` gave."""
         return fitted.steps[-1][1] if self.steps and hasattr(fitted, "steps") else fitted
-
-
-def _checked(reference: Any) -> Rows:
-    from scipy import sparse
-
-    if sparse.issparse(reference):
-        rows = reference.tocsr().astype(np.float64)
-        values = rows.data
-    else:
-        rows = values = np.ascontiguousarray(reference, dtype=np.float64)
-    if rows.ndim != 2 or not rows.shape[0] or not np.isfinite(values).all():
-        raise DataError("reference rows must be a table of finite numbers with at least one row")
-    return rows

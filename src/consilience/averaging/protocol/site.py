@@ -353,7 +353,7 @@ def _refits(
             elif message.round == 0:
                 at_held = learner.predict(fitted, rows.x[rows.held])
                 own[str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
-            value = {"at": learner.at_reference(fitted)}
+            value: dict[str, Any] = {"at": learner.at_reference(fitted)}
             if s.holdout > 0 and (t == 1 or not len(rows.held)):
                 value["model"] = facts["model"]
             made.append(_as_estimator(facts, value))

@@ -55,7 +55,7 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
         probed, bad = np.isfinite(result.probes[:, 0]), figures.unstable(result)
         held = np.asarray(result.held) > 0
         tells = np.isfinite(result.local_losses).all(axis=1)
-        contributed = np.asarray(result.contributed, dtype=bool)
+        contributed: NDArray[np.bool_] = np.asarray(result.contributed, dtype=bool)
         pulls = figures.pulls(result)
         sent = sum(line.bytes for line in run.transcript if line.direction == "from-site")
         p = len(result.feature_names)
@@ -126,7 +126,7 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
                 for site, sent in zip(result.sites, contributed.T, strict=True)
                 if not sent.all()
             ],
-            "never": _names(result, ~contributed.any(axis=0)),
+            "never": _names(result, contributed.sum(axis=0) == 0),
             "held_none": _names(result, ~held),
             "kept_back": _names(result, held & ~tells),
             "withheld": {line.field for line in run.transcript if line.verdict == "withheld"},

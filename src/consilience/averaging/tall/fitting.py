@@ -136,9 +136,24 @@ class Checkpoint:
         self.path = None if folder is None else Path(folder) / FILE
         self._found: Arrays = {}
         self._facts: dict[str, str] = {}
-        if self.path is not None and self.path.exists():
-            self._found = _read(self.path)
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            with np.load(self.path, allow_pickle=False) as stored:
+                self._found = {name: stored[name] for name in stored.files}
             self._facts = json.loads(str(self._found.pop("facts")))
+            if self._facts.get("format") != str(_FORMAT):
+                raise RunError(
+                    f"{self.path} was written by another release: begin anew in another checkpoint "
+                    "folder"
+                )
+        except OSError as error:
+            raise explain(error, "read", self.path) from error
+        except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+            raise RunError(
+                f"{self.path} is not a checkpoint of this estimator: choose another checkpoint "
+                "folder"
+            ) from error
 
     @property
     def seed(self) -> int | None:
@@ -183,24 +198,6 @@ class Checkpoint:
         named: dict[str, Any] = {"facts": facts, **arrays}
         np.savez(buffer, **named)
         atomic_write(self.path, buffer.getvalue())
-
-
-def _read(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored.files}
-        facts = json.loads(str(found["facts"]))
-        if facts.get("format") != str(_FORMAT):
-            raise RunError(
-                f"{path} was written by another release: begin anew in another checkpoint folder"
-            )
-    except OSError as error:
-        raise explain(error, "read", path) from error
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise RunError(
-            f"{path} is not a checkpoint of this estimator: choose another checkpoint folder"
-        ) from error
-    return found
 
 
 def described(value: Any) -> str:
