@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -228,8 +229,16 @@ class Rounds:
         squares = np.array([self.accepted[site].square.value[0] for site in self.sites])
         sizes = np.array([self.weights[site][0] for site in self.sites])
         told = np.isfinite(squares)
+        # trace(X'X) / N over the sites that tell theirs
         own = float(squares[told].sum() / max(sizes[told].sum(), 1e-300))
         self.scale = scale_of(own, self.reference)
+        self._rho = partial(
+            rho_of,
+            schedule=self.method.schedule,
+            rho=self.method.rho,
+            exponent=self.method.exponent,
+            scale=self.scale,
+        )
 
     def synchronous(self) -> Answers:
         """Rounds in which all sites are waited for; who is missing keeps its last predictions."""
@@ -281,7 +290,8 @@ class Rounds:
                 asked |= self._questions(self.counts[site], rho, (site,), judge=False)
             waiting.update(to)
             left -= len(to)
-            replies = yield Ask("fit", asked, to=tuple(to), wait="any", known=self._known(to))
+            known = {site: {"reference": len(self.reference)} for site in to}
+            replies = yield Ask("fit", asked, to=tuple(to), wait="any", known=known)
             waiting.difference_update(replies)
             for site, reply in replies.present.items():
                 self._move(site, reply)
@@ -303,21 +313,12 @@ class Rounds:
         """Ask all sites for a round, and take in what comes."""
         tracks = self.active
         asked = self._questions(k, rho, self.sites)
-        ask = Ask("fit", asked, to=self.sites, known=self._known(self.sites))
-        answers = self.ctx.require((yield ask))
+        # Sites that have the reference rows are not told them again.
+        known = {site: {"reference": len(self.reference)} for site in self.sites}
+        answers = self.ctx.require((yield Ask("fit", asked, to=self.sites, known=known)))
         for site, reply in answers.items():
             self._hear(site, reply, tracks)
         return answers
-
-    def _rho(self, k: float) -> float:
-        method = self.method
-        return rho_of(
-            k,
-            schedule=method.schedule,
-            rho=method.rho,
-            exponent=method.exponent,
-            scale=self.scale,
-        )
 
     def _questions(
         self, round_: int, rho: float, to: Sequence[str], *, judge: bool = True
@@ -341,10 +342,6 @@ class Rounds:
             for new in {site not in self.predictions for site in to}
         }
         return {site: made[site not in self.predictions] for site in to}
-
-    def _known(self, to: Sequence[str]) -> dict[str, dict[str, int]]:
-        """Reference rows, of which sites that have them are not told again."""
-        return {site: {"reference": len(self.reference)} for site in to}
 
     def _portfolio(self, models: Mapping[str, list[Any]]) -> dict[str, Any]:
         """Models whose average is judged, and their weights; nothing where nobody can judge."""

@@ -15,6 +15,7 @@ import json
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -66,47 +67,46 @@ class Progress:
     """
 
     def __init__(self, shown: bool, n_splits: int) -> None:
-        self._shown, self._n_splits = shown, n_splits
+        self._n_splits, self._open = n_splits, ExitStack()
         self._console: Any = None
-        self._live: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Progress:
-        if not self._shown:
-            return self
+        if not shown:
+            return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Live
 
         self._console = Console(stderr=True, highlight=False, markup=False)
-        if self._console.is_terminal:
-            self._live = Live(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("splits"),
-                TimeElapsedColumn(),
-                console=self._console,
-            )
-            self._task = self._live.add_task("reading", total=self._n_splits)
-            self._live.__enter__()
+        self._live = Live(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("splits"),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._live.add_task("reading", total=n_splits)
+
+    def __enter__(self) -> Progress:
+        if self._console is not None:
+            self._open.enter_context(self._live)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._live is not None:
-            self._live.__exit__(*error)
-            self._live = None
+        self._open.close()
 
     def begin(self, what: str) -> None:
         """A new pass over the splits."""
-        if self._live is not None:
-            self._live.reset(self._task, description=what, total=self._n_splits)
-        elif self._console is not None:
+        if self._console is None:
+            return
+        if self._live.disable:
             self._console.print(what)
+        else:
+            self._live.reset(self._task, description=what, total=self._n_splits)
 
     def done(self, place: int) -> None:
         """One split is through."""
-        if self._live is not None:
+        if self._console is not None:
             self._live.advance(self._task)
 
 

@@ -186,24 +186,23 @@ class ParquetPart:
         kind = column.type
         text = pa.types.is_dictionary(kind) or not pa.types.is_primitive(kind)
         raw = np.asarray(column.to_pylist() if text else column.to_numpy(False))
-        if column.null_count or (raw.dtype.kind == "f" and not np.isfinite(raw).all()):
-            raise DataError(_gap(self.target))
+        _check_gaps(column, raw, self.target)
         return raw if self.levels is None else positions(raw, self.levels)
-
-
-def _gap(name: str) -> str:
-    return (
-        f"column {name!r} holds missing or infinite values: fill them in, or leave the rows out, "
-        "before the data set is written"
-    )
 
 
 def _numbers(column: Any, name: str) -> FloatArray:
     """A column as floats."""
     values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=float)
-    if column.null_count or not np.isfinite(values).all():
-        raise DataError(_gap(name))
+    _check_gaps(column, values, name)
     return values
+
+
+def _check_gaps(column: Any, values: Array, name: str) -> None:
+    if column.null_count or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+        raise DataError(
+            f"column {name!r} holds missing or infinite values: fill them in, or leave the rows "
+            "out, before the data set is written"
+        )
 
 
 def _batches(stretch: Stretch, columns: Sequence[str]) -> Any:
@@ -253,7 +252,19 @@ class ParquetTable:
         *,
         classes: bool = False,
     ) -> None:
-        files = _files(Path(path))
+        path = Path(path)
+        files = [path]
+        if path.is_dir():
+            files = sorted(
+                file
+                for file in path.rglob("*.parquet")
+                if file.is_file()
+                and not any(name.startswith((".", "_")) for name in file.relative_to(path).parts)
+            )
+            if not files:
+                raise DataError(f"{path} holds no *.parquet files: give the folder of a data set")
+        elif not path.is_file():
+            raise DataError(f"{path} does not exist: give a Parquet file or a folder of them")
         self.target, self.classes = target, classes
         self.names: tuple[str, ...] = ()
         groups: list[tuple[str, int, int]] = []
@@ -297,22 +308,6 @@ class ParquetTable:
 def with_levels(parts: Sequence[Part], levels: Array) -> list[Part]:
     """Parts of a Parquet data set that give positions of the levels."""
     return [replace(p, levels=levels) if isinstance(p, ParquetPart) else p for p in parts]
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(
-            file
-            for file in path.rglob("*.parquet")
-            if file.is_file()
-            and not any(name.startswith((".", "_")) for name in file.relative_to(path).parts)
-        )
-        if not found:
-            raise DataError(f"{path} holds no *.parquet files: give the folder of a data set")
-        return found
-    if not path.is_file():
-        raise DataError(f"{path} does not exist: give a Parquet file or a folder of them")
-    return [path]
 
 
 def _facts(
