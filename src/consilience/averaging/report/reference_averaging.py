@@ -66,7 +66,9 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
             figures.over_sites(result, saved[:, 0], saved_error[:, 0]),
             (-float(gain[kept]), float(error[kept])),
         )
-        several = len(result.penalties) > 1 and np.isfinite(result.base_loss).any()
+        grid = np.asarray(result.penalties)
+        several = len(grid) > 1 and np.isfinite(result.base_loss).any()
+        edge = several and grid[int(result.chosen_track)] not in np.sort(grid)[1:-1]
         return {
             "figures": figures,
             "isfinite": math.isfinite,
@@ -90,7 +92,7 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
             "n_tell": int(np.isfinite(saved[:, 0]).sum()),
             "by_site": _by_site(result, pooled),
             "by_penalty": _by_penalty(result) if several else [],
-            "inner": np.sort(result.penalties)[1:-1].tolist(),
+            "at_the_edge": edge and len(result.penalties) > 2,
             "n_probed": int(probed.sum()),
             "n_failed": int(bad.sum()),
             "failed": _names(result, bad),
