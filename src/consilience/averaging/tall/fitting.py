@@ -293,20 +293,19 @@ def fit_table(
         return job.run(reached, remarks)
 
 
+@dataclass
 class _Job:
     """One fit: what all of its stages need."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        found: Survey,
-        workers: Workers,
-        shown: Progress,
-        memory: Checkpoint,
-        seed: int,
-    ) -> None:
-        self.settings, self.found, self.workers = settings, found, workers
-        self.shown, self.memory, self.seed = shown, memory, seed
+    settings: Settings
+    found: Survey
+    workers: Workers
+    shown: Progress
+    memory: Checkpoint
+    seed: int
+
+    def __post_init__(self) -> None:
+        settings, found = self.settings, self.found
         self.n_splits = len(found.parts)
         self.held_sizes = np.array([len(h) for h in found.held], dtype=float)
         self.loss = "squared" if settings.task == "regression" else "log"
@@ -321,7 +320,7 @@ class _Job:
             convention=settings.convention,
             # Of the trial too: a penalty for each mean loss must not depend on what is held out.
             n_total=float(found.sizes.sum()),
-            seed=seed % 2**31,
+            seed=self.seed % 2**31,
         )
         self.learners = tuple(base.with_penalty(v) for v in settings.penalties) or (base,)
         self.judged = bool((self.held_sizes > 1).any())

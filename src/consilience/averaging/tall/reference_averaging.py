@@ -30,6 +30,7 @@ from consilience.numerics.reference_average import averaged
 _BLOCK = 65_536
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _ReferenceAveraging(BaseEstimator):
     """What both estimators share."""
 
@@ -37,44 +38,24 @@ class _ReferenceAveraging(BaseEstimator):
     _default: ClassVar[type[Any]]
     __metadata_request__fit: ClassVar[dict[str, Any]] = {"columns": UNUSED}
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        n_splits: int = 8,
-        penalties: Sequence[float] | None = None,
-        reference: Any = "rows",
-        n_reference: int | None = None,
-        schedule: str = "adaptive",
-        rho: float = 1.0,
-        exponent: float = 0.9,
-        max_rounds: int = 20,
-        patience: int = 2,
-        holdout: float = 0.2,
-        convention: str = "auto",
-        guard: bool = True,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.n_splits = n_splits
-        self.penalties = penalties
-        self.reference = reference
-        self.n_reference = n_reference
-        self.schedule = schedule
-        self.rho = rho
-        self.exponent = exponent
-        self.max_rounds = max_rounds
-        self.patience = patience
-        self.holdout = holdout
-        self.convention = convention
-        self.guard = guard
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
+    estimator: Any = None
+    _: dataclasses.KW_ONLY
+    n_splits: int = 8
+    penalties: Sequence[float] | None = None
+    reference: Any = "rows"
+    n_reference: int | None = None
+    schedule: str = "adaptive"
+    rho: float = 1.0
+    exponent: float = 0.9
+    max_rounds: int = 20
+    patience: int = 2
+    holdout: float = 0.2
+    convention: str = "auto"
+    guard: bool = True
+    n_jobs: int | None = None
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any, *, columns: Sequence[str] | None = None) -> Any:
         """Fit the table split by split.
