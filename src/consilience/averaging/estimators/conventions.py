@@ -124,25 +124,18 @@ CONVENTIONS: dict[str, Convention] = {
     "sklearn.dummy.DummyClassifier": replace(_OTHER, separable=True),
     "glum._glm.GeneralizedLinearRegressor": _WARM,
 } | {
-    f"sklearn.{name}": _TREES
-    for name in (
-        "tree._classes.DecisionTreeRegressor",
-        "tree._classes.DecisionTreeClassifier",
-        "tree._classes.ExtraTreeRegressor",
-        "tree._classes.ExtraTreeClassifier",
-        "ensemble._forest.RandomForestRegressor",
-        "ensemble._forest.RandomForestClassifier",
-        "ensemble._forest.ExtraTreesRegressor",
-        "ensemble._forest.ExtraTreesClassifier",
-        "ensemble._gb.GradientBoostingRegressor",
-        "ensemble._gb.GradientBoostingClassifier",
-        "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingRegressor",
-        "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingClassifier",
-        "ensemble._bagging.BaggingRegressor",
-        "ensemble._bagging.BaggingClassifier",
-        "ensemble._weight_boosting.AdaBoostRegressor",
-        "ensemble._weight_boosting.AdaBoostClassifier",
+    f"sklearn.{module}.{name}{kind}": _TREES
+    for module, name in (
+        ("tree._classes", "DecisionTree"),
+        ("tree._classes", "ExtraTree"),
+        ("ensemble._forest", "RandomForest"),
+        ("ensemble._forest", "ExtraTrees"),
+        ("ensemble._gb", "GradientBoosting"),
+        ("ensemble._hist_gradient_boosting.gradient_boosting", "HistGradientBoosting"),
+        ("ensemble._bagging", "Bagging"),
+        ("ensemble._weight_boosting", "AdaBoost"),
     )
+    for kind in ("Regressor", "Classifier")
 }
 """Conventions by qualified type; each is held by a test against the textbook objective."""
 
@@ -353,8 +346,12 @@ def stacked(blocks: list[Rows], *, by_column: bool, reuse: bool) -> Rows:
     if any(sparse.issparse(block) for block in blocks):
         return sparse.vstack(blocks, format="csc" if by_column else "csr", dtype=np.float64)
     n, p = sum(len(block) for block in blocks), blocks[0].shape[1]
-    flat = _scratch(n * p) if reuse else np.empty(n * p)
-    rows = flat.reshape((n, p), order="F" if by_column else "C")
+    flat: NDArray[np.float64] | None = getattr(_memory, "rows", None) if reuse else None
+    if flat is None or len(flat) < n * p:
+        flat = np.empty(n * p)
+        if reuse and n * p <= _KEPT:
+            _memory.rows = flat
+    rows = flat[: n * p].reshape((n, p), order="F" if by_column else "C")
     at = 0
     for block in blocks:
         for i in range(0, len(block), _PIECE):
@@ -369,15 +366,6 @@ _PIECE = 512
 _KEPT = 1 << 23
 """Numbers that a thread keeps for its next stack (64 MB); larger stacks are given back."""
 _memory = threading.local()
-
-
-def _scratch(size: int) -> NDArray[np.float64]:
-    if size > _KEPT:
-        return np.empty(size)
-    kept: NDArray[np.float64] | None = getattr(_memory, "rows", None)
-    if kept is None or len(kept) < size:
-        kept = _memory.rows = np.empty(size)
-    return kept[:size]
 
 
 class Frozen:

@@ -415,17 +415,15 @@ class Rounds:
         again : bool
             Average anew; under the asynchronous schedule the average has moved already.
         """
-        before = self._noted if self._noted.size else self.averages
         if again:
             self._average()
+        before = self._noted if self._noted.size else np.zeros_like(self.averages)
         self._noted = self.averages.copy()
         tracks = range(self.settings.n_tracks)
         self.rhos.append(rho)
         self.contributed.append(tuple(contributed))
         self.movements.append(
             np.array([movement(self.averages[0, t], before[0, t]) for t in tracks])
-            if before.size
-            else np.zeros(len(tracks))
         )
         pulls = np.full((len(tracks), len(self.sites)), np.nan)
         sites = sorted(self.predictions)
