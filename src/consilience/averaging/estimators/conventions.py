@@ -178,6 +178,7 @@ def convention_of(estimator: Any, convention: str = "auto") -> Convention:
     chosen: ConventionName = convention  # type: ignore[assignment]
     if found is not None:
         return replace(found, name=chosen)
+    # A type that nobody has looked at: the user's word, and its own parameters.
     settings = learner.get_params(deep=False)
     keys = () if chosen == "trees" else ("alpha", "C")
     penalty = next((key for key in keys if key in settings), "")
@@ -303,6 +304,7 @@ def shares(
     rho : float
         Weight of the mean pseudo loss against the mean own loss.
     """
+    # Without pseudo-rows there is nothing to weigh against.
     rho = rho if m else 0.0
     per_row = 1.0 / max(m, 1)
     # the rows of the table on top of this module, one after another
@@ -417,6 +419,7 @@ class Frozen:
                     "give reference rows, or leave it out"
                 )
             try:
+                # Each step on what the steps before it gave, as in a pipeline.
                 fitted = settled(clone(step), seed).fit(rows)
                 rows = as_rows(fitted.transform(rows))
             except (TypeError, ValueError, AttributeError) as error:

@@ -82,6 +82,7 @@ def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, 
             "too many copies of rows would stand for the weights, which differ too much: give "
             "weights that are nearer to each other, or a learner that takes sample_weight"
         )
+    # The smallest positive weight stands for one copy, or a few.
     fine, own_copies = _nearest(own / unit, _FINE_OWN * len(own))
     per_weight = fine / unit
     wanted = per_weight * pseudo
@@ -330,6 +331,7 @@ class Learner:
                 at = [0] if own is None else np.flatnonzero(own)[:1]
                 alone = DummyClassifier(strategy="prior").fit(rows[at], response[at])
                 return self._frozen.before(alone)
+        # Weights and penalty follow from n, N, m and rho by the learner's convention.
         m = 0 if target is None else len(target)
         part = shares(
             self.convention,
@@ -486,6 +488,7 @@ class Learner:
             found = np.asarray(fitted.predict(x), dtype=np.float64)
             found = found[:, None] if found.ndim == 1 else found
         else:
+            # A site may not have seen all levels: the others have probability 0.
             raw = np.asarray(fitted.predict_proba(x), dtype=np.float64)
             found = np.zeros((len(raw), self.n_outputs))
             found[:, np.asarray(fitted.classes_, dtype=np.int64)] = raw

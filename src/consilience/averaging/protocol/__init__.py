@@ -221,6 +221,7 @@ class ReferenceAveraging(Method):
             raise StudyError("reference-averaging needs a response: name it as [data] target")
         if not ctx.columns.features:
             raise StudyError("reference-averaging predicts from features: name them in [data]")
+        # A row of the reference would be another row on every site's own scale.
         if ctx.preparation.standardize == "site":
             raise StudyError(
                 "reference rows mean the same at all sites only on one scale: set [preparation] "

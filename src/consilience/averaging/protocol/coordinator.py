@@ -70,6 +70,7 @@ def reference_of(
         Rows that are not those of the study's columns, or more numbers than can be sent around.
     """
     p = len(ctx.feature_names)
+    # Twenty rows a column, unless there would be more numbers than sites want to read.
     m = method.n_reference or max(2 * p, min(ROWS_PER_COLUMN * p, MOST_DRAWN // p))
     if isinstance(method.reference, str) and m * p > MOST_NUMBERS:
         raise StudyError(
@@ -195,6 +196,7 @@ class Rounds:
 
         So it is where sites with at least half of the rows of all that were probed say so.
         """
+        # Weighted by rows: one small site does not stop the others.
         told = {site: self.weights[site][0] for site in self.probes}
         against = sum(w for site, w in told.items() if not separable(*self.probes[site]))
         return self.method.guard and bool(told) and bool(against >= 0.5 * sum(told.values()))
@@ -206,6 +208,7 @@ class Rounds:
         self.reference, self.facts = yield from reference_of(self.method, self.ctx)
         salt = str(int(self.ctx.rng.integers(2**62)))
         drawn = isinstance(self.method.reference, str)
+        # Rows that were drawn are nobody's: only given ones may be those of a site.
         digests = row_digests(self.reference[:0] if drawn else self.reference, salt)
         message = messages.Offer(settings=self.settings.to_json(), salt=salt, digests=digests)
         self.accepted: dict[str, messages.Accepted]
@@ -226,6 +229,7 @@ class Rounds:
                 "no site has enough rows to hold some out, so penalties cannot be compared: give "
                 "one penalty, or let sites with more rows take part"
             )
+        # A site may withhold its sum: the others stand for it.
         squares = np.array([self.accepted[site].square.value[0] for site in self.sites])
         sizes = np.array([self.weights[site][0] for site in self.sites])
         told = np.isfinite(squares)
@@ -246,6 +250,7 @@ class Rounds:
             rho = self._rho(k) if k else 0.0
             tracks = self.active
             answers = yield from self._fits(k, rho)
+            # Losses that come with fits of round k are of the average of round k - 1.
             judging = {site: r for site, r in answers.items() if len(r.losses.value)}
             if judging:
                 self._pool(k - 1, judging, tracks)
@@ -266,6 +271,7 @@ class Rounds:
         """Each reply moves the average, and its site goes on at once."""
         answers = yield from self._fits(0, 0.0)
         self._close(0.0, tuple(answers))
+        # Models of round 0, of which later replies change the lists.
         first = {site: list(models) for site, models in self.models.items()}
         if self.unstable:
             return
@@ -324,6 +330,7 @@ class Rounds:
         self, round_: int, rho: float, to: Sequence[str], *, judge: bool = True
     ) -> dict[str, Fit]:
         """Messages of a round by site; the reference goes to those who never answered a fit."""
+        # In round 0 everybody fits its own rows alone.
         target = self.averages[:, list(self.active)] if round_ else np.empty((0, 0, 0, 0))
         total = float(sum(self.weights[site][0] for site in self.sites))
         made = {
@@ -339,6 +346,7 @@ class Rounds:
                 target=relayed(target, Disclosure.MODEL),
                 **self._portfolio(self.models if judge and round_ else {}),
             )
+            # One message for all that have the reference rows, and one for all others.
             for new in {site not in self.predictions for site in to}
         }
         return {site: made[site not in self.predictions] for site in to}
@@ -346,6 +354,7 @@ class Rounds:
     def _portfolio(self, models: Mapping[str, list[Any]]) -> dict[str, Any]:
         """Models whose average is judged, and their weights; nothing where nobody can judge."""
         owners = tuple(sorted(models)) if self.judged and self.active else ()
+        # n_b / N, of the rows that are not held out: their fits are judged.
         shares = np.array([self.weights[site][1] for site in owners])
         tracks = self.active if owners else ()
         by_track = tuple(tuple(models[site][t] for site in owners) for t in tracks)
@@ -373,6 +382,7 @@ class Rounds:
         found = np.array(self.predictions.get(site, np.zeros(shape)))
         models = list(self.models.get(site, [None] * s.n_tracks))
         for i, fit in enumerate(reply.fits.value):
+            # Fits come by trajectory, then by track.
             t, place = divmod(i, len(tracks))
             found[t, tracks[place]] = fit["at"]
             models[tracks[place]] = fit.get("model", models[tracks[place]])
@@ -399,6 +409,7 @@ class Rounds:
         """Take in one site's fits of all tracks, and move the average at once."""
         before = self.predictions.get(site)
         self._hear(site, reply, self.active)
+        # fbar + w_b (new - old)
         if before is None:  # its first ones: everybody's share changes
             self._average()
             return
@@ -438,6 +449,7 @@ class Rounds:
     def _pool(self, round_: int, replies: Mapping[str, Any], tracks: Sequence[int]) -> None:
         """Pool the sites' held-out losses of one round."""
         sites = sorted(replies)
+        # Tracks that were not judged have none.
         gain, error = np.full((2, self.settings.n_tracks, 2), np.nan)
         gain[list(tracks)], error[list(tracks)] = pooled_gain(
             np.stack([replies[site].losses.value for site in sites]),
@@ -503,6 +515,7 @@ class Rounds:
             raise QuorumError("no site sent its model at the end")
         owners = tuple(sorted(concluded))
         models = tuple(concluded[site].model.value for site in owners)
+        # fbar = sum_b n_b / N f_b, over the sites whose models came
         shares = np.array([self.weights[site][0] for site in owners])
         shares = shares / shares.sum()
 
@@ -514,6 +527,7 @@ class Rounds:
         losses = by_site("losses", 3)
         base, gains, errors = self._gains()
         averaging, _ = pooled_gain(losses[:, 1], np.zeros(len(sites)), self._held_weights(sites))
+        # Linear predictors of one form average to a linear predictor.
         forms = {(m.get("form"), m.get("link"), np.shape(m.get("coef"))) for m in models}
         linear = len(forms) == 1 and models[0].get("form") == "linear"
         made = build(s.estimator, s.task, min_records=1, seed=0)
@@ -535,6 +549,7 @@ class Rounds:
             penalty_name=convention.penalty,
             penalties=np.array(s.penalties, dtype=float),
             separable=chosen.reason != "not-separable",
+            # In the rounds losses are told relative to the first track, at the end as such.
             base_loss=averaging + base - base[chosen.track],
             gains=gains,
             gain_errors=errors,

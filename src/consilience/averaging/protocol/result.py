@@ -191,6 +191,7 @@ class ReferenceAveragingResult(Result):
                 f"On rows that were held out its {self.loss} loss is {base + gain:.4g}, that of "
                 f"averaging {base:.4g} (difference {gain:.3g}, standard error {error:.2g})."
             )
+        # Own fits minus what is kept, over all held-out rows: below 0 they lose less.
         away, error = pooled_gain(
             self.local_differences[:, 0], self.local_errors[:, 0] ** 2, self.held
         )
@@ -217,6 +218,7 @@ class ReferenceAveragingResult(Result):
 
         shape = (len(self.gains), len(self.rhos))
         track, k = np.indices(shape).reshape(2, -1)
+        # A run that measured nothing has gains of round 0 only.
         measured = np.full((2, *shape), np.nan)
         measured[:, :, : self.gains.shape[1]] = self.gains, self.gain_errors
         gain, error = measured[:, track, k]

@@ -137,6 +137,7 @@ def fitted_and_held(
         seed = holdout.drawing_seed(data, site, "reference averaging")
         x, thin = holdout.without_thin(x, site.limits)
     else:
+        # What the offer found: the same rows and columns in all rounds.
         seed, thin = int(state["seed"]), np.asarray(state["thin"])
         x = holdout.made_constant(x, thin)
     held = np.searchsorted(at, held_rows(data, s, site.limits, seed))
@@ -155,6 +156,7 @@ def held_rows(data: SiteData, s: Settings, limits: Limits, seed: int = 0) -> Int
     y, used = _used(data, s, limits)
     at = np.flatnonzero(used)
     cells = np.where(used, y if s.levels else 0, -1).astype(np.int64)
+    # Where no record is protected this order decides; else the table's own deal.
     order = at[stream(seed, "held out").permutation(len(at))]
     (held,) = holdout.held_out(data, cells, [s.holdout], limits, order=order)
     least = limits.min_records
@@ -184,6 +186,7 @@ def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tu
     s = Settings.from_json(message.settings)
     held = len(held_rows(data, s, limits))
     most = max(200, JUDGED_PER_ROW * held)
+    # Without held-out rows a site judges nothing.
     found = {"judged averages": (len(message.judged) if held else 0, most)}
     if isinstance(message, Fit):
         found["fits"] = (len(message.tracks), MOST_FITS * s.n_tracks)
@@ -221,6 +224,7 @@ def offer(
     for t in range(2):
         _, y, weight = rows.of(t)
         weights[: len(y), t] = 1.0 if weight is None else weight
+    # Their sum is trace(X'X): it sets the units of rho.
     squares = (rows.x**2).sum(axis=1) * weights[:, 0]
     reply = Accepted(
         own_rows=bool(own),
@@ -258,6 +262,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     reference = np.asarray(message.reference.value, dtype=float)
     if not len(reference):
         reference = np.asarray(state.get("reference", np.empty((0, 0))))
+    # Another set would be another question to the same rows.
     elif "reference" in state and not np.array_equal(reference, state["reference"]):
         raise ProtocolError("a run has one set of reference rows")
     if reference.shape[1:] != (data.features.shape[1],) or not len(reference):
@@ -285,6 +290,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
         n_total=float(message.total.value),
         seed=draws,
     )
+    # One learner a track; without a grid the estimator as it is.
     learners = [base.with_penalty(penalty) for penalty in s.penalties] or [base]
     with _told(base.name):
         fits, kept = _refits(learners, message, target, rows, state)
@@ -349,8 +355,10 @@ def _refits(
             }
             if t == 0:
                 earlier = kept.get(str(track), ())
+                # Fits of all rows wait here until a round is chosen.
                 kept[str(track)] = _with_last(earlier, message.round, facts, s.keep)
             elif message.round == 0:
+                # The site's own fit, to be compared with what is kept.
                 at_held = learner.predict(fitted, rows.x[rows.held])
                 own[str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
             value: dict[str, Any] = {"at": learner.at_reference(fitted)}
@@ -424,6 +432,7 @@ def _judged(
         if round_ > 0 and not earlier:  # this site was not there to judge plain averaging
             columns.append(np.full((len(losses), 2), np.nan))
             continue
+        # Tracks are compared by round 0 of the first one.
         base = known.get("0", ({"losses": losses},))[0]["losses"]
         before = earlier[-1]["losses"] if earlier else base
         first = earlier[0]["losses"] if earlier else base
@@ -436,6 +445,7 @@ def _judged(
 def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> FloatArray:
     s, x, y = rows.s, rows.x[rows.held], rows.y[rows.held]
     found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    # What other sites sent may fail: then it is named, without a value of a row.
     wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
     if wrong or len(found) != len(shares):
         which = f"model {wrong[0] + 1}" if wrong else "some"
@@ -479,6 +489,7 @@ def conclude(
     losses, differences, errors = _gaps(3), _gaps(2), _gaps(2)
     if judged and own is not None and len(rows.held):
         chosen = _latest(judged, message.round)["losses"]
+        # Own fit, averaging, what is kept: of the same rows, so differences are paired.
         ways = np.stack([own, judged[0]["losses"], chosen], axis=1)
         losses = rows.means(ways).mean
         beside = rows.means(ways[:, :2] - ways[:, 2:])

@@ -53,6 +53,7 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
         saved, saved_error = figures.differences(result)
         kept, last = int(result.chosen_round), result.n_rounds
         probed, bad = np.isfinite(result.probes[:, 0]), figures.unstable(result)
+        # Sites that could tell, and those that did.
         held = np.asarray(result.held) > 0
         tells = np.isfinite(result.local_losses).all(axis=1)
         contributed: NDArray[np.bool_] = np.asarray(result.contributed, dtype=bool)
@@ -156,6 +157,7 @@ def _rounds(result: ReferenceAveragingResult, run: Run) -> Iterator[tuple[str, .
     gain, error = figures.curve(result)
     moved = figures.movement(result)
     sent = figures.bytes_by_round(result, run.transcript)
+    # Round 0 has no pseudo-rows.
     rhos = (DASH, *numbers(result.rhos[1:]))
     for k, told in enumerate(np.sum(result.contributed, axis=1)):
         yield (
@@ -227,6 +229,7 @@ def _by_penalty(result: ReferenceAveragingResult) -> Lines:
 def _coefficients(result: ReferenceAveragingResult) -> dict[str, Any]:
     """Largest coefficients of a linear learner, a column for each of the first levels."""
     found = np.atleast_2d(result.coefficients)
+    # Over all levels, also those that are not shown.
     largest = np.abs(found).max(axis=0)
     order = np.sort(np.argsort(-largest, kind="stable")[:MOST_COEFFICIENTS])
     intercepts = np.broadcast_to(np.ravel(result.intercepts), len(found))[:, None]

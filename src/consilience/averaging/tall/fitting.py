@@ -374,6 +374,7 @@ class _Job:
     def run(self, reached: Arrays, remarks: tuple[str, ...]) -> Fitted:
         """Trial, choice, and the rounds on all rows."""
         trial = Trial(len(self.learners), self.max_rounds, self.n_splits, len(self.found.held_y))
+        # A trial where something is to be chosen and rows tell it.
         guarded = self.settings.guard and self.max_rounds > 0
         measured = self.judged and (guarded or len(self.learners) > 1)
         if measured:
@@ -415,6 +416,7 @@ class _Job:
         while state.round < self.max_rounds and trial.active.any():
             if state.round >= 0 and not trial.separable:
                 break
+            # Penalties that no longer gain are given up one by one.
             going = np.flatnonzero(trial.active).tolist()
             self._announce("trial", state.round + 1, trial)
             rounds.advance(state, going)
@@ -436,6 +438,7 @@ class _Job:
         learner = self.learners[0]
         if learner.convention.separable is False:
             return np.full((1, 2), np.inf)
+        # First, middle and last: the rows of a mapped file may be sorted.
         places = sorted({0, self.n_splits // 2, self.n_splits - 1})[:N_PROBED]
         self.shown.begin(f"stability of the learner on {len(places)} splits")
         tasks = [
@@ -471,6 +474,7 @@ class _Job:
 
     def _choice(self, trial: Trial) -> Choice:
         base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
+        # Of plain averages the one that loses least on held-out rows.
         best = 0 if np.isnan(base).all() else int(np.nanargmin(base))
         if not self.max_rounds:
             return Choice(best, 0, False, "not-measured")
@@ -490,6 +494,7 @@ class _Job:
             fill(state, reached)
             if not measured:
                 trial.fill(reached)
+        # The chosen round itself is fitted at the end, where its models come back.
         last = choice.round if rounds.asynchronous and choice.round else choice.round - 1
         while state.round < last:
             self._announce("all rows", state.round + 1, trial)
@@ -544,6 +549,7 @@ class Trial:
     def separable(self) -> bool:
         """Whether most of the probes say so that could be made."""
         made = self.probes[~np.isnan(self.probes).any(axis=1)]
+        # A split of one class cannot be probed, and has no vote.
         against = sum(not separable(float(one), float(two)) for one, two in made)
         return not len(made) or against < len(made) / 2
 

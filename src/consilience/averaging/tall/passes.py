@@ -184,6 +184,7 @@ def look(task: Look, seed: int) -> Seen:
         if task.moments:
             away = x - mean
             products = away.T @ away
+        # By the place of the split: whoever reads it draws the same rows.
         drawn = stream(seed, "reference", task.place).choice(
             len(x), min(task.n_reference, len(x)), replace=False
         )
@@ -242,6 +243,7 @@ def survey(
     sizes, p = even_sizes(table.n_rows, n_splits), table.n_columns
     classes = settings.task == "classification"
     tracks = max(len(settings.penalties), 1)
+    # Rows are held out where a trial has something to settle.
     tried = settings.guard or tracks > 1
     n_outputs = 2 if classes and levels is None else len(levels) if levels is not None else 1
     values = tracks * n_splits * n_outputs
@@ -301,6 +303,7 @@ def _reference_rows(
             [s.mean for _, s in told],
             [s.products for _, s in told],
         )
+        # E xx' = S + mean mean': the directions in which the data vary
         second = covariance + np.outer(mean, mean)
     if isinstance(reference, str):
         if reference == "rows":
@@ -399,6 +402,7 @@ def refit(task: Task, common: Common, target: FloatArray) -> Done:
     """Fit one split with every penalty and predict; runs in a worker."""
     with one_thread():
         x, y = rows_of(task.part, task.left_out)
+        # A task without a target of its own aims at the common average.
         own = task.target if task.target is not None else target
         near, far, starts, models = [], [], [], []
         seconds = 0.0
@@ -544,6 +548,7 @@ class Trajectory:
 
     def advance(self, state: State, tracks: Sequence[int]) -> None:
         """One round further; asynchronously, as many arrivals as there are splits."""
+        # Penalties that were given up keep their last predictions.
         tracks = tuple(tracks)
         state.round += 1
         state.previous = state.average
@@ -616,6 +621,7 @@ class Trajectory:
         arrivals of all: were it each split's own count, the limit would weigh slow splits more.
         """
         ready = self._ready.setdefault(tracks, {})
+        # n_b / N of the rows that are fitted
         shares = self.sizes / self.sizes.sum()
         average = state.average.copy()
         for arrived in range(1, len(self.parts) + 1):
@@ -624,6 +630,7 @@ class Trajectory:
                 due = [c for c in range(len(self.parts)) if c not in ready]
                 flying = state.flying, state.flying_round
                 ready.update(zip(due, self._fits(state, due, tracks, flying), strict=True))
+            # fbar + n_b / N (new - old)
             old = state.predictions[:, b].copy()
             self._take(state, b, tracks, ready.pop(b))
             for track in tracks:
@@ -639,6 +646,7 @@ class Trajectory:
 
     def _lasting(self, b: int, count: int) -> float:
         """How long a split's fit takes on the virtual clock: a pace of its own, and chance."""
+        # Not the clock of the machine: a fit must be repeatable.
         pace = stream(self.seed, "pace", b).uniform(0.5, 1.5)
         return float(pace * stream(self.seed, "clock", b, count).uniform(0.8, 1.2))
 

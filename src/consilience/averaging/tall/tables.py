@@ -164,6 +164,7 @@ class ParquetPart:
             A file has changed, or a column holds missing or infinite values.
         """
         n = sum(s.last - s.first for s in self.stretches)
+        # Column by column into place: no second copy of the split.
         x = np.empty((n, len(self.features)))
         y: list[Array] = []
         at = 0
@@ -174,6 +175,7 @@ class ParquetPart:
                     x[at:to, j] = _numbers(batch.column(j), name)
                 y.append(self._response(batch.column(len(self.features))))
                 at = to
+        # Another writer may have been at the file meanwhile.
         if at != n:
             raise DataError("the Parquet data set has changed since its rows were counted")
         return x, np.concatenate(y)
@@ -269,6 +271,7 @@ class ParquetTable:
         self.names: tuple[str, ...] = ()
         groups: list[tuple[str, int, int]] = []
         for file in files:
+            # Footers only: no row is read yet.
             names, rows = _facts(file, target, columns)
             if self.names and set(names) != set(self.names):
                 raise DataError(
