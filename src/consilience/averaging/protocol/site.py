@@ -40,6 +40,7 @@ from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import holdout
+from consilience.protocol.phases.holdout import held_out
 from consilience.wire import disclosure, estimators
 from consilience.wire.disclosure import Limits, Released, aggregate, count
 
@@ -158,7 +159,7 @@ def held_rows(data: SiteData, s: Settings, limits: Limits, seed: int = 0) -> Int
     cells = np.where(used, y if s.levels else 0, -1).astype(np.int64)
     # Where no record is protected this order decides; else the table's own deal.
     order = at[stream(seed, "held out").permutation(len(at))]
-    (held,) = holdout.held_out(data, cells, [s.holdout], limits, order=order)
+    (held,) = held_out(data, cells, [s.holdout], limits, order=order)
     least = limits.min_records
     if least > 1:
         # As many rows as the rule for linear models asks of the parameters of a fit.
