@@ -148,12 +148,16 @@ def _batches(rows: list[int], models: Sequence[Portable], reply: int) -> list[li
 # --------------------------------------------------------------------------- processes
 
 
+def _command(*options: str) -> list[str]:
+    module = "consilience.learners._foreign_server"
+    # -P: nothing in the current folder is imported.
+    return [sys.executable, "-P", "-W", "ignore", "-m", module, *options]
+
+
 def _started(*options: str, **settings: Any) -> subprocess.Popen[bytes]:
     """A child process that evaluates, with pipes for questions and answers."""
-    module = "consilience.learners._foreign_server"
     return subprocess.Popen(
-        # -P: nothing in the current folder is imported.
-        [sys.executable, "-P", "-W", "ignore", "-m", module, *options],
+        _command(*options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
