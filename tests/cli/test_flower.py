@@ -17,9 +17,9 @@ from consilience.engines.flower.keys import make_federation
 from consilience.engines.study_check import SiteCheck, told_kinds
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile, Study
-from consilience.testing.fake_link import FakeSuperLink
 from consilience.wire.signing import SigningKey
 from tests.cli.workspace import CANARY_TEXT, SITES, Workspace, call, sentence
+from tests.engines.fake_link import FakeSuperLink
 
 NOWHERE = "127.0.0.1:1"
 

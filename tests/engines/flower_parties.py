@@ -11,9 +11,9 @@ from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
 from consilience.sites.home import Home
 from consilience.sites.site import Site
-from consilience.testing.fake_link import FakeNode, FakeSuperLink, Trouble
 from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
+from tests.engines.fake_link import FakeNode, FakeSuperLink, Trouble
 from tests.faults.cases import CASES, SITES, Case, loader
 from tests.granted import GRANTED
 

@@ -17,12 +17,12 @@ from consilience.engines.flower.handler import NOT_TRUSTED, Content, query_conte
 from consilience.exceptions import EngineError, ParameterError, QuorumError, StudyError
 from consilience.sites.site import Site
 from consilience.testing import check_engine
-from consilience.testing.fake_link import FakeLink, FakeSuperLink, Trouble, fake_flower
 from consilience.testing.fakes import SilentSite, members
 from consilience.testing.record import SEED
 from consilience.wire.codec import digest
 from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey, unseal
+from tests.engines.fake_link import FakeLink, FakeSuperLink, Trouble, fake_flower
 from tests.engines.flower_parties import Parties, collect, here
 from tests.engines.lying import heard, lie
 from tests.exchange.cases import CASES as METHOD_CASES

@@ -37,7 +37,6 @@ from consilience.protocol.method import Columns, Method, Preparation, SiteData
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
-from consilience.testing.fake_link import fake_flower
 from consilience.testing.fakes import (
     Asynchronous,
     ClassSums,
@@ -49,6 +48,7 @@ from consilience.testing.fakes import (
 )
 from consilience.testing.record import Record, Remembering, record_of
 from consilience.wire.signing import SigningKey
+from tests.engines.fake_link import fake_flower
 from tests.granted import GRANTED
 
 # --------------------------------------------------------------------------- methods

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from consilience.engines import driver
-from consilience.wire.codec import decode_message
+from consilience.parameters import plain
+from consilience.wire.codec import decode_message, pack
+from consilience.wire.message import iterate_fields, message_type
 
 
 def reads_all(patch: pytest.MonkeyPatch) -> None:
@@ -17,3 +19,13 @@ def reads_all(patch: pytest.MonkeyPatch) -> None:
         return decode_message(data)
 
     patch.setattr(driver, "decode_reply", read)
+
+
+def unchecked(message: object) -> bytes:
+    """Bytes of a message whose settings nobody checked, as a hostile coordinator may send them."""
+    kind = message_type(type(message))
+    fields = {
+        name: plain(value) if spec.record else getattr(value, "value", value)
+        for name, spec, value in iterate_fields(message)
+    }
+    return pack({"m": kind.name, "v": kind.version, "f": fields})

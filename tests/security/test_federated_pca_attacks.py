@@ -28,12 +28,13 @@ from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
 from consilience.sites import step_runner
 from consilience.sites.site import Site
-from consilience.testing.fakes import members, unchecked
+from consilience.testing.fakes import members
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
 from tests.granted import GRANTED
+from tests.security.hostile import unchecked
 
 Array = NDArray[np.float64]
 N, P = 300, 10

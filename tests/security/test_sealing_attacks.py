@@ -17,11 +17,11 @@ from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.flower.handler import Content, query_context
 from consilience.engines.signed import Place
 from consilience.exceptions import WireError
-from consilience.testing.fake_link import FakeSuperLink
 from consilience.wire.codec import decode_message, digest, pack, plain_fields
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import iterate_fields
 from consilience.wire.signing import Context, SigningKey
+from tests.engines.fake_link import FakeSuperLink
 from tests.engines.flower_parties import Parties as OverFlower
 from tests.engines.flower_parties import collect
 from tests.engines.test_folder import Parties

@@ -73,7 +73,12 @@ def partition(
     """
     import pandas as pd
 
-    frame = X if isinstance(X, pd.DataFrame) else _frame(X)
+    frame = X
+    if not isinstance(X, pd.DataFrame):
+        array = np.asarray(X)
+        if array.ndim != 2:
+            raise ParameterError.of("X", "a DataFrame or an array with two dimensions", array.shape)
+        frame = pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
     if scheme not in get_args(Scheme):
         raise ParameterError.of("scheme", f"one of {get_args(Scheme)}", scheme)
     if (scheme == "sizes") != (sizes is not None):
@@ -83,25 +88,18 @@ def partition(
     if not isinstance(min_rows, int) or min_rows < 1 or min_rows * m > n:
         raise ParameterError.of("min_rows", f"in 1..{n // m} for {n} rows and {m} sites", min_rows)
     rng = np.random.default_rng(random_state)
-    if scheme == "dirichlet":
-        site_of = _dirichlet(_classes(y, n), m, alpha, min_rows, rng)
-    elif scheme == "dominant":
-        site_of = _dominant(_classes(y, n), m, share, rng)
-    else:
+    if scheme in ("iid", "sizes"):
         site_of = _shares(n, np.ones(m) if sizes is None else np.asarray(sizes, float), rng)
+    elif y is None or len(y) != n:
+        raise ParameterError.of("y", "one class for each row", "none" if y is None else len(y))
+    else:
+        codes = np.unique(np.asarray(y), return_inverse=True)[1]
+        classes = [np.flatnonzero(codes == k) for k in range(codes.max() + 1)]
+        site_of = _by_class(classes, m, scheme, alpha, share, min_rows, rng)
     counts = np.bincount(site_of, minlength=m)
     if counts.min() < min_rows:
         raise ParameterError.of("min_rows", f"at most {counts.min()} for this split", min_rows)
     return {name: frame[site_of == k] for k, name in enumerate(site_names)}
-
-
-def _frame(X: Any) -> pd.DataFrame:
-    import pandas as pd
-
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise ParameterError.of("X", "a DataFrame or an array with two dimensions", array.shape)
-    return pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
 
 
 def _site_names(
@@ -121,12 +119,6 @@ def _site_names(
     return list(names)
 
 
-def _classes(y: Any, n: int) -> NDArray[np.int64]:
-    if y is None or len(y) != n:
-        raise ParameterError.of("y", "one class for each row", "none" if y is None else len(y))
-    return np.unique(np.asarray(y), return_inverse=True)[1].astype(np.int64)
-
-
 def _shares(n: int, sizes: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Site of each row, with given relative sizes."""
     if sizes.ndim != 1 or not np.isfinite(sizes).all() or (sizes <= 0).any():
@@ -136,34 +128,31 @@ def _shares(n: int, sizes: NDArray[np.float64], rng: np.random.Generator) -> NDA
     return rng.permutation(site_of)
 
 
-def _dominant(
-    classes: NDArray[np.int64], m: int, share: float, rng: np.random.Generator
+def _by_class(
+    classes: Sequence[NDArray[np.int64]],
+    m: int,
+    scheme: str,
+    alpha: float,
+    share: float,
+    min_rows: int,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Site of each row; class k is most frequent at site k modulo m."""
-    if not 0 < share < 1:
+    """Site of each row; class k is most frequent at site k modulo m, or where chance puts it."""
+    if scheme == "dominant" and not 0 < share < 1:
         raise ParameterError.of("share", "in (0, 1)", share)
-    site_of = np.empty(len(classes), dtype=np.int64)
-    for k in range(classes.max() + 1):
-        members = np.flatnonzero(classes == k)
-        weights = np.full(m, (1 - share) / max(m - 1, 1))
-        weights[k % m] = share
-        site_of[members] = _shares(len(members), weights, rng)
-    return site_of
-
-
-def _dirichlet(
-    classes: NDArray[np.int64], m: int, alpha: float, min_rows: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Site of each row; drawn again until every site has enough."""
-    if not (np.isfinite(alpha) and alpha > 0):
+    if scheme == "dirichlet" and not (np.isfinite(alpha) and alpha > 0):
         raise ParameterError.of("alpha", "above 0", alpha)
-    site_of = np.empty(len(classes), dtype=np.int64)
+    site_of = np.empty(sum(map(len, classes)), dtype=np.int64)
     for _ in range(ATTEMPTS):
-        for k in range(classes.max() + 1):
-            members = np.flatnonzero(classes == k)
-            weights = np.maximum(rng.dirichlet(np.full(m, alpha)), 1e-12)
+        for k, members in enumerate(classes):
+            if scheme == "dominant":
+                weights = np.full(m, (1 - share) / max(m - 1, 1))
+                weights[k % m] = share
+            else:
+                weights = np.maximum(rng.dirichlet(np.full(m, alpha)), 1e-12)
             site_of[members] = _shares(len(members), weights, rng)
-        if np.bincount(site_of, minlength=m).min() >= min_rows:
+        # By chance some site may have too few rows: then all of them are drawn again.
+        if scheme == "dominant" or np.bincount(site_of, minlength=m).min() >= min_rows:
             return site_of
     raise ParameterError.of(
         "min_rows", f"reachable (no such split in {ATTEMPTS} draws: raise alpha)", min_rows
@@ -230,7 +219,6 @@ def load_demo(name: str) -> pd.DataFrame:
     ParameterError
         There is no such data set.
     """
-    import numpy as np
     import pandas as pd
     from sklearn import datasets
 
@@ -239,17 +227,13 @@ def load_demo(name: str) -> pd.DataFrame:
     info = DEMOS[name]
     options: dict[str, Any] = {"scaled": False} if name == "diabetes" else {}
     bunch = getattr(datasets, f"load_{name}")(**options)
-    columns = [_column_name(str(column)) for column in bunch.feature_names]
+    # Small letters, digits and underscores; units in brackets are left out.
+    plain = (re.sub(r"\(.*\)", "", _DIABETES.get(str(c), str(c))) for c in bunch.feature_names)
+    columns = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in plain]
     frame = pd.DataFrame(np.asarray(bunch.data, dtype=float), columns=columns)
     target = np.asarray(info.classes)[bunch.target] if info.classes else bunch.target
     frame[info.target] = target
     return frame
-
-
-def _column_name(name: str) -> str:
-    """Small letters, digits and underscores; units in brackets are left out."""
-    plain = re.sub(r"\(.*\)", "", _DIABETES.get(name, name))
-    return re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
 
 
 def load_demo_sites(random_state: int = 0) -> dict[str, pd.DataFrame]:
@@ -258,8 +242,6 @@ def load_demo_sites(random_state: int = 0) -> dict[str, pd.DataFrame]:
     Every cultivar has at least 12 wines at every site, so that strict policies let class
     parameters pass.
     """
-    from consilience.datasets.load import partition
-
     wines = load_demo("wine")
     return partition(
         wines,
@@ -277,8 +259,6 @@ def load_demo_clinics(random_state: int = 0) -> dict[str, pd.DataFrame]:
     At the clinic "elm" the score of progression counts downwards (350 minus the score), as if its
     form asked for improvement. Nothing else differs: what is to be found is known.
     """
-    from consilience.datasets.load import partition
-
     clinics = partition(
         load_demo("diabetes"),
         names=("aspen", "birch", "cedar", "elm", "fir", "hazel"),
@@ -302,8 +282,6 @@ def load_demo_tumours(n_clinics: int = 3, random_state: int = 0) -> dict[str, pd
     ParameterError
         Another number of clinics.
     """
-    from consilience.datasets.load import partition
-
     names = ("aspen", "birch", "cedar")
     if not 1 <= n_clinics <= len(names):
         raise ParameterError.of("n_clinics", f"from 1 to {len(names)}", n_clinics)
@@ -328,8 +306,6 @@ def load_demo_cellar(gaps: float = 0.1, random_state: int = 0) -> dict[str, pd.D
     ParameterError
         Another share.
     """
-    import numpy as np
-
     if not 0 <= gaps <= 0.5:
         raise ParameterError.of("gaps", "in [0, 0.5]", gaps)
     wines = load_demo("wine")
@@ -357,8 +333,6 @@ def load_demo_columns(random_state: int = 0) -> dict[str, pd.DataFrame]:
     and orders are drawn at random; on purpose 20 patients are at the clinic only and 25 at the
     laboratory only, and of the 524 at both 24 have no diagnosis yet.
     """
-    import numpy as np
-
     tumours = load_demo("breast_cancer")
     rng = np.random.default_rng(random_state)
     n = len(tumours)

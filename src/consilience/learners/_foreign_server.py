@@ -74,23 +74,19 @@ def evaluate(portable: dict[str, Any], x: FloatArray, memory: int) -> FloatArray
                 from consilience.numerics.trees import predict_trees
 
                 return predict_trees(portable, x)
-            return _predict_archive(portable, x)
+            from consilience.wire.estimators.archive import read_archive
+
+            model = read_archive(portable["data"])
+            expected: Any = getattr(model, "n_features_in_", x.shape[1])
+            if expected != x.shape[1]:
+                return f"it expects {int(expected)} columns and the study has {x.shape[1]}"
+            raw = model.predict_proba(x) if "classes" in portable else model.predict(x)
+            found = np.asarray(raw, dtype=np.float64)
+            return found[:, None] if found.ndim == 1 else found
     except MemoryError:
         return f"it needs more than {memory >> 20} MB"
     except Exception as error:  # noqa: BLE001 - code of others may fail in any way
         return f"it cannot be evaluated ({type(error).__name__})"
-
-
-def _predict_archive(portable: dict[str, Any], x: FloatArray) -> FloatArray | str:
-    from consilience.wire.estimators.archive import read_archive
-
-    model = read_archive(portable["data"])
-    expected: Any = getattr(model, "n_features_in_", x.shape[1])
-    if expected != x.shape[1]:
-        return f"it expects {int(expected)} columns and the study has {x.shape[1]}"
-    raw = model.predict_proba(x) if "classes" in portable else model.predict(x)
-    found = np.asarray(raw, dtype=np.float64)
-    return found[:, None] if found.ndim == 1 else found
 
 
 # --------------------------------------------------------------------------- a bounded fork
@@ -133,7 +129,14 @@ def _bounded(target: int, models: Any, request: dict[str, Any]) -> None:
     seconds, memory = request["seconds"], request["memory"]
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_AS, _mapped() + memory)
+    # What is loaded already does not count as a model's.
+    mapped = 1 << 32
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/self/statm", encoding="ascii") as held,
+    ):
+        mapped = int(held.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _limit(resource.RLIMIT_AS, mapped + memory)
     for portable in models:
         used = time.process_time()
         _limit(resource.RLIMIT_CPU, int(used + seconds) + 2, hard=False)
@@ -155,15 +158,6 @@ def _limit(kind: int, value: int, *, hard: bool = True) -> None:
         if ceiling != resource.RLIM_INFINITY:
             value = min(value, ceiling)
         resource.setrlimit(kind, (value, value if hard else ceiling))
-
-
-def _mapped() -> int:
-    """Bytes of address space in use; what is loaded already does not count as a model's."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as source:
-            return int(source.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 1 << 32
 
 
 def _collect(source: int, pid: int, patience: float, longest: int) -> list[Any]:
@@ -247,7 +241,7 @@ def _private_reply() -> BinaryIO:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    return os.fdopen(_REPLY, "wb", buffering=0, closefd=False)
+    return os.fdopen(_REPLY, "wb", closefd=False)
 
 
 def _read_frame(source: BinaryIO) -> Any:
@@ -260,18 +254,13 @@ def _read_frame(source: BinaryIO) -> Any:
     return unpack(data) if len(data) == length else None
 
 
-def _write(target: BinaryIO, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[target.write(rest) or 0 :]
-
-
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     target = _private_reply()
     while (request := _read_frame(sys.stdin.buffer)) is not None:
         _prepare({portable["form"] for portable in request["models"]})
-        _write(target, frame(serve_batch(request)))
+        target.write(frame(serve_batch(request)))
+        target.flush()
 
 
 def _once() -> None:
@@ -286,7 +275,8 @@ def _once() -> None:
         faulthandler.dump_traceback_later(request["seconds"], exit=True, file=nowhere)
         result = evaluate(portable, request["x"], request["memory"])
         faulthandler.cancel_dump_traceback_later()
-        _write(target, frame(result))
+        target.write(frame(result))
+        target.flush()
 
 
 if __name__ == "__main__":

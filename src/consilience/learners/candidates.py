@@ -23,6 +23,8 @@ Task = Literal["regression", "classification"]
 Settings = dict[str, Any]
 
 OBJECT = "object:"
+_LARGEST = {"n_estimators": 1000, "max_iter": 10_000, "n_alphas": 1000, "alphas": 1000, "cv": 20}
+"""A site fits each candidate dozens of times, and has other work."""
 _SHOWN = 150
 _LINEAR = ("Linear", "Lasso", "Ridge", "ElasticNet", "Logistic", "Huber")
 _LINEAR_FOLDS, _OTHER_FOLDS = 10, 5
@@ -104,6 +106,8 @@ def build(text: str, task: Task, *, min_records: int, seed: int) -> Any:
     ParameterError
         Unknown name or setting, or a classifier where the response is numeric (or the reverse).
     """
+    from sklearn.base import is_classifier, is_regressor
+
     if text.startswith(OBJECT):
         estimator = _decoded(text)
     else:
@@ -116,8 +120,29 @@ def build(text: str, task: Task, *, min_records: int, seed: int) -> Any:
                 f"candidate {text!r} has a setting that {type(_inner(estimator)).__name__} does "
                 "not know: see its documentation"
             ) from None
-    _check_task(estimator, task, label(text))
-    return _adapted(estimator, min_records, seed)
+    fits = is_classifier(estimator) if task == "classification" else is_regressor(estimator)
+    if not fits:
+        raise ParameterError(
+            f"candidate {label(text)!r} is not for {task}: the response has "
+            f"{'declared levels' if task == 'classification' else 'no declared levels'}"
+        )
+    if task == "classification" and not hasattr(estimator, "predict_proba"):
+        raise ParameterError(
+            f"candidate {label(text)!r} gives no probabilities: wrap it in CalibratedClassifierCV "
+            "or take another"
+        )
+    # Draws, leaves and neighbourhoods of an estimator and of all its parts.
+    changes: Settings = {}
+    for key, value in estimator.get_params(deep=True).items():
+        last = key.rsplit("__", 1)[-1]
+        most = _LARGEST.get(last)
+        if most is not None and isinstance(value, int | float) and value > most:
+            raise ParameterError.of(f"{last} of a candidate", f"at most {most}", value)
+        if last in ("random_state", "n_jobs"):
+            changes[key] = seed if last == "random_state" else None
+        elif last in ("min_samples_leaf", "n_neighbors") and isinstance(value, int):
+            changes[key] = max(value, min_records)
+    return estimator.set_params(**changes)
 
 
 def folds(text: str) -> int:
@@ -150,16 +175,28 @@ def _parse(text: str) -> tuple[str, Settings]:
     if not bracket:
         return name.strip(), {}
     try:
-        call = ast.parse(f"f({rest}", mode="eval").body
-        plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-        if not isinstance(call, ast.Call) or not plain or not rest.rstrip().endswith(")"):
-            raise ValueError
-        settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        if "None" in settings or len(settings) < len(call.keywords):
-            raise ValueError
+        return name.strip(), literals(rest)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ParameterError.of("candidates", allowed, shown) from None
-    return name.strip(), settings
+
+
+def literals(rest: str) -> Settings:
+    """Settings of ``name(setting=literal, ...)`` after the bracket; nothing is evaluated.
+
+    Raises
+    ------
+    SyntaxError, ValueError
+        Something else stands there.
+    """
+    call = ast.parse(f"f({rest}", mode="eval").body
+    if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
+        raise ValueError
+    if any(keyword.arg is None for keyword in call.keywords) or not rest.rstrip().endswith(")"):
+        raise ValueError
+    settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    if len(settings) < len(call.keywords):
+        raise ValueError
+    return settings
 
 
 def _inner(estimator: Any) -> Any:
@@ -169,44 +206,6 @@ def _inner(estimator: Any) -> Any:
     if hasattr(estimator, "steps"):
         return _inner(estimator.steps[-1][1])
     return estimator
-
-
-def _check_task(estimator: Any, task: Task, name: str) -> None:
-    from sklearn.base import is_classifier, is_regressor
-
-    fits = is_classifier(estimator) if task == "classification" else is_regressor(estimator)
-    if not fits:
-        raise ParameterError(
-            f"candidate {name!r} is not for {task}: the response has "
-            f"{'declared levels' if task == 'classification' else 'no declared levels'}"
-        )
-    if task == "classification" and not hasattr(estimator, "predict_proba"):
-        raise ParameterError(
-            f"candidate {name!r} gives no probabilities: wrap it in CalibratedClassifierCV or "
-            "take another"
-        )
-
-
-_LARGEST = {"n_estimators": 1000, "max_iter": 10_000, "n_alphas": 1000, "alphas": 1000, "cv": 20}
-"""A site fits each candidate dozens of times, and has other work."""
-
-
-def _adapted(estimator: Any, min_records: int, seed: int) -> Any:
-    """Set draws, leaves and neighbourhoods of an estimator and of all its parts."""
-    changes: Settings = {}
-    for key, value in estimator.get_params(deep=True).items():
-        last = key.rsplit("__", 1)[-1]
-        most = _LARGEST.get(last)
-        if most is not None and isinstance(value, int | float) and value > most:
-            raise ParameterError.of(f"{last} of a candidate", f"at most {most}", value)
-        if last == "random_state":
-            changes[key] = seed
-        elif last in ("min_samples_leaf", "n_neighbors"):
-            if isinstance(value, int) and value < min_records:
-                changes[key] = min_records
-        elif last == "n_jobs":
-            changes[key] = None
-    return estimator.set_params(**changes)
 
 
 # --------------------------------------------------------------------------- by name

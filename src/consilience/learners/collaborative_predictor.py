@@ -176,14 +176,16 @@ class CollaborativePredictor:
 
         try:
             models = unpack(np.asarray(arrays["models"], dtype=np.uint8).tobytes())
-            stored = {
-                "names_text": arrays["names"],
-                "names_lengths": arrays["name_lengths"],
-                "levels_text": arrays["levels"],
-                "levels_lengths": arrays["level_lengths"],
-            }
-            names = ids_from_arrays("names", stored).tolist()
-            levels = ids_from_arrays("levels", stored).tolist()
+            names, levels = (
+                ids_from_arrays(
+                    kind,
+                    {
+                        f"{kind}_text": arrays[kind],
+                        f"{kind}_lengths": arrays[f"{kind[:-1]}_lengths"],
+                    },
+                ).tolist()
+                for kind in ("names", "levels")
+            )
             sizes = arrays["sizes"]
         except (KeyError, ValueError, WireError):
             raise DataError("these arrays do not hold a predictor") from None

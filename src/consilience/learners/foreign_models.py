@@ -89,8 +89,10 @@ def predict_all(
         results[i] = raw
     bounded = [i for i in sound if models[i]["form"] != "linear"]
     limits = {"n_outputs": n_outputs, "seconds": float(seconds), "memory": int(memory)}
+    ask = _SERVER.ask if _CAN_FORK else ask_once
     for batch in _batches(bounded, models, len(x) * n_outputs * 8):
-        for i, raw in zip(batch, _ask([models[i] for i in batch], x, limits), strict=True):
+        found = ask({"models": [models[i] for i in batch], "x": x, **limits})
+        for i, raw in zip(batch, found, strict=True):
             results[i] = raw
     return [
         result if isinstance(result, str) else _finished(result, portable, len(x), n_outputs)
@@ -131,24 +133,16 @@ def _batches(rows: list[int], models: Sequence[Portable], reply: int) -> list[li
     batches: list[list[int]] = []
     size = _BATCH_BYTES + 1
     for i in rows:
-        own = reply + sum(_bytes(part) for part in models[i].values())
+        own = reply + sum(
+            len(part) if isinstance(part, bytes) else int(getattr(part, "nbytes", 8))
+            for part in models[i].values()
+        )
         if size + own > _BATCH_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(i)
         size += own
     return batches
-
-
-def _bytes(part: Any) -> int:
-    if isinstance(part, np.ndarray):
-        return int(part.nbytes)
-    return len(part) if isinstance(part, bytes) else 8
-
-
-def _ask(models: list[Portable], x: FloatArray, limits: dict[str, Any]) -> list[Any]:
-    request = {"models": models, "x": x, **limits}
-    return _SERVER.ask(request) if _CAN_FORK else ask_once(request)
 
 
 # --------------------------------------------------------------------------- processes
@@ -160,19 +154,25 @@ def _command(*options: str) -> list[str]:
     return [sys.executable, "-P", "-W", "ignore", "-m", module, *options]
 
 
+def _started(*options: str, **settings: Any) -> subprocess.Popen[bytes]:
+    """A child process that evaluates, with pipes for questions and answers."""
+    return subprocess.Popen(
+        _command(*options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **_ENVIRONMENT},
+        **settings,
+    )
+
+
 def ask_once(request: dict[str, Any]) -> list[Any]:
     """Evaluate a batch in fresh processes: the way without fork."""
     results: list[Any] = []
     models, seconds = request["models"], request["seconds"]
     while len(results) < len(models):
         rest = models[len(results) :]
-        process = subprocess.Popen(
-            _command("--once"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **_ENVIRONMENT},
-        )
+        process = _started("--once")
         started = time.monotonic()
         data = frame({**request, "models": rest})
         try:
@@ -180,19 +180,14 @@ def ask_once(request: dict[str, Any]) -> list[Any]:
         except subprocess.TimeoutExpired:
             process.kill()
             said, _ = process.communicate()
-        done = _whole_frames(said)[: len(rest)]
+        done: list[Any] = []
+        with contextlib.suppress(WireError):
+            done = frames_of(said)[0][: len(rest)]
         results += done
         if len(done) < len(rest):
             slow = time.monotonic() - started > seconds
             results.append(too_slow(seconds) if slow else "it crashed")
     return results
-
-
-def _whole_frames(data: bytes) -> list[Any]:
-    try:
-        return frames_of(data)[0]
-    except WireError:
-        return []
 
 
 class _Server:
@@ -254,15 +249,7 @@ class _Server:
         if self._process is not None and self._process.poll() is not None:
             self._stop(0.0)
         if self._process is None:
-            self._process = subprocess.Popen(
-                _command(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT},
-            )
+            self._process = _started(bufsize=0, start_new_session=True)
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     os.set_blocking(pipe.fileno(), False)

@@ -56,7 +56,7 @@ from consilience.testing.fakes import (
     with_data,
     with_policy,
 )
-from consilience.testing.recalling import MUTATIONS, Rehearsal, every_field, leaves_room
+from consilience.testing.recalling import MUTATIONS, Rehearsal, every_field, leaves, leaves_room
 from consilience.testing.record import SEED, Attack, Outcome, Record, record_of
 from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire.codec import decode_message, pack, unpack
@@ -210,19 +210,8 @@ def released_values(engine: Any, site: str) -> Iterator[tuple[str, FloatArray]]:
             continue
         for field, _, content in iterate_fields(decode_message(reply.message)):
             if isinstance(content, Released):
-                for leaf in _leaves(content.value):
-                    yield f"round {round_}, field {field}", leaf
-
-
-def _leaves(value: Any) -> Iterator[FloatArray]:
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, np.ndarray | float | int) and not isinstance(value, bool):
-        array = np.asarray(value, dtype=float).ravel()
-        yield array[~np.isnan(array)]
+                for _, leaf in leaves(content.value):
+                    yield f"round {round_}, field {field}", leaf[~np.isnan(leaf)]
 
 
 def _small_site(method: Method, factory: Factory) -> Outcome:
@@ -335,7 +324,8 @@ def _recorded(method: Method, factory: Factory) -> tuple[Site, list[Request]]:
     """Return a site after an undisturbed run, and the requests that it really got."""
     record = record_of(method, factory)
     name = record.federation.engine.sites[0]
-    return record.site(name), record.requests_to(name)
+    asked = (Request.from_bytes(d) for (_, s), d in sorted(record.requests.items()) if s == name)
+    return record.site(name), list(asked)
 
 
 def _put(site: Site, data: bytes) -> tuple[bool, str]:
@@ -379,11 +369,6 @@ def _unopened(method: Method, factory: Factory) -> Outcome:
         if request.step != opening.NAME and not _put(fresh, request.to_bytes())[0]:
             return Outcome("open", f"step {request.step!r} was answered before the run was opened")
     return Outcome("blocked", "nothing was answered before the run was opened")
-
-
-def _with_policy_field(request: Request) -> bytes:
-    fields = unpack(request.to_bytes())
-    return pack({**fields, "policy": {"preset": "simulation", "min_records": 1}})
 
 
 def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
@@ -535,14 +520,6 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
 # --------------------------------------------------------------------------- canaries
 
 
-def _canaries(method: Method, factory: Factory) -> Outcome:
-    return _planted(method, factory())
-
-
-def _canaries_in_errors(method: Method, factory: Factory) -> Outcome:
-    return _planted(Failing(), _continuous(factory))
-
-
 def _planted(method: Method, federation: Federation) -> Outcome:
     canaries: list[Canary] = []
     for name in federation.engine.sites:
@@ -566,7 +543,15 @@ SUITE: tuple[Attack, ...] = (
         _difference(_one_moves_among_others),
     ),
     Attack("forbidden class", "ask for a value of each record", _forbidden_class),
-    Attack("relaxed envelope", "send limits along with a request", _forge(_with_policy_field)),
+    Attack(
+        "relaxed envelope",
+        "send limits along with a request",
+        _forge(
+            lambda r: pack(
+                {**unpack(r.to_bytes()), "policy": {"preset": "simulation", "min_records": 1}}
+            )
+        ),
+    ),
     Attack("relaxed opening", "send limits among the settings", _relaxed_opening),
     Attack(
         "request of another run",
@@ -610,11 +595,16 @@ SUITE: tuple[Attack, ...] = (
     Attack("altered value", "send another value in one place", _altered_value, "method"),
     Attack("oversized message", "send more than the site's limit", _oversized),
     Attack("pickle", "have a message unpickled", _pickled),
-    Attack("canaries", "find planted values outside the sites", _canaries, "method"),
+    Attack(
+        "canaries",
+        "find planted values outside the sites",
+        lambda method, factory: _planted(method, factory()),
+        "method",
+    ),
     Attack(
         "canaries in errors",
         "find planted values after an error that quotes them",
-        _canaries_in_errors,
+        lambda method, factory: _planted(Failing(), _continuous(factory)),
     ),
 )
 """All attacks."""

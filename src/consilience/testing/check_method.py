@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,16 @@ def check_stated(method: Method, factory: Factory) -> None:
 
 def check_codec(method: Method, factory: Factory, *, cuts: int = 25) -> None:
     """Every message gives the same bytes after a round trip; no part of one is a message."""
-    for where, data in _messages(method, factory):
+    record = record_of(method, factory)
+    messages: dict[str, bytes] = {}
+    for (round_, site), data in record.requests.items():
+        request = Request.from_bytes(data)
+        messages[f"round {round_}, request {request.step!r} to {site}"] = request.message
+    for (round_, site), data in record.replies.items():
+        reply = Reply.from_bytes(data)
+        if reply.status == "reply":
+            messages[f"round {round_}, reply {reply.step!r} of {site}"] = reply.message
+    for where, data in messages.items():
         again = encode_message(decode_message(data))
         expect(again == data, f"{where}: other bytes after decoding and encoding again")
         for cut in np.unique(np.linspace(0, len(data) - 1, cuts).astype(int)):
@@ -149,17 +158,6 @@ def check_codec(method: Method, factory: Factory, *, cuts: int = 25) -> None:
             except WireError:
                 continue
             expect(False, f"{where}: the first {cut} of {len(data)} bytes passed as a message")
-
-
-def _messages(method: Method, factory: Factory) -> Iterable[tuple[str, bytes]]:
-    record = record_of(method, factory)
-    for (round_, site), data in record.requests.items():
-        request = Request.from_bytes(data)
-        yield f"round {round_}, request {request.step!r} to {site}", request.message
-    for (round_, site), data in record.replies.items():
-        reply = Reply.from_bytes(data)
-        if reply.status == "reply":
-            yield f"round {round_}, reply {reply.step!r} of {site}", reply.message
 
 
 # --------------------------------------------------------------------------- same again
@@ -196,17 +194,16 @@ def check_order(method: Method, factory: Factory, *, backends: Backends | None =
             _expect_same(first, method.run(federation, seed=SEED), name)
 
 
-def _what_crossed(run: Run) -> list[dict[str, Any]]:
-    lines = [dataclasses.asdict(line) for line in run.transcript]
-    return [{k: v for k, v in x.items() if k not in ("run", "digest", "chain")} for x in lines]
-
-
 def _expect_same(first: Run, second: Run, what: str) -> None:
     expect(
         first.result.to_files() == second.result.to_files(),
         f"{what}: the result has other bytes",
     )
-    expect(_what_crossed(first) == _what_crossed(second), f"{what}: something else crossed")
+    one, two = (
+        [{**dataclasses.asdict(line), "run": "", "digest": "", "chain": ""} for line in transcript]
+        for transcript in (first.transcript, second.transcript)
+    )
+    expect(one == two, f"{what}: something else crossed")
 
 
 # --------------------------------------------------------------------------- absence
@@ -235,7 +232,10 @@ def check_absence(
     record = record_of(method, factory)
     names = record.federation.engine.sites
     steps = sorted({(line.round, line.step) for line in record.run.transcript})
-    telling = sorted(_telling(steps))
+    by_step: dict[str, list[int]] = {}
+    for round_, step in steps:
+        by_step.setdefault(step, []).append(round_)
+    telling = sorted({r for found in by_step.values() for r in (*found[:2], found[-1])})
     for number, action in enumerate(actions):
         place = 0 if turn is None else (turn + number) % len(telling)
         for round_ in range(1, steps[-1][0] + 1) if turn is None else telling[place : place + 1]:
@@ -244,14 +244,6 @@ def check_absence(
                 _check_one_absence(where, method, factory, (round_, site), action)
                 if action in ("late", "refused"):  # asked again, the others are no different
                     _check_below_quorum(where, method, factory, (round_, site), action, record)
-
-
-def _telling(places: Iterable[tuple[int, Hashable]]) -> set[int]:
-    """Of the places with the same key the first two and the last."""
-    by_key: dict[Hashable, list[int]] = {}
-    for place, key in places:
-        by_key.setdefault(key, []).append(place)
-    return {place for found in by_key.values() for place in (*found[:2], found[-1])}
 
 
 def _check_one_absence(
@@ -337,7 +329,14 @@ def check_resume(method: Method, factory: Factory, *, turn: int | None = None) -
     for position in _places(len(events), turn):
         with tempfile.TemporaryDirectory() as folder:
             federation, out = factory(), Path(folder) / "run"
-            _run_and_die(method, federation, out, position)
+            left = iter(range(position))
+
+            def count_down(kind: str, facts: dict[str, Any]) -> None:
+                if next(left, None) is None:  # noqa: B023
+                    raise _Killed
+
+            with suppress(_Killed):
+                method.run(federation, seed=SEED, out=out, on_event=count_down)
             resumed = method.run(_restarted(federation), out=out, resume=True)
             where = f"killed at event {position + 1} of {len(events)} and resumed"
             if not asynchronous:
@@ -345,20 +344,6 @@ def check_resume(method: Method, factory: Factory, *, turn: int | None = None) -
             _check_replay(method, federation, out, resumed, where)
     if not asynchronous:
         _check_cut_journals(method, factory(), turn)
-
-
-def _run_and_die(method: Method, federation: Federation, out: Path, position: int) -> None:
-    left = [position]
-
-    def count_down(kind: str, facts: dict[str, Any]) -> None:
-        if not left[0]:
-            raise _Killed
-        left[0] -= 1
-
-    try:
-        method.run(federation, seed=SEED, out=out, on_event=count_down)
-    except _Killed:
-        return
 
 
 def _restarted(federation: Federation) -> Federation:
@@ -385,21 +370,15 @@ def _check_cut_journals(method: Method, federation: Federation, turn: int | None
         whole = Path(folder) / "whole"
         run = method.run(federation, seed=SEED, out=whole)
         log = (whole / "journal" / "log").read_bytes()
-        ends = [0, *_record_ends(log)]
+        # Each record of the journal has its length in front, and a checksum.
+        ends = [0]
+        while ends[-1] < len(log):
+            ends.append(ends[-1] + 8 + int.from_bytes(log[ends[-1] : ends[-1] + 4], "little"))
         for number in _places(len(ends), turn):
             out = Path(folder) / f"cut-{number}"
             shutil.copytree(whole, out)
             (out / "journal" / "log").write_bytes(log[: ends[number]])
             _check_replay(method, federation, out, run, f"journal cut after record {number}")
-
-
-def _record_ends(log: bytes) -> list[int]:
-    """Ends of the journal's records: each has its length in front, and a checksum."""
-    ends, position = [], 0
-    while position < len(log):
-        position += 8 + int.from_bytes(log[position : position + 4], "little")
-        ends.append(position)
-    return ends
 
 
 # --------------------------------------------------------------------------- attacks and oracle

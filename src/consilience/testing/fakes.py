@@ -19,7 +19,6 @@ from consilience.engines.base import Arrival, Key
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, RunError, StudyError
-from consilience.parameters import plain
 from consilience.protocol.method import (
     Ask,
     Columns,
@@ -39,7 +38,6 @@ from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
 from consilience.sites.step_runner import Work
-from consilience.wire.codec import pack
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
 from consilience.wire.message import (
@@ -47,9 +45,7 @@ from consilience.wire.message import (
     Disclosure,
     PerRecord,
     Public,
-    iterate_fields,
     message,
-    message_type,
 )
 
 if TYPE_CHECKING:
@@ -207,16 +203,6 @@ def subset(data: SiteData, rows: NDArray[np.int64]) -> SiteData:
         and len(getattr(data, f.name)) == data.n_rows
     }
     return dataclasses.replace(data, **parts)
-
-
-def unchecked(message: object) -> bytes:
-    """Bytes of a message whose settings nobody checked, as a hostile coordinator may send them."""
-    kind = message_type(type(message))
-    fields = {
-        name: plain(value) if spec.record else getattr(value, "value", value)
-        for name, spec, value in iterate_fields(message)
-    }
-    return pack({"m": kind.name, "v": kind.version, "f": fields})
 
 
 class SilentSite(Site):

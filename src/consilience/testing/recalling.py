@@ -57,8 +57,10 @@ def every_field(value: Any) -> Callable[[bytes], bytes | None]:
     return mutate
 
 
-def _every_array(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes | None]:
-    """Alter every array of floating-point numbers."""
+def _every_array(
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[[bytes], bytes | None]:
+    """Alter every array of floating-point numbers: put other entries into what describes it."""
 
     def mutate(data: bytes) -> bytes | None:
         raw, touched = _raw(data), []
@@ -66,7 +68,7 @@ def _every_array(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], 
         def visit(value: Any) -> None:
             if isinstance(value, dict) and value.get("$") == "array":
                 if value["d"] == "<f8" and value["b"]:
-                    change(value)
+                    value |= change(value)
                     touched.append(value)
             elif isinstance(value, dict | list):
                 for item in value.values() if isinstance(value, dict) else value:
@@ -78,19 +80,8 @@ def _every_array(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], 
     return mutate
 
 
-def _fill(number: float) -> Callable[[dict[str, Any]], None]:
-    def change(array: dict[str, Any]) -> None:
-        array["b"] = np.full(len(array["b"]) // 8, number).tobytes()
-
-    return change
-
-
-def _small_integers(array: dict[str, Any]) -> None:
-    array["d"], array["b"] = "|i1", bytes(len(array["b"]) // 8)
-
-
-def _more_dimensions(array: dict[str, Any]) -> None:
-    array["s"] = [1, *array["s"]]
+def _filled(number: float) -> Callable[[bytes], bytes | None]:
+    return _every_array(lambda array: {"b": np.full(len(array["b"]) // 8, number).tobytes()})
 
 
 def _twice(data: bytes) -> bytes:
@@ -118,10 +109,13 @@ MUTATIONS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
         "brackets until the reader's stack ends",
         lambda data: b"\x91" * 200_000 + b"\xc0",
     ),
-    "wrong dtype": ("small whole numbers in place of others", _every_array(_small_integers)),
-    "wrong shape": ("a dimension too many", _every_array(_more_dimensions)),
-    "NaN": ("arrays filled with NaN", _every_array(_fill(np.nan))),
-    "infinity": ("arrays filled with infinity", _every_array(_fill(np.inf))),
+    "wrong dtype": (
+        "small whole numbers in place of others",
+        _every_array(lambda array: {"d": "|i1", "b": bytes(len(array["b"]) // 8)}),
+    ),
+    "wrong shape": ("a dimension too many", _every_array(lambda array: {"s": [1, *array["s"]]})),
+    "NaN": ("arrays filled with NaN", _filled(np.nan)),
+    "infinity": ("arrays filled with infinity", _filled(np.inf)),
     "object array": ("an array of objects", every_field(_OBJECTS)),
     "extension type": ("a value of an extension type", _extension),
     "huge shape": ("a shape of four gigabytes over eight bytes", every_field(_HUGE)),
@@ -422,22 +416,22 @@ class Rehearsal:
         return self._method.run(federation, seed=SEED, run_id=RUN, on_event=on_event)
 
 
-def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Numbers of a result by place."""
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Numbers of a result, or of what leaves a site, by place."""
     if dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _leaves(item, f"{where}.{name}")
-    elif isinstance(value, np.ndarray | float | int) and np.asarray(value).dtype.kind in "fiu":
+            yield from leaves(item, f"{where}.{name}")
+    elif isinstance(value, np.ndarray | float | int) and np.asarray(value).dtype.kind in "fiub":
         yield where, np.asarray(value, dtype=float).ravel()
 
 
 def _numbers(run: Run) -> np.ndarray:
-    return np.concatenate([np.empty(0), *(numbers for _, numbers in _leaves(run.result))])
+    return np.concatenate([np.empty(0), *(numbers for _, numbers in leaves(run.result))])
 
 
 def _endless(run: Run) -> set[str]:
-    return {where for where, numbers in _leaves(run.result) if np.isinf(numbers).any()}
+    return {where for where, numbers in leaves(run.result) if np.isinf(numbers).any()}

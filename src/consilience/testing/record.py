@@ -60,12 +60,6 @@ class Record:
         site._prepared = dict(site._prepared)
         return site
 
-    def requests_to(self, name: str) -> list[Request]:
-        """Return what a site was asked, in order."""
-        return [
-            Request.from_bytes(d) for (_, site), d in sorted(self.requests.items()) if site == name
-        ]
-
     def replayed(self, script: Script) -> Federation:
         """Return the federation behind an engine that repeats the replies, but for the script.
 

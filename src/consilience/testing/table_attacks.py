@@ -247,21 +247,14 @@ KINDS: dict[str, Callable[[int, int], list[str]]] = {
 # --------------------------------------------------------------------------- nobody and a few
 
 
-def _concerns(method: Method, federation: Federation) -> str:
-    """Why no attack on rows concerns a study; nothing where they do."""
-    if federation.partition != "rows":
-        return "a study over columns matches people by id, which its parties consent to"
-    if min(site.policy.min_records for site in members(federation).values()) == 1:
-        return "the policy protects no record: it is one for simulation"
-    return ""
-
-
 def _on_rows(attack: Callable[[Method, Federation, int], Outcome]) -> Any:
     def run(method: Method, factory: Factory) -> Outcome:
         federation = factory()
-        why = _concerns(method, federation)
-        if why:
+        if federation.partition != "rows":
+            why = "a study over columns matches people by id, which its parties consent to"
             return Outcome("accounted", why)
+        if min(site.policy.min_records for site in members(federation).values()) == 1:
+            return Outcome("accounted", "the policy protects no record: it is one for simulation")
         least = members(federation)[federation.engine.sites[0]].policy.min_records
         return attack(method, with_names(federation), least)
 
@@ -303,7 +296,9 @@ def _odd_rows(method: Method, federation: Federation, least: int) -> Outcome:
             change = more_rows(column, cell, few)
             if told(method, over_tables(federation, change, dealt_anew=False)) != before:
                 return Outcome("open", f"{few} rows with {cell!r} in {column!r} can be seen")
-    for column in _kept(federation):
+    # Columns in which cells may be empty.
+    kept = federation.columns.features[:1] if federation.preparation.missing == "keep" else ()
+    for column in (*kept, *federation.columns.sequence[:2]):
         for few in (1, least - 1):
             changes = (other_cells(column, cell, few) for cell in ("", ODD))
             empty, odd = (
@@ -313,13 +308,6 @@ def _odd_rows(method: Method, federation: Federation, least: int) -> Outcome:
             if odd != empty:
                 return Outcome("open", f"{few} odd cells of {column!r} are not as empty ones")
     return Outcome("blocked", "a few odd values change no byte")
-
-
-def _kept(federation: Federation) -> tuple[str, ...]:
-    """Columns in which cells may be empty."""
-    columns = federation.columns
-    numbers = columns.features[:1] if federation.preparation.missing == "keep" else ()
-    return (*numbers, *columns.sequence[:2])
 
 
 def _compared(
@@ -603,17 +591,17 @@ def _foreign_models(method: Method, federation: Federation, least: int) -> Outco
     return Outcome("blocked", "sites whose policy allows no models of others answered nothing")
 
 
-_ATTACKS: Sequence[tuple[str, str, Callable[[Method, Federation, int], Outcome]]] = (
-    ("odd rows", "see whether a few people have an odd value", _odd_rows),
-    ("few differ", "see whether a few people differ in a column", _few_differ),
-    ("rare level", "see whether a few people have a level", _rare_level),
-    ("counts of few", "count few people by 0/1 columns and their products", _counts_of_few),
-    ("two runs", "subtract a run on a table from one on nearly the same", _two_runs),
-    ("held-out shares", "subtract runs that hold out nearly the same rows", _held_out_shares),
-    ("not on offer", "name a column that the site does not offer", _not_on_offer),
-    ("foreign models", "have models of others evaluated without consent", _foreign_models),
-)
 TABLE_ATTACKS = tuple(
-    Attack(name, tries, _on_rows(function), "method") for name, tries, function in _ATTACKS
+    Attack(name, tries, _on_rows(function), "method")
+    for name, tries, function in (
+        ("odd rows", "see whether a few people have an odd value", _odd_rows),
+        ("few differ", "see whether a few people differ in a column", _few_differ),
+        ("rare level", "see whether a few people have a level", _rare_level),
+        ("counts of few", "count few people by 0/1 columns and their products", _counts_of_few),
+        ("two runs", "subtract a run on a table from one on nearly the same", _two_runs),
+        ("held-out shares", "subtract runs that hold out nearly the same rows", _held_out_shares),
+        ("not on offer", "name a column that the site does not offer", _not_on_offer),
+        ("foreign models", "have models of others evaluated without consent", _foreign_models),
+    )
 )
 """All of them."""

@@ -340,7 +340,7 @@ def test_preprocessing_is_fitted_on_the_reference_rows_and_never_again() -> None
     np.testing.assert_allclose(learner.at_reference(first), learner.predict(first, A), rtol=1e-12)
     portable = encode(first, n_features=P, classes=None)
     assert portable["form"] == "linear"
-    assert learner.count_parameters(first) == P + 1 == n_parameters(portable)
+    assert n_parameters(portable) == P + 1
 
 
 def test_pipelines_in_pipelines_and_columns() -> None:

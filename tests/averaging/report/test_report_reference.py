@@ -479,6 +479,16 @@ def test_coefficients_by_level_and_the_largest_of_many() -> None:
     assert len(many.tables[0].rows) == reference_averaging.MOST_COEFFICIENTS + 1
     assert "Those 40 of 60 columns" in spoken(many)
     assert "The model" not in blocks_of("not-separable")
+    levels = tuple("abcdefghij")
+    ten = dataclasses.replace(
+        classes(),
+        levels=levels,
+        coefficients=np.arange(40.0).reshape(10, 4),
+        intercepts=np.arange(10.0),
+    )
+    (table,) = blocks(ten)["The model"].tables
+    assert table.head == ("column", *levels[: reference_averaging.MOST_LEVELS])
+    assert [float(row[-1]) for row in table.rows] == [7.0, 28.0, 29.0, 30.0, 31.0]
 
 
 @pytest.mark.parametrize("plot", PLOTS)
@@ -552,5 +562,5 @@ def test_report_says_what_the_gaps_are(real: Run) -> None:
 
 
 def test_report_refuses_the_result_of_another_method(real: Run) -> None:
-    with pytest.raises(TypeError, match="reference averaging"):
+    with pytest.raises(TypeError, match="ReferenceAveragingResult"):
         REPORT.headline(dataclasses.replace(real, result=object()))  # type: ignore[arg-type]

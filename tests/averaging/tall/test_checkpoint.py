@@ -29,16 +29,16 @@ class StopError(Exception):
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, n: int) -> dict[str, int]:
     """Crash in the n-th pass over the splits; count the passes."""
-    true = passes.Trajectory._run
+    true = passes.Trajectory._fits
     seen = {"passes": 0}
 
-    def run(self: Any, *args: Any) -> Any:
+    def run(self: Any, *args: Any, **settings: Any) -> Any:
         seen["passes"] += 1
         if seen["passes"] == n:
             raise StopError
-        return true(self, *args)
+        return true(self, *args, **settings)
 
-    monkeypatch.setattr(passes.Trajectory, "_run", run)
+    monkeypatch.setattr(passes.Trajectory, "_fits", run)
     return seen
 
 

@@ -124,25 +124,18 @@ CONVENTIONS: dict[str, Convention] = {
     "sklearn.dummy.DummyClassifier": replace(_OTHER, separable=True),
     "glum._glm.GeneralizedLinearRegressor": _WARM,
 } | {
-    f"sklearn.{name}": _TREES
-    for name in (
-        "tree._classes.DecisionTreeRegressor",
-        "tree._classes.DecisionTreeClassifier",
-        "tree._classes.ExtraTreeRegressor",
-        "tree._classes.ExtraTreeClassifier",
-        "ensemble._forest.RandomForestRegressor",
-        "ensemble._forest.RandomForestClassifier",
-        "ensemble._forest.ExtraTreesRegressor",
-        "ensemble._forest.ExtraTreesClassifier",
-        "ensemble._gb.GradientBoostingRegressor",
-        "ensemble._gb.GradientBoostingClassifier",
-        "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingRegressor",
-        "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingClassifier",
-        "ensemble._bagging.BaggingRegressor",
-        "ensemble._bagging.BaggingClassifier",
-        "ensemble._weight_boosting.AdaBoostRegressor",
-        "ensemble._weight_boosting.AdaBoostClassifier",
+    f"sklearn.{module}.{name}{kind}": _TREES
+    for module, name in (
+        ("tree._classes", "DecisionTree"),
+        ("tree._classes", "ExtraTree"),
+        ("ensemble._forest", "RandomForest"),
+        ("ensemble._forest", "ExtraTrees"),
+        ("ensemble._gb", "GradientBoosting"),
+        ("ensemble._hist_gradient_boosting.gradient_boosting", "HistGradientBoosting"),
+        ("ensemble._bagging", "Bagging"),
+        ("ensemble._weight_boosting", "AdaBoost"),
     )
+    for kind in ("Regressor", "Classifier")
 }
 """Conventions by qualified type; each is held by a test against the textbook objective."""
 
@@ -166,7 +159,11 @@ def convention_of(estimator: Any, convention: str = "auto") -> Convention:
         raise ParameterError.of("convention", f"auto or one of {', '.join(NAMES)}", convention)
     learner = innermost(estimator)
     name = type(learner).__name__
-    _check_choice(learner)
+    if name.endswith(("CV", "IC")) or getattr(learner, "alpha_search", False):
+        raise ParameterError(
+            f"{name} chooses by the rows that it sees, which change with each round: give an "
+            "estimator with fixed settings, and a grid of penalties with penalties="
+        )
     found = CONVENTIONS.get(qualified(learner))
     if found is not None and name.startswith("MLP") and learner.solver != "lbfgs":
         found = replace(found, name="rows")  # its penalty is per mean loss of a batch
@@ -181,6 +178,7 @@ def convention_of(estimator: Any, convention: str = "auto") -> Convention:
     chosen: ConventionName = convention  # type: ignore[assignment]
     if found is not None:
         return replace(found, name=chosen)
+    # A type that nobody has looked at: the user's word, and its own parameters.
     settings = learner.get_params(deep=False)
     keys = () if chosen == "trees" else ("alpha", "C")
     penalty = next((key for key in keys if key in settings), "")
@@ -215,16 +213,6 @@ def steps_of(estimator: Any) -> Iterator[tuple[str, Any]]:
             if step is not None and step != "passthrough":
                 yield name, step
         estimator = estimator.steps[-1][1]
-
-
-def _check_choice(learner: Any) -> None:
-    """Refuse learners that choose their penalty by the rows that they see."""
-    name = type(learner).__name__
-    if name.endswith(("CV", "IC")) or getattr(learner, "alpha_search", False):
-        raise ParameterError(
-            f"{name} chooses by the rows that it sees, which change with each round: give an "
-            "estimator with fixed settings, and a grid of penalties with penalties="
-        )
 
 
 def settled(estimator: Any, seed: int) -> Any:
@@ -316,6 +304,7 @@ def shares(
     rho : float
         Weight of the mean pseudo loss against the mean own loss.
     """
+    # Without pseudo-rows there is nothing to weigh against.
     rho = rho if m else 0.0
     per_row = 1.0 / max(m, 1)
     # the rows of the table on top of this module, one after another
@@ -359,8 +348,12 @@ def stacked(blocks: list[Rows], *, by_column: bool, reuse: bool) -> Rows:
     if any(sparse.issparse(block) for block in blocks):
         return sparse.vstack(blocks, format="csc" if by_column else "csr", dtype=np.float64)
     n, p = sum(len(block) for block in blocks), blocks[0].shape[1]
-    flat = _scratch(n * p) if reuse else np.empty(n * p)
-    rows = flat.reshape((n, p), order="F" if by_column else "C")
+    flat: NDArray[np.float64] | None = getattr(_memory, "rows", None) if reuse else None
+    if flat is None or len(flat) < n * p:
+        flat = np.empty(n * p)
+        if reuse and n * p <= _KEPT:
+            _memory.rows = flat
+    rows = flat[: n * p].reshape((n, p), order="F" if by_column else "C")
     at = 0
     for block in blocks:
         for i in range(0, len(block), _PIECE):
@@ -375,15 +368,6 @@ _PIECE = 512
 _KEPT = 1 << 23
 """Numbers that a thread keeps for its next stack (64 MB); larger stacks are given back."""
 _memory = threading.local()
-
-
-def _scratch(size: int) -> NDArray[np.float64]:
-    if size > _KEPT:
-        return np.empty(size)
-    kept: NDArray[np.float64] | None = getattr(_memory, "rows", None)
-    if kept is None or len(kept) < size:
-        kept = _memory.rows = np.empty(size)
-    return kept[:size]
 
 
 class Frozen:
@@ -412,10 +396,21 @@ class Frozen:
     """
 
     def __init__(self, estimator: Any, reference: Any, seed: int) -> None:
+        from scipy import sparse
         from sklearn.base import clone
 
         self.steps: list[tuple[str, Any]] = []
-        rows = None if reference is None else _checked(reference)
+        rows: Rows = None
+        if sparse.issparse(reference):
+            rows = reference.tocsr().astype(np.float64)
+        elif reference is not None:
+            rows = np.ascontiguousarray(reference, dtype=np.float64)
+        if rows is not None:
+            values = rows.data if sparse.issparse(rows) else rows
+            if rows.ndim != 2 or not rows.shape[0] or not np.isfinite(values).all():
+                raise DataError(
+                    "reference rows must be a table of finite numbers with at least one row"
+                )
         for name, step in steps_of(estimator):
             kind = type(step).__name__
             if rows is None:
@@ -424,6 +419,7 @@ class Frozen:
                     "give reference rows, or leave it out"
                 )
             try:
+                # Each step on what the steps before it gave, as in a pipeline.
                 fitted = settled(clone(step), seed).fit(rows)
                 rows = as_rows(fitted.transform(rows))
             except (TypeError, ValueError, AttributeError) as error:
@@ -434,13 +430,10 @@ class Frozen:
                     f"({type(error).__name__}): preprocessing must not need the response, nor "
                     "names of columns"
                 ) from None
-            self.steps.append((self._free(name), fitted))
+            # Pipelines in pipelines may repeat names.
+            taken = ["learner", *(known for known, _ in self.steps)]
+            self.steps.append((f"{name}-{len(self.steps)}" if name in taken else name, fitted))
         self.reference: Rows = rows
-
-    def _free(self, name: str) -> str:
-        """Name that no earlier step has: pipelines in pipelines may repeat names."""
-        taken = [known for known, _ in self.steps]
-        return name if name not in (*taken, "learner") else f"{name}-{len(taken)}"
 
     def transform(self, x: Rows) -> Rows:
         """Rows as the learner sees them."""
@@ -459,16 +452,3 @@ class Frozen:
     def behind(self, fitted: Any) -> Any:
         """Fitted learner itself, of what :meth:`before` gave."""
         return fitted.steps[-1][1] if self.steps and hasattr(fitted, "steps") else fitted
-
-
-def _checked(reference: Any) -> Rows:
-    from scipy import sparse
-
-    if sparse.issparse(reference):
-        rows = reference.tocsr().astype(np.float64)
-        values = rows.data
-    else:
-        rows = values = np.ascontiguousarray(reference, dtype=np.float64)
-    if rows.ndim != 2 or not rows.shape[0] or not np.isfinite(values).all():
-        raise DataError("reference rows must be a table of finite numbers with at least one row")
-    return rows

@@ -82,6 +82,7 @@ def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, 
             "too many copies of rows would stand for the weights, which differ too much: give "
             "weights that are nearer to each other, or a learner that takes sample_weight"
         )
+    # The smallest positive weight stands for one copy, or a few.
     fine, own_copies = _nearest(own / unit, _FINE_OWN * len(own))
     per_weight = fine / unit
     wanted = per_weight * pseudo
@@ -135,6 +136,8 @@ NOISE_FACTOR, LARGEST_NOISE = 20.0, 2e-2
 _DEFAULT_TOLERANCE = 1e-4
 """Of solvers whose tolerance is not given."""
 _SMALLEST_TOLERANCE = 1e-10
+
+_OTHER_SOLVERS = ("liblinear", "sag", "saga", "trust-constr")
 
 _LABEL_ROWS = 20
 """Predictions at fewer rows may all be certain by chance."""
@@ -208,29 +211,42 @@ class Learner:
         n_total: float | None = None,
         seed: int = 0,
     ) -> None:
-        from sklearn.base import clone
+        from sklearn.base import clone, is_classifier, is_regressor
 
         learner = innermost(estimator)
-        _check_task(learner, task)
+        self.name = type(learner).__name__
+        if not (is_classifier if task == "classification" else is_regressor)(learner):
+            raise ParameterError(f"{self.name} is not for {task}: give an estimator that is")
+        if task == "classification" and not hasattr(learner, "predict_proba"):
+            raise ParameterError(
+                f"{self.name} returns labels, not probabilities: take a classifier with "
+                "predict_proba, such as LogisticRegression"
+            )
         self.convention: Convention = convention_of(estimator, convention)
         self.task = task
         self.n_outputs = n_levels if task == "classification" else 1
         self.penalty_name = self.convention.penalty
         self.is_linear = self.convention.linear
         self.n_total = n_total
-        self.name = type(learner).__name__
         if task == "classification" and n_levels < 2:
             raise ParameterError.of("n_levels", "2 or more in classification", n_levels)
         self._take(settled(clone(learner), seed))
         self._penalty_value()
         self._frozen = Frozen(estimator, reference, seed)
         settings = self._parameters
-        if settings.get("gamma") == "scale" and self._frozen.reference is not None:
-            self._take(self._cloned({"gamma": _scale_of(self._frozen.reference)}))
+        rows = self._frozen.reference
+        if settings.get("gamma") == "scale" and rows is not None:
+            # What it is on the reference rows: then it is so in every fit.
+            variance = float((rows * rows).mean()) - float(rows.mean()) ** 2
+            gamma = 1.0 / (rows.shape[1] * variance) if variance > 0 else 1.0
+            self._take(self._cloned({"gamma": gamma}))
+        solver = settings.get("solver")
         # The step of these solvers is for weights of at most one: with larger ones they diverge.
-        average_gradients = settings.get("solver") in ("sag", "saga")
-        self._largest_weight_one = average_gradients and self.convention.name == "sum"
-        self._tolerance = _tolerance_of(self.convention, settings)
+        self._largest_weight_one = solver in ("sag", "saga") and self.convention.name == "sum"
+        # By these settings solvers judge the mean loss of all rows; others do not.
+        judging = self.convention.warm and solver not in _OTHER_SOLVERS
+        names = [name for name in ("tol", "gradient_tol") if judging and name in settings]
+        self._tolerance = names[0] if names else ""
         home = type(learner).__module__.split(".")[:2]
         self._in_place = "copy_X" in settings and home[0] == "sklearn"
         self._forgets = home == ["sklearn", "linear_model"] or home[0] == "glum"
@@ -298,13 +314,24 @@ class Learner:
         rows = self._frozen.transform(as_rows(x))
         response = np.asarray(y, dtype=np.int64 if self.task == "classification" else np.float64)
         n_rows = rows.shape[0]
-        own = None if weight is None else _checked_weights(weight, n_rows)
+        own = None if weight is None else np.asarray(weight, dtype=np.float64)
+        if own is not None:
+            if own.shape != (n_rows,) or not np.isfinite(own).all() or (own < 0).any():
+                raise DataError("weights must be one number for each row, not negative")
+            if not own.any():
+                raise DataError("a fit needs rows of positive weight: check the weights")
         n = float(n_rows) if own is None else float(own.sum())
         blocks, responses, masses = self._pseudo(target)
         if self.task == "classification":
             seen = response if own is None else response[own > 0]
             if len(seen) and all((part == seen[0]).all() for part in (seen, *responses)):
-                return self._frozen.before(_constant(rows, response, own))
+                from sklearn.dummy import DummyClassifier
+
+                # A site that sees one level only: any row of positive weight says it.
+                at = [0] if own is None else np.flatnonzero(own)[:1]
+                alone = DummyClassifier(strategy="prior").fit(rows[at], response[at])
+                return self._frozen.before(alone)
+        # Weights and penalty follow from n, N, m and rho by the learner's convention.
         m = 0 if target is None else len(target)
         part = shares(
             self.convention,
@@ -326,8 +353,7 @@ class Learner:
         factor = part.penalty
         if weights is not None and self._largest_weight_one:
             factor, weights = factor / weights.max(), weights / weights.max()
-        settings = self._penalised(factor, fresh=bool(blocks))
-        learner = self._cloned({**settings, **self._tightened(rho if blocks else 0.0)})
+        learner = self._unfitted(factor, rho if blocks else 0.0, fresh=bool(blocks))
         if blocks:
             rows = stacked([rows, *blocks], by_column=self.name in _BY_COLUMN, reuse=self._forgets)
             self._begin(learner, start, rows.shape[1], response)
@@ -385,30 +411,26 @@ class Learner:
             rows = stacked([rows, *blocks], by_column=False, reuse=False)
         if blocks or (counts != 1).any():
             rows, response = rows[at], response[at]
-        learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
+        learner = self._unfitted(factor, 0.0, fresh=bool(blocks))
         return self._fitted(learner, rows, response, None)
 
-    def _penalised(self, factor: float, *, fresh: bool) -> dict[str, Any]:
-        """Settings for one fit: the penalty, and whether the rows may be overwritten."""
-        settings: dict[str, Any] = {"copy_X": not fresh} if self._in_place else {}
-        value = self._penalty_value()
-        if value is not None:
-            changed = value / factor if self.convention.inverse else value * factor
-            settings[self.penalty_name] = changed
-        return settings
-
-    def _tightened(self, rho: float) -> dict[str, float]:
-        """Tolerance under which the own rows are fitted as well as without pseudo-rows.
+    def _unfitted(self, factor: float, rho: float, *, fresh: bool) -> Any:
+        """A learner for one fit: its penalty, its tolerance, whether it may overwrite the rows.
 
         A solver stops by the mean loss of all rows, of which the own rows are one part in
         ``1 + rho``. As it is, a fit that begins at the last one would come to rest early: the
         steps from round to round grow smaller as rho grows.
         """
-        if not self._tolerance:
-            return {}
-        value = self._parameters[self._tolerance]
-        tolerance = _DEFAULT_TOLERANCE if value is None else float(value)
-        return {self._tolerance: max(tolerance / (1.0 + rho), min(tolerance, _SMALLEST_TOLERANCE))}
+        settings: dict[str, Any] = {"copy_X": not fresh} if self._in_place else {}
+        value = self._penalty_value()
+        if value is not None:
+            changed = value / factor if self.convention.inverse else value * factor
+            settings[self.penalty_name] = changed
+        if self._tolerance:
+            given = self._parameters[self._tolerance]
+            own = _DEFAULT_TOLERANCE if given is None else float(given)
+            settings[self._tolerance] = max(own / (1.0 + rho), min(own, _SMALLEST_TOLERANCE))
+        return self._cloned(settings)
 
     def _penalty_value(self) -> float | None:
         name = self.penalty_name
@@ -466,6 +488,7 @@ class Learner:
             found = np.asarray(fitted.predict(x), dtype=np.float64)
             found = found[:, None] if found.ndim == 1 else found
         else:
+            # A site may not have seen all levels: the others have probability 0.
             raw = np.asarray(fitted.predict_proba(x), dtype=np.float64)
             found = np.zeros((len(raw), self.n_outputs))
             found[:, np.asarray(fitted.classes_, dtype=np.int64)] = raw
@@ -496,20 +519,6 @@ class Learner:
         if not self.convention.warm or not hasattr(inner, "coef_"):
             return None
         return {"coef": np.array(inner.coef_), "intercept": np.array(inner.intercept_)}
-
-    def count_parameters(self, fitted: Any) -> int:
-        """Free parameters of a fit, as the gate counts them.
-
-        Raises
-        ------
-        WireError
-            A model of a type that does not travel.
-        """
-        from consilience.wire.estimators import encode, n_parameters
-
-        classes = range(self.n_outputs) if self.task == "classification" else None
-        p = int(fitted.n_features_in_)
-        return n_parameters(encode(fitted, n_features=p, classes=classes))
 
     def probe(
         self,
@@ -562,58 +571,8 @@ class Learner:
         return changes[0], changes[1]
 
 
-def _tolerance_of(convention: Convention, settings: Mapping[str, Any]) -> str:
-    """Setting by which a solver judges the mean loss of all rows; "" where there is none."""
-    if not convention.warm or settings.get("solver") in (
-        "liblinear",
-        "sag",
-        "saga",
-        "trust-constr",
-    ):
-        return ""
-    return next((name for name in ("tol", "gradient_tol") if name in settings), "")
-
-
-def _scale_of(reference: Rows) -> float:
-    """What ``gamma="scale"`` of a kernel is on the reference rows: then it is so in every fit."""
-    mean = float(reference.mean())
-    variance = float((reference * reference).mean()) - mean**2
-    return 1.0 / (reference.shape[1] * variance) if variance > 0 else 1.0
-
-
 def _spread(predictions: FloatArray) -> float:
     """Size of predictions around their mean; their size where they are all the same."""
     size = float(np.linalg.norm(predictions))
     spread = float(np.linalg.norm(predictions - predictions.mean(axis=0)))
     return spread if spread > 1e-9 * size else size or 1.0
-
-
-def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
-    found = np.asarray(weight, dtype=np.float64)
-    if found.shape != (n_rows,) or not np.isfinite(found).all() or (found < 0).any():
-        raise DataError("weights must be one number for each row, not negative")
-    if not found.any():
-        raise DataError("a fit needs rows of positive weight: check the weights")
-    return found
-
-
-def _constant(rows: Rows, levels: NDArray[Any], weight: FloatArray | None) -> Any:
-    """Model of a site that sees one level only."""
-    from sklearn.dummy import DummyClassifier
-
-    at = np.zeros(1, dtype=np.int64) if weight is None else np.flatnonzero(weight)[:1]
-    return DummyClassifier(strategy="prior").fit(rows[at], levels[at])
-
-
-def _check_task(learner: Any, task: str) -> None:
-    from sklearn.base import is_classifier, is_regressor
-
-    name = type(learner).__name__
-    fits = is_classifier(learner) if task == "classification" else is_regressor(learner)
-    if not fits:
-        raise ParameterError(f"{name} is not for {task}: give an estimator that is")
-    if task == "classification" and not hasattr(learner, "predict_proba"):
-        raise ParameterError(
-            f"{name} returns labels, not probabilities: take a classifier with predict_proba, such "
-            "as LogisticRegression"
-        )

@@ -72,46 +72,35 @@ site.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from consilience.averaging.estimators.conventions import NAMES as CONVENTIONS
-from consilience.averaging.estimators.proximal_fit import separable
+from consilience.averaging.estimators.conventions import convention_of, innermost, settled
 from consilience.averaging.protocol import site as at_site
-from consilience.averaging.protocol.coordinator import Reference, Rounds, build_result, reference_of
-from consilience.averaging.protocol.messages import (
-    MAX_ROUNDS,
-    MAX_TRACKS,
-    Conclude,
-    Judge,
-    Offer,
-    Settings,
-    Use,
-)
+from consilience.averaging.protocol.coordinator import Rounds
+from consilience.averaging.protocol.messages import MAX_ROUNDS, MAX_TRACKS, Settings, Use
 from consilience.averaging.protocol.parameters import (
     estimator_text,
-    learner_of,
     reference_rows,
     travelling,
 )
 from consilience.averaging.protocol.result import ReferenceAveragingResult
-from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.exceptions import ParameterError, StudyError
+from consilience.learners.candidates import build
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.losses import LOSSES
-from consilience.numerics.own_rows import row_digests
-from consilience.numerics.reference_average import SCHEDULES, Choice, choose, rho_of, scale_of
+from consilience.numerics.reference_average import SCHEDULES
 from consilience.parameters import FLAG, LEFT_OUT, allows, number, one_of, several, whole
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, register
 from consilience.protocol.phases import site_moments
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 Rows = tuple[tuple[float, ...], ...]
-Answers = Generator[Ask, Replies, Any]
 
 
 @register
@@ -232,13 +221,23 @@ class ReferenceAveraging(Method):
             raise StudyError("reference-averaging needs a response: name it as [data] target")
         if not ctx.columns.features:
             raise StudyError("reference-averaging predicts from features: name them in [data]")
+        # A row of the reference would be another row on every site's own scale.
         if ctx.preparation.standardize == "site":
             raise StudyError(
                 "reference rows mean the same at all sites only on one scale: set [preparation] "
                 'standardize to "pooled" or "none"'
             )
         settings = self._settings(ctx)
-        learner_of(settings.estimator, settings.task, self.convention, self.penalties)
+        try:
+            made = build(settings.estimator, settings.task, min_records=1, seed=0)
+        except ParameterError as error:  # it is one of several candidates there
+            raise ParameterError(str(error).replace("candidate", "estimator", 1)) from None
+        convention, learner = convention_of(made, self.convention), innermost(made)
+        settled(learner, 0)
+        if self.penalties and not convention.penalty:
+            raise ParameterError(
+                f"{type(learner).__name__} has no penalty to choose: leave penalties out"
+            )
         if settings.task == "regression" and settings.loss != "squared":
             raise ParameterError.of("loss", "squared where the response is numeric", self.loss)
         if settings.task == "classification" and settings.loss == "squared":
@@ -248,15 +247,13 @@ class ReferenceAveraging(Method):
         """Offer, rounds, choice, use."""
         settings = self._settings(ctx)
         say_share(ctx, settings.holdout)
-        reference = yield from reference_of(self, ctx)
-        rounds, scale = yield from self._offered(ctx, settings, reference)
+        rounds = Rounds(self, ctx, settings)
+        yield from rounds.offer()
         if self.schedule == "asynchronous":
-            yield from self._asynchronous(ctx, rounds, scale)
+            yield from rounds.asynchronous()
         else:
-            yield from self._synchronous(ctx, rounds, scale)
-        chosen = self._choice(rounds)
-        concluded = yield from self._concluded(ctx, rounds, chosen)
-        result = build_result(self, ctx, rounds, reference, scale, chosen, concluded)
+            yield from rounds.synchronous()
+        result = yield from rounds.conclude(rounds.choice())
         message = Use(
             settings=settings.to_json(),
             owners=result.owners,
@@ -270,8 +267,6 @@ class ReferenceAveraging(Method):
         """The estimator as it travels, and no held-out rows without the guard."""
         holdout = self.holdout if self.guard else 0.0
         return super().stated() | {"estimator": travelling(self.estimator), "holdout": holdout}
-
-    # ------------------------------------------------------------------ parts of the exchange
 
     def _settings(self, ctx: CoordinatorContext) -> Settings:
         levels = tuple(ctx.columns.levels.get(ctx.columns.target or "", ()))
@@ -288,143 +283,3 @@ class ReferenceAveraging(Method):
             keep=self.patience + 2,
             schedule=self.schedule,
         )
-
-    def _offered(self, ctx: CoordinatorContext, s: Settings, reference: Reference) -> Answers:
-        """Ask what the sites bring; nothing else travels before they have said so."""
-        salt = str(int(ctx.rng.integers(2**62)))
-        given = reference.kind == "rows"
-        digests = row_digests(reference.rows if given else reference.rows[:0], salt)
-        message = Offer(settings=s.to_json(), salt=salt, digests=digests)
-        accepted = ctx.require((yield Ask("offer", message)))
-        accused = [site for site, reply in accepted.items() if reply.own_rows]
-        if accused:
-            raise StudyError(
-                f"the reference rows are rows of the table of site {', '.join(accused)}, and would "
-                'go to all sites: give public rows, or set reference to "moments"'
-            )
-        rounds = Rounds.begin(s, reference.rows, accepted)
-        if len(s.penalties) > 1 and not rounds.judged:
-            raise QuorumError(
-                "no site has enough rows to hold some out, so penalties cannot be compared: give "
-                "one penalty, or let sites with more rows take part"
-            )
-        squares = np.array([accepted[site].square.value[0] for site in rounds.sites])
-        sizes = np.array([rounds.weights[site][0] for site in rounds.sites])
-        told = np.isfinite(squares)
-        own = float(squares[told].sum() / max(sizes[told].sum(), 1e-300))
-        return rounds, scale_of(own, reference.rows)
-
-    def _synchronous(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
-        for k in range(self.max_rounds + 1):
-            rho = 0.0 if k == 0 else self._rho(k, scale)
-            tracks = rounds.active
-            answers = yield from self._ask(ctx, rounds, k, rho)
-            judging = [s for s, r in answers.items() if len(r.losses.value)]
-            for site, reply in answers.items():
-                rounds.hear(site, reply, tracks)
-            if judging:
-                rounds.judge(k - 1, {site: answers[site] for site in judging}, tracks)
-            rounds.close_round(rho, tuple(answers))
-            if k == 0 and self.guard and not rounds.stable(separable):
-                return
-            if judging:
-                rounds.drop_tracks(self.patience)
-            if not rounds.active:
-                return
-        yield from self._judged(ctx, rounds, rounds.last)
-
-    def _ask(self, ctx: CoordinatorContext, rounds: Rounds, k: int, rho: float) -> Answers:
-        """One round; whoever is missing keeps its last predictions."""
-        messages = rounds.ask(k, rho, rounds.sites)
-        ask = Ask("fit", messages, to=rounds.sites, known=rounds.known(rounds.sites))
-        return ctx.require((yield ask))
-
-    def _judged(self, ctx: CoordinatorContext, rounds: Rounds, round_: int, **of: Any) -> Answers:
-        """Have the average of a round judged without a refit."""
-        tracks = rounds.active
-        owners, shares, models = rounds.portfolio(tracks, **of)
-        if not owners:
-            return
-        message = Judge(
-            settings=rounds.settings.to_json(),
-            round=round_,
-            owners=owners,
-            shares=relayed(shares, Disclosure.AGGREGATE),
-            judged=tracks,
-            models=relayed(models, Disclosure.MODEL),
-        )
-        replies = ctx.require((yield Ask("judge", message, to=rounds.sites)))
-        rounds.judge(round_, replies, tracks)
-
-    def _asynchronous(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
-        """Each reply moves the average, and its site goes on at once."""
-        answers = yield from self._ask(ctx, rounds, 0, 0.0)
-        for site, reply in answers.items():
-            rounds.hear(site, reply, rounds.active)
-        rounds.close_round(0.0, tuple(answers))
-        first = {site: list(models) for site, models in rounds.models.items()}
-        if self.guard and not rounds.stable(separable):
-            return
-        yield from self._turns(ctx, rounds, scale)
-        yield from self._judged(ctx, rounds, 0, of=first)
-        if rounds.last:
-            yield from self._judged(ctx, rounds, rounds.last)
-
-    def _turns(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
-        """As many refits as so many rounds have, by whoever is ready: nobody ends early."""
-        left = self.max_rounds * len(rounds.sites)
-        lost: set[str] = set()
-        waiting: set[str] = set()
-        present: list[str] = []
-        turns = 0
-        to = rounds.sites if left else ()
-        while to or waiting:
-            messages: dict[str, Any] = {}
-            for site in to:
-                count = rounds.counts[site] = rounds.counts.get(site, 0) + 1
-                rho = self._rho(1 + turns / len(rounds.sites), scale)
-                messages |= rounds.ask(count, rho, (site,), judge=False)
-            waiting.update(to)
-            left -= len(to)
-            ask = Ask("fit", messages, to=tuple(to), wait="any", known=rounds.known(to))
-            replies = yield ask
-            waiting.difference_update(replies)
-            for site, reply in replies.present.items():
-                rounds.move(site, reply)
-            lost = (lost | set(replies.missing)) - set(replies.present)
-            enough = len(rounds.sites) - len(lost) >= ctx.quorum
-            ctx.require(replies, at_least=0 if enough else ctx.quorum)
-            # A missed turn goes to whoever is ready. Its site is asked again once another one has
-            # answered; meanwhile its last predictions stand.
-            left += len(replies.missing)
-            turns += len(replies.present)
-            present += replies.present
-            idle = [
-                site
-                for site in rounds.sites
-                if site not in waiting and rounds.counts.get(site, 0) < MAX_ROUNDS
-            ]
-            to = tuple(site for site in idle if site not in lost or replies.present)[:left]
-            if turns >= (rounds.last + 1) * len(rounds.sites):
-                rounds.close_round(self._rho(rounds.last + 1, scale), present, again=False)
-                present = []
-
-    def _rho(self, k: float, scale: float) -> float:
-        return rho_of(k, schedule=self.schedule, rho=self.rho, exponent=self.exponent, scale=scale)
-
-    def _choice(self, rounds: Rounds) -> Choice:
-        """Which track and round to keep."""
-        if self.guard and not rounds.stable(separable):
-            return Choice(0, 0, False, "not-separable")
-        base, gains, errors = rounds.gains()
-        if not self.guard or not rounds.judged or np.isnan(base).all():
-            return Choice(0, rounds.last, rounds.last > 0, "not-measured")
-        return choose(base, gains, errors)
-
-    def _concluded(self, ctx: CoordinatorContext, rounds: Rounds, chosen: Choice) -> Answers:
-        """Fits of all rows that are kept, of every site that has one and answers."""
-        # Sites count their own refits; asynchronous ones have made different numbers of them.
-        last = max((chosen.round, *rounds.counts.values())) if chosen.round else 0
-        message = Conclude(settings=rounds.settings.to_json(), track=chosen.track, round=last)
-        asked = tuple(sorted(rounds.predictions))
-        return ctx.require((yield Ask("conclude", message, to=asked)))

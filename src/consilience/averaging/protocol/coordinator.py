@@ -1,4 +1,4 @@
-"""What the coordinator does: draw reference rows, keep track of the rounds, make the result.
+"""What the coordinator does: draw reference rows, lead the rounds, make the result.
 
 Reference rows are drawn from pooled moments, from N(0, I), or given by a person.
 
@@ -9,22 +9,27 @@ average until new ones come.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.averaging.estimators.conventions import convention_of, innermost
-from consilience.averaging.protocol.messages import Accepted, Concluded, Fit, Fitted, Settings
+from consilience.averaging.estimators.proximal_fit import separable
+from consilience.averaging.protocol import messages
+from consilience.averaging.protocol.messages import MAX_ROUNDS, Fit, Settings
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.exceptions import QuorumError, StudyError
 from consilience.learners.candidates import build, label
+from consilience.numerics.own_rows import row_digests
 from consilience.numerics.reference_average import (
     Choice,
     ReferenceFacts,
     averaged,
+    choose,
     improving,
     influences,
     moved,
@@ -33,6 +38,8 @@ from consilience.numerics.reference_average import (
     pool_moments,
     pooled_gain,
     reference_facts,
+    rho_of,
+    scale_of,
 )
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.protocol.phases.site_moments import site_moments
@@ -42,36 +49,20 @@ from consilience.wire.message import Disclosure
 if TYPE_CHECKING:
     from consilience.averaging.protocol import ReferenceAveraging
 
-# --- Reference rows of a run: drawn from pooled moments, from N(0, I), or given by a person.
+Answers = Generator[Ask, Replies, Any]
 
 ROWS_PER_COLUMN = 20
 MOST_DRAWN = 4_000_000
 """Numbers in the reference rows that are drawn by default: fewer rows of many columns."""
 MOST_NUMBERS = 30_000_000
 """Numbers in any reference rows: they go to every site."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """Reference rows and where they come from.
-
-    Attributes
-    ----------
-    rows : (m, p) array
-        On the scale on which the sites fit.
-    kind : {"moments", "normal", "rows"}
-    facts : ReferenceFacts
-    """
-
-    rows: FloatArray
-    kind: str
-    facts: ReferenceFacts
+LEAST_SQUARES = frozenset(("LinearRegression", "Ridge", "Lasso", "ElasticNet", "LassoLars", "Lars"))
 
 
 def reference_of(
     method: ReferenceAveraging, ctx: CoordinatorContext
-) -> Generator[Ask, Replies, Reference]:
-    """Draw or take the reference rows; what is wrong with them is noted for the reader.
+) -> Generator[Ask, Replies, tuple[FloatArray, ReferenceFacts]]:
+    """Draw or take the reference rows, on the scale on which the sites fit, and judge them.
 
     Raises
     ------
@@ -79,9 +70,8 @@ def reference_of(
         Rows that are not those of the study's columns, or more numbers than can be sent around.
     """
     p = len(ctx.feature_names)
-    m = method.n_reference
-    if m is None:
-        m = max(2 * p, min(ROWS_PER_COLUMN * p, MOST_DRAWN // p))
+    # Twenty rows a column, unless there would be more numbers than sites want to read.
+    m = method.n_reference or max(2 * p, min(ROWS_PER_COLUMN * p, MOST_DRAWN // p))
     if isinstance(method.reference, str) and m * p > MOST_NUMBERS:
         raise StudyError(
             f"{m} reference rows of {p} columns are too much to send to every site: set "
@@ -89,31 +79,39 @@ def reference_of(
         )
     moments = None
     if method.reference == "moments":
-        found = yield from site_moments(ctx)
-        mean, covariance = _pooled(ctx, found.n, found.means, found.products)
+        mean, covariance = yield from _pooled_moments(ctx)
         rows = normal_reference(mean, covariance, m, ctx.rng)
         # E aa' = S + mean mean': the directions in which the data vary
         moments = covariance + np.outer(mean, mean)
-        kind = "moments"
     elif method.reference == "normal":
-        rows, kind = ctx.rng.standard_normal((m, p)), "normal"
+        rows = ctx.rng.standard_normal((m, p))
     else:
-        rows, kind = _given(method.reference, ctx), "rows"
+        rows = np.asarray(method.reference, dtype=float)
+        if rows.shape[1] != p:
+            raise StudyError(
+                f"the reference rows have {rows.shape[1]} columns and the study has {p} after its "
+                f"preparation ({', '.join(ctx.feature_names[:8])}{', ...' if p > 8 else ''}): give "
+                "one for each, in this order"
+            )
+        if ctx.scaling is not None:
+            fill, centre, scale = ctx.scaling
+            # The operations of the preparation, so that equal rows stay equal to the last bit.
+            rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
+        if not np.isfinite(rows).all():
+            raise StudyError("the reference rows have missing cells: leave such rows out")
     facts = reference_facts(rows, moments)
     for remark in facts.remarks():
         ctx.note(remark)
-    return Reference(rows, kind, facts)
+    return rows, facts
 
 
-def _pooled(
+def _pooled_moments(
     ctx: CoordinatorContext,
-    n: dict[str, int],
-    means: dict[str, FloatArray],
-    products: dict[str, FloatArray],
-) -> tuple[FloatArray, FloatArray]:
-    """Pooled moments of the sites that tell theirs."""
-    sites = sorted(site for site in n if n[site] > 0)
-    silent = [site for site in sites if site not in products]
+) -> Generator[Ask, Replies, tuple[FloatArray, FloatArray]]:
+    """Pooled means and covariances of the sites that tell theirs."""
+    found = yield from site_moments(ctx)
+    sites = sorted(site for site, n in found.n.items() if n > 0)
+    silent = [site for site in sites if site not in found.products]
     if len(silent) == len(sites):
         raise StudyError(
             "no site has rows enough to tell its sums of products (twice as many as columns), so "
@@ -125,14 +123,12 @@ def _pooled(
             f"{', '.join(silent)} had fewer than twice as many rows as columns."
         )
     mean, covariance = pool_moments(
-        [n[site] for site in sites],
-        [means[site] for site in sites],
-        [products.get(site) for site in sites],
+        [found.n[site] for site in sites],
+        [found.means[site] for site in sites],
+        [found.products.get(site) for site in sites],
     )
-    flat = [
-        name for name, v in zip(ctx.feature_names, np.diagonal(covariance), strict=True) if v <= 0
-    ]
-    if flat:
+    flat = np.array(ctx.feature_names)[np.diagonal(covariance) <= 0]
+    if len(flat):
         ctx.note(
             f"No site told how {', '.join(flat)} vary (too few records in a cell, or constant): "
             "these columns are constant in the reference rows."
@@ -140,41 +136,19 @@ def _pooled(
     return mean, covariance
 
 
-def _given(reference: object, ctx: CoordinatorContext) -> FloatArray:
-    """Rows that a person gave, on the scale on which the sites fit."""
-    rows = np.asarray(reference, dtype=float)
-    p = len(ctx.feature_names)
-    if rows.shape[1] != p:
-        raise StudyError(
-            f"the reference rows have {rows.shape[1]} columns and the study has {p} after its "
-            f"preparation ({', '.join(ctx.feature_names[:8])}{', ...' if p > 8 else ''}): give "
-            "one for each, in this order"
-        )
-    if ctx.scaling is not None:
-        fill, centre, scale = ctx.scaling
-        # The operations of the preparation, so that equal rows stay equal to the last bit.
-        rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
-    if not np.isfinite(rows).all():
-        raise StudyError("the reference rows have missing cells: leave such rows out")
-    return np.asarray(rows)
-
-
-# --- What the coordinator knows while the rounds go on
-
-
-@dataclass
 class Rounds:
-    """State of the exchange at the coordinator.
+    """The exchange at the coordinator: what it asks, what it knows, and what it makes of that.
 
     Attributes
     ----------
-    settings : Settings
     sites : tuple of str
         Sites that accepted, in name order.
     reference : (m, p) array
-    rows, held : dict of site to int
+    accepted : dict of site to Accepted
     weights : dict of site to (T,) array
         Sum of weights of the rows of each trajectory.
+    scale : float
+        Units of rho.
     predictions : dict of site to (T, g, m, q) array
         Last ones of the sites that have ever answered.
     models : dict of site to list of model by track
@@ -186,49 +160,25 @@ class Rounds:
     averages : (T, g, m, q) array
         Of the last predictions; tracks that ended keep their last ones.
     probes : dict of site to (2,) array
+    increments : dict of round to two (g, 2) arrays
+        What each judged round gained on the one before and on the first, and the errors.
     """
 
-    settings: Settings
-    sites: tuple[str, ...]
-    reference: FloatArray
-    rows: dict[str, int]
-    held: dict[str, int]
-    weights: dict[str, FloatArray]
-    predictions: dict[str, FloatArray] = field(default_factory=dict)
-    models: dict[str, list[Any]] = field(default_factory=dict)
-    probes: dict[str, FloatArray] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    active: tuple[int, ...] = ()
-    averages: FloatArray = field(default_factory=lambda: np.empty(0))
-    rhos: list[float] = field(default_factory=list)
-    contributed: list[tuple[str, ...]] = field(default_factory=list)
-    movements: list[FloatArray] = field(default_factory=list)
-    influence: list[FloatArray] = field(default_factory=list)
-    increments: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
-    _noted: FloatArray = field(default_factory=lambda: np.empty(0))
-
-    @classmethod
-    def begin(
-        cls, settings: Settings, reference: FloatArray, accepted: Mapping[str, Accepted]
-    ) -> Rounds:
-        """Take in what the sites bring."""
-        return cls(
-            settings,
-            tuple(sorted(accepted)),
-            reference,
-            {site: int(r.n.value) for site, r in accepted.items()},
-            {site: int(r.held.value) for site, r in accepted.items()},
-            {
-                site: np.asarray(r.weight.value, dtype=float)[: settings.trajectories]
-                for site, r in accepted.items()
-            },
-            active=tuple(range(settings.n_tracks)),
-        )
-
-    @property
-    def total(self) -> float:
-        """Sum of weights over all sites."""
-        return float(sum(self.weights[site][0] for site in self.sites))
+    def __init__(
+        self, method: ReferenceAveraging, ctx: CoordinatorContext, settings: Settings
+    ) -> None:
+        self.method, self.ctx, self.settings = method, ctx, settings
+        self.predictions: dict[str, FloatArray] = {}
+        self.models: dict[str, list[Any]] = {}
+        self.probes: dict[str, FloatArray] = {}
+        self.counts: Counter[str] = Counter()
+        self.active = tuple(range(settings.n_tracks))
+        self.averages = self._noted = np.empty(0)
+        self.rhos: list[float] = []
+        self.contributed: list[tuple[str, ...]] = []
+        self.movements: list[FloatArray] = []
+        self.influence: list[FloatArray] = []
+        self.increments: dict[int, tuple[FloatArray, FloatArray]] = {}
 
     @property
     def last(self) -> int:
@@ -238,64 +188,201 @@ class Rounds:
     @property
     def judged(self) -> bool:
         """Whether some site measures what the rounds are worth."""
-        return any(self.held[site] for site in self.sites)
+        return any(reply.held.value for reply in self.accepted.values())
+
+    @property
+    def unstable(self) -> bool:
+        """Whether the guard found a learner that does not keep its own predictions.
+
+        So it is where sites with at least half of the rows of all that were probed say so.
+        """
+        # Weighted by rows: one small site does not stop the others.
+        told = {site: self.weights[site][0] for site in self.probes}
+        against = sum(w for site, w in told.items() if not separable(*self.probes[site]))
+        return self.method.guard and bool(told) and bool(against >= 0.5 * sum(told.values()))
 
     # ------------------------------------------------------------------ asking
 
-    def ask(
+    def offer(self) -> Answers:
+        """Draw the reference and ask what the sites bring; nothing else travels before that."""
+        self.reference, self.facts = yield from reference_of(self.method, self.ctx)
+        salt = str(int(self.ctx.rng.integers(2**62)))
+        drawn = isinstance(self.method.reference, str)
+        # Rows that were drawn are nobody's: only given ones may be those of a site.
+        digests = row_digests(self.reference[:0] if drawn else self.reference, salt)
+        message = messages.Offer(settings=self.settings.to_json(), salt=salt, digests=digests)
+        self.accepted: dict[str, messages.Accepted]
+        self.accepted = self.ctx.require((yield Ask("offer", message)))
+        self.sites = tuple(sorted(self.accepted))
+        accused = [site for site, reply in self.accepted.items() if reply.own_rows]
+        if accused:
+            raise StudyError(
+                f"the reference rows are rows of the table of site {', '.join(accused)}, and would "
+                'go to all sites: give public rows, or set reference to "moments"'
+            )
+        self.weights = {
+            site: np.asarray(reply.weight.value, dtype=float)[: self.settings.trajectories]
+            for site, reply in self.accepted.items()
+        }
+        if len(self.settings.penalties) > 1 and not self.judged:
+            raise QuorumError(
+                "no site has enough rows to hold some out, so penalties cannot be compared: give "
+                "one penalty, or let sites with more rows take part"
+            )
+        # A site may withhold its sum: the others stand for it.
+        squares = np.array([self.accepted[site].square.value[0] for site in self.sites])
+        sizes = np.array([self.weights[site][0] for site in self.sites])
+        told = np.isfinite(squares)
+        # trace(X'X) / N over the sites that tell theirs
+        own = float(squares[told].sum() / max(sizes[told].sum(), 1e-300))
+        self.scale = scale_of(own, self.reference)
+        self._rho = partial(
+            rho_of,
+            schedule=self.method.schedule,
+            rho=self.method.rho,
+            exponent=self.method.exponent,
+            scale=self.scale,
+        )
+
+    def synchronous(self) -> Answers:
+        """Rounds in which all sites are waited for; who is missing keeps its last predictions."""
+        for k in range(self.method.max_rounds + 1):
+            rho = self._rho(k) if k else 0.0
+            tracks = self.active
+            answers = yield from self._fits(k, rho)
+            # Losses that come with fits of round k are of the average of round k - 1.
+            judging = {site: r for site, r in answers.items() if len(r.losses.value)}
+            if judging:
+                self._pool(k - 1, judging, tracks)
+            self._close(rho, tuple(answers))
+            if k == 0 and self.unstable:
+                return
+            if judging:
+                # Rounds are compared by increments, whose rounding is finer than the gain's.
+                _, gains, _ = self._gains()
+                judged = sorted(self.increments)
+                patience = self.method.patience
+                self.active = tuple(t for t in tracks if improving(gains[t, judged], patience))
+            if not self.active:
+                return
+        yield from self._judge(self.last, self.models)
+
+    def asynchronous(self) -> Answers:
+        """Each reply moves the average, and its site goes on at once."""
+        answers = yield from self._fits(0, 0.0)
+        self._close(0.0, tuple(answers))
+        # Models of round 0, of which later replies change the lists.
+        first = {site: list(models) for site, models in self.models.items()}
+        if self.unstable:
+            return
+        yield from self._turns()
+        yield from self._judge(0, first)
+        if self.last:
+            yield from self._judge(self.last, self.models)
+
+    def _turns(self) -> Answers:
+        """As many refits as so many rounds have, by whoever is ready: nobody ends early."""
+        n = len(self.sites)
+        left, turns = self.method.max_rounds * n, 0
+        lost: set[str] = set()
+        waiting: set[str] = set()
+        present: list[str] = []
+        to = self.sites if left else ()
+        while to or waiting:
+            asked: dict[str, Fit] = {}
+            for site in to:
+                self.counts[site] += 1
+                rho = self._rho(1 + turns / n)
+                asked |= self._questions(self.counts[site], rho, (site,), judge=False)
+            waiting.update(to)
+            left -= len(to)
+            known = {site: {"reference": len(self.reference)} for site in to}
+            replies = yield Ask("fit", asked, to=tuple(to), wait="any", known=known)
+            waiting.difference_update(replies)
+            for site, reply in replies.present.items():
+                self._move(site, reply)
+            lost = (lost | set(replies.missing)) - set(replies.present)
+            enough = n - len(lost) >= self.ctx.quorum
+            self.ctx.require(replies, at_least=0 if enough else self.ctx.quorum)
+            # A missed turn goes to whoever is ready. Its site is asked again once another one has
+            # answered; meanwhile its last predictions stand.
+            left += len(replies.missing)
+            turns += len(replies.present)
+            present += replies.present
+            idle = [s for s in self.sites if s not in waiting and self.counts[s] < MAX_ROUNDS]
+            to = tuple(site for site in idle if site not in lost or replies.present)[:left]
+            if turns >= (self.last + 1) * n:
+                self._close(self._rho(self.last + 1), present, again=False)
+                present = []
+
+    def _fits(self, k: int, rho: float) -> Answers:
+        """Ask all sites for a round, and take in what comes."""
+        tracks = self.active
+        asked = self._questions(k, rho, self.sites)
+        # Sites that have the reference rows are not told them again.
+        known = {site: {"reference": len(self.reference)} for site in self.sites}
+        answers = self.ctx.require((yield Ask("fit", asked, to=self.sites, known=known)))
+        for site, reply in answers.items():
+            self._hear(site, reply, tracks)
+        return answers
+
+    def _questions(
         self, round_: int, rho: float, to: Sequence[str], *, judge: bool = True
     ) -> dict[str, Fit]:
         """Messages of a round by site; the reference goes to those who never answered a fit."""
-        made: dict[bool, Fit] = {}
-        for new in {site not in self.predictions for site in to}:
-            made[new] = self._fit(round_, rho, new, judge)
+        # In round 0 everybody fits its own rows alone.
+        target = self.averages[:, list(self.active)] if round_ else np.empty((0, 0, 0, 0))
+        total = float(sum(self.weights[site][0] for site in self.sites))
+        made = {
+            new: Fit(
+                settings=self.settings.to_json(),
+                round=round_,
+                rho=rho,
+                tracks=self.active,
+                total=relayed(total, Disclosure.AGGREGATE),
+                reference=relayed(
+                    self.reference if new else self.reference[:0], Disclosure.AGGREGATE
+                ),
+                target=relayed(target, Disclosure.MODEL),
+                **self._portfolio(self.models if judge and round_ else {}),
+            )
+            # One message for all that have the reference rows, and one for all others.
+            for new in {site not in self.predictions for site in to}
+        }
         return {site: made[site not in self.predictions] for site in to}
 
-    def _fit(self, round_: int, rho: float, new: bool, judge: bool) -> Fit:
-        reference = self.reference if new else self.reference[:0]
-        target = np.empty((0, 0, 0, 0)) if round_ == 0 else self.averages[:, list(self.active)]
-        owners, shares, models = self.portfolio(self.active if judge and round_ else ())
-        return Fit(
-            settings=self.settings.to_json(),
-            round=round_,
-            rho=rho,
-            tracks=self.active,
-            total=relayed(self.total, Disclosure.AGGREGATE),
-            reference=relayed(reference, Disclosure.AGGREGATE),
-            target=relayed(target, Disclosure.MODEL),
-            owners=owners,
-            shares=relayed(shares, Disclosure.AGGREGATE),
-            judged=self.active if owners else (),
-            models=relayed(models, Disclosure.MODEL),
-        )
-
-    def known(self, to: Sequence[str]) -> dict[str, dict[str, int]]:
-        """Reference rows, of which sites that have them are not told again."""
-        return {site: {"reference": len(self.reference)} for site in to}
-
-    def portfolio(
-        self, tracks: Sequence[int], of: Mapping[str, list[Any]] | None = None
-    ) -> tuple[tuple[str, ...], FloatArray, tuple[tuple[Any, ...], ...]]:
-        """Owners, weights and models whose average is judged; nothing where nobody can judge."""
-        models = self.models if of is None else of
-        if not self.judged or not models or not tracks:
-            return (), np.empty(0), ()
-        owners = tuple(sorted(models))
+    def _portfolio(self, models: Mapping[str, list[Any]]) -> dict[str, Any]:
+        """Models whose average is judged, and their weights; nothing where nobody can judge."""
+        owners = tuple(sorted(models)) if self.judged and self.active else ()
+        # n_b / N, of the rows that are not held out: their fits are judged.
         shares = np.array([self.weights[site][1] for site in owners])
+        tracks = self.active if owners else ()
         by_track = tuple(tuple(models[site][t] for site in owners) for t in tracks)
-        return owners, shares / shares.sum(), by_track
+        return {
+            "owners": owners,
+            "shares": relayed(shares / shares.sum(), Disclosure.AGGREGATE),
+            "judged": tracks,
+            "models": relayed(by_track, Disclosure.MODEL),
+        }
+
+    def _judge(self, round_: int, models: Mapping[str, list[Any]]) -> Answers:
+        """Have the average of a round judged without a refit."""
+        portfolio = self._portfolio(models)
+        if portfolio["owners"]:
+            message = messages.Judge(settings=self.settings.to_json(), round=round_, **portfolio)
+            replies = self.ctx.require((yield Ask("judge", message, to=self.sites)))
+            self._pool(round_, replies, self.active)
 
     # ------------------------------------------------------------------ hearing
 
-    def hear(self, site: str, reply: Fitted, tracks: Sequence[int]) -> None:
+    def _hear(self, site: str, reply: messages.Fitted, tracks: Sequence[int]) -> None:
         """Take in one site's fits."""
-        s, m = self.settings, len(self.reference)
-        known = self.predictions.get(site)
-        found = (
-            np.zeros((s.trajectories, s.n_tracks, m, s.n_outputs)) if known is None else known
-        ).copy()
+        s = self.settings
+        shape = (s.trajectories, s.n_tracks, len(self.reference), s.n_outputs)
+        found = np.array(self.predictions.get(site, np.zeros(shape)))
         models = list(self.models.get(site, [None] * s.n_tracks))
         for i, fit in enumerate(reply.fits.value):
+            # Fits come by trajectory, then by track.
             t, place = divmod(i, len(tracks))
             found[t, tracks[place]] = fit["at"]
             models[tracks[place]] = fit.get("model", models[tracks[place]])
@@ -305,7 +392,7 @@ class Rounds:
         if len(reply.probe.value):
             self.probes[site] = np.asarray(reply.probe.value, dtype=float)
 
-    def average(self) -> None:
+    def _average(self) -> None:
         """Average the last predictions of all who ever answered."""
         sites = sorted(self.predictions)
         self.averages = np.stack(
@@ -318,19 +405,20 @@ class Rounds:
             ]
         )
 
-    def move(self, site: str, reply: Fitted) -> None:
+    def _move(self, site: str, reply: messages.Fitted) -> None:
         """Take in one site's fits of all tracks, and move the average at once."""
         before = self.predictions.get(site)
-        self.hear(site, reply, self.active)
-        total = {name: self.weights[name] for name in self.predictions}
+        self._hear(site, reply, self.active)
+        # fbar + w_b (new - old)
         if before is None:  # its first ones: everybody's share changes
-            self.average()
+            self._average()
             return
         for t in range(self.settings.trajectories):
-            share = float(self.weights[site][t] / sum(w[t] for w in total.values()))
+            total = sum(self.weights[name][t] for name in self.predictions)
+            share = float(self.weights[site][t] / total)
             self.averages[t] = moved(self.averages[t], self.predictions[site][t], before[t], share)
 
-    def close_round(self, rho: float, contributed: Sequence[str], *, again: bool = True) -> None:
+    def _close(self, rho: float, contributed: Sequence[str], *, again: bool = True) -> None:
         """Note what a round did: who answered, how far the average moved, who pulls at it.
 
         Parameters
@@ -338,20 +426,18 @@ class Rounds:
         again : bool
             Average anew; under the asynchronous schedule the average has moved already.
         """
-        before = self._noted if self._noted.size else self.averages
         if again:
-            self.average()
+            self._average()
+        before = self._noted if self._noted.size else np.zeros_like(self.averages)
         self._noted = self.averages.copy()
         tracks = range(self.settings.n_tracks)
         self.rhos.append(rho)
         self.contributed.append(tuple(contributed))
         self.movements.append(
             np.array([movement(self.averages[0, t], before[0, t]) for t in tracks])
-            if before.size
-            else np.zeros(len(tracks))
         )
+        pulls = np.full((len(tracks), len(self.sites)), np.nan)
         sites = sorted(self.predictions)
-        pulls = np.full((self.settings.n_tracks, len(self.sites)), np.nan)
         places = [self.sites.index(site) for site in sites]
         for t in tracks:
             own = [self.predictions[site][0, t] for site in sites]
@@ -360,25 +446,25 @@ class Rounds:
             pulls[t, places] = influences(own, shares, self.averages[0, t])
         self.influence.append(pulls)
 
-    def judge(self, round_: int, replies: Mapping[str, Any], tracks: Sequence[int]) -> None:
+    def _pool(self, round_: int, replies: Mapping[str, Any], tracks: Sequence[int]) -> None:
         """Pool the sites' held-out losses of one round."""
-        n = self.settings.n_tracks
-        gain, error = np.full((n, 2), np.nan), np.full((n, 2), np.nan)
         sites = sorted(replies)
-        found = [replies[site] for site in sites]
-        means = np.stack([r.losses.value for r in found])
-        variances = np.stack([r.errors.value for r in found])
-        pooled = pooled_gain(means, variances, [self.held_weight(site) for site in sites])
-        gain[list(tracks)], error[list(tracks)] = pooled
+        # Tracks that were not judged have none.
+        gain, error = np.full((2, self.settings.n_tracks, 2), np.nan)
+        gain[list(tracks)], error[list(tracks)] = pooled_gain(
+            np.stack([replies[site].losses.value for site in sites]),
+            np.stack([replies[site].errors.value for site in sites]),
+            self._held_weights(sites),
+        )
         self.increments[round_] = (gain, error)
 
-    def held_weight(self, site: str) -> float:
-        """Sum of the weights of a site's held-out rows."""
-        return float(self.weights[site][0] - self.weights[site][-1])
+    def _held_weights(self, sites: Sequence[str]) -> list[float]:
+        """Sums of the weights of the sites' held-out rows."""
+        return [float(self.weights[site][0] - self.weights[site][-1]) for site in sites]
 
     # ------------------------------------------------------------------ deciding
 
-    def gains(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _gains(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Held-out loss of averaging by track, and by round what it gained with its error.
 
         Returns
@@ -388,157 +474,132 @@ class Rounds:
         gains, errors : (g, K + 1) arrays
         """
         n = self.settings.n_tracks
-        gains, errors = np.full((2, n, max(self.last, 0) + 1), np.nan)
+        gains, errors = np.full((2, n, self.last + 1), np.nan)
         gains[:, 0] = errors[:, 0] = 0.0
         if 0 not in self.increments:
             return np.full(n, np.nan), gains, errors
         path = np.zeros(n)
-        for round_ in sorted(self.increments):
-            gain, error = self.increments[round_]
-            if round_ == 0:
-                continue
-            # Steps from round to round are rounded by their own, smaller errors.
-            # the gain of a round is the sum of the steps up to it
+        for k in sorted(self.increments)[1:]:
+            gain, error = self.increments[k]
+            # The gain of a round is the sum of the steps up to it: these are rounded by their own,
+            # smaller errors.
             path = path + np.nan_to_num(gain[:, 0])
             told = np.isfinite(gain[:, 1])
-            gains[told, round_], errors[told, round_] = path[told], error[told, 1]
+            gains[told, k], errors[told, k] = path[told], error[told, 1]
         return self.increments[0][0][:, 0], gains, errors
 
-    def drop_tracks(self, patience: int) -> None:
-        """End the tracks that have not gained in the last rounds.
+    def choice(self) -> Choice:
+        """Which track and round to keep."""
+        if self.unstable:
+            return Choice(0, 0, False, "not-separable")
+        base, gains, errors = self._gains()
+        if not self.method.guard or not self.judged or np.isnan(base).all():
+            return Choice(0, self.last, self.last > 0, "not-measured")
+        return choose(base, gains, errors)
 
-        The rounds are compared by their increments, whose rounding is finer than that of the whole
-        gain.
+    def conclude(self, chosen: Choice) -> Generator[Ask, Replies, ReferenceAveragingResult]:
+        """Ask every site that has one for its fit of all rows, and put the result together.
+
+        Raises
+        ------
+        QuorumError
+            No site's model is left.
         """
-        _, gains, _ = self.gains()
-        judged = sorted(self.increments)
-        self.active = tuple(t for t in self.active if improving(gains[t, judged], patience))
+        method, s, sites = self.method, self.settings, self.sites
+        # Sites count their own refits; asynchronous ones have made different numbers of them.
+        last = max((chosen.round, *self.counts.values())) if chosen.round else 0
+        message = messages.Conclude(settings=s.to_json(), track=chosen.track, round=last)
+        asked = tuple(sorted(self.predictions))
+        concluded = self.ctx.require((yield Ask("conclude", message, to=asked)))
+        if not concluded:
+            raise QuorumError("no site sent its model at the end")
+        owners = tuple(sorted(concluded))
+        models = tuple(concluded[site].model.value for site in owners)
+        # fbar = sum_b n_b / N f_b, over the sites whose models came
+        shares = np.array([self.weights[site][0] for site in owners])
+        shares = shares / shares.sum()
 
-    def stable(self, is_stable: Any) -> bool:
-        """Whether the learner keeps its own predictions at sites with at least half of the rows."""
-        if not self.probes:
-            return True
-        told = {site: self.weights[site][0] for site in self.probes}
-        moved_rows = sum(w for site, w in told.items() if not is_stable(*self.probes[site]))
-        return bool(moved_rows < 0.5 * sum(told.values()))
+        def by_site(name: str, width: int) -> FloatArray:
+            """Figures of all sites; NaN for those that are missing at the end."""
+            told = {site: getattr(reply, name).value for site, reply in concluded.items()}
+            return np.stack([told.get(site, np.full(width, np.nan)) for site in sites])
 
-
-# --- From the rounds to the result.
-
-LEAST_SQUARES = frozenset(("LinearRegression", "Ridge", "Lasso", "ElasticNet", "LassoLars", "Lars"))
-
-
-def build_result(
-    method: ReferenceAveraging,
-    ctx: CoordinatorContext,
-    rounds: Rounds,
-    reference: Reference,
-    scale: float,
-    chosen: Choice,
-    concluded: Mapping[str, Concluded],
-) -> ReferenceAveragingResult:
-    """Put the result together.
-
-    Raises
-    ------
-    QuorumError
-        No site's model is left.
-    """
-    if not concluded:
-        raise QuorumError("no site sent its model at the end")
-    s, sites = rounds.settings, rounds.sites
-    owners = tuple(sorted(concluded))
-    models = tuple(concluded[site].model.value for site in owners)
-    shares = np.array([rounds.weights[site][0] for site in owners])
-    shares = shares / shares.sum()
-    made = build(s.estimator, s.task, min_records=1, seed=0)
-    convention = convention_of(made, s.convention)
-    losses = _by_site(concluded, sites, "losses", 3)
-    differences = _by_site(concluded, sites, "differences", 2)
-    base, gains, errors = rounds.gains()
-    held = [rounds.held_weight(site) for site in sites]
-    averaging, _ = pooled_gain(losses[:, 1], np.zeros(len(sites)), held)
-    coefficients, intercepts = _coefficients(models, shares)
-    return ReferenceAveragingResult(
-        feature_names=ctx.feature_names,
-        target_name=str(ctx.columns.target),
-        levels=s.levels,
-        task=s.task,
-        loss=s.loss,
-        estimator=label(method.estimator),
-        convention=convention.name,
-        linear=bool(convention.linear),
-        least_squares=type(innermost(made)).__name__ in LEAST_SQUARES,
-        schedule=method.schedule,
-        rho=float(method.rho),
-        exponent=float(method.exponent),
-        rho_scale=scale,
-        penalty_name=convention.penalty,
-        penalties=np.array(s.penalties, dtype=float),
-        separable=chosen.reason != "not-separable",
-        base_loss=averaging + base - base[chosen.track],
-        gains=gains,
-        gain_errors=errors,
-        local_losses=losses,
-        local_differences=differences,
-        local_errors=np.sqrt(_by_site(concluded, sites, "errors", 2)),
-        chosen_track=chosen.track,
-        chosen_round=chosen.round,
-        kept=chosen.kept,
-        reason=chosen.reason,
-        owners=owners,
-        shares=shares,
-        models=models,
-        coefficients=coefficients,
-        intercepts=intercepts,
-        scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=_remarks(rounds, reference.facts.remarks(), owners),
-        reference_kind=reference.kind,
-        n_reference=reference.facts.n_rows,
-        reference_rank=reference.facts.rank,
-        reference_needed_rank=reference.facts.needed_rank,
-        reference_condition=reference.facts.condition,
-        sites=sites,
-        sizes=np.array([rounds.rows[site] for site in sites], dtype=float),
-        held=np.array([rounds.held[site] for site in sites], dtype=float),
-        probes=np.stack([rounds.probes.get(site, np.full(2, np.nan)) for site in sites]),
-        rhos=np.array(rounds.rhos),
-        contributed=np.array([[site in who for site in sites] for who in rounds.contributed]),
-        movement=np.stack(rounds.movements, axis=1),
-        influence=np.stack(rounds.influence, axis=1),
-    )
-
-
-def _by_site(
-    concluded: Mapping[str, Concluded], sites: tuple[str, ...], name: str, width: int
-) -> FloatArray:
-    """Figures of all sites; NaN for those that are missing at the end."""
-    found = np.full((len(sites), width), np.nan)
-    for i, site in enumerate(sites):
-        if site in concluded:
-            found[i] = getattr(concluded[site], name).value
-    return found
-
-
-def _coefficients(models: tuple[Any, ...], shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Average of the linear predictors; empty where some model has none."""
-    forms = {(m.get("form"), m.get("link"), np.shape(m.get("coef"))) for m in models}
-    if len(forms) != 1 or next(iter(forms))[0] != "linear":
-        return np.empty((0, 0)), np.empty(0)
-    coef = sum(w * m["coef"] for w, m in zip(shares, models, strict=True))
-    intercept = sum(w * m["intercept"] for w, m in zip(shares, models, strict=True))
-    return np.asarray(coef), np.asarray(intercept)
-
-
-def _remarks(rounds: Rounds, reference: list[str], owners: tuple[str, ...]) -> tuple[str, ...]:
-    found = list(reference)
-    missing = [site for site in rounds.sites if site not in owners]
-    if missing:
-        found.append(f"The average holds no model of {', '.join(missing)}: none came at the end.")
-    without = [site for site in rounds.sites if not rounds.held[site]]
-    if rounds.settings.holdout > 0 and without:
-        rest = (
-            "the rounds are measured at the other sites" if rounds.judged else "nothing is measured"
+        losses = by_site("losses", 3)
+        base, gains, errors = self._gains()
+        averaging, _ = pooled_gain(losses[:, 1], np.zeros(len(sites)), self._held_weights(sites))
+        # Linear predictors of one form average to a linear predictor.
+        forms = {(m.get("form"), m.get("link"), np.shape(m.get("coef"))) for m in models}
+        linear = len(forms) == 1 and models[0].get("form") == "linear"
+        made = build(s.estimator, s.task, min_records=1, seed=0)
+        convention = convention_of(made, s.convention)
+        return ReferenceAveragingResult(
+            feature_names=self.ctx.feature_names,
+            target_name=str(self.ctx.columns.target),
+            levels=s.levels,
+            task=s.task,
+            loss=s.loss,
+            estimator=label(method.estimator),
+            convention=convention.name,
+            linear=bool(convention.linear),
+            least_squares=type(innermost(made)).__name__ in LEAST_SQUARES,
+            schedule=method.schedule,
+            rho=float(method.rho),
+            exponent=float(method.exponent),
+            rho_scale=self.scale,
+            penalty_name=convention.penalty,
+            penalties=np.array(s.penalties, dtype=float),
+            separable=chosen.reason != "not-separable",
+            # In the rounds losses are told relative to the first track, at the end as such.
+            base_loss=averaging + base - base[chosen.track],
+            gains=gains,
+            gain_errors=errors,
+            local_losses=losses,
+            local_differences=by_site("differences", 2),
+            local_errors=np.sqrt(by_site("errors", 2)),
+            chosen_track=chosen.track,
+            chosen_round=chosen.round,
+            kept=chosen.kept,
+            reason=chosen.reason,
+            owners=owners,
+            shares=shares,
+            models=models,
+            coefficients=_mean(models, "coef", shares) if linear else np.empty((0, 0)),
+            intercepts=_mean(models, "intercept", shares) if linear else np.empty(0),
+            scaling=np.empty((0, 0)) if self.ctx.scaling is None else np.asarray(self.ctx.scaling),
+            remarks=self._remarks(owners),
+            reference_kind=method.reference if isinstance(method.reference, str) else "rows",
+            n_reference=self.facts.n_rows,
+            reference_rank=self.facts.rank,
+            reference_needed_rank=self.facts.needed_rank,
+            reference_condition=self.facts.condition,
+            sites=sites,
+            sizes=np.array([float(self.accepted[site].n.value) for site in sites]),
+            held=np.array([float(self.accepted[site].held.value) for site in sites]),
+            probes=np.stack([self.probes.get(site, np.full(2, np.nan)) for site in sites]),
+            rhos=np.array(self.rhos),
+            contributed=np.array([[site in who for site in sites] for who in self.contributed]),
+            movement=np.stack(self.movements, axis=1),
+            influence=np.stack(self.influence, axis=1),
         )
-        found.append(f"Too few rows to hold some out at {', '.join(without)}: {rest}.")
-    return tuple(found)
+
+    def _remarks(self, owners: Sequence[str]) -> tuple[str, ...]:
+        found = self.facts.remarks()
+        missing = [site for site in self.sites if site not in owners]
+        if missing:
+            found.append(
+                f"The average holds no model of {', '.join(missing)}: none came at the end."
+            )
+        without = [site for site in self.sites if not self.accepted[site].held.value]
+        if self.settings.holdout > 0 and without:
+            rest = (
+                "the rounds are measured at the other sites"
+                if self.judged
+                else "nothing is measured"
+            )
+            found.append(f"Too few rows to hold some out at {', '.join(without)}: {rest}.")
+        return tuple(found)
+
+
+def _mean(models: Sequence[Mapping[str, Any]], name: str, shares: FloatArray) -> FloatArray:
+    """Average of coefficients: that of the linear predictors."""
+    return np.asarray(sum(w * m[name] for w, m in zip(shares, models, strict=True)))

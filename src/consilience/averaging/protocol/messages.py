@@ -199,6 +199,7 @@ class Fitted:
             wrong = _model_fault(fit["model"], s, known) if "model" in fit else None
             if wrong is not None:
                 return wrong
+        # Of the second trajectory all fits come with models: these are averaged and judged.
         told = s.holdout == 0 or all("model" in fit for fit in fits[len(request.tracks) :])
         return None if told else "no model to be judged"
 

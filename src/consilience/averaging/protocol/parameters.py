@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from consilience.averaging.estimators.conventions import convention_of, innermost, settled
 from consilience.exceptions import ParameterError
 from consilience.learners import candidates
 
@@ -65,33 +63,6 @@ def _as_text(estimator: Any) -> str:
         raise ParameterError(str(error).replace("candidate", "estimator", 1)) from None
 
 
-def learner_of(text: str, task: Any, convention: str, penalties: tuple[float, ...]) -> Any:
-    """Make the learner, and check that its settings can go through the rounds.
-
-    Raises
-    ------
-    ParameterError
-        It is for another kind of response, chooses by the rows that it sees, or has no penalty.
-    """
-    try:
-        made = candidates.build(text, task, min_records=1, seed=0)
-    except ParameterError as error:
-        raise ParameterError(str(error).replace("candidate", "estimator", 1)) from None
-    learner = innermost(made)
-    found = convention_of(made, convention)
-    settled(learner, 0)
-    if task == "classification" and not hasattr(learner, "predict_proba"):
-        raise ParameterError(
-            f"{type(learner).__name__} returns labels, not probabilities: take a classifier with "
-            "predict_proba, such as LogisticRegression"
-        )
-    if penalties and not found.penalty:
-        raise ParameterError(
-            f"{type(learner).__name__} has no penalty to choose: leave penalties out"
-        )
-    return made
-
-
 def travelling(text: str) -> str:
     """Text in which a learner goes to the sites.
 
@@ -110,7 +81,7 @@ def travelling(text: str) -> str:
     made = candidates.sklearn_estimator(path, **settings)
     if bracket:
         try:
-            made.set_params(**_literals(rest))
+            made.set_params(**candidates.literals(rest))
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             raise ParameterError(
                 f"the settings of estimator {text[:_SHOWN]!r} are not read: write them as "
@@ -118,16 +89,6 @@ def travelling(text: str) -> str:
                 f"{type(made).__name__}"
             ) from None
     return candidates.as_text(made)
-
-
-def _literals(rest: str) -> dict[str, Any]:
-    """Settings of ``name(setting=literal, ...)`` after the bracket."""
-    call = ast.parse(f"f({rest}", mode="eval").body
-    if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
-        raise ValueError
-    if any(keyword.arg is None for keyword in call.keywords) or not rest.rstrip().endswith(")"):
-        raise ValueError
-    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
 
 
 def reference_rows(reference: Any) -> str | Rows:

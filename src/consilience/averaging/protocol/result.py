@@ -9,16 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
+from consilience.numerics.reference_average import pooled_gain
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.learners.collaborative_predictor import CollaborativePredictor
-
-
-MODERATE = 2000
-"""Columns up to which sums of squares and products are small beside the rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,92 +160,77 @@ class ReferenceAveragingResult(Result):
 
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
-        n, sites = int(self.sizes.sum()), len(self.owners)
-        sentences = [self._outcome(), f"It averages the models of {sites} sites with {n} rows."]
-        gain = self.gains[self.chosen_track, self.chosen_round] if self.gains.size else np.nan
+        n, sites, k = int(self.sizes.sum()), len(self.owners), self.chosen_round
+        gain = self.gains[self.chosen_track, k] if self.gains.size else np.nan
+        if self.reason == "gain":
+            outcome = f"The average after round {k} of {self.n_rounds} is kept."
+        elif self.reason == "not-separable":
+            outcome = (
+                "Averaging is returned: the learner does not keep its own predictions when it is "
+                "refitted with them, so that rounds would lead away from the fit of all rows "
+                "(forests, boosting and single trees are such learners; others do so under a wrong "
+                "convention, or with a solver that stops early: give a smaller tol)."
+            )
+        elif self.reason == "no-gain":
+            outcome = (
+                f"Averaging is returned: none of {self.n_rounds} rounds was better than it on rows "
+                "that were held out, by more than a standard error."
+            )
+        elif k == 0:
+            outcome = "Averaging is returned: no round was asked for."
+        else:
+            outcome = (
+                f"The average after round {k} is kept; no rows were held out, so nothing measures "
+                "whether it is better than averaging."
+            )
+        sentences = [outcome, f"It averages the models of {sites} sites with {n} rows."]
         if self.kept and np.isfinite(gain):
             base = self.base_loss[self.chosen_track]
-            error = self.gain_errors[self.chosen_track, self.chosen_round]
+            error = self.gain_errors[self.chosen_track, k]
             sentences.append(
                 f"On rows that were held out its {self.loss} loss is {base + gain:.4g}, that of "
                 f"averaging {base:.4g} (difference {gain:.3g}, standard error {error:.2g})."
             )
-        own = self._own_fits()
-        if own:
-            sentences.append(own)
+        # Own fits minus what is kept, over all held-out rows: below 0 they lose less.
+        away, error = pooled_gain(
+            self.local_differences[:, 0], self.local_errors[:, 0] ** 2, self.held
+        )
+        if away + 2 * error < 0:
+            sentences.append(
+                f"At their own rows the sites' own fits lose less, by {-away:.3g} (standard error "
+                f"{error:.2g}): sites hold other kinds of rows, or other relationships."
+            )
         if self.penalties.size:
             chosen = float(self.penalties[self.chosen_track])
             sentences.append(
                 f"Of {len(self.penalties)} values of {self.penalty_name}, {chosen:.4g} is best."
             )
         if self.least_squares:
-            sentences.append(_EXACT)
+            sentences.append(
+                "The learner is linear with squared loss: sums of squares and products of the "
+                "columns would give the fit of all rows exactly, in one round."
+            )
         return " ".join((*sentences, *self.remarks))
-
-    def _outcome(self) -> str:
-        """What came of the rounds, in a sentence."""
-        k = self.chosen_round
-        if self.reason == "gain":
-            return f"The average after round {k} of {self.n_rounds} is kept."
-        if self.reason == "not-separable":
-            return (
-                "Averaging is returned: the learner does not keep its own predictions when it is "
-                "refitted with them, so that rounds would lead away from the fit of all rows "
-                "(forests, boosting and single trees are such learners; others do so under a wrong "
-                "convention, or with a solver that stops early: give a smaller tol)."
-            )
-        if self.reason == "no-gain":
-            return (
-                f"Averaging is returned: none of {self.n_rounds} rounds was better than it on rows "
-                "that were held out, by more than a standard error."
-            )
-        if k == 0:
-            return "Averaging is returned: no round was asked for."
-        return (
-            f"The average after round {k} is kept; no rows were held out, so nothing measures "
-            "whether it is better than averaging."
-        )
-
-    def _own_fits(self) -> str:
-        """Say so where the sites' own fits are clearly better at their own rows."""
-        told = np.isfinite(self.local_differences[:, 0]) & np.isfinite(self.local_errors[:, 0])
-        if not told.any():
-            return ""
-        share = self.held[told] / self.held[told].sum()
-        away = float(share @ self.local_differences[told, 0])
-        error = float(np.sqrt(share**2 @ self.local_errors[told, 0] ** 2))
-        if away + 2 * error >= 0:
-            return ""
-        return (
-            f"At their own rows the sites' own fits lose less, by {-away:.3g} (standard error "
-            f"{error:.2g}): sites hold other kinds of rows, or other relationships."
-        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line for each track and round."""
         import pandas as pd
 
-        tracks = range(len(self.gains))
-        lines = []
-        for t in tracks:
-            for k in range(len(self.rhos)):
-                known = k < self.gains.shape[1]
-                lines.append(
-                    {
-                        "penalty": self.penalties[t] if self.penalties.size else np.nan,
-                        "round": k,
-                        "rho": self.rhos[k],
-                        "sites": int(self.contributed[k].sum()),
-                        "movement": self.movement[t, k],
-                        "gain": self.gains[t, k] if known else np.nan,
-                        "gain_error": self.gain_errors[t, k] if known else np.nan,
-                        "kept": (t, k) == (self.chosen_track, self.chosen_round),
-                    }
-                )
-        return pd.DataFrame(lines)
-
-
-_EXACT = (
-    "The learner is linear with squared loss: sums of squares and products of the columns would "
-    "give the fit of all rows exactly, in one round."
-)
+        shape = (len(self.gains), len(self.rhos))
+        track, k = np.indices(shape).reshape(2, -1)
+        # A run that measured nothing has gains of round 0 only.
+        measured = np.full((2, *shape), np.nan)
+        measured[:, :, : self.gains.shape[1]] = self.gains, self.gain_errors
+        gain, error = measured[:, track, k]
+        return pd.DataFrame(
+            {
+                "penalty": self.penalties[track] if self.penalties.size else np.nan,
+                "round": k,
+                "rho": self.rhos[k],
+                "sites": self.contributed.sum(axis=1)[k],
+                "movement": self.movement[track, k],
+                "gain": gain,
+                "gain_error": error,
+                "kept": (track == self.chosen_track) & (k == self.chosen_round),
+            }
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,42 +39,33 @@ from consilience.learners.losses import record_losses
 from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.protocol.phases.holdout import (
-    class_codes,
-    drawing_seed,
-    held_out,
-    made_constant,
-    with_common_levels,
-    without_thin,
-)
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    count,
-    estimator,
-    model,
-    weighted_means,
-)
-from consilience.wire.estimators import (
-    encode,
-    is_memorising,
-    leaves,
-    n_parameters,
-    row_values,
-    type_name,
-)
+from consilience.protocol.phases import holdout
+from consilience.protocol.phases.holdout import held_out
+from consilience.wire import disclosure, estimators
+from consilience.wire.disclosure import Limits, Released, aggregate, count
 
-# --- The rows of a site as reference averaging wants them, and which of them are held out.
+JUDGED_PER_ROW = 20
+"""Averages that a site judges at most for each of its held-out rows (but 200 always)."""
+MOST_FITS = 2 * (MAX_ROUNDS + 1)
+"""Fits of a run for each penalty, those of replies that were lost included."""
+MOST_REFERENCES = 20
+"""Times that a site takes reference rows in a run: once, unless its replies are lost."""
+TOO_MANY = "more questions on the same rows than a site answers"
+_ROUNDING = 1e-9
+_UNCOUNTED = ("HistGradientBoosting", "Stacking")
+
+
+# --------------------------------------------------------------------------- rows
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows that take part.
+    """Rows of a site that take part, and which of them are held out.
 
     Attributes
     ----------
+    s : Settings
+    limits : Limits
     x : (n, p) array
     y : (n,) array
     weight : (n,) array or None
@@ -88,6 +79,8 @@ class Rows:
         that do not see the held-out rows, so that two fits do not differ by these few.
     """
 
+    s: Settings
+    limits: Limits
     x: FloatArray
     y: FloatArray
     weight: FloatArray | None
@@ -102,17 +95,20 @@ class Rows:
         if trajectory == 0 or not len(self.held):
             return self.x, self.y, self.weight
         weight = None if self.weight is None else self.weight[self.kept]
-        return self._kept_x, self.y[self.kept], weight
-
-    @cached_property
-    def _kept_x(self) -> FloatArray:
-        return made_constant(self.x, self.few)[self.kept]
+        return holdout.made_constant(self.x, self.few)[self.kept], self.y[self.kept], weight
 
     def evidence(self, trajectory: int) -> int:
         """Rows on which a released fit rests: those of the two fits' difference where fewer."""
         if not len(self.held):
             return len(self.x)
         return min(len(self.kept), len(self.held)) if trajectory == 0 else len(self.kept)
+
+    def means(self, losses: FloatArray) -> disclosure.WeightedMeans:
+        """Release means of losses, (h, ...), of the held-out rows."""
+        weight = None if self.weight is None else self.weight[self.held]
+        if weight is not None:
+            weight = weight.reshape(-1, *(1,) * (losses.ndim - 1))
+        return disclosure.weighted_means(losses, weight, limits=self.limits)
 
 
 def fitted_and_held(
@@ -139,19 +135,21 @@ def fitted_and_held(
         x, y = x[at], y[at]
         weight = None if weight is None else weight[at]
     if state is None:
-        seed = drawing_seed(data, site, "reference averaging")
-        x, thin = without_thin(x, site.limits)
+        seed = holdout.drawing_seed(data, site, "reference averaging")
+        x, thin = holdout.without_thin(x, site.limits)
     else:
+        # What the offer found: the same rows and columns in all rounds.
         seed, thin = int(state["seed"]), np.asarray(state["thin"])
-        x = made_constant(x, thin)
+        x = holdout.made_constant(x, thin)
     held = np.searchsorted(at, held_rows(data, s, site.limits, seed))
     kept = np.setdiff1d(np.arange(len(y)), held)
     if state is None:
-        parts = [without_thin(x[part], site.limits)[1] for part in (kept, held) if len(held)]
-        few = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        parts = (x[part] for part in (kept, held) if len(held))
+        found = [holdout.without_thin(part, site.limits)[1] for part in parts]
+        few = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
     else:
         few = np.asarray(state["few"])
-    return Rows(x, y, weight, kept, held, seed, thin, few)
+    return Rows(s, site.limits, x, y, weight, kept, held, seed, thin, few)
 
 
 def held_rows(data: SiteData, s: Settings, limits: Limits, seed: int = 0) -> IntArray:
@@ -159,6 +157,7 @@ def held_rows(data: SiteData, s: Settings, limits: Limits, seed: int = 0) -> Int
     y, used = _used(data, s, limits)
     at = np.flatnonzero(used)
     cells = np.where(used, y if s.levels else 0, -1).astype(np.int64)
+    # Where no record is protected this order decides; else the table's own deal.
     order = at[stream(seed, "held out").permutation(len(at))]
     (held,) = held_out(data, cells, [s.holdout], limits, order=order)
     least = limits.min_records
@@ -176,22 +175,9 @@ def _used(data: SiteData, s: Settings, limits: Limits) -> tuple[FloatArray, NDAr
     used = np.ones(data.n_rows, dtype=bool) if data.weight is None else data.weight > 0
     if not s.levels:
         return np.asarray(data.target, dtype=float), used
-    y = class_codes(data, s.levels).astype(float)
-    used[used] = with_common_levels(y[used], len(s.levels), limits)
+    y = holdout.class_codes(data, s.levels).astype(float)
+    used[used] = holdout.with_common_levels(y[used], len(s.levels), limits)
     return y, used
-
-
-# --- What a site does: fit, refit towards the average, judge averages on rows that it holds out.
-
-JUDGED_PER_ROW = 20
-"""Averages that a site judges at most for each of its held-out rows (but 200 always)."""
-_ROUNDING = 1e-9
-_UNCOUNTED = ("HistGradientBoosting", "Stacking")
-MOST_FITS = 2 * (MAX_ROUNDS + 1)
-"""Fits of a run for each penalty, those of replies that were lost included."""
-MOST_REFERENCES = 20
-"""Times that a site takes reference rows in a run: once, unless its replies are lost."""
-TOO_MANY = "more questions on the same rows than a site answers"
 
 
 def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
@@ -201,6 +187,7 @@ def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tu
     s = Settings.from_json(message.settings)
     held = len(held_rows(data, s, limits))
     most = max(200, JUDGED_PER_ROW * held)
+    # Without held-out rows a site judges nothing.
     found = {"judged averages": (len(message.judged) if held else 0, most)}
     if isinstance(message, Fit):
         found["fits"] = (len(message.tracks), MOST_FITS * s.n_tracks)
@@ -215,77 +202,50 @@ def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tu
 def offer(
     message: Offer, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Accepted, State]:
-    """Say what the site brings, and whether the reference rows are its own."""
+    """Say what the site brings, and whether the reference rows are its own.
+
+    Learners whose fits would tell of single rows are refused.
+    """
     s = Settings.from_json(message.settings)
-    _check_learner(s, site)
-    rows = fitted_and_held(data, s, site)
+    made = _built(s.estimator, s.task, site.limits.min_records, 0)
     protected = site.limits.min_records > 1
-    own = (
-        protected
-        and len(message.digests) > 0
-        and own_rows_offered(
-            row_digests(data.features, message.salt),
-            np.asarray(message.digests),
-            site.limits.min_records,
-        )
-    )
-    kept = rows.of(1)[2]
-    weights = [
-        np.ones(n) if w is None else w
-        for n, w in ((len(rows.y), rows.weight), (len(rows.of(1)[1]), kept))
-    ]
-    both = np.full((len(weights[0]), 2), np.nan)  # of all rows, and of those not held out
-    for i, values in enumerate(weights):
-        both[: len(values), i] = values
-    squares = (rows.x**2).sum(axis=1) * weights[0]
-    square = aggregate(squares[:, None]).withhold_unsafe(site.limits)
+    if protected:
+        last = made.steps[-1][1] if hasattr(made, "steps") else made
+        fault = estimators.row_values(last)
+        if estimators.is_memorising(estimators.type_name(made)):
+            fault = f"a {type(last).__name__} carries training rows"
+        if fault is not None:
+            _refuse(f"this site does not fit such an estimator: {fault}")
+    rows = fitted_and_held(data, s, site)
+    own = False
+    if protected and len(message.digests):
+        digests = row_digests(data.features, message.salt)
+        own = own_rows_offered(digests, np.asarray(message.digests), site.limits.min_records)
+    weights = np.full((len(rows.y), 2), np.nan)  # of all rows, and of those not held out
+    for t in range(2):
+        _, y, weight = rows.of(t)
+        weights[: len(y), t] = 1.0 if weight is None else weight
+    # Their sum is trace(X'X): it sets the units of rho.
+    squares = (rows.x**2).sum(axis=1) * weights[:, 0]
     reply = Accepted(
         own_rows=bool(own),
         n=count(len(rows.y)),
         held=count(len(rows.held)),
-        weight=aggregate(both),
-        square=square,
+        weight=aggregate(weights),
+        square=aggregate(squares[:, None]).withhold_unsafe(site.limits),
     )
-    return reply, {
-        "seed": rows.seed,
-        "thin": rows.thin,
-        "few": rows.few,
-        "settings": message.settings,
-    }
+    found = {"seed": rows.seed, "thin": rows.thin, "few": rows.few}
+    return reply, {**found, "settings": message.settings}
 
 
-def _check_learner(s: Settings, site: SiteContext) -> None:
-    """Refuse learners whose fits would tell of single rows.
-
-    Raises
-    ------
-    DisclosureError
-    """
-    made = _built(s.estimator, s.task, site.limits.min_records, 0)
-    if site.limits.min_records <= 1:
-        return
-    last = made.steps[-1][1] if hasattr(made, "steps") else made
-    fault = row_values(last)
-    if is_memorising(type_name(made)):
-        fault = f"a {type(last).__name__} carries training rows"
-    if fault is not None:
-        sentence = f"this site does not fit such an estimator: {fault}"
-        raise DisclosureError(sentence, public=sentence)
+def _refuse(sentence: str) -> None:
+    raise DisclosureError(sentence, public=sentence)
 
 
-def _check_refit(s: Settings, site: SiteContext) -> None:
-    """Refuse refits in whose leaves own rows and pseudo-rows are counted together.
-
-    Raises
-    ------
-    DisclosureError
-    """
-    made = _built(s.estimator, s.task, site.limits.min_records, 0)
-    for part in (made, *made.get_params(deep=True).values()):
-        name = type(part).__name__
-        if site.limits.min_records > 1 and name.startswith(_UNCOUNTED):
-            sentence = f"this site refits no {name}: its leaves do not tell own rows from others"
-            raise DisclosureError(sentence, public=sentence)
+@lru_cache(maxsize=16)
+def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
+    """Unfitted estimator of a text; learners clone it, so that rounds can share it."""
+    return build(text, task, min_records=min_records, seed=seed)
 
 
 # --------------------------------------------------------------------------- fit
@@ -294,16 +254,16 @@ def _check_refit(s: Settings, site: SiteContext) -> None:
 @step("fit", tally=_tally)
 def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
     """Judge the average of the last round, then refit towards it."""
-    s = _settings(message.settings, state)
+    s = _settings(message.settings, state, message.tracks, message.judged)
     if not 0 <= message.round <= MAX_ROUNDS:
         raise DisclosureError("more rounds than a site answers for", public=TOO_MANY)
-    _check_tracks(message.tracks, s)
     if not message.rho >= 0:
         raise ProtocolError("the weight of pseudo-rows is not negative")
     rows = fitted_and_held(data, s, site, state)
     reference = np.asarray(message.reference.value, dtype=float)
     if not len(reference):
         reference = np.asarray(state.get("reference", np.empty((0, 0))))
+    # Another set would be another question to the same rows.
     elif "reference" in state and not np.array_equal(reference, state["reference"]):
         raise ProtocolError("a run has one set of reference rows")
     if reference.shape[1:] != (data.features.shape[1],) or not len(reference):
@@ -312,69 +272,105 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     wanted = (s.trajectories, len(message.tracks), len(reference), s.n_outputs)
     if target.size and target.shape != wanted:
         raise ProtocolError("the average is none of these tracks at these reference rows")
-    state = {**state, "reference": reference}
-    if target.size:
-        _check_refit(s, site)
-    losses, errors, state = _judged(message, rows, s, state, site, message.round - 1)
-    learner = _learner(s, reference, float(message.total.value), rows.seed, site)
-    kept = {name: dict(state.get(name, {})) for name in ("starts", "kept", "own")}
-    made: list[Released] = []
-    for t in range(s.trajectories):
-        for i, track in enumerate(message.tracks):
-            if t == 1 and not len(rows.held):
-                made.append(made[i])  # nothing is held out: both sets of rows are the same
-                continue
-            at_track = learner.with_penalty(s.penalties[track]) if s.penalties else learner
-            toward = target[t, i] if target.size else None
-            with _told(at_track):
-                made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
-    probe = np.empty(0)
-    if s.guard and message.round == 0:
-        first = learner.with_penalty(s.penalties[0]) if s.penalties else learner
-        rng = stream(rows.seed, "probe")
-        with _told(first):
-            probe = np.array(first.probe(rows.x, rows.y, weight=rows.weight, rng=rng))
+    # What the estimator draws is the same in every round: otherwise it would never come to rest.
+    draws = rows.seed % (1 << 31)
+    made = _built(s.estimator, s.task, site.limits.min_records, draws)
+    if target.size and site.limits.min_records > 1:
+        # In their leaves own rows and pseudo-rows would be counted together.
+        for part in (made, *made.get_params(deep=True).values()):
+            name = type(part).__name__
+            if name.startswith(_UNCOUNTED):
+                _refuse(f"this site refits no {name}: its leaves do not tell own rows from others")
+    losses, errors, state = _judged(message, rows, state, message.round - 1)
+    base = Learner(
+        made,
+        task=s.task,
+        n_levels=s.n_outputs,
+        reference=reference,
+        convention=s.convention,
+        n_total=float(message.total.value),
+        seed=draws,
+    )
+    # One learner a track; without a grid the estimator as it is.
+    learners = [base.with_penalty(penalty) for penalty in s.penalties] or [base]
+    with _told(base.name):
+        fits, kept = _refits(learners, message, target, rows, state)
+        probe = np.empty(0)
+        if s.guard and message.round == 0:
+            rng = stream(rows.seed, "probe")
+            probe = np.array(learners[0].probe(rows.x, rows.y, weight=rows.weight, rng=rng))
     reply = Fitted(
-        fits=bundle(made),
-        probe=model(probe, kind="summary", n_records=len(rows.y)),
+        fits=disclosure.bundle(fits),
+        probe=disclosure.model(probe, kind="summary", n_records=len(rows.y)),
         losses=losses,
         errors=errors,
     )
-    return reply, {**state, **kept}
+    return reply, {**state, "reference": reference, **kept}
 
 
-def _refit(
-    learner: Learner,
-    trajectory: int,
-    track: int,
-    toward: FloatArray | None,
-    message: Fit,
-    rows: Rows,
-    s: Settings,
-    kept: dict[str, dict[str, Any]],
-) -> Released:
-    """Fit one set of rows for one track; `kept` is brought up to date."""
-    x, y, weight = rows.of(trajectory)
-    name = f"{trajectory}.{track}"
-    start = kept["starts"].get(name)
-    fitted = learner.fit(x, y, weight=weight, target=toward, rho=message.rho, start=start)
-    next_start = learner.start_of(fitted)
-    if next_start is not None:
-        kept["starts"][name] = dict(next_start)
-    facts = _facts(fitted, x, s, rows.evidence(trajectory))
-    if trajectory == 0:
-        earlier = kept["kept"].get(str(track), ())
-        kept["kept"][str(track)] = _with_last(earlier, message.round, facts, s.keep)
-    elif message.round == 0:
-        at_held = learner.predict(fitted, rows.x[rows.held])
-        kept["own"][str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
-    judged = s.holdout > 0 and (trajectory == 1 or not len(rows.held))
-    value = {"at": learner.at_reference(fitted)}
-    return _as_estimator(facts, value | {"model": facts["model"]} if judged else value)
+def _settings(text: str, state: State, *asked: Sequence[int]) -> Settings:
+    """Settings of the offer, which a later question repeats; it names each penalty once.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if text != state.get("settings"):
+        raise ProtocolError("a fit goes on with the settings of the offer")
+    s = Settings.from_json(text)
+    for tracks in asked:
+        if len(set(tracks)) < len(tracks) or not set(tracks) <= set(range(s.n_tracks)):
+            raise DisclosureError("a penalty twice, or one that is not there", public=TOO_MANY)
+    return s
+
+
+def _refits(
+    learners: Sequence[Learner], message: Fit, target: FloatArray, rows: Rows, state: State
+) -> tuple[list[Released], State]:
+    """Fits of each set of rows for each track, and what is kept of them."""
+    s, p = rows.s, rows.x.shape[1]
+    classes = range(len(s.levels)) if s.levels else None
+    starts, kept, own = (dict(state.get(name, {})) for name in ("starts", "kept", "own"))
+    made: list[Released] = []
+    for t in range(s.trajectories):
+        if t == 1 and not len(rows.held):
+            made += made  # nothing is held out: both sets of rows are the same
+            break
+        x, y, weight = rows.of(t)
+        for i, track in enumerate(message.tracks):
+            learner, name = learners[track], f"{t}.{track}"
+            toward = target[t, i] if target.size else None
+            start = starts.get(name)
+            fitted = learner.fit(x, y, weight=weight, target=toward, rho=message.rho, start=start)
+            next_start = learner.start_of(fitted)
+            if next_start is not None:
+                starts[name] = dict(next_start)
+            leaves = estimators.leaves(fitted, x)
+            # As it is kept and as it may leave, with what the gate asks of it.
+            facts = {
+                "model": estimators.encode(fitted, n_features=p, classes=classes),
+                "type": estimators.type_name(fitted),
+                "leaves": np.empty(0, dtype=np.int64) if leaves is None else leaves,
+                "trees": leaves is not None,
+                "n": rows.evidence(t),
+            }
+            if t == 0:
+                earlier = kept.get(str(track), ())
+                # Fits of all rows wait here until a round is chosen.
+                kept[str(track)] = _with_last(earlier, message.round, facts, s.keep)
+            elif message.round == 0:
+                # The site's own fit, to be compared with what is kept.
+                at_held = learner.predict(fitted, rows.x[rows.held])
+                own[str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
+            value: dict[str, Any] = {"at": learner.at_reference(fitted)}
+            if s.holdout > 0 and (t == 1 or not len(rows.held)):
+                value["model"] = facts["model"]
+            made.append(_as_estimator(facts, value))
+    return made, {"starts": starts, "kept": kept, "own": own}
 
 
 @contextmanager
-def _told(learner: Learner) -> Iterator[None]:
+def _told(name: str) -> Iterator[None]:
     """Say what is wrong with a learner, in words without a value of a row.
 
     What is wrong with its settings is of the study; a solver's own words may show the rows.
@@ -385,73 +381,19 @@ def _told(learner: Learner) -> Iterator[None]:
         raise ParameterError(str(error), public=str(error)) from error
     except (DataError, ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise DataError(
-            f"{learner.name} cannot be fitted: {error}",
-            public=f"{learner.name} cannot be fitted here, or predicts values that are not finite: "
+            f"{name} cannot be fitted: {error}",
+            public=f"{name} cannot be fitted here, or predicts values that are not finite: "
             "check its settings, and scale the columns; the site's own log says which",
         ) from error
 
 
-def _check_tracks(tracks: Sequence[int], s: Settings) -> None:
-    """Each penalty once.
-
-    Raises
-    ------
-    DisclosureError
-    """
-    if len(set(tracks)) < len(tracks) or not set(tracks) <= set(range(s.n_tracks)):
-        raise DisclosureError("a penalty twice, or one that is not there", public=TOO_MANY)
-
-
-def _settings(text: str, state: State) -> Settings:
-    if text != state.get("settings"):
-        raise ProtocolError("a fit goes on with the settings of the offer")
-    return Settings.from_json(text)
-
-
-def _learner(
-    s: Settings, reference: FloatArray, total: float, seed: int, site: SiteContext
-) -> Learner:
-    # What the estimator draws is the same in every round: otherwise it would never come to rest.
-    draws = seed % (1 << 31)
-    return Learner(
-        _built(s.estimator, s.task, site.limits.min_records, draws),
-        task=s.task,
-        n_levels=s.n_outputs,
-        reference=reference,
-        convention=s.convention,
-        n_total=total,
-        seed=draws,
-    )
-
-
-@lru_cache(maxsize=16)
-def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
-    """Unfitted estimator of a text; learners clone it, so that rounds can share it."""
-    return build(text, task, min_records=min_records, seed=seed)
-
-
-def _facts(fitted: Any, x: FloatArray, s: Settings, n_records: int) -> dict[str, Any]:
-    """A fit as it is kept and as it may leave, with what the gate asks of it."""
-    portable = encode(
-        fitted, n_features=x.shape[1], classes=range(len(s.levels)) if s.levels else None
-    )
-    found = leaves(fitted, x)
-    return {
-        "model": portable,
-        "type": type_name(fitted),
-        "leaves": np.empty(0, dtype=np.int64) if found is None else found,
-        "trees": found is not None,
-        "n": n_records,
-    }
-
-
 def _as_estimator(facts: dict[str, Any], value: Any) -> Released:
     """A model, or its predictions at known points, under the rule for models."""
-    return estimator(
+    return disclosure.estimator(
         value,
         type_name=facts["type"],
         n_records=int(facts["n"]),
-        n_parameters=n_parameters(facts["model"]),
+        n_parameters=estimators.n_parameters(facts["model"]),
         leaves=np.asarray(facts["leaves"]) if facts["trees"] else None,
     )
 
@@ -470,57 +412,48 @@ def _with_last(
 @step("judge", tally=_tally)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
-    s = _settings(message.settings, state)
+    s = _settings(message.settings, state, message.judged)
     rows = fitted_and_held(data, s, site, state)
-    losses, errors, state = _judged(message, rows, s, state, site, message.round)
+    losses, errors, state = _judged(message, rows, state, message.round)
     return Judged(losses=losses, errors=errors), state
 
 
 def _judged(
-    message: Fit | Judge, rows: Rows, s: Settings, state: State, site: SiteContext, round_: int
+    message: Fit | Judge, rows: Rows, state: State, round_: int
 ) -> tuple[Released, Released, State]:
     """Held-out losses of averages of models, beside those of the round before and of the first."""
     tracks = message.judged
-    shape = (len(tracks), 2)
-    _check_tracks(tracks, s)
     if not tracks or not len(rows.held):
-        return _gaps(*shape), _gaps(*shape), state
-    y = rows.y[rows.held]
+        return _gaps(len(tracks), 2), _gaps(len(tracks), 2), state
     known = dict(state.get("judged", {}))
     columns = []
     for track, models in zip(tracks, message.models.value, strict=True):
-        losses = _loss_of_average(models, message.shares.value, rows, y, s, site)
+        losses = _loss_of_average(models, message.shares.value, rows)
         earlier = known.get(str(track), ())
         if round_ > 0 and not earlier:  # this site was not there to judge plain averaging
-            columns.append(np.full((len(y), 2), np.nan))
+            columns.append(np.full((len(losses), 2), np.nan))
             continue
+        # Tracks are compared by round 0 of the first one.
         base = known.get("0", ({"losses": losses},))[0]["losses"]
         before = earlier[-1]["losses"] if earlier else base
         first = earlier[0]["losses"] if earlier else base
         columns.append(np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1))
-        known[str(track)] = _with_last(earlier, round_, {"losses": losses}, s.keep)
-    weight = None if rows.weight is None else rows.weight[rows.held][:, None, None]
-    found = weighted_means(np.stack(columns, axis=1), weight, limits=site.limits)
+        known[str(track)] = _with_last(earlier, round_, {"losses": losses}, rows.s.keep)
+    found = rows.means(np.stack(columns, axis=1))
     return found.mean, found.variance, {**state, "judged": known}
 
 
-def _loss_of_average(
-    models: Sequence[Any],
-    shares: FloatArray,
-    rows: Rows,
-    y: FloatArray,
-    s: Settings,
-    site: SiteContext,
-) -> FloatArray:
-    x = rows.x[rows.held]
+def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> FloatArray:
+    s, x, y = rows.s, rows.x[rows.held], rows.y[rows.held]
     found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    # What other sites sent may fail: then it is named, without a value of a row.
     wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
     if wrong or len(found) != len(shares):
         which = f"model {wrong[0] + 1}" if wrong else "some"
         sentence = f"of the models of the average {which} cannot be used"
         raise ProtocolError(sentence, public=sentence)
     average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
-    if site.limits.min_records > 1 and not s.levels:
+    if rows.limits.min_records > 1 and not s.levels:
         # Made-up models with huge values at some rows would count these rows by their loss. The
         # range is the widest that so many rows of this mean and spread can have.
         half = float(y.std()) * float(np.sqrt(len(y)))
@@ -548,24 +481,21 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
     """Send the fit of all rows that is kept; compare it with one's own and with averaging."""
-    s = _settings(message.settings, state)
-    rows = fitted_and_held(data, s, site, state)
-    track = str(message.track)
-    fits = state.get("kept", {}).get(track, ())
+    rows = fitted_and_held(data, _settings(message.settings, state), site, state)
+    fits, judged, own = (
+        state.get(name, {}).get(str(message.track)) for name in ("kept", "judged", "own")
+    )
     if not fits:
         raise ProtocolError("this site has no fit of that track")
-    facts = _latest(fits, message.round)
-    judged = state.get("judged", {}).get(track, ())
-    own = state.get("own", {}).get(track)
-    if not judged or own is None or not len(rows.held):
-        losses, differences, errors = _gaps(3), _gaps(2), _gaps(2)
-    else:
+    losses, differences, errors = _gaps(3), _gaps(2), _gaps(2)
+    if judged and own is not None and len(rows.held):
         chosen = _latest(judged, message.round)["losses"]
+        # Own fit, averaging, what is kept: of the same rows, so differences are paired.
         ways = np.stack([own, judged[0]["losses"], chosen], axis=1)
-        weight = None if rows.weight is None else rows.weight[rows.held][:, None]
-        losses = weighted_means(ways, weight, limits=site.limits).mean
-        beside = weighted_means(ways[:, :2] - ways[:, 2:], weight, limits=site.limits)
+        losses = rows.means(ways).mean
+        beside = rows.means(ways[:, :2] - ways[:, 2:])
         differences, errors = beside.mean, beside.variance
+    facts = _latest(fits, message.round)
     reply = Concluded(
         model=_as_estimator(facts, facts["model"]),
         losses=losses,

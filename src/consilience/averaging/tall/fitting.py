@@ -14,11 +14,12 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,13 @@ from consilience.arrays import FloatArray
 from consilience.averaging.estimators.conventions import innermost
 from consilience.averaging.estimators.proximal_fit import Learner, separable
 from consilience.averaging.tall.passes import (
-    Common,
+    Settings,
     State,
     Survey,
     Task,
     Trajectory,
     arrays_of,
     fill,
-    held_out,
     probe,
     survey,
 )
@@ -43,13 +43,15 @@ from consilience.exceptions import DataError, RunError
 from consilience.learners.losses import record_losses
 from consilience.numerics.parallel import Workers
 from consilience.numerics.reference_average import (
-    SCHEDULES,
     Choice,
+    averaged,
     choose,
     improving,
+    influences,
+    movement,
     pooled_gain,
 )
-from consilience.parameters import LEFT_OUT, check, number, one_of, whole
+from consilience.parameters import check, rules_of
 from consilience.wire.files import atomic_write, explain
 
 # --- Progress of a fit on stderr: a bar on a terminal, one line for each pass elsewhere.
@@ -65,47 +67,46 @@ class Progress:
     """
 
     def __init__(self, shown: bool, n_splits: int) -> None:
-        self._shown, self._n_splits = shown, n_splits
+        self._n_splits, self._open = n_splits, ExitStack()
         self._console: Any = None
-        self._live: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Progress:
-        if not self._shown:
-            return self
+        if not shown:
+            return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Live
 
         self._console = Console(stderr=True, highlight=False, markup=False)
-        if self._console.is_terminal:
-            self._live = Live(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("splits"),
-                TimeElapsedColumn(),
-                console=self._console,
-            )
-            self._task = self._live.add_task("reading", total=self._n_splits)
-            self._live.__enter__()
+        self._live = Live(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("splits"),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._live.add_task("reading", total=n_splits)
+
+    def __enter__(self) -> Progress:
+        if self._console is not None:
+            self._open.enter_context(self._live)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._live is not None:
-            self._live.__exit__(*error)
-            self._live = None
+        self._open.close()
 
     def begin(self, what: str) -> None:
         """A new pass over the splits."""
-        if self._live is not None:
-            self._live.reset(self._task, description=what, total=self._n_splits)
-        elif self._console is not None:
+        if self._console is None:
+            return
+        if self._live.disable:
             self._console.print(what)
+        else:
+            self._live.reset(self._task, description=what, total=self._n_splits)
 
     def done(self, place: int) -> None:
         """One split is through."""
-        if self._live is not None:
+        if self._console is not None:
             self._live.advance(self._task)
 
 
@@ -135,37 +136,57 @@ class Checkpoint:
         self.path = None if folder is None else Path(folder) / FILE
         self._found: Arrays = {}
         self._facts: dict[str, str] = {}
-        if self.path is not None and self.path.exists():
-            self._found = _read(self.path)
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            with np.load(self.path, allow_pickle=False) as stored:
+                self._found = {name: stored[name] for name in stored.files}
             self._facts = json.loads(str(self._found.pop("facts")))
+            if self._facts.get("format") != str(_FORMAT):
+                raise RunError(
+                    f"{self.path} was written by another release: begin anew in another checkpoint "
+                    "folder"
+                )
+        except OSError as error:
+            raise explain(error, "read", self.path) from error
+        except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+            raise RunError(
+                f"{self.path} is not a checkpoint of this estimator: choose another checkpoint "
+                "folder"
+            ) from error
 
     @property
     def seed(self) -> int | None:
         """Seed of the fit that was begun, if there is one."""
         return int(self._facts["seed"]) if "seed" in self._facts else None
 
-    def resume(self, facts: Mapping[str, str]) -> Arrays:
+    def resume(self, settings: Mapping[str, Any], *, seed: int, data: str) -> Arrays:
         """Arrays of the round that was reached, or none.
 
-        Parameters
-        ----------
-        facts : mapping of str to str
-            What the settings and the data are.
+        Versions are among what must be the same: other ones may give other numbers, and what goes
+        on after a crash must end as if there had been none.
 
         Raises
         ------
         RunError
             The file belongs to other settings or other data.
         """
-        if self._facts:
-            for name in sorted({*facts, *self._facts}):
-                if facts.get(name) != self._facts.get(name):
-                    raise RunError(
-                        f"{self.path} belongs to a fit with another {name.replace('_', ' ')}: "
-                        "give the same settings and the same table, or another checkpoint folder"
-                    )
+        libraries = ("consilience", "numpy", "scikit-learn")
+        facts = {
+            "format": str(_FORMAT),
+            **{f"version_of_{name}": version(name) for name in libraries},
+            "seed": str(seed),
+            "data": data,
+            **{name: described(value) for name, value in settings.items()},
+        }
+        for name in sorted({*facts, *self._facts}) if self._facts else ():
+            if facts.get(name) != self._facts.get(name):
+                raise RunError(
+                    f"{self.path} belongs to a fit with another {name.replace('_', ' ')}: "
+                    "give the same settings and the same table, or another checkpoint folder"
+                )
         found, self._found = self._found, {}
-        self._facts = dict(facts)
+        self._facts = facts
         return found
 
     def write(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -177,41 +198,6 @@ class Checkpoint:
         named: dict[str, Any] = {"facts": facts, **arrays}
         np.savez(buffer, **named)
         atomic_write(self.path, buffer.getvalue())
-
-
-def _read(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored.files}
-        facts = json.loads(str(found["facts"]))
-        if facts.get("format") != str(_FORMAT):
-            raise RunError(
-                f"{path} was written by another release: begin anew in another checkpoint folder"
-            )
-    except OSError as error:
-        raise explain(error, "read", path) from error
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise RunError(
-            f"{path} is not a checkpoint of this estimator: choose another checkpoint folder"
-        ) from error
-    return found
-
-
-def facts_of(settings: Mapping[str, Any], *, seed: int, data: str) -> dict[str, str]:
-    """What a checkpoint belongs to, as text by name.
-
-    Versions are among it: other ones may give other numbers, and what goes on after a crash must
-    end as if there had been none.
-    """
-    return {
-        "format": str(_FORMAT),
-        **{
-            f"version_of_{name}": version(name) for name in ("consilience", "numpy", "scikit-learn")
-        },
-        "seed": str(seed),
-        "data": data,
-        **{name: described(value) for name, value in settings.items()},
-    }
 
 
 def described(value: Any) -> str:
@@ -234,52 +220,8 @@ def described(value: Any) -> str:
 
 # --- A fit from the first look at a table to the models that are kept.
 
-MOST_HELD_OUT = 20_000
-"""Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""
 N_PROBED = 3
 """Splits whose stability is probed."""
-
-
-_RANGES = {
-    "schedule": one_of(*SCHEDULES),
-    "rho": number(above=0),
-    "exponent": number(0, below=1),
-    "n_splits": whole(1),
-    "max_rounds": whole(0),
-    "patience": whole(1),
-    "n_reference": whole(1) | LEFT_OUT,
-    "holdout": number(above=0, below=1),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """What the user has set; see the estimators."""
-
-    estimator: Any
-    task: Literal["regression", "classification"]
-    n_splits: int
-    penalties: tuple[float, ...]
-    reference: Any
-    n_reference: int | None
-    schedule: str
-    rho: float
-    exponent: float
-    max_rounds: int
-    patience: int
-    holdout: float
-    convention: str
-    guard: bool
-
-    def check(self) -> None:
-        """Refuse what is out of range.
-
-        Raises
-        ------
-        ParameterError
-            A setting is out of its range.
-        """
-        check(_RANGES, vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,66 +271,41 @@ def fit_table(
     RunError
         The checkpoint cannot be used.
     """
-    settings.check()
+    check(rules_of(settings), vars(settings))
     memory = Checkpoint(checkpoint)
-    seed = _seed(random_state, memory)
+    if isinstance(random_state, int | np.integer):
+        seed = int(random_state)
+    elif memory.seed is not None:  # that of the fit that is resumed
+        seed = memory.seed
+    else:
+        from sklearn.utils import check_random_state
+
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
     n_splits = number_of_splits(settings.n_splits, table.n_rows)
     with Workers(n_jobs) as workers, Progress(progress, n_splits) as shown:
         shown.begin("reading the splits")
-        sizes = table.sizes(n_splits)
-        tracks = max(len(settings.penalties), 1)
-        tried = settings.guard or tracks > 1
-        n_outputs = 1 if settings.task == "regression" else 2 if levels is None else len(levels)
         found = survey(
-            workers,
-            table.parts(n_splits),
-            sizes,
-            reference=settings.reference,
-            n_reference=settings.n_reference,
-            n_columns=table.n_columns,
-            held=held_out(
-                sizes,
-                settings.holdout * tried,
-                MOST_HELD_OUT,
-                tracks * n_splits * n_outputs,
-                seed,
-            ),
-            levels=levels,
-            classes=settings.task == "classification",
-            seed=seed,
-            done=shown.done,
+            workers, table, settings, n_splits=n_splits, levels=levels, seed=seed, done=shown.done
         )
         job = _Job(settings, found, workers, shown, memory, seed)
         remarks = job.remarks(table)
-        reached = memory.resume(facts_of(vars(settings), seed=seed, data=found.digest))
+        reached = memory.resume(vars(settings), seed=seed, data=found.digest)
         return job.run(reached, remarks)
 
 
-def _seed(random_state: Any, memory: Checkpoint) -> int:
-    """The user's seed; else that of the fit that is resumed; else a fresh one."""
-    from sklearn.utils import check_random_state
-
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    if memory.seed is not None:
-        return memory.seed
-    return int(check_random_state(random_state).randint(2**31 - 1))
-
-
+@dataclass
 class _Job:
     """One fit: what all of its stages need."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        found: Survey,
-        workers: Workers,
-        shown: Progress,
-        memory: Checkpoint,
-        seed: int,
-    ) -> None:
-        self.settings, self.found, self.workers = settings, found, workers
-        self.shown, self.memory, self.seed = shown, memory, seed
+    settings: Settings
+    found: Survey
+    workers: Workers
+    shown: Progress
+    memory: Checkpoint
+    seed: int
+
+    def __post_init__(self) -> None:
+        settings, found = self.settings, self.found
         self.n_splits = len(found.parts)
         self.held_sizes = np.array([len(h) for h in found.held], dtype=float)
         self.loss = "squared" if settings.task == "regression" else "log"
@@ -403,9 +320,8 @@ class _Job:
             convention=settings.convention,
             # Of the trial too: a penalty for each mean loss must not depend on what is held out.
             n_total=float(found.sizes.sum()),
-            seed=seed % 2**31,
+            seed=self.seed % 2**31,
         )
-        self.n_outputs = base.n_outputs
         self.learners = tuple(base.with_penalty(v) for v in settings.penalties) or (base,)
         self.judged = bool((self.held_sizes > 1).any())
         if len(self.learners) > 1 and not self.judged:
@@ -414,23 +330,13 @@ class _Job:
                 "one penalty, fewer splits, or a larger holdout"
             )
 
-    def _trajectory(self, *, trial: bool, track: int | None = None) -> Trajectory:
-        """Rounds with all penalties, or with one of them."""
+    def _trajectory(self, learners: Sequence[Learner], *, trial: bool) -> Trajectory:
         return Trajectory(
-            workers=self.workers,
-            parts=self.found.parts,
-            sizes=self.found.sizes - self.held_sizes * trial,
-            left_out=self.found.held if trial else [h[:0] for h in self.found.held],
-            common=Common(
-                self.learners if track is None else (self.learners[track],),
-                len(self.found.reference),
-                self.found.held_x if trial else self.found.held_x[:0],
-            ),
-            n_outputs=self.n_outputs,
-            schedule=self.settings.schedule,
-            rho=self.settings.rho,
-            exponent=self.settings.exponent,
-            scale=self.found.rho_scale,
+            self.workers,
+            self.found,
+            self.settings,
+            learners,
+            trial=trial,
             seed=self.seed,
             on_done=self.shown.done,
         )
@@ -443,7 +349,11 @@ class _Job:
         if self.max_rounds:
             said += self.found.facts.remarks()
         least = int(self.found.sizes.min())
-        if least < table.n_columns and self._unpenalised():
+        convention = self.learners[0].convention
+        none = float("inf") if convention.inverse else 0.0
+        own = innermost(self.settings.estimator).get_params().get(convention.penalty, none)
+        unpenalised = convention.linear and none in (self.settings.penalties or (own,))
+        if least < table.n_columns and unpenalised:
             said.append(
                 f"Splits have as few as {least} rows for {table.n_columns} columns, and the "
                 "learner has no penalty, so their fits are not determined: take fewer splits, or "
@@ -459,26 +369,18 @@ class _Job:
             warnings.warn(sentence, UserWarning, stacklevel=4)
         return tuple(said)
 
-    def _unpenalised(self) -> bool:
-        convention = self.learners[0].convention
-        if not convention.linear:
-            return False
-        none = float("inf") if convention.inverse else 0.0
-        given = self.settings.penalties
-        own = innermost(self.settings.estimator).get_params().get(convention.penalty, none)
-        return none in (given or (own,))
-
     # ------------------------------------------------------------------ stages
 
     def run(self, reached: Arrays, remarks: tuple[str, ...]) -> Fitted:
         """Trial, choice, and the rounds on all rows."""
         trial = Trial(len(self.learners), self.max_rounds, self.n_splits, len(self.found.held_y))
+        # A trial where something is to be chosen and rows tell it.
         guarded = self.settings.guard and self.max_rounds > 0
         measured = self.judged and (guarded or len(self.learners) > 1)
         if measured:
             self._try(trial, _under(reached, "trial"))
         elif guarded:
-            trial.probes = self._probes(self._trajectory(trial=True))
+            trial.probes = self._probes(self._trajectory(self.learners, trial=True))
         choice = self._choice(trial)
         if choice.reason == "not-separable":
             sentence = (
@@ -502,7 +404,7 @@ class _Job:
 
     def _try(self, trial: Trial, reached: Arrays) -> None:
         """Rounds without the held-out rows, until no penalty gains any more."""
-        rounds = self._trajectory(trial=True)
+        rounds = self._trajectory(self.learners, trial=True)
         state = rounds.begin()
         if reached:
             trial.fill(reached)
@@ -514,12 +416,13 @@ class _Job:
         while state.round < self.max_rounds and trial.active.any():
             if state.round >= 0 and not trial.separable:
                 break
+            # Penalties that no longer gain are given up one by one.
             going = np.flatnonzero(trial.active).tolist()
             self._announce("trial", state.round + 1, trial)
             rounds.advance(state, going)
             for track in going:
                 self._measure(trial, rounds, state, track)
-            kept = arrays_of(state, with_held=self.settings.schedule == "asynchronous")
+            kept = arrays_of(state, with_held=rounds.asynchronous)
             self.memory.write(_above("trial", kept | trial.arrays()))
         self.fit_seconds += rounds.seconds
         self._stored = _above("trial", trial.arrays() | {"round": np.array(state.round)})
@@ -535,6 +438,7 @@ class _Job:
         learner = self.learners[0]
         if learner.convention.separable is False:
             return np.full((1, 2), np.inf)
+        # First, middle and last: the rows of a mapped file may be sorted.
         places = sorted({0, self.n_splits // 2, self.n_splits - 1})[:N_PROBED]
         self.shown.begin(f"stability of the learner on {len(places)} splits")
         tasks = [
@@ -544,9 +448,9 @@ class _Job:
 
     def _measure(self, trial: Trial, rounds: Trajectory, state: State, track: int) -> None:
         k = state.round
-        trial.movement[track, k] = rounds.change(state, track) if k else np.nan
-        trial.influence[track, k] = rounds.influence(state, track)
-        losses = record_losses(self.loss, self.found.held_y, rounds.held_average(state, track))
+        self._note(trial, rounds, state, track)
+        at_held = averaged(list(state.held[track]), rounds.sizes)
+        losses = record_losses(self.loss, self.found.held_y, at_held)
         if k == 0:
             trial.base_rows[track] = losses
         pieces = np.split(
@@ -560,8 +464,17 @@ class _Job:
         if self.settings.guard:
             trial.active[track] = improving(trial.gains[track, : k + 1], self.settings.patience)
 
+    def _note(self, trial: Trial, rounds: Trajectory, state: State, track: int = 0) -> None:
+        k, average = state.round, state.average[track]
+        if k:
+            trial.movement[track, k] = movement(average, state.previous[track])
+        trial.influence[track, k] = influences(
+            list(state.predictions[track]), rounds.sizes, average
+        )
+
     def _choice(self, trial: Trial) -> Choice:
         base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
+        # Of plain averages the one that loses least on held-out rows.
         best = 0 if np.isnan(base).all() else int(np.nanargmin(base))
         if not self.max_rounds:
             return Choice(best, 0, False, "not-measured")
@@ -575,20 +488,20 @@ class _Job:
 
     def _all_rows(self, choice: Choice, trial: Trial, measured: bool, reached: Arrays) -> list[Any]:
         """Rounds on all rows up to the chosen one, and its models."""
-        rounds = self._trajectory(trial=False, track=choice.track)
-        asynchronous = self.settings.schedule == "asynchronous"
+        rounds = self._trajectory([self.learners[choice.track]], trial=False)
         state = rounds.begin()
         if reached:
             fill(state, reached)
             if not measured:
                 trial.fill(reached)
-        last = choice.round if asynchronous and choice.round else choice.round - 1
+        # The chosen round itself is fitted at the end, where its models come back.
+        last = choice.round if rounds.asynchronous and choice.round else choice.round - 1
         while state.round < last:
             self._announce("all rows", state.round + 1, trial)
             rounds.advance(state, [0])
             if not measured:
                 self._note(trial, rounds, state)
-            kept = arrays_of(state, with_held=asynchronous)
+            kept = arrays_of(state, with_held=rounds.asynchronous)
             kept |= {} if measured else trial.arrays()
             self.memory.write({**self._stored, **_above("final", kept)})
         self.shown.begin(f"models of round {choice.round}")
@@ -598,12 +511,8 @@ class _Job:
             self._note(trial, rounds, state)
         return models
 
-    def _note(self, trial: Trial, rounds: Trajectory, state: State) -> None:
-        trial.movement[0, state.round] = rounds.change(state, 0) if state.round else np.nan
-        trial.influence[0, state.round] = rounds.influence(state, 0)
-
     def _history(self, trial: Trial, choice: Choice, measured: bool) -> dict[str, Any]:
-        rounds = self._trajectory(trial=True)
+        rounds = self._trajectory(self.learners, trial=True)
         done = int(np.flatnonzero(~np.isnan(trial.influence).all(axis=(0, 2))).max(initial=0)) + 1
         return {
             "sizes": self.found.sizes,
@@ -640,6 +549,7 @@ class Trial:
     def separable(self) -> bool:
         """Whether most of the probes say so that could be made."""
         made = self.probes[~np.isnan(self.probes).any(axis=1)]
+        # A split of one class cannot be probed, and has no vote.
         against = sum(not separable(float(one), float(two)) for one, two in made)
         return not len(made) or against < len(made) / 2
 

@@ -14,44 +14,83 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import thread_time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.averaging.estimators.proximal_fit import Learner, Start
-from consilience.averaging.tall.tables import Array, Part, with_levels
+from consilience.averaging.tall.tables import (
+    Array,
+    HeldTable,
+    ParquetTable,
+    Part,
+    even_sizes,
+    with_levels,
+)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers, one_thread
 from consilience.numerics.random import stream
 from consilience.numerics.reference_average import (
+    SCHEDULES,
     ReferenceFacts,
     averaged,
-    influences,
     moved,
-    movement,
     normal_reference,
     pool_moments,
     reference_facts,
     rho_of,
     scale_of,
 )
+from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 
-# --- First look at every split: its moments, the rows that are held out, rows for reference.
-
+MOST_HELD_OUT = 20_000
+"""Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""
+_HELD_BYTES = 2**28
+"""Bound on the predictions for held-out rows that are in memory at a time."""
 _MOST_COLUMNS = 2000
 """Of more columns no second moments are computed unless they are asked for."""
 _ROWS_FOR_RANK = 4
 """Rows for each column in the splits that tell the rank which reference rows need."""
-_HELD_BYTES = 2**28
-"""Bound on the predictions for held-out rows that are in memory at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What the user has set; see the estimators."""
+
+    estimator: Any
+    task: Literal["regression", "classification"]
+    penalties: tuple[float, ...]
+    reference: Any
+    convention: str
+    guard: bool
+    schedule: str = allows(one_of(*SCHEDULES))
+    rho: float = allows(number(above=0))
+    exponent: float = allows(number(0, below=1))
+    n_splits: int = allows(whole(1))
+    max_rounds: int = allows(whole(0))
+    patience: int = allows(whole(1))
+    n_reference: int | None = allows(whole(1) | LEFT_OUT)
+    holdout: float = allows(number(above=0, below=1))
+
+
+class _OfPart:
+    """What goes to a worker with a split: with rows of its own straight, not by a scheduler."""
+
+    part: Part
+
+    def __sizeof__(self) -> int:
+        return sys.getsizeof(self.part)
+
+
+# --- First look at every split: its moments, the rows that are held out, rows for reference.
 
 
 @dataclass(frozen=True)
-class Look:
+class Look(_OfPart):
     """What one split is asked for."""
 
     part: Part
@@ -60,10 +99,6 @@ class Look:
     held: IntArray
     moments: bool
     classes: bool
-
-    def __sizeof__(self) -> int:
-        # With rows of its own it is sent straight to a worker, not through a scheduler.
-        return sys.getsizeof(self.part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,21 +148,6 @@ class Survey:
     digest: str
 
 
-def default_reference_rows(n_columns: int, split_rows: float) -> int:
-    """A twentieth of a split's rows, so that they cost little; from 5 to 20 for each column."""
-    return int(min(20 * n_columns, max(5 * n_columns, split_rows / 20)))
-
-
-def _splits_for_rank(sizes: Sequence[int], n_columns: int) -> list[int]:
-    """Splits whose second moments are computed: enough to tell which columns go together."""
-    if n_columns > _MOST_COLUMNS:
-        return []
-    enough = np.cumsum(sizes) >= _ROWS_FOR_RANK * n_columns
-    number = int(np.argmax(enough)) + 1 if enough.any() else len(sizes)
-    spread = np.linspace(0, len(sizes) - 1, min(max(number, 3), len(sizes)))
-    return sorted({int(b) for b in spread})
-
-
 def held_out(
     sizes: Sequence[int], share: float, most: int, n_values: int, seed: int
 ) -> list[IntArray]:
@@ -164,6 +184,7 @@ def look(task: Look, seed: int) -> Seen:
         if task.moments:
             away = x - mean
             products = away.T @ away
+        # By the place of the split: whoever reads it draws the same rows.
         drawn = stream(seed, "reference", task.place).choice(
             len(x), min(task.n_reference, len(x)), replace=False
         )
@@ -195,35 +216,21 @@ def _sums_in_order(x: FloatArray) -> NDArray[np.uint64]:
 
 def survey(
     workers: Workers,
-    parts: Sequence[Part],
-    sizes: Sequence[int],
+    table: HeldTable | ParquetTable,
+    settings: Settings,
     *,
-    reference: str | FloatArray,
-    n_reference: int | None,
-    n_columns: int,
-    held: list[IntArray],
+    n_splits: int,
     levels: NDArray[Any] | None,
-    classes: bool,
     seed: int,
-    done: Callable[[int], None] | None = None,
+    done: Callable[[int], None],
 ) -> Survey:
     """Read every split once and make the reference rows.
 
     Parameters
     ----------
-    workers : Workers
-    parts, sizes : sequences of length B
-    reference : {"rows", "moments"} or (m, p) array
-    n_reference : int or None
-    n_columns : int
-    held : list of (h_b,) arrays
-        See :func:`held_out`.
     levels : (q,) array or None
         Known levels; the parts give positions then.
-    classes : bool
-        Whether the target is a class.
-    seed : int
-    done : callable, optional
+    done : callable
         Progress.
 
     Raises
@@ -233,14 +240,32 @@ def survey(
     DataError
         A target with a single class.
     """
-    m = n_reference or default_reference_rows(n_columns, sum(sizes) / len(sizes))
-    own = reference if isinstance(reference, str) else "given"
-    if own not in ("rows", "moments", "given"):
+    sizes, p = even_sizes(table.n_rows, n_splits), table.n_columns
+    classes = settings.task == "classification"
+    tracks = max(len(settings.penalties), 1)
+    # Rows are held out where a trial has something to settle.
+    tried = settings.guard or tracks > 1
+    n_outputs = 2 if classes and levels is None else len(levels) if levels is not None else 1
+    values = tracks * n_splits * n_outputs
+    held = held_out(sizes, settings.holdout * tried, MOST_HELD_OUT, values, seed)
+    reference: Any = settings.reference
+    drawn = isinstance(reference, str)
+    if drawn and reference not in ("rows", "moments"):
         raise ParameterError.of("reference", "'rows', 'moments' or an array", reference)
-    told = list(range(len(sizes))) if own == "moments" else _splits_for_rank(sizes, n_columns)
-    ends = np.cumsum([0, *sizes]) * m / sum(sizes)
-    shares = np.diff(np.floor(ends + 1e-9)).astype(int) if own == "rows" else [0] * len(sizes)
-    unknown = classes and levels is None
+    # A twentieth of a split's rows, so that they cost little; from 5 to 20 for each column.
+    m = settings.n_reference or int(min(20 * p, max(5 * p, table.n_rows / n_splits / 20)))
+    shares = np.zeros(n_splits, dtype=int)
+    if drawn and reference == "rows":
+        ends = np.cumsum([0, *sizes]) * m / sum(sizes)
+        shares = np.diff(np.floor(ends + 1e-9)).astype(int)
+    told = range(n_splits)
+    if not drawn or reference == "rows":
+        # Second moments only of splits enough to tell which columns go together.
+        enough = np.cumsum(sizes) >= _ROWS_FOR_RANK * p
+        n_told = max(int(np.argmax(enough)) + 1 if enough.any() else n_splits, 3)
+        spread = np.linspace(0, n_splits - 1, min(n_told, n_splits)).astype(int)
+        told = spread.tolist() if p <= _MOST_COLUMNS else []
+    parts, unknown = table.parts(n_splits), classes and levels is None
     looks = [
         Look(part, b, int(shares[b]), held[b], b in told, unknown) for b, part in enumerate(parts)
     ]
@@ -252,11 +277,8 @@ def survey(
             raise DataError("the target holds one class only: give rows of at least two classes")
         parts, held_y = with_levels(parts, levels), np.searchsorted(levels, held_y)
     rows, second = _reference_rows(seen, sizes, reference, m, seed)
-    digest = hashlib.sha256()
-    for part in seen:
-        digest.update(part.digest)
     return Survey(
-        parts=list(parts),
+        parts=parts,
         sizes=np.asarray(sizes, dtype=float),
         levels=np.zeros(0) if levels is None else levels,
         reference=rows,
@@ -265,12 +287,12 @@ def survey(
         held=held,
         held_x=np.concatenate([s.held_x for s in seen]),
         held_y=np.asarray(held_y, dtype=float),
-        digest=digest.hexdigest(),
+        digest=hashlib.sha256(b"".join(s.digest for s in seen)).hexdigest(),
     )
 
 
 def _reference_rows(
-    seen: list[Seen], sizes: Sequence[int], reference: str | FloatArray, m: int, seed: int
+    seen: list[Seen], sizes: Sequence[int], reference: Any, m: int, seed: int
 ) -> tuple[FloatArray, FloatArray | None]:
     """Reference rows and second moments of the data, where they are known."""
     second = mean = covariance = None
@@ -281,18 +303,15 @@ def _reference_rows(
             [s.mean for _, s in told],
             [s.products for _, s in told],
         )
+        # E xx' = S + mean mean': the directions in which the data vary
         second = covariance + np.outer(mean, mean)
-    if not isinstance(reference, str):
-        return _given(reference, len(seen[0].mean)), second
-    if reference == "rows":
-        return np.concatenate([s.reference for s in seen]), second
-    if mean is None or covariance is None:
-        raise ParameterError("reference = 'moments' needs the second moments of the splits")
-    return normal_reference(mean, covariance, m, stream(seed, "reference")), second
-
-
-def _given(reference: Any, n_columns: int) -> FloatArray:
-    rows = np.asarray(reference, dtype=float)
+    if isinstance(reference, str):
+        if reference == "rows":
+            return np.concatenate([s.reference for s in seen]), second
+        if mean is None or covariance is None:
+            raise ParameterError("reference = 'moments' needs the second moments of the splits")
+        return normal_reference(mean, covariance, m, stream(seed, "reference")), second
+    rows, n_columns = np.asarray(reference, dtype=float), len(seen[0].mean)
     if rows.ndim != 2 or rows.shape[1] != n_columns or not len(rows):
         raise ParameterError(
             f"reference rows of shape {rows.shape} were given: "
@@ -300,7 +319,7 @@ def _given(reference: Any, n_columns: int) -> FloatArray:
         )
     if not np.isfinite(rows).all():
         raise ParameterError("reference rows hold missing or infinite values: leave those rows out")
-    return rows
+    return rows, second
 
 
 # --- The rounds of reference averaging over the splits of one table.
@@ -329,7 +348,7 @@ class Common:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(_OfPart):
     """One split's part of a pass.
 
     Attributes
@@ -357,10 +376,6 @@ class Task:
     starts: tuple[Start | None, ...]
     keep: bool = False
 
-    def __sizeof__(self) -> int:
-        # With rows of its own it is sent straight to a worker, not through a scheduler.
-        return sys.getsizeof(self.part)
-
 
 @dataclass(frozen=True, eq=False)
 class Done:
@@ -387,6 +402,7 @@ def refit(task: Task, common: Common, target: FloatArray) -> Done:
     """Fit one split with every penalty and predict; runs in a worker."""
     with one_thread():
         x, y = rows_of(task.part, task.left_out)
+        # A task without a target of its own aims at the common average.
         own = task.target if task.target is not None else target
         near, far, starts, models = [], [], [], []
         seconds = 0.0
@@ -464,47 +480,50 @@ class State:
     clock: FloatArray
 
 
-@dataclass
 class Trajectory:
     """Rounds over all splits, with all penalties or some of them.
 
     Parameters
     ----------
     workers : Workers
-    parts : sequence of B parts
-    sizes : (B,) array
-        Rows that are fitted.
-    left_out : sequence of B arrays
-    common : Common
-    n_outputs : int
-    schedule, rho, exponent, scale
-        See :func:`~consilience.numerics.reference_average.rho_of`.
+    found : Survey
+    settings : Settings
+    learners : sequence of g Learner
+    trial : bool
+        Whether the rows that are held out are left out.
     seed : int
         Of the virtual clock.
-    on_done : callable, optional
+    on_done : callable
         Progress: called when a split is through.
     """
 
-    workers: Workers
-    parts: Sequence[Part]
-    sizes: FloatArray
-    left_out: Sequence[IntArray]
-    common: Common
-    n_outputs: int
-    schedule: str
-    rho: float
-    exponent: float
-    scale: float
-    seed: int
-    on_done: Callable[[int], None] | None = None
-    seconds: float = field(default=0.0, init=False)
-    _ready: dict[tuple[int, ...], dict[int, Done]] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        workers: Workers,
+        found: Survey,
+        settings: Settings,
+        learners: Sequence[Learner],
+        *,
+        trial: bool,
+        seed: int,
+        on_done: Callable[[int], None],
+    ) -> None:
+        self.workers, self.seed, self.on_done = workers, seed, on_done
+        self.settings, self.scale = settings, found.rho_scale
+        self.asynchronous = settings.schedule == "asynchronous"
+        self.parts = found.parts
+        self.left_out = found.held if trial else [h[:0] for h in found.held]
+        self.sizes = found.sizes - [len(h) for h in self.left_out]
+        held_x = found.held_x if trial else found.held_x[:0]
+        self.common = Common(tuple(learners), len(found.reference), held_x)
+        self.seconds = 0.0
+        self._ready: dict[tuple[int, ...], dict[int, Done]] = {}
 
     def begin(self) -> State:
         """State before round 0."""
         g, b = len(self.common.learners), len(self.parts)
-        m, h, q = self.common.n_reference, len(self.common.held_x), self.n_outputs
-        own = b if self.schedule == "asynchronous" else 0
+        m, h = self.common.n_reference, len(self.common.held_x)
+        q, own = self.common.learners[0].n_outputs, b if self.asynchronous else 0
         return State(
             round=-1,
             average=np.zeros((g, m, q)),
@@ -522,90 +541,71 @@ class Trajectory:
 
     def weight(self, k: float) -> float:
         """Weight of the pseudo-rows in round k."""
+        s = self.settings
         if k == 0:
             return 0.0
-        return rho_of(
-            k, schedule=self.schedule, rho=self.rho, exponent=self.exponent, scale=self.scale
-        )
+        return rho_of(k, schedule=s.schedule, rho=s.rho, exponent=s.exponent, scale=self.scale)
 
     def advance(self, state: State, tracks: Sequence[int]) -> None:
         """One round further; asynchronously, as many arrivals as there are splits."""
+        # Penalties that were given up keep their last predictions.
         tracks = tuple(tracks)
         state.round += 1
         state.previous = state.average
-        if self.schedule == "asynchronous" and state.round:
+        if self.asynchronous and state.round:
             self._arrivals(state, tracks)
             return
-        for b, done in enumerate(self._pass(state, range(len(self.parts)), tracks)):
+        for b, done in enumerate(self._fits(state, range(len(self.parts)), tracks)):
             self._take(state, b, tracks, done)
         average = state.average.copy()
         for track in tracks:
             average[track] = averaged(list(state.predictions[track]), self.sizes)
         state.average = average
-        if self.schedule == "asynchronous":
+        if self.asynchronous:
             state.flying = np.repeat(average[:, None], len(self.parts), axis=1)
             state.clock = np.array([self._lasting(b, 1) for b in range(len(self.parts))])
 
-    def held_average(self, state: State, track: int) -> FloatArray:
-        """Average of the splits' predictions for the held-out rows, (H, q)."""
-        return averaged(list(state.held[track]), self.sizes)
-
-    def change(self, state: State, track: int) -> float:
-        """Relative change of the average in the last round."""
-        return movement(state.average[track], state.previous[track])
-
-    def influence(self, state: State, track: int) -> FloatArray:
-        """What the average owes to each split."""
-        return influences(list(state.predictions[track]), self.sizes, state.average[track])
-
     def models(self, state: State, track: int) -> list[Any]:
         """Go one round further and keep its models; asynchronously, those of the last arrivals."""
-        own = self.schedule == "asynchronous" and state.round >= 0
-        places = range(len(self.parts))
-        if not own:
+        landed = self.asynchronous and state.round >= 0
+        if not landed:
             state.round += 1
             state.previous = state.average.copy()
-        tasks = [
-            Task(
-                self.parts[b],
-                self.left_out[b],
-                (track,),
-                self.weight(float(state.landed_round[b]) if own else state.round),
-                state.landed[:, b] if own else None,
-                (state.starts[track][b],),
-                keep=True,
-            )
-            for b in places
-        ]
-        found = self._run(tasks, state.average)
-        for b in places:
-            self._take(state, b, (track,), found[b])
-        if not own:
+        own = (state.landed, state.landed_round) if landed else None
+        found = self._fits(state, range(len(self.parts)), (track,), own, keep=True)
+        for b, done in enumerate(found):
+            self._take(state, b, (track,), done)
+        if not landed:
             state.average[track] = averaged(list(state.predictions[track]), self.sizes)
         return [done.models[0] for done in found]
 
     # ------------------------------------------------------------------ inside
 
-    def _run(self, tasks: list[Task], target: FloatArray) -> list[Done]:
-        found = self.workers.map(refit, tasks, self.common, target, done=self.on_done)
-        self.seconds += sum(done.seconds for done in found)
-        return found
-
-    def _pass(self, state: State, places: Sequence[int], tracks: tuple[int, ...]) -> list[Done]:
-        """Fit some splits: to the average, or to what each of them set out with."""
-        own = self.schedule == "asynchronous" and state.round > 0
+    def _fits(
+        self,
+        state: State,
+        places: Sequence[int],
+        tracks: tuple[int, ...],
+        own: tuple[FloatArray, FloatArray] | None = None,
+        *,
+        keep: bool = False,
+    ) -> list[Done]:
+        """Fit some splits to the average, or to each one's own target of its own round."""
         tasks = [
             Task(
                 self.parts[b],
                 self.left_out[b],
                 tracks,
-                self.weight(float(state.flying_round[b]) if own else state.round),
-                state.flying[:, b] if own else None,
+                self.weight(state.round if own is None else float(own[1][b])),
+                None if own is None else own[0][:, b],
                 tuple(state.starts[track][b] for track in tracks),
+                keep,
             )
             for b in places
         ]
-        return self._run(tasks, state.average)
+        found = self.workers.map(refit, tasks, self.common, state.average, done=self.on_done)
+        self.seconds += sum(done.seconds for done in found)
+        return found
 
     def _take(self, state: State, b: int, tracks: tuple[int, ...], done: Done) -> None:
         for i, track in enumerate(tracks):
@@ -621,13 +621,16 @@ class Trajectory:
         arrivals of all: were it each split's own count, the limit would weigh slow splits more.
         """
         ready = self._ready.setdefault(tracks, {})
+        # n_b / N of the rows that are fitted
         shares = self.sizes / self.sizes.sum()
         average = state.average.copy()
         for arrived in range(1, len(self.parts) + 1):
             b = int(np.argmin(state.clock))
             if b not in ready:
                 due = [c for c in range(len(self.parts)) if c not in ready]
-                ready.update(zip(due, self._pass(state, due, tracks), strict=True))
+                flying = state.flying, state.flying_round
+                ready.update(zip(due, self._fits(state, due, tracks, flying), strict=True))
+            # fbar + n_b / N (new - old)
             old = state.predictions[:, b].copy()
             self._take(state, b, tracks, ready.pop(b))
             for track in tracks:
@@ -643,6 +646,7 @@ class Trajectory:
 
     def _lasting(self, b: int, count: int) -> float:
         """How long a split's fit takes on the virtual clock: a pace of its own, and chance."""
+        # Not the clock of the machine: a fit must be repeatable.
         pace = stream(self.seed, "pace", b).uniform(0.5, 1.5)
         return float(pace * stream(self.seed, "clock", b, count).uniform(0.8, 1.2))
 

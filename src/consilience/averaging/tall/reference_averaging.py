@@ -15,12 +15,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray
-from consilience.averaging.tall.fitting import Fitted, Settings, fit_table
+from consilience.averaging.tall.fitting import fit_table
+from consilience.averaging.tall.passes import Settings
 from consilience.averaging.tall.tables import HeldTable, ParquetTable
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.reference_average import averaged
@@ -28,50 +30,32 @@ from consilience.numerics.reference_average import averaged
 _BLOCK = 65_536
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _ReferenceAveraging(BaseEstimator):
     """What both estimators share."""
 
     _task: ClassVar[Any]
+    _default: ClassVar[type[Any]]
     __metadata_request__fit: ClassVar[dict[str, Any]] = {"columns": UNUSED}
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        n_splits: int = 8,
-        penalties: Sequence[float] | None = None,
-        reference: Any = "rows",
-        n_reference: int | None = None,
-        schedule: str = "adaptive",
-        rho: float = 1.0,
-        exponent: float = 0.9,
-        max_rounds: int = 20,
-        patience: int = 2,
-        holdout: float = 0.2,
-        convention: str = "auto",
-        guard: bool = True,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.n_splits = n_splits
-        self.penalties = penalties
-        self.reference = reference
-        self.n_reference = n_reference
-        self.schedule = schedule
-        self.rho = rho
-        self.exponent = exponent
-        self.max_rounds = max_rounds
-        self.patience = patience
-        self.holdout = holdout
-        self.convention = convention
-        self.guard = guard
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
+    estimator: Any = None
+    _: dataclasses.KW_ONLY
+    n_splits: int = 8
+    penalties: Sequence[float] | None = None
+    reference: Any = "rows"
+    n_reference: int | None = None
+    schedule: str = "adaptive"
+    rho: float = 1.0
+    exponent: float = 0.9
+    max_rounds: int = 20
+    patience: int = 2
+    holdout: float = 0.2
+    convention: str = "auto"
+    guard: bool = True
+    n_jobs: int | None = None
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any, *, columns: Sequence[str] | None = None) -> Any:
         """Fit the table split by split.
@@ -111,7 +95,26 @@ class _ReferenceAveraging(BaseEstimator):
             checkpoint=self.checkpoint,
             progress=self.progress,
         )
-        self._take(found)
+        self._learner = found.learner
+        self.estimators_ = found.models
+        self.split_sizes_ = found.sizes
+        self.history_ = found.history
+        self.chosen_round_ = self.n_iter_ = found.choice.round
+        self.kept_ = found.choice.kept
+        self.reason_ = found.choice.reason
+        self.remarks_ = found.remarks
+        self.reference_ = found.reference
+        if self._task == "classification":
+            self.classes_ = found.levels
+        if self.penalties is not None:
+            self.penalty_ = float(found.history["penalties"][found.choice.track])
+        # Averages of coefficients, where all splits have the same ones.
+        for name in ("coef_", "intercept_"):
+            self.__dict__.pop(name, None)
+            parts = [np.asarray(getattr(f, name, np.nan), dtype=float) for f in found.models]
+            same = len({part.shape for part in parts}) == 1
+            if found.learner.is_linear and same and all(hasattr(f, name) for f in found.models):
+                setattr(self, name, averaged(parts, found.sizes))
         return self
 
     def _opened(
@@ -147,6 +150,16 @@ class _ReferenceAveraging(BaseEstimator):
         return HeldTable(X, codes.astype(float)), levels
 
     def _settings(self) -> Settings:
+        reference = self.reference
+        if not isinstance(reference, str):
+            # The user's rows in the order of the columns.
+            names = getattr(self, "feature_names_in_", None)
+            if names is not None and hasattr(reference, "columns"):
+                missing = [name for name in names if name not in reference.columns]
+                if missing:
+                    raise ParameterError(f"the reference rows have no column {missing[0]!r}")
+                reference = reference[list(names)]
+            reference = np.array(reference, dtype=float)
         given: dict[str, Any] = {
             field.name: getattr(self, field.name, None) for field in dataclasses.fields(Settings)
         }
@@ -154,47 +167,10 @@ class _ReferenceAveraging(BaseEstimator):
             "estimator": self._default() if self.estimator is None else self.estimator,
             "task": self._task,
             "penalties": () if self.penalties is None else tuple(map(float, self.penalties)),
-            "reference": self._reference_rows(),
+            "reference": reference,
             "guard": bool(self.guard),
         }
         return Settings(**given | own)
-
-    def _reference_rows(self) -> Any:
-        """The user's rows in the order of the columns."""
-        if isinstance(self.reference, str):
-            return self.reference
-        given = self.reference
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None and hasattr(given, "columns"):
-            missing = [name for name in names if name not in given.columns]
-            if missing:
-                raise ParameterError(f"the reference rows have no column {missing[0]!r}")
-            given = given[list(names)]
-        return np.array(given, dtype=float)
-
-    def _default(self) -> Any:
-        raise NotImplementedError
-
-    def _take(self, found: Fitted) -> None:
-        self._learner = found.learner
-        self.estimators_ = found.models
-        self.split_sizes_ = found.sizes
-        self.history_ = found.history
-        self.chosen_round_ = found.choice.round
-        self.n_iter_ = found.choice.round
-        self.kept_ = found.choice.kept
-        self.reason_ = found.choice.reason
-        self.remarks_ = found.remarks
-        self.reference_ = found.reference
-        if self.penalties is not None:
-            self.penalty_ = float(found.history["penalties"][found.choice.track])
-        """Averages of coefficients, where all splits have the same ones."""
-        for name in ("coef_", "intercept_"):
-            self.__dict__.pop(name, None)
-            parts = [np.asarray(getattr(f, name, np.nan), dtype=float) for f in found.models]
-            same = len({part.shape for part in parts}) == 1
-            if found.learner.is_linear and same and all(hasattr(f, name) for f in found.models):
-                setattr(self, name, averaged(parts, found.sizes))
 
     def _average(self, X: Any) -> FloatArray:
         """Average of the splits' predictions, (n, q)."""
@@ -293,11 +269,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
     """
 
     _task = "regression"
-
-    def _default(self) -> Any:
-        from sklearn.linear_model import Ridge
-
-        return Ridge()
+    _default = Ridge
 
     def predict(self, X: Any) -> FloatArray:
         """Average of the splits' predictions.
@@ -328,15 +300,7 @@ class ReferenceAveragingClassifier(ClassifierMixin, _ReferenceAveraging):
     """
 
     _task = "classification"
-
-    def _default(self) -> Any:
-        from sklearn.linear_model import LogisticRegression
-
-        return LogisticRegression()
-
-    def _take(self, found: Fitted) -> None:
-        super()._take(found)
-        self.classes_ = found.levels
+    _default = LogisticRegression
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Average of the splits' probabilities.

@@ -117,10 +117,6 @@ class HeldTable:
         ends = np.cumsum([0, *even_sizes(self.n_rows, n_splits)]).tolist()
         return [MappedPart(*file, rows=(a, b), y=self.y[a:b]) for a, b in pairwise(ends)]
 
-    def sizes(self, n_splits: int) -> list[int]:
-        """Rows of each split."""
-        return even_sizes(self.n_rows, n_splits)
-
 
 def _file_of(x: Array) -> tuple[str, str, tuple[int, ...], int] | None:
     """File, type, shape and offset of an array that is a stretch of a mapped file, else None."""
@@ -168,6 +164,7 @@ class ParquetPart:
             A file has changed, or a column holds missing or infinite values.
         """
         n = sum(s.last - s.first for s in self.stretches)
+        # Column by column into place: no second copy of the split.
         x = np.empty((n, len(self.features)))
         y: list[Array] = []
         at = 0
@@ -178,6 +175,7 @@ class ParquetPart:
                     x[at:to, j] = _numbers(batch.column(j), name)
                 y.append(self._response(batch.column(len(self.features))))
                 at = to
+        # Another writer may have been at the file meanwhile.
         if at != n:
             raise DataError("the Parquet data set has changed since its rows were counted")
         return x, np.concatenate(y)
@@ -190,24 +188,23 @@ class ParquetPart:
         kind = column.type
         text = pa.types.is_dictionary(kind) or not pa.types.is_primitive(kind)
         raw = np.asarray(column.to_pylist() if text else column.to_numpy(False))
-        if column.null_count or (raw.dtype.kind == "f" and not np.isfinite(raw).all()):
-            raise DataError(_gap(self.target))
+        _check_gaps(column, raw, self.target)
         return raw if self.levels is None else positions(raw, self.levels)
-
-
-def _gap(name: str) -> str:
-    return (
-        f"column {name!r} holds missing or infinite values: fill them in, or leave the rows out, "
-        "before the data set is written"
-    )
 
 
 def _numbers(column: Any, name: str) -> FloatArray:
     """A column as floats."""
     values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=float)
-    if column.null_count or not np.isfinite(values).all():
-        raise DataError(_gap(name))
+    _check_gaps(column, values, name)
     return values
+
+
+def _check_gaps(column: Any, values: Array, name: str) -> None:
+    if column.null_count or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+        raise DataError(
+            f"column {name!r} holds missing or infinite values: fill them in, or leave the rows "
+            "out, before the data set is written"
+        )
 
 
 def _batches(stretch: Stretch, columns: Sequence[str]) -> Any:
@@ -257,11 +254,24 @@ class ParquetTable:
         *,
         classes: bool = False,
     ) -> None:
-        files = _files(Path(path))
+        path = Path(path)
+        files = [path]
+        if path.is_dir():
+            files = sorted(
+                file
+                for file in path.rglob("*.parquet")
+                if file.is_file()
+                and not any(name.startswith((".", "_")) for name in file.relative_to(path).parts)
+            )
+            if not files:
+                raise DataError(f"{path} holds no *.parquet files: give the folder of a data set")
+        elif not path.is_file():
+            raise DataError(f"{path} does not exist: give a Parquet file or a folder of them")
         self.target, self.classes = target, classes
         self.names: tuple[str, ...] = ()
         groups: list[tuple[str, int, int]] = []
         for file in files:
+            # Footers only: no row is read yet.
             names, rows = _facts(file, target, columns)
             if self.names and set(names) != set(self.names):
                 raise DataError(
@@ -279,15 +289,11 @@ class ParquetTable:
         """Rows of the largest row group."""
         return max((n for _, _, n in self._groups), default=0)
 
-    def sizes(self, n_splits: int) -> list[int]:
-        """Rows of each split."""
-        return even_sizes(self.n_rows, n_splits)
-
     def parts(self, n_splits: int) -> list[Part]:
         """Stretches of rows, in the order of the files."""
         found: list[Part] = []
         group, used = 0, 0
-        for size in self.sizes(n_splits):
+        for size in even_sizes(self.n_rows, n_splits):
             stretches = []
             while size:
                 path, number, rows = self._groups[group]
@@ -305,22 +311,6 @@ class ParquetTable:
 def with_levels(parts: Sequence[Part], levels: Array) -> list[Part]:
     """Parts of a Parquet data set that give positions of the levels."""
     return [replace(p, levels=levels) if isinstance(p, ParquetPart) else p for p in parts]
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(
-            file
-            for file in path.rglob("*.parquet")
-            if file.is_file()
-            and not any(name.startswith((".", "_")) for name in file.relative_to(path).parts)
-        )
-        if not found:
-            raise DataError(f"{path} holds no *.parquet files: give the folder of a data set")
-        return found
-    if not path.is_file():
-        raise DataError(f"{path} does not exist: give a Parquet file or a folder of them")
-    return [path]
 
 
 def _facts(

@@ -17,7 +17,7 @@ ask     a request of a run                           the reply, or that it waits
 `Link` and `Delivered` are the seam between the exchange and Flower: what either end needs of a
 connection, and no more. `FlowerEngine` speaks with a `Link`, a site's `Desk` is called by a node;
 neither imports Flower. ``grid.py`` and ``node.py`` have both over a real SuperLink;
-``consilience.testing.fake_link`` has both in one process, with losses, delays and repetitions.
+``tests/engines/fake_link.py`` has both in one process, with losses, delays and repetitions.
 """
 
 from __future__ import annotations
