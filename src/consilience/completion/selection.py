@@ -19,30 +19,17 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import (
-    RowCompletion,
-    check_settings,
-    observed_entries,
-)
-from consilience.completion.estimators.entry_plans import (
-    plan_alphas,
-    plan_clusters,
-    plan_estimator,
-    plan_ranks,
-)
+from consilience.completion.estimators import entry_input, entry_plans
+from consilience.completion.estimators.entry_input import RowCompletion
 from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
 from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics import held_out_entries
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, entry_folds
 from consilience.numerics.entry_paths import check_center, copied, path_of
-from consilience.numerics.held_out_entries import (
-    EntryCurve,
-    GridEdgeWarning,
-    check_rule,
-    held_out_errors,
-)
+from consilience.numerics.held_out_entries import EntryCurve
 
 # --- Folds of scattered entries, and errors over them, for anything that fits a matrix with gaps.
 
@@ -169,7 +156,9 @@ def cross_validate_entries(
         isinstance(key, str | Real | np.generic) for key in path
     ):
         raise ParameterError("the keys of a path must be numbers or words, as a curve is told by")
-    return held_out_errors(entries, path_of(path), labels_of(entries, folds), n_jobs=n_jobs)
+    return held_out_entries.held_out_errors(
+        entries, path_of(path), labels_of(entries, folds), n_jobs=n_jobs
+    )
 
 
 def labels_of(
@@ -315,9 +304,9 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         GridEdgeWarning
             The smallest error lies where the grid ends though the problem goes on.
         """
-        check_settings(self)
-        check_rule(self.rule)
-        entries = observed_entries(self, X, reset=True)
+        entry_input.check_settings(self)
+        held_out_entries.check_rule(self.rule)
+        entries = entry_input.observed_entries(self, X, reset=True)
         n, p = entries.shape
         if n < 2 or p < 2:
             short = "one row (n_samples = 1)" if n < 2 else "one column (n_features = 1)"
@@ -339,7 +328,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
             self.best_estimator_ = self._refitted(entries, value)
         self._tell(value, None if curve.at_edge else value)
         if remark is not None:
-            warnings.warn(remark, GridEdgeWarning, stacklevel=2)
+            warnings.warn(remark, held_out_entries.GridEdgeWarning, stacklevel=2)
         return self
 
     # ------------------------------------------------------------------ answers of the model
@@ -393,7 +382,9 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         model = self._model()
         if not hasattr(model, name):
             raise AttributeError(f"{type(model).__name__} has no {name}")
-        return getattr(model, name)(readable(model, observed_entries(self, X, reset=False)))
+        return getattr(model, name)(
+            readable(model, entry_input.observed_entries(self, X, reset=False))
+        )
 
     @property
     def _n_features_out(self) -> int:
@@ -499,7 +490,9 @@ def one_step_ranks(entries: Entries, ranks: Any, center: str, cv: str) -> EntryC
         if ranks != "auto":
             raise ParameterError.of("ranks", '"auto" or a list of numbers', ranks)
         ranks = np.arange(min(x.shape))
-    tried = list(plan_ranks(entries, np.zeros(0, dtype=np.int64), ranks=ranks).path.parameters)
+    tried = list(
+        entry_plans.plan_ranks(entries, np.zeros(0, dtype=np.int64), ranks=ranks).path.parameters
+    )
     found = hard_predictions(x, tried, variant=variant)
     return _curve("rank", tried, x, found, (tried[0] == 0, False))
 
@@ -526,7 +519,7 @@ def one_step_alphas(entries: Entries, alphas: Any, center: str, cv: str) -> Entr
     from consilience.completion.kernels.leave_one_entry_out import soft_predictions
 
     x, variant = _complete(entries, center, cv)
-    plan = plan_alphas(entries, alphas=alphas, center=center)
+    plan = entry_plans.plan_alphas(entries, alphas=alphas, center=center)
     tried = [float(alpha) for alpha in plan.path.parameters]
     if isinstance(alphas, str):
         tried = (tried[0] * np.geomspace(1.0, 1e-3, 19)).tolist()
@@ -672,11 +665,13 @@ class RankCV(ModelSearch):
             return one_step_ranks(entries, self.ranks, self.center, self.cv)
         folds = labels_of(entries, self.cv, self.random_state, name="cv")
         if named:
-            plan = plan_ranks(
+            plan = entry_plans.plan_ranks(
                 entries, folds, model=self.estimator, ranks=self.ranks, center=self.center
             )
         else:
-            plan = plan_estimator(entries, folds, self.estimator, self._name(), values=self.ranks)
+            plan = entry_plans.plan_estimator(
+                entries, folds, self.estimator, self._name(), values=self.ranks
+            )
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
     def _settings(self, value: int) -> dict[str, Any]:
@@ -802,7 +797,7 @@ class NuclearNormCV(EntrySearch):
         folds = labels_of(entries, self.cv, self.random_state, name="cv")
         settings = self._settings()
         settings["tol"] = max(self.tol, _FOLD_TOL)
-        plan = plan_alphas(entries, alphas=self.alphas, **settings)
+        plan = entry_plans.plan_alphas(entries, alphas=self.alphas, **settings)
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
     def _settings(self) -> dict[str, Any]:
@@ -932,7 +927,7 @@ class ClusterCountCV(ModelSearch):
         folds = labels_of(entries, self.cv, rng, name="cv")
         self._seed = int(rng.integers(2**31 - 1))
         if self._named():
-            plan = plan_clusters(
+            plan = entry_plans.plan_clusters(
                 entries,
                 model=self.estimator,
                 n_clusters=self.n_clusters,
@@ -940,7 +935,7 @@ class ClusterCountCV(ModelSearch):
                 n_init=self.n_init,
             )
         else:
-            plan = plan_estimator(
+            plan = entry_plans.plan_estimator(
                 entries,
                 folds,
                 self.estimator,

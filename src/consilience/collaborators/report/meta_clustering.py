@@ -34,7 +34,7 @@ LOSSES = {
     "shifted": "with the site's intercept",
 }
 
-Cells = list[tuple[str, ...]]
+Cells = Sequence[tuple[str, ...]]
 
 
 class MetaClusteringReport(TemplateReport[MetaClusteringResult]):

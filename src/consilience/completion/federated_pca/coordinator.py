@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.federated_pca.messages import SPREADS, Told, square_of
 from consilience.completion.federated_pca.result import FederatedPCAResult
-from consilience.completion.kernels.conditional_normal import (
-    Moments,
-    conditional_entry_errors,
-    directions_of,
-)
+from consilience.completion.kernels import conditional_normal
+from consilience.completion.kernels.conditional_normal import Moments
 from consilience.exceptions import QuorumError, StudyError
 from consilience.numerics.block_moments import pooled
 from consilience.numerics.held_out_entries import EntryCurve
@@ -194,10 +191,12 @@ def errors_of(pool: Pool, folds: Mapping[str, Sequence[int]], max_rank: int | No
     sums = np.zeros((len(pool.sites), n_folds, last + 1))
     entries = np.zeros((len(pool.sites), n_folds), dtype=np.int64)
     for fold, fitted in enumerate(others):
-        directions = directions_of(fitted)
+        directions = conditional_normal.directions_of(fitted)
         for b, at, group in groups:
             if at == fold:
-                sums[b, fold] += conditional_entry_errors(fitted.mean, directions, group, last)
+                sums[b, fold] += conditional_normal.conditional_entry_errors(
+                    fitted.mean, directions, group, last
+                )
                 entries[b, fold] += int(group.n) * m
     return Errors(np.arange(last + 1), sums, entries, last == most)
 

@@ -15,28 +15,15 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
-from consilience.completion.federated_pca.messages import (
-    LEVELS,
-    Conclude,
-    Concluded,
-    Moments,
-    Settings,
-    Told,
-    model_of,
-)
+from consilience.completion.federated_pca import messages
+from consilience.completion.federated_pca.messages import Settings
 from consilience.completion.kernels.conditional_normal import normal_moments
 from consilience.exceptions import DataError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    cell_counts,
-    class_moments,
-    replaced,
-)
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released, aggregate, replaced
 from consilience.wire.moment_facts import Coded, coded_within, hanging_together, moment_facts
 
 # --- Which groups of rows, and which columns, a site may tell moments of.
@@ -92,7 +79,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     least = 2 * limits.min_records if limits.min_records > 1 else 1
     leaves = leaves_of(data, site)
     n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
-    for number in (level for level in LEVELS if level <= n_splits):
+    for number in (level for level in messages.LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
         if number > 1 and min(map(len, members)) < least:
@@ -144,7 +131,7 @@ def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
     if data.marks is not None and data.entity is None:  # whatever the order of the table
         order = np.argsort(data.marks, kind="stable")[order]
     part = np.empty(n_units, dtype=np.int64)
-    part[order] = np.arange(n_units) * LEVELS[0] // max(n_units, 1)
+    part[order] = np.arange(n_units) * messages.LEVELS[0] // max(n_units, 1)
     return part[of]
 
 
@@ -212,8 +199,8 @@ TOO_LARGE = "features hold values above 1e100, whose squares overflow: take othe
 
 @step("moments", once=True, keeps=lambda message, data: "entities of groups")
 def moments(
-    message: Moments, data: SiteData, state: State, site: SiteContext
-) -> tuple[Told, State]:
+    message: messages.Moments, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Told, State]:
     """Tell rows, means and sums of products of each group."""
     if np.isinf(data.features).any():
         raise DataError("features hold infinite values", public="features hold infinite values")
@@ -225,8 +212,8 @@ def moments(
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
     )
     means, products = _moments(data, groups, site.limits)
-    counts = cell_counts(groups.of, groups.number)
-    return Told(counts=counts, means=means, products=products), {
+    counts = disclosure.cell_counts(groups.of, groups.number)
+    return messages.Told(counts=counts, means=means, products=products), {
         "settings": plain(message.settings)
     }
 
@@ -261,7 +248,7 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
     hidden = np.ones(np.shape(means.value), dtype=bool)
     hidden[:, columns] = False
     block = x[:, columns]
-    products = class_moments(
+    products = disclosure.class_moments(
         block,
         blocks=[np.arange(len(columns))],
         limits=limits,
@@ -306,12 +293,12 @@ def _expected(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 @step("conclude", once=True)
 def conclude(
-    message: Conclude, data: SiteData, state: State, site: SiteContext
-) -> tuple[Concluded, State]:
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
     """Keep the model, scores of the rows and, where cells are missing, the completed table."""
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the end goes on with the settings of the moments")
-    model, columns = model_of(message.model.value, data.features.shape[1])
+    model, columns = messages.model_of(message.model.value, data.features.shape[1])
     names = np.array(data.feature_names, dtype=np.str_)[columns]
     n_columns = data.features.shape[1]
     whole = np.stack([np.zeros(n_columns), np.ones(n_columns)])
@@ -337,7 +324,7 @@ def conclude(
                 rows["id"] = data.id.tolist()
             filled = {name: full[:, j].tolist() for j, name in enumerate(names.tolist())}
             site.table("completed", rows | filled)
-    return Concluded(), {}
+    return messages.Concluded(), {}
 
 
 STEPS = (moments, conclude)

@@ -39,15 +39,8 @@ from consilience.arrays import FloatArray
 from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
 from consilience.completion.estimators.predictors import ClassPredictor, GapRows
 from consilience.completion.kernels.cluster_criteria import all_criteria
-from consilience.completion.one_table.entry_study import (
-    CHOICE,
-    MOST_SPLITS,
-    EntryStudy,
-    EntryStudyResult,
-    LocalSearch,
-    Searched,
-    search_step,
-)
+from consilience.completion.one_table import entry_study
+from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
 from consilience.completion.one_table.matrix import Matrix
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmeans
@@ -155,12 +148,12 @@ class ClusterCountStudy(EntryStudy):
     )
     model: str = allows(one_of(*CLUSTER_MODELS), default="observed-kmeans")
     n_init: int = allows(whole(1, 10_000), default=10)
-    n_splits: int = allows(whole(2, MOST_SPLITS), default=10)
+    n_splits: int = allows(whole(2, entry_study.MOST_SPLITS), default=10)
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 1
     title: ClassVar[str] = "How many classes do the rows of one table fall into?"
-    steps = (search_step(NAME),)
+    steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows how many rows, columns and cells there are; numbers and squared "
         "errors of held-out cells, which it cannot name, by fold and number of classes, with "
@@ -227,11 +220,17 @@ class ClusterCountStudy(EntryStudy):
 
     # ------------------------------------------------------------------ at the coordinator
 
-    def conclude(self, common: Mapping[str, Any], reply: Searched) -> ClusterCountResult:
+    def conclude(
+        self, common: Mapping[str, Any], reply: entry_study.Searched
+    ) -> ClusterCountResult:
         """Make the result."""
         figures = reply.figures.value
         sizes = np.asarray(reply.sizes.value, dtype=float)
-        chosen = {k.removeprefix(CHOICE): v for k, v in figures.items() if k.startswith(CHOICE)}
+        chosen = {
+            k.removeprefix(entry_study.CHOICE): v
+            for k, v in figures.items()
+            if k.startswith(entry_study.CHOICE)
+        }
         curves = {name: figures[name] for name in chosen if name in figures}
         return ClusterCountResult(
             **{**common, "model": self.model, "parameter": "n_clusters"},
@@ -283,7 +282,7 @@ def criteria_of(
         return {}, (said,)
     x = entries.dense()[whole]
     found = all_criteria(x, largest, rng=stream(seed, "criteria"), n_init=_CRITERIA_STARTS)
-    choices = {CHOICE + name: one.choice or 0 for name, one in found.items()}
+    choices = {entry_study.CHOICE + name: one.choice or 0 for name, one in found.items()}
     places = np.asarray(candidates, dtype=np.int64) - 1
     # More digits would tell of single rows, and nobody compares them.
     values = {

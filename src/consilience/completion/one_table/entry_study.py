@@ -28,13 +28,8 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.kernels.cluster_criteria import NAMES
-from consilience.completion.one_table.matrix import (
-    COLUMNS,
-    TRIPLETS,
-    Matrix,
-    admit_matrix,
-    matrix_of,
-)
+from consilience.completion.one_table import matrix as matrices
+from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ConsilienceError, DataError, ProtocolError, StudyError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
@@ -54,15 +49,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.one_table import hidden
-from consilience.protocol.phases.entry_errors import (
-    MOST_ENTRIES,
-    are_errors,
-    entry_seed,
-    few_missing,
-    released_errors,
-    squared_errors_by_row,
-    two_digits,
-)
+from consilience.protocol.phases import entry_errors
 from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, count, model
 from consilience.wire.message import Aggregate, Model, Public, message, part
@@ -128,7 +115,7 @@ class Searched:
         high=_LARGEST,
     )
     entries: Released = Aggregate(
-        "f", "held-out entries by fold", gaps=True, low=1, high=MOST_ENTRIES
+        "f", "held-out entries by fold", gaps=True, low=1, high=entry_errors.MOST_ENTRIES
     )
     se: Released = Model(
         "a", "standard errors of the errors per entry", gaps=True, low=0, high=_LARGEST
@@ -176,7 +163,7 @@ class Searched:
         if not columns or max(self.n_observed.value, self.final_entries.value) > n_cells:
             return "other cells than the study's table can have"
         errors, se = self.errors.value, self.se.value
-        told = are_errors(errors, self.entries.value, se)
+        told = entry_errors.are_errors(errors, self.entries.value, se)
         if len(errors) > settings["n_splits"] or (len(errors) and not told):
             return "errors that no held-out entries have"
         if (len(self.final.value) > 0) != (self.final_entries.value > 0):
@@ -379,7 +366,7 @@ class EntryStudy(Method):
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study names a matrix."""
-        admit_matrix(ctx, self.name, triplets=self.takes_triplets)
+        matrices.admit_matrix(ctx, self.name, triplets=self.takes_triplets)
 
     @abstractmethod
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
@@ -409,7 +396,7 @@ class EntryStudy(Method):
 
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
         """Read the matrix of a site."""
-        return matrix_of(data, site)
+        return matrices.matrix_of(data, site)
 
     def folds_of(self, entries: Entries, seed: int) -> IntArray:
         """Draw the folds."""
@@ -434,7 +421,7 @@ class EntryStudy(Method):
         errors = np.asarray(reply.errors.value, dtype=float)
         common: dict[str, Any] = {
             "site": site,
-            "form": TRIPLETS if triplets else COLUMNS,
+            "form": matrices.TRIPLETS if triplets else matrices.COLUMNS,
             "row_name": names[0],
             "column_name": names[1],
             "feature_names": ctx.feature_names,
@@ -485,7 +472,7 @@ def search_step(method: str) -> Step:
         if not isinstance(study, EntryStudy):
             raise StudyError(f"method {method!r} does not choose by held-out entries")
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
-        seed = entry_seed(matrix.entries.values, site, study.name)
+        seed = entry_errors.entry_seed(matrix.entries.values, site, study.name)
         most = study.most_allowed(matrix.entries)
         if most is not None and study.largest_asked > most:
             # How far it goes beyond the table, only the site's own people read.
@@ -521,9 +508,15 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
     n, p = matrix.entries.shape
     squares = (made.predictions - made.entries.values[:, None]) ** 2
     n_folds = int(made.folds.max()) + 1
-    by_row = squared_errors_by_row(made.entries.rows, made.folds, squares, (n, n_folds))
-    found = released_errors(by_row, made.folds, n_missing=matrix.n_missing, limits=limits)
-    seen = n * p if few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
+    by_row = entry_errors.squared_errors_by_row(
+        made.entries.rows, made.folds, squares, (n, n_folds)
+    )
+    found = entry_errors.released_errors(
+        by_row, made.folds, n_missing=matrix.n_missing, limits=limits
+    )
+    seen = (
+        n * p if entry_errors.few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
+    )
     curve = made.curve
     figures = {
         "chosen": made.chosen,
@@ -572,7 +565,7 @@ def _final_errors(made: LocalSearch) -> dict[str, Any]:
 def _se(sums: FloatArray, counts: IntArray) -> FloatArray:
     mean = sums.sum(axis=0) / counts.sum()
     moves = sums - counts[:, None] * mean
-    return two_digits(np.sqrt((moves**2).sum(axis=0)) / counts.sum())
+    return entry_errors.two_digits(np.sqrt((moves**2).sum(axis=0)) / counts.sum())
 
 
 def _figures(given: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:

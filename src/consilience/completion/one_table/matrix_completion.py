@@ -41,20 +41,10 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_plans import RANK_MODELS, Plan, plan_alphas, plan_ranks
 from consilience.completion.estimators.low_rank import fitted_model
 from consilience.completion.estimators.predictors import CompletionPredictor, GapRows
-from consilience.completion.one_table.entry_study import (
-    EntryStudy,
-    EntryStudyResult,
-    LocalSearch,
-    Searched,
-    search_step,
-)
-from consilience.completion.one_table.matrix import (
-    TRIPLETS,
-    Matrix,
-    completed,
-    factor_tables,
-    matrix_of,
-)
+from consilience.completion.one_table import entry_study
+from consilience.completion.one_table import matrix as matrices
+from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
+from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ParameterError
 from consilience.numerics.centring import CENTRES, centre_of
 from consilience.numerics.entries import Entries
@@ -212,7 +202,7 @@ class MatrixCompletionStudy(EntryStudy):
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 1
     title: ClassVar[str] = "What is in the missing cells of one table?"
-    steps = (search_step(NAME),)
+    steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows how many rows, columns and cells there are; numbers and squared "
         "errors of held-out cells, which it cannot name, by fold and candidate and of a last "
@@ -261,7 +251,7 @@ class MatrixCompletionStudy(EntryStudy):
 
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
         """Read the matrix of a site."""
-        return matrix_of(data, site, duplicates=self.duplicates)
+        return matrices.matrix_of(data, site, duplicates=self.duplicates)
 
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
         """Choose without the last part, judge by it, fit all cells."""
@@ -276,9 +266,9 @@ class MatrixCompletionStudy(EntryStudy):
         final, counts = self._final(train, last, value)
         named = GapRows(matrix.column_names, matrix.units)
         outputs: dict[str, Any] = {}
-        if matrix.form == TRIPLETS:
+        if matrix.form == matrices.TRIPLETS:
             outputs = _by_line(matrix, fit.factors.at(entries.rows, entries.columns), held)
-        tables, remarks = completed(matrix, fit.factors)
+        tables, remarks = matrices.completed(matrix, fit.factors)
         of_sizes, of_one_row = {"singular_values"}, False
         if self.model != "soft" or self.grid == "auto":  # penalties that the table decides
             of_sizes |= {"alpha"}
@@ -308,7 +298,7 @@ class MatrixCompletionStudy(EntryStudy):
             final=final,
             final_counts=counts,
             outputs=outputs,
-            tables={**tables, **factor_tables(matrix, fit.factors)},
+            tables={**tables, **matrices.factor_tables(matrix, fit.factors)},
             remarks=(*_remarks(matrix), *remarks),
         )
 
@@ -357,7 +347,9 @@ class MatrixCompletionStudy(EntryStudy):
 
     # ------------------------------------------------------------------ at the coordinator
 
-    def conclude(self, common: Mapping[str, Any], reply: Searched) -> MatrixCompletionResult:
+    def conclude(
+        self, common: Mapping[str, Any], reply: entry_study.Searched
+    ) -> MatrixCompletionResult:
         """Make the result."""
         figures, n_final = reply.figures.value, int(reply.final_entries.value)
         sums = np.asarray(reply.final.value, dtype=float)
