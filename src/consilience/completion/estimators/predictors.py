@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.low_rank import Factors, row_scores
+from consilience.completion.estimators.low_rank import Factors
 from consilience.exceptions import DataError
 from consilience.numerics.centring import CENTRES, Centre
 from consilience.numerics.entries import Entries
@@ -248,7 +248,7 @@ class CompletionPredictor:
 
     def reconstruct(self, X: Any) -> FloatArray:
         """Rows as the matrix of low rank has them, (m, p), in the units of the table."""
-        centre, scores, _ = self._project(X)
+        centre, scores = self._project(X)
         return self.table.in_units(scores @ self.components_ + centre.dense())
 
     def complete(self, X: Any) -> FloatArray:
@@ -284,12 +284,8 @@ class CompletionPredictor:
         values = low + found.centre.at(i, j)
         return np.asarray(values * self.table.units[1, j] + self.table.units[0, j])
 
-    def _project(self, X: Any) -> tuple[Centre, FloatArray, Any]:
-        entries = self.table.read(X)
-        found = self.factors
-        centre = found.centre.of_rows(entries)
-        scores = row_scores(centre.removed(entries), found.components.T, found.penalty)
-        return centre, scores * found.scale, entries
+    def _project(self, X: Any) -> tuple[Centre, FloatArray]:
+        return self.factors.project(self.table.read(X))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays from which :meth:`from_arrays` makes the same object."""

@@ -28,7 +28,6 @@ squared errors. Labels, the classes' other figures and the predictor stay at the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -103,17 +102,14 @@ class ClusterCountResult(EntryStudyResult):
         one = f"{mean[0]:.4g} with {int(self.candidates[0])}"
         best = f"{mean[self.chosen]:.4g} with {self.n_clusters}"
         told = one if self.chosen == 0 else f"{best}, {one}"
-        rule = self._rule_sentence()
-        return f"{text}: mean squared error per held-out entry {told}{tried}.{rule}"
-
-    def _rule_sentence(self) -> str:
+        text = f"{text}: mean squared error per held-out entry {told}{tried}."
         other = self.one_standard_error if self.rule == "minimum" else self.minimiser
         if other in (-1, self.chosen):
-            return ""
+            return text
         number = int(self.candidates[other])
         if self.rule == "minimum":
-            return f" Within one standard error of it is {number} already."
-        return f" The smallest error itself is at {number}."
+            return f"{text} Within one standard error of it is {number} already."
+        return f"{text} The smallest error itself is at {number}."
 
     def criteria_sentence(self) -> str:
         """What other criteria choose."""
@@ -220,26 +216,21 @@ class ClusterCountStudy(EntryStudy):
 
     # ------------------------------------------------------------------ at the coordinator
 
-    def conclude(
-        self, common: Mapping[str, Any], reply: entry_study.Searched
-    ) -> ClusterCountResult:
-        """Make the result."""
+    def found(self, reply: entry_study.Searched) -> dict[str, Any]:
+        """Classes, and what other criteria say."""
         figures = reply.figures.value
+        mark = entry_study.CHOICE
         sizes = np.asarray(reply.sizes.value, dtype=float)
-        chosen = {
-            k.removeprefix(entry_study.CHOICE): v
-            for k, v in figures.items()
-            if k.startswith(entry_study.CHOICE)
+        chosen = {k.removeprefix(mark): int(v) for k, v in figures.items() if k.startswith(mark)}
+        return {
+            "model": self.model,
+            "parameter": "n_clusters",
+            "n_clusters": int(figures.get("n_clusters", len(sizes))),
+            "sizes": sizes,
+            "centers": np.asarray(reply.centres.value, dtype=float),
+            "criteria": chosen,
+            "criteria_curves": {k: np.asarray(figures[k]) for k in chosen if k in figures},
         }
-        curves = {name: figures[name] for name in chosen if name in figures}
-        return ClusterCountResult(
-            **{**common, "model": self.model, "parameter": "n_clusters"},
-            n_clusters=int(figures.get("n_clusters", len(sizes))),
-            sizes=sizes,
-            centers=np.asarray(reply.centres.value, dtype=float),
-            criteria={name: int(value) for name, value in chosen.items()},
-            criteria_curves={name: np.asarray(value) for name, value in curves.items()},
-        )
 
 
 def _classes(fit: ClusterFit, matrix: Matrix) -> dict[str, Any]:
