@@ -358,24 +358,13 @@ def plan_alphas(
         )
     grid = _Alphas(largest)
     first, grows = grid.start(alphas)
+    how: dict[str, Any] = {"solver": solver, "tol": tol, "max_iter": max_iter}
     path = entry_paths.SoftPath(
-        parameters=first,
-        center=center,
-        unshrink=bool(unshrink),
-        max_rank=max_rank,
-        solver=solver,
-        tol=tol,
-        max_iter=max_iter,
+        parameters=first, center=center, unshrink=bool(unshrink), max_rank=max_rank, **how
     )
     # Below the penalty at which every fit has full rank the fitted matrix stays the same; near the
     # largest penalties all fits of folds may be nothing, which is no end.
     return Plan(path, grid.natural, grid.grow if grows else None, ends_flat=largest / 2)
-
-
-def _flat(mean: FloatArray) -> bool:
-    """Whether the last penalties made next to no difference: smaller ones will not either."""
-    before, last = mean[:-_MORE_ALPHAS].min(), mean[-_MORE_ALPHAS:].min()
-    return bool(before - last <= _FLAT * last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,7 +395,10 @@ class _Alphas:
 
     def grow(self, curve: EntryCurve) -> list[float]:
         last = float(curve.parameters[-1])
-        if curve.minimiser < len(curve.parameters) - 1 or _flat(curve.mean):
+        if curve.minimiser < len(curve.parameters) - 1:
+            return []
+        before, latest = curve.mean[:-_MORE_ALPHAS].min(), curve.mean[-_MORE_ALPHAS:].min()
+        if before - latest <= _FLAT * latest:  # smaller ones will make no difference either
             return []
         more = [last * _STEP**i for i in range(1, _MORE_ALPHAS + 1)]
         return [alpha for alpha in more if alpha >= self.largest * _SMALLEST * (1 - 1e-9)]

@@ -112,7 +112,7 @@ class LowRankFactoriser(
 
     # ------------------------------------------------------------------ what a subclass writes
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, ArrayLike, ArrayLike]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         """Fit centred entries; set attributes of the estimator's own.
 
         Returns
@@ -421,7 +421,7 @@ class SoftImpute(LowRankFactoriser):
         self.tol = tol
         self.max_iter = max_iter
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, ArrayLike, ArrayLike]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         fit = self._penalised(entries)
         self.alpha_ = alpha = float(fit.alpha or 0.0)
         self.objective_ = fit.objective
@@ -546,7 +546,7 @@ class HardImpute(LowRankFactoriser):
         self.tol = tol
         self.max_iter = max_iter
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, ArrayLike, ArrayLike]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         if self.start not in _STARTS:
             raise ParameterError.of("start", '"zero" or "path"', self.start)
         rank = check_ranks([self.rank], *entries.shape)[0]
@@ -634,7 +634,7 @@ class OptSpace(LowRankFactoriser):
         self.tol = tol
         self.max_iter = max_iter
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, ArrayLike, ArrayLike]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         fit = next(optspace_path(entries, [self.rank], tol=self.tol, max_iter=self.max_iter))
         self.objective_ = fit.objective
         self._ended(

@@ -34,7 +34,7 @@ class GapRows:
     Parameters
     ----------
     names : (p,) array of str
-    units : (2, p) array
+    units : (2, p) array, optional
         Centre and scale that were applied to each column before the fit.
 
     Raises
@@ -43,9 +43,10 @@ class GapRows:
         Names and units do not fit together.
     """
 
-    def __init__(self, names: NDArray[Any], units: FloatArray) -> None:
+    def __init__(self, names: NDArray[Any], units: ArrayLike | None = None) -> None:
         self.names = np.array([str(name) for name in names], dtype=np.str_)
-        self.units = np.asarray(units, dtype=np.float64)
+        plain = np.array([[0.0], [1.0]]).repeat(len(self.names), axis=1)
+        self.units = plain if units is None else np.asarray(units, dtype=np.float64)
         if self.units.shape != (2, len(self.names)) or not (self.units[1] > 0).all():
             raise DataError(_FOREIGN)
 

@@ -50,7 +50,6 @@ from typing import Any, ClassVar, Literal
 
 from consilience.completion.estimators.predictors import ComponentsPredictor
 from consilience.completion.federated_pca import coordinator, messages, site
-from consilience.completion.federated_pca.coordinator import Errors, Pool
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
@@ -142,7 +141,22 @@ class FederatedPCA(Method):
         errors = coordinator.errors_of(
             pool, coordinator.folds_of(pool, self.n_splits), self.max_rank
         )
-        rank = self._rank(pool, errors)
+        if self.rank is not None:
+            rank = self.rank
+            if rank >= len(pool.columns):
+                raise QuorumError(
+                    f"{len(pool.columns)} columns are left, as many as the rank or fewer: lower "
+                    "rank, or leave out the sites that withhold columns"
+                )
+        else:
+            curve = errors.curve()
+            if curve is None:
+                raise QuorumError(
+                    "a rank is chosen by groups of rows that are left out in turn, and only one "
+                    "group can be told (of two there must be twice as many rows as columns in "
+                    "each): give rank, take fewer columns, or let sites with more rows take part"
+                )
+            rank = int(errors.candidates[curve.place(self.rule)])
         result, model = coordinator.build_result(ctx, self, pool, errors, rank)
         message = messages.Conclude(
             settings=settings,
@@ -151,21 +165,3 @@ class FederatedPCA(Method):
         ask = Ask("conclude", message, to=tuple(sorted(told)))
         ctx.require((yield ask), at_least=0)
         return result
-
-    def _rank(self, pool: Pool, errors: Errors) -> int:
-        """The rank that was given, or the one that the errors choose."""
-        if self.rank is not None:
-            if self.rank >= len(pool.columns):
-                raise QuorumError(
-                    f"{len(pool.columns)} columns are left, as many as the rank or fewer: lower "
-                    "rank, or leave out the sites that withhold columns"
-                )
-            return self.rank
-        curve = errors.curve()
-        if curve is None:
-            raise QuorumError(
-                "a rank is chosen by groups of rows that are left out in turn, and only one group "
-                "can be told (of two there must be twice as many rows as columns in each): give "
-                "rank, take fewer columns, or let sites with more rows take part"
-            )
-        return int(errors.candidates[curve.place(self.rule)])

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
 from consilience.completion.federated_pca import messages
-from consilience.completion.federated_pca.messages import Settings
 from consilience.completion.kernels.conditional_normal import normal_moments
 from consilience.exceptions import DataError, ProtocolError
 from consilience.numerics.random import stream
@@ -206,7 +205,16 @@ def moments(
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
         raise DataError(TOO_LARGE, public=TOO_LARGE)
-    groups = groups_of(data, _n_splits(message.settings, data, site), site)
+    entity = "" if data.entity is None else f"column {data.entity_name}"
+    n_splits = message.settings.n_splits
+    if site.limits.min_records > 1:
+        if site.kept is None:
+            site.keep({"entity": entity})
+        elif site.kept["entity"] != entity:
+            # Groups by two columns of entities that differ for few people would differ by these.
+            site.note("Earlier groups were of other entities: all rows are one group now.")
+            n_splits = 1
+    groups = groups_of(data, n_splits, site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
@@ -216,22 +224,6 @@ def moments(
     return messages.Told(counts=counts, means=means, products=products), {
         "settings": plain(message.settings)
     }
-
-
-def _n_splits(settings: Settings, data: SiteData, site: SiteContext) -> int:
-    """How many groups a run may get: one where it has other entities than the first one had.
-
-    Groups by two columns of entities that differ for few people would differ by these.
-    """
-    entity = "" if data.entity is None else f"column {data.entity_name}"
-    if site.limits.min_records <= 1:
-        return settings.n_splits
-    if site.kept is None:
-        site.keep({"entity": entity})
-    elif site.kept["entity"] != entity:
-        site.note("Earlier groups were of other entities: all rows are one group now.")
-        return 1
-    return settings.n_splits
 
 
 def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, Released]:
@@ -262,13 +254,14 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
     if np.isnan(block).any():
         block = data.features[:, columns]
         known = _without_few_gaps(block, limits.min_records)
-        expected = [_expected(known[groups.of == group]) for group in range(groups.number)]
-        told = np.array(means.value)
-        told[:, columns] = [mean for mean, _ in expected]
+        told, sums = np.array(means.value), np.array(products.value)
+        for group in range(groups.number):
+            rows = known[groups.of == group]
+            expected = normal_moments(rows)
+            told[group, columns] = expected.mean
+            sums[group] = len(rows) * expected.covariance[upper]
         means = replaced(means, told)
-        withheld = np.isnan(products.value)
-        sums = np.array([upper for _, upper in expected])
-        products = replaced(products, np.where(withheld, np.nan, sums))
+        products = replaced(products, np.where(np.isnan(products.value), np.nan, sums))
     return means.withhold(hidden), products
 
 
@@ -280,12 +273,6 @@ def _without_few_gaps(x: FloatArray, least: int) -> FloatArray:
     """
     few = np.isnan(x).sum(axis=0) < least
     return np.asarray(np.where(np.isnan(x) & few, np.nanmean(x, axis=0), x))
-
-
-def _expected(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and sums of products of rows with gaps."""
-    found = normal_moments(rows)
-    return found.mean, len(rows) * found.covariance[np.triu_indices(rows.shape[1])]
 
 
 # --------------------------------------------------------------------------- conclude
@@ -300,10 +287,8 @@ def conclude(
         raise ProtocolError("the end goes on with the settings of the moments")
     model, columns = messages.model_of(message.model.value, data.features.shape[1])
     names = np.array(data.feature_names, dtype=np.str_)[columns]
-    n_columns = data.features.shape[1]
-    whole = np.stack([np.zeros(n_columns), np.ones(n_columns)])
-    units = whole if data.scaling is None else np.asarray(data.scaling[1:], dtype=np.float64)
-    table = GapRows(names, units[:, columns])
+    units = None if data.scaling is None else np.asarray(data.scaling)[1:, columns]
+    table = GapRows(names, units)
     site.output("predictor", ComponentsPredictor(model, table))
     x = data.features[:, columns]
     # A model that somebody made up may give numbers that are none: they stay here.

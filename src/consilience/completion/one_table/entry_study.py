@@ -419,7 +419,8 @@ class EntryStudy(Method):
         (site, reply), *_ = replies.items()
         figures = reply.figures.value
         natural = figures.get("natural", ())
-        result: EntryStudyResult = self.Result(
+        kind: Any = self.Result
+        result: EntryStudyResult = kind(
             site=site,
             form=matrices.TRIPLETS if triplets else matrices.COLUMNS,
             row_name=names[0],

@@ -40,13 +40,14 @@ def judged(result: Any, *, at_edge: bool) -> dict[str, Any]:
     """
     found = result.curve()
     curve = None if found is None else curve_of(found)
-    place, share, near = -1, math.nan, ""
+    place, share, near, choice = -1, math.nan, "", None
     if curve is not None:
         near = selection_evidence.near_words(curve)
         if 0 <= result.chosen < len(curve.values) and not at_edge:
             at = (curve.values == float(result.candidates[result.chosen])).nonzero()[0]
             place = int(at[0])
         share = selection_evidence.predicted(curve, place)
+        choice = partial(selection_evidence.choice, curve, place, result.rule)
     return {
         "figures": figures_selection,
         "finite": np.isfinite,
@@ -54,7 +55,7 @@ def judged(result: Any, *, at_edge: bool) -> dict[str, Any]:
         "place": place,
         "share": share,
         "near": near,
-        "choice": partial(selection_evidence.choice, curve, place, result.rule),
+        "choice": choice,
     }
 
 
