@@ -311,28 +311,25 @@ class MetaClustering(Method):
             )
         if refused:
             ctx.note(f"Candidates that were left out, by site: {messages.by_reason(refused)}.")
-        return self.partners(usable, moments), left_out, refused
-
-    def partners(self, usable: dict[str, messages.Selected], moments: SiteMoments) -> Partners:
-        """Put together what is known of the sites in play."""
         sites = tuple(sorted(usable))
         means, pooled = decisions.pooled_covariance(moments, sites)
         if self.standardize:
             # Every site has its own scale: means are 0 and rows are not weighted.
             means = np.zeros_like(means)
-        replies = [usable[x] for x in sites]
-        return Partners(
+        models = [usable[x] for x in sites]
+        partners = Partners(
             sites=sites,
             replies=usable,
-            sizes=np.array([int(r.n.value) for r in replies], dtype=np.int64),
-            variance=np.array([float(r.variance.value[0]) for r in replies]),
-            own=np.array([float(r.own.value[0]) for r in replies]),
+            sizes=np.array([int(r.n.value) for r in models], dtype=np.int64),
+            variance=np.array([float(r.variance.value[0]) for r in models]),
+            own=np.array([float(r.own.value[0]) for r in models]),
             means=means,
             pooled=pooled,
-            models=tuple(tuple(r.models.value) for r in replies),
+            models=tuple(tuple(r.models.value) for r in models),
             position=np.arange(len(sites)),
             n_owners=len(sites),
         )
+        return partners, left_out, refused
 
     def try_models(
         self,

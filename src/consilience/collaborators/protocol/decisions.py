@@ -493,19 +493,29 @@ def refit(
     members: Members,
 ) -> Generator[Ask, Replies, Members]:
     """Replace the models of each group by one refit, where every member sends what it needs."""
-    best = {g: _best(partners, labels == g) for g in np.unique(labels)}
+    sites = np.array(partners.sites, dtype=object)
+    groups = {g: tuple(sites[labels == g]) for g in np.unique(labels)}
+    best, needed = {}, {}
+    for g, inside in groups.items():
+        # the candidate with the smallest held-out loss over the sites of the group
+        losses = np.stack([np.asarray(partners.replies[x].losses.value) for x in inside])
+        total = (losses * partners.sizes[labels == g][:, None]).sum(axis=0)
+        known = not np.isnan(total).all()
+        first = partners.replies[inside[0]].chosen.value[0]
+        best[g] = s.candidates[int(np.nanargmin(total)) if known else int(first)]
+        plain = best[g] == "linear" and not s.levels and not s.standardize
+        needed[g] = "moments" if plain else "rows"
+    sizes = {x: {"n": int(n)} for x, n in zip(partners.sites, partners.sizes, strict=True)}
     for what, step in (("moments", "pool-moments"), ("rows", "pool-rows")):
-        groups = [g for g, c in best.items() if _needs(s, c) == what]
-        to = tuple(x for x, g in zip(partners.sites, labels, strict=True) if g in groups)
+        to = tuple(x for x, g in zip(partners.sites, labels, strict=True) if needed[g] == what)
         if not to:
             continue
         request = messages.PoolRequest(what=what, levels=s.levels)
-        sizes = {x: {"n": int(n)} for x, n in zip(partners.sites, partners.sizes, strict=True)}
         replies = ctx.require((yield Ask(step, request, to=to, known=sizes)), at_least=0)
-        for g in groups:
-            sites = [x for x, k in zip(partners.sites, labels, strict=True) if k == g]
-            given = [replies.get(x) for x in sites]
-            model = _model(ctx, s, best[g], given)
+        for g in [g for g in groups if needed[g] == what]:
+            model = None
+            if all(x in replies for x in groups[g]):
+                model = _refitted(ctx, s, best[g], what, [replies[x] for x in groups[g]])
             if model is None:
                 ctx.note(
                     f"Group {g} has no pooled refit, since not all of its sites sent what it "
@@ -513,39 +523,22 @@ def refit(
                 )
                 continue
             size = np.array([partners.sizes[labels == g].sum()], dtype=np.int64)
-            members = {**members, **{x: ((model,), size) for x in sites}}
+            members = {**members, **{x: ((model,), size) for x in groups[g]}}
     return members
 
 
-def _best(partners: Partners, group: NDArray[np.bool_]) -> int:
-    """Candidate with the smallest held-out loss over the sites of a group."""
-    chosen = [x for x, inside in zip(partners.sites, group, strict=True) if inside]
-    losses = np.stack([np.asarray(partners.replies[x].losses.value) for x in chosen])
-    total = (losses * partners.sizes[group][:, None]).sum(axis=0)
-    if np.isnan(total).all():
-        return int(partners.replies[chosen[0]].chosen.value[0])
-    return int(np.nanargmin(total))
-
-
-def _needs(s: Settings, candidate: int) -> str:
-    plain = s.candidates[candidate] == "linear" and not s.levels and not s.standardize
-    return "moments" if plain else "rows"
-
-
-def _model(
-    ctx: CoordinatorContext, s: Settings, candidate: int, replies: list[Any]
+def _refitted(
+    ctx: CoordinatorContext, s: Settings, candidate: str, what: str, replies: list[Any]
 ) -> dict[str, Any] | None:
-    """One refit; None where a site sent nothing, or the rows cannot be fitted."""
-    if any(reply is None for reply in replies):
-        return None
-    if _needs(s, candidate) == "moments":
+    """One refit; None where a site sent nothing of use, or the rows cannot be fitted."""
+    if what == "moments":
         parts = [np.asarray(reply.products.value) for reply in replies]
         return _least_squares(parts) if all(part.size for part in parts) else None
     try:
         rows = np.concatenate([np.asarray(reply.rows.value) for reply in replies])
         x, y = rows[:, :-1], rows[:, -1]
         seed = int(ctx.rng.integers(2**31 - 1))
-        made = build(s.candidates[candidate], s.task, min_records=1, seed=seed)
+        made = build(candidate, s.task, min_records=1, seed=seed)
         made.fit(x, y.astype(np.int64) if s.levels else y)
         classes = range(len(s.levels)) if s.levels else None
         return estimators.encode(made, n_features=x.shape[1], classes=classes)
