@@ -261,7 +261,6 @@ def pairwise_tests(
     margin: float = 0.03,
     min_effective: float = 20.0,
     own_loss: ArrayLike | None = None,
-    resolution: ArrayLike | None = None,
 ) -> PairwiseTests:
     """Test each pair of sites for a difference beyond the equivalence margin.
 
@@ -284,10 +283,6 @@ def pairwise_tests(
     own_loss : array, shape (L,), optional
         Mean cross-fitted loss of each site's own model, for the power only. Without it the variance
         of y is taken, which is larger: less power is claimed than there is.
-    resolution : array, shape (L,), optional
-        By site, the size of a loss difference that rounding alone can make (for instance 1e-24
-        times the mean square of y). Smaller differences with no standard error count as 0: two
-        sites whose y is the same constant do not differ.
 
     Returns
     -------
@@ -322,12 +317,7 @@ def pairwise_tests(
     comparable = usable & usable.T & np.isfinite(tolerated)
     difference = np.where(comparable, excess + excess.T, np.nan)
     standard_error = np.sqrt(np.where(comparable, inflated + inflated.T, np.nan))
-    beyond = difference - tolerated
-    if resolution is not None:
-        blur = np.asarray(resolution, dtype=np.float64)
-        blurred = blur[:, None] + blur[None, :]
-        beyond = np.where((np.abs(beyond) <= blurred) & (standard_error <= blurred), 0.0, beyond)
-    z = _bounded_ratio(beyond, standard_error)
+    z = _bounded_ratio(difference - tolerated, standard_error)
     by_rows = noise[None, :] / np.where(comparable, effective, np.nan)
     growth = by_rows + by_rows.T
     for matrix in (difference, standard_error, z, growth):

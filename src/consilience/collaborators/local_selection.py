@@ -109,6 +109,9 @@ def select(
         made = build(candidates[c], task, min_records=min_records, seed=int(seeds[c]))
         return made.fit(x[rows], y[rows] if n_outputs == 1 else y[rows].astype(np.int64))
 
+    def held_out(c: int, rows: IntArray, held: IntArray) -> FloatArray:
+        return record_losses(loss, y[held], predict(fit(c, rows), x[held], n_outputs))
+
     losses = np.full((len(test), len(candidates)), np.nan)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # Convergence of a candidate is judged by its held-out loss, not by its warnings.
@@ -116,9 +119,7 @@ def select(
         open_ = [c for c in range(len(candidates)) if label(candidates[c]) not in refused]
         for c in open_:
             try:
-                losses[:, c] = record_losses(
-                    loss, y[test], predict(fit(c, train), x[test], n_outputs)
-                )
+                losses[:, c] = held_out(c, train, test)
             except ParameterError:
                 raise
             except Exception:  # noqa: BLE001  any failure of a candidate only leaves it out
@@ -132,7 +133,10 @@ def select(
             try:
                 fitted = fit(c, np.arange(len(y)))
                 accepted, fault = accept(fitted, x)
-                own = _cross_fit(candidates[c], fit, c, x, y, loss, n_outputs, rng)
+                # the loss of each record under a fit that did not see it
+                own, n_folds = np.full(len(y), np.nan), min(folds(candidates[c]), len(y))
+                for held in np.array_split(rng.permutation(len(y)), n_folds):
+                    own[held] = held_out(c, np.setdiff1d(np.arange(len(y)), held), held)
             except Exception:  # noqa: BLE001
                 fault = "it failed to fit on all rows"
             if fault is None and not np.isfinite(own).all():
@@ -141,21 +145,3 @@ def select(
                 return Selection(c, fitted, accepted, losses, own, refused)
             refused[label(candidates[c])] = fault
     return Selection(-1, None, None, losses, np.full(len(y), np.nan), refused)
-
-
-def _cross_fit(
-    text: str,
-    fit: Callable[[int, IntArray], Any],
-    c: int,
-    x: FloatArray,
-    y: FloatArray,
-    loss: str,
-    n_outputs: int,
-    rng: np.random.Generator,
-) -> FloatArray:
-    """Losses of each record under a fit that did not see it."""
-    own = np.full(len(y), np.nan)
-    for rows in np.array_split(rng.permutation(len(y)), min(folds(text), len(y))):
-        others = np.setdiff1d(np.arange(len(y)), rows)
-        own[rows] = record_losses(loss, y[rows], predict(fit(c, others), x[rows], n_outputs))
-    return own

@@ -9,7 +9,7 @@ leave-one-out, as a curve of errors.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -19,30 +19,17 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import (
-    RowCompletion,
-    check_settings,
-    observed_entries,
-)
-from consilience.completion.estimators.entry_plans import (
-    plan_alphas,
-    plan_clusters,
-    plan_estimator,
-    plan_ranks,
-)
+from consilience.completion.estimators import entry_input, entry_plans
+from consilience.completion.estimators.entry_input import RowCompletion
 from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
 from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics import held_out_entries
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, entry_folds
 from consilience.numerics.entry_paths import check_center, copied, path_of
-from consilience.numerics.held_out_entries import (
-    EntryCurve,
-    GridEdgeWarning,
-    check_rule,
-    held_out_errors,
-)
+from consilience.numerics.held_out_entries import EntryCurve
 
 # --- Folds of scattered entries, and errors over them, for anything that fits a matrix with gaps.
 
@@ -169,7 +156,9 @@ def cross_validate_entries(
         isinstance(key, str | Real | np.generic) for key in path
     ):
         raise ParameterError("the keys of a path must be numbers or words, as a curve is told by")
-    return held_out_errors(entries, path_of(path), labels_of(entries, folds), n_jobs=n_jobs)
+    return held_out_entries.held_out_errors(
+        entries, path_of(path), labels_of(entries, folds), n_jobs=n_jobs
+    )
 
 
 def labels_of(
@@ -315,9 +304,9 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         GridEdgeWarning
             The smallest error lies where the grid ends though the problem goes on.
         """
-        check_settings(self)
-        check_rule(self.rule)
-        entries = observed_entries(self, X, reset=True)
+        entry_input.check_settings(self)
+        held_out_entries.check_rule(self.rule)
+        entries = entry_input.observed_entries(self, X, reset=True)
         n, p = entries.shape
         if n < 2 or p < 2:
             short = "one row (n_samples = 1)" if n < 2 else "one column (n_features = 1)"
@@ -339,7 +328,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
             self.best_estimator_ = self._refitted(entries, value)
         self._tell(value, None if curve.at_edge else value)
         if remark is not None:
-            warnings.warn(remark, GridEdgeWarning, stacklevel=2)
+            warnings.warn(remark, held_out_entries.GridEdgeWarning, stacklevel=2)
         return self
 
     # ------------------------------------------------------------------ answers of the model
@@ -393,7 +382,9 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         model = self._model()
         if not hasattr(model, name):
             raise AttributeError(f"{type(model).__name__} has no {name}")
-        return getattr(model, name)(readable(model, observed_entries(self, X, reset=False)))
+        return getattr(model, name)(
+            readable(model, entry_input.observed_entries(self, X, reset=False))
+        )
 
     @property
     def _n_features_out(self) -> int:
@@ -472,15 +463,17 @@ def readable(model: Any, entries: Entries) -> Any:
 ONE_STEP = {"one-step": "exact", "one-step-as-printed": "as_printed"}
 
 
-def one_step_ranks(entries: Entries, ranks: Any, center: str, cv: str) -> EntryCurve:
-    """Errors of truncated singular value decompositions by rank.
+def one_step(parameter: str, entries: Entries, given: Any, center: str, cv: str) -> EntryCurve:
+    """Errors of truncated, or of soft-thresholded, singular value decompositions.
 
     Parameters
     ----------
+    parameter : {"rank", "alpha"}
     entries : Entries
         Complete.
-    ranks : "auto", int or sequence of int
-        A number means all up to it, "auto" all below min(n, p).
+    given : "auto", int or sequence
+        Ranks: a number means all up to it, "auto" all below min(n, p). Penalties: "auto" means a
+        number of 19, from the penalty that leaves nothing to a thousandth of it.
     center : {"none", "columns", "rows-and-columns"}
         Of the whole matrix: it is not left out.
     cv : {"one-step", "one-step-as-printed"}
@@ -488,82 +481,46 @@ def one_step_ranks(entries: Entries, ranks: Any, center: str, cv: str) -> EntryC
     Raises
     ------
     ParameterError
-        Another word, or ranks out of their range.
+        Another word, or ranks or penalties out of their range.
     DataError
         The matrix has missing entries.
     """
-    from consilience.completion.kernels.leave_one_entry_out import hard_predictions
+    from consilience.completion.kernels import leave_one_entry_out
 
-    x, variant = _complete(entries, center, cv)
-    if isinstance(ranks, str):
-        if ranks != "auto":
-            raise ParameterError.of("ranks", '"auto" or a list of numbers', ranks)
-        ranks = np.arange(min(x.shape))
-    tried = list(plan_ranks(entries, np.zeros(0, dtype=np.int64), ranks=ranks).path.parameters)
-    found = hard_predictions(x, tried, variant=variant)
-    return _curve("rank", tried, x, found, (tried[0] == 0, False))
-
-
-def one_step_alphas(entries: Entries, alphas: Any, center: str, cv: str) -> EntryCurve:
-    """Errors of soft-thresholded singular value decompositions by penalty.
-
-    Parameters
-    ----------
-    entries : Entries
-        Complete.
-    alphas : "auto", int or sequence of float
-        "auto" means a number of 19, from the penalty that leaves nothing to a thousandth of it.
-    center, cv
-        As for :func:`one_step_ranks`.
-
-    Raises
-    ------
-    ParameterError
-        Another word, or penalties out of their range.
-    DataError
-        The matrix has missing entries.
-    """
-    from consilience.completion.kernels.leave_one_entry_out import soft_predictions
-
-    x, variant = _complete(entries, center, cv)
-    plan = plan_alphas(entries, alphas=alphas, center=center)
-    tried = [float(alpha) for alpha in plan.path.parameters]
-    if isinstance(alphas, str):
-        tried = (tried[0] * np.geomspace(1.0, 1e-3, 19)).tolist()
-    found = soft_predictions(x, tried, variant=variant)
-    return _curve("alpha", tried, x, found, plan.natural(tried[0], tried[-1]))
-
-
-def _complete(entries: Entries, center: str, cv: str) -> tuple[FloatArray, str]:
     if cv not in ONE_STEP:
         allowed = 'a number of folds, an EntrywiseKFold, "one-step" or "one-step-as-printed"'
         raise ParameterError.of("cv", allowed, cv)
     if not entries.complete:
         raise DataError(f'cv = "{cv}" needs a complete matrix: use folds where entries are missing')
-    return centre_of(entries, center).removed(entries).dense(), ONE_STEP[cv]
-
-
-def _curve(
-    parameter: str,
-    tried: list[Any],
-    x: FloatArray,
-    found: Iterable[FloatArray],
-    natural: tuple[bool, bool],
-) -> EntryCurve:
+    x = centre_of(entries, center).removed(entries).dense()
+    tried: list[Any]
+    if parameter == "rank":
+        ranks = given
+        if isinstance(ranks, str):
+            if ranks != "auto":
+                raise ParameterError.of("ranks", '"auto" or a list of numbers', ranks)
+            ranks = np.arange(min(x.shape))
+        plan = entry_plans.plan_ranks(entries, np.zeros(0, dtype=np.int64), ranks=ranks)
+        tried = list(plan.path.parameters)
+        natural = (tried[0] == 0, False)
+        predictions = leave_one_entry_out.hard_predictions(x, tried, variant=ONE_STEP[cv])
+    else:
+        plan = entry_plans.plan_alphas(entries, alphas=given, center=center)
+        tried = [float(alpha) for alpha in plan.path.parameters]
+        if isinstance(given, str):
+            tried = (tried[0] * np.geomspace(1.0, 1e-3, 19)).tolist()
+        natural = plan.natural(tried[0], tried[-1])
+        predictions = leave_one_entry_out.soft_predictions(x, tried, variant=ONE_STEP[cv])
     errors, spread = [], []
-    for predicted in found:
+    for predicted in predictions:
         squares = (predicted - x) ** 2
-        known = bool(np.isfinite(squares).all())
         # an entry that alone decides on its row or column has no prediction: the error is unknown
+        known = np.isfinite(squares).all()
         errors.append(float(squares.mean()) if known else np.nan)
         spread.append(float(squares.std(ddof=1) / np.sqrt(x.size)) if known else np.nan)
+    n_held = np.array([x.size], dtype=np.int64)
     return EntryCurve(
-        parameter,
-        np.asarray(tried),
-        np.array([errors]),
-        np.array([x.size], dtype=np.int64),
-        natural,
-        np.array(spread),
+        parameter, np.asarray(tried), np.array([errors]), n_held, natural, np.array(spread)
     )
 
 
@@ -669,14 +626,16 @@ class RankCV(ModelSearch):
         if isinstance(self.cv, str):
             if not named or self.estimator != "hard":
                 raise ParameterError(f'cv = "{self.cv}" is for estimator = "hard" alone')
-            return one_step_ranks(entries, self.ranks, self.center, self.cv)
+            return one_step("rank", entries, self.ranks, self.center, self.cv)
         folds = labels_of(entries, self.cv, self.random_state, name="cv")
         if named:
-            plan = plan_ranks(
+            plan = entry_plans.plan_ranks(
                 entries, folds, model=self.estimator, ranks=self.ranks, center=self.center
             )
         else:
-            plan = plan_estimator(entries, folds, self.estimator, self._name(), values=self.ranks)
+            plan = entry_plans.plan_estimator(
+                entries, folds, self.estimator, self._name(), values=self.ranks
+            )
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
     def _settings(self, value: int) -> dict[str, Any]:
@@ -798,22 +757,16 @@ class NuclearNormCV(EntrySearch):
         if isinstance(self.cv, str):
             if self.unshrink:
                 raise ParameterError(f'cv = "{self.cv}" is for unshrink = False alone')
-            return one_step_alphas(entries, self.alphas, self.center, self.cv)
+            return one_step("alpha", entries, self.alphas, self.center, self.cv)
         folds = labels_of(entries, self.cv, self.random_state, name="cv")
         settings = self._settings()
         settings["tol"] = max(self.tol, _FOLD_TOL)
-        plan = plan_alphas(entries, alphas=self.alphas, **settings)
+        plan = entry_plans.plan_alphas(entries, alphas=self.alphas, **settings)
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "center": self.center,
-            "unshrink": self.unshrink,
-            "max_rank": self.max_rank,
-            "solver": self.solver,
-            "tol": self.tol,
-            "max_iter": self.max_iter,
-        }
+        passed_on = ("center", "unshrink", "max_rank", "solver", "tol", "max_iter")
+        return {name: getattr(self, name) for name in passed_on}
 
     def _refitted(self, entries: Entries, value: float) -> Any:
         given = {name: x for name, x in self._settings().items() if x is not None}
@@ -932,7 +885,7 @@ class ClusterCountCV(ModelSearch):
         folds = labels_of(entries, self.cv, rng, name="cv")
         self._seed = int(rng.integers(2**31 - 1))
         if self._named():
-            plan = plan_clusters(
+            plan = entry_plans.plan_clusters(
                 entries,
                 model=self.estimator,
                 n_clusters=self.n_clusters,
@@ -940,7 +893,7 @@ class ClusterCountCV(ModelSearch):
                 n_init=self.n_init,
             )
         else:
-            plan = plan_estimator(
+            plan = entry_plans.plan_estimator(
                 entries,
                 folds,
                 self.estimator,

@@ -635,6 +635,8 @@ def test_digits_are_those_of_a_column_in_its_own_units() -> None:
     x[:15, 0] += 0.25
     site = SimpleNamespace(limits=Policy().limits)
     centre, scale = x.mean(axis=0), x.std(axis=0)
-    scaled = data_of((x - centre) / scale, unscaled=x, scaling=np.stack([np.ones(3), centre, scale]))
+    scaled = data_of(
+        (x - centre) / scale, unscaled=x, scaling=np.stack([np.ones(3), centre, scale])
+    )
     for data, limits, number in ((scaled, site, 1), (scaled, stub(), 5), (data_of(x), site, 1)):
         assert groups_of(data, 5, limits).number == number  # type: ignore[arg-type]

@@ -70,47 +70,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels import cluster, source_dissimilarity
-from consilience.collaborators.protocol import joining
+from consilience.collaborators.kernels import (
+    PairwiseTests,
+    cluster,
+    reference_dissimilarity,
+    source_dissimilarity,
+    spectral,
+)
+from consilience.collaborators.protocol import decisions, joining, messages
+from consilience.collaborators.protocol import result as results
 from consilience.collaborators.protocol import site as at_site
-from consilience.collaborators.protocol.decisions import (
-    Decision,
-    Partners,
-    Seen,
-    by_held_out_loss,
-    intercepts,
-    members_of,
-    messages_of,
-    placeable,
-    pooled_covariance,
-    reference_points,
-    refit,
-    seen_by,
-    spectral_decision,
-    tests_of,
-)
-from consilience.collaborators.protocol.messages import (
-    GAINS,
-    MAX_CANDIDATES,
-    MAX_RUNS,
-    Cuts,
-    Losses,
-    Models,
-    Selected,
-    SelectRequest,
-    Settings,
-    by_reason,
-    has_none,
-    has_nothing,
-    serves_itself,
-    spoken,
-)
-from consilience.collaborators.protocol.result import (
-    MetaClusteringResult,
-    build_result,
-    given_number,
-    group_by_reference,
-)
+from consilience.collaborators.protocol.decisions import Decision, Partners, Seen
+from consilience.collaborators.protocol.messages import GAINS, Losses, Settings
+from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.learners.candidates import as_text, build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
@@ -181,7 +153,7 @@ class MetaClustering(Method):
     standardize: bool = allows(FLAG, default=False)
     prediction: str = allows(one_of("unpooled", "pooled"), default="unpooled")
     gain_folds: int = allows(just(0) | whole(2, 10), default=3)
-    stability_runs: int = allows(whole(0, MAX_RUNS), default=10)
+    stability_runs: int = allows(whole(0, messages.MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
     version: ClassVar[int] = 4
@@ -234,8 +206,10 @@ class MetaClustering(Method):
     def check_together(self) -> None:
         """Refuse doubled candidates, and parameters that do not go together."""
         names = [label(c) for c in self.candidates]
-        if not 1 <= len(names) <= MAX_CANDIDATES or len(set(names)) < len(names):
-            raise ParameterError.of("candidates", f"1 to {MAX_CANDIDATES} different methods", names)
+        if not 1 <= len(names) <= messages.MAX_CANDIDATES or len(set(names)) < len(names):
+            raise ParameterError.of(
+                "candidates", f"1 to {messages.MAX_CANDIDATES} different methods", names
+            )
         if self.exchange == "reference" and self.rule != "spectral":
             raise ParameterError(
                 "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
@@ -261,49 +235,42 @@ class MetaClustering(Method):
         if isinstance(ctx.follows, MetaClusteringResult):
             return (yield from joining.follow(self, ctx, s, ctx.follows))
         moments = yield from site_moments.site_moments(ctx)
-        reference = reference_points(ctx.rng, moments) if self.exchange == "reference" else None
-        partners, left_out, refused = yield from self.select(ctx, s, moments, reference)
-        if self.exchange == "reference":
-            return group_by_reference(self, ctx, s, partners, left_out, refused)
+        reference = self.exchange == "reference"
+        points = decisions.reference_points(ctx.rng, moments) if reference else None
+        partners, left_out, refused = yield from self.select(ctx, s, moments, points)
+        if reference:
+            groupings = self._by_predictions(ctx, s, partners)
+            unseen = Seen(*[groupings[0].tests.z] * 4)
+            found = ctx, s, partners, groupings, unseen, left_out, refused
+            return results.build_result(self, *found)
         replies = yield from self.try_models(ctx, s, partners, left_out)
-        main_seen = seen_by(replies, partners.sites, 0)
-        kept = placeable(partners.sites, replies, main_seen, left_out, self.rule)
-        seen = [seen_by(replies, partners.sites, v).only(kept) for v in range(s.n_views)]
+        main_seen = decisions.seen_by(replies, partners.sites, 0)
+        kept = decisions.placeable(partners.sites, replies, main_seen, left_out, self.rule)
+        seen = [decisions.seen_by(replies, partners.sites, v).only(kept) for v in range(s.n_views)]
         partners = partners.only(kept)
-        groupings = [
-            self._decide(ctx, view, partners, given_number(self, ctx, partners)) for view in seen
-        ]
+        number = self._given_number(ctx, partners)
+        groupings = [self._decide(ctx, view, partners, number) for view in seen]
         cv_losses = np.empty(0)
         if self.n_clusters == "cv":
             folds = groupings[1 : 1 + s.gain_folds]
-            chosen, cv_losses = yield from self._score(ctx, partners, folds)
-            groupings = [self._decide(ctx, view, partners, chosen) for view in seen]
+            number, cv_losses = yield from self._score(ctx, partners, folds)
+            groupings = [self._decide(ctx, view, partners, number) for view in seen]
         labels = groupings[0].labels
-        shifts, spread = intercepts(replies, partners.sites, s.gain_folds)
+        shifts, spread = decisions.intercepts(replies, partners.sites, s.gain_folds)
         all_placed = len(partners.sites) == partners.n_owners
         if not all_placed:
             # Intercepts are residuals under all models, and some of these are left out by now.
             shifts, spread = np.zeros_like(shifts), float("nan")
-        members = members_of(partners, labels)
+        members = decisions.members_of(partners, labels)
         if self.prediction == "pooled":
-            members = yield from refit(ctx, s, partners, labels, members)
+            members = yield from decisions.refit(ctx, s, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
         gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
         if not all_placed:
             gain = {k: v * np.nan if "shifted" in k else v for k, v in gain.items()}
-        return build_result(
-            self,
-            ctx,
-            s,
-            partners,
-            groupings[0],
-            seen[0],
-            left_out=left_out,
-            refused=refused,
-            cv_losses=cv_losses,
-            together=[g.labels for g in groupings[1 + s.gain_folds :]],
-            gain=gain,
-            shift_spread=spread,
+        found = ctx, s, partners, groupings, seen[0], left_out, refused
+        return results.build_result(
+            self, *found, cv_losses=cv_losses, gain=gain, shift_spread=spread
         )
 
     def select(
@@ -316,7 +283,7 @@ class MetaClustering(Method):
         """Ask for models; returns the sites in play, those left out, and refused candidates."""
         p = len(ctx.feature_names)
         points = np.empty((0, p)) if reference is None else reference
-        request = SelectRequest(
+        request = messages.SelectRequest(
             settings=s.to_json(), reference=relayed(points, Disclosure.AGGREGATE)
         )
         rows = {site: {"n": n} for site, n in moments.n.items()}
@@ -326,12 +293,12 @@ class MetaClustering(Method):
         silent = [site for site in ctx.sites if site not in moments.n]
         left_out |= dict.fromkeys(silent, "it did not answer at the beginning")
         refused: dict[str, str] = {}
-        usable: dict[str, Selected] = {}
+        usable: dict[str, messages.Selected] = {}
         for site, reply in replies.items():
-            said = "; ".join(f"{name}: {reason}" for name, reason in spoken(reply.refused))
+            said = "; ".join(f"{name}: {reason}" for name, reason in messages.spoken(reply.refused))
             if said:
                 refused[site] = said
-            why = has_none(reply)
+            why = messages.has_none(reply)
             if why is None:
                 usable[site] = reply
             else:
@@ -340,32 +307,29 @@ class MetaClustering(Method):
         if not usable:
             raise QuorumError(
                 f"{len(usable)} sites have a model that can be used, and the study needs "
-                f"{max(1, ctx.quorum)}. " + by_reason(left_out)
+                f"{max(1, ctx.quorum)}. " + messages.by_reason(left_out)
             )
         if refused:
-            ctx.note(f"Candidates that were left out, by site: {by_reason(refused)}.")
-        return self.partners(usable, moments), left_out, refused
-
-    def partners(self, usable: dict[str, Selected], moments: SiteMoments) -> Partners:
-        """Put together what is known of the sites in play."""
+            ctx.note(f"Candidates that were left out, by site: {messages.by_reason(refused)}.")
         sites = tuple(sorted(usable))
-        means, pooled = pooled_covariance(moments, sites)
+        means, pooled = decisions.pooled_covariance(moments, sites)
         if self.standardize:
             # Every site has its own scale: means are 0 and rows are not weighted.
             means = np.zeros_like(means)
-        replies = [usable[x] for x in sites]
-        return Partners(
+        models = [usable[x] for x in sites]
+        partners = Partners(
             sites=sites,
             replies=usable,
-            sizes=np.array([int(r.n.value) for r in replies], dtype=np.int64),
-            variance=np.array([float(r.variance.value[0]) for r in replies]),
-            own=np.array([float(r.own.value[0]) for r in replies]),
+            sizes=np.array([int(r.n.value) for r in models], dtype=np.int64),
+            variance=np.array([float(r.variance.value[0]) for r in models]),
+            own=np.array([float(r.own.value[0]) for r in models]),
             means=means,
             pooled=pooled,
-            models=tuple(tuple(r.models.value) for r in replies),
+            models=tuple(tuple(r.models.value) for r in models),
             position=np.arange(len(sites)),
             n_owners=len(sites),
         )
+        return partners, left_out, refused
 
     def try_models(
         self,
@@ -378,7 +342,7 @@ class MetaClustering(Method):
     ) -> Generator[Ask, Replies, dict[str, Losses]]:
         """Send all models to all sites in play; drop models that fail at most of them."""
         by_view = tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views))
-        request = Models(
+        request = messages.Models(
             settings=s.to_json(),
             owners=partners.sites,
             models=relayed(by_view, Disclosure.MODEL),
@@ -389,18 +353,18 @@ class MetaClustering(Method):
         )
         asked = yield Ask("exchange", request, to=partners.sites if to is None else to)
         # Sites that said that they have nothing to compare do not count against the quorum.
-        needed = max(1, ctx.quorum - sum(has_nothing(why) for why in left_out.values()))
+        needed = max(1, ctx.quorum - sum(messages.has_nothing(why) for why in left_out.values()))
         replies = ctx.require(asked, at_least=needed)
         for site, missing in asked.missing.items():
             left_out[site] = f"it did not answer ({missing.reason})"
         complaints: dict[str, list[str]] = {}
         for site, reply in list(replies.items()):
             place = partners.sites.index(site)
-            if not serves_itself(reply, place, float(partners.variance[place])):
+            if not messages.serves_itself(reply, place, float(partners.variance[place])):
                 left_out[site] = "its model is far off on the rows that it was fitted on"
                 del replies[site]
                 continue
-            for owner, reason in dict(spoken(reply.failed)).items():
+            for owner, reason in dict(messages.spoken(reply.failed)).items():
                 complaints.setdefault(owner, []).append(reason)
         for owner, reasons in complaints.items():
             # One site's word is not enough to shut another out; its pair is not compared, though.
@@ -410,7 +374,7 @@ class MetaClustering(Method):
         if len(replies) < needed:
             raise QuorumError(
                 f"{len(replies)} sites are left and the study needs {needed}. "
-                + by_reason(left_out)
+                + messages.by_reason(left_out)
             )
         return dict(replies)
 
@@ -424,14 +388,13 @@ class MetaClustering(Method):
         for w, fold in enumerate(folds):
             for k in range(1, most + 1):
                 if self.rule == "spectral":
-                    v, tests = fold.dissimilarity, fold.tests
-                    found = spectral_decision(v, tests, self.scale, k, None, ctx.rng).labels
+                    found = self._spectral(ctx, fold.dissimilarity, fold.tests, k).labels
                 else:
                     found = cluster(fold.tests.z, n_clusters=k).labels
                 cuts[w, k - 1] = found
-        message = Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
+        message = messages.Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
         replies = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
-        found_losses = by_held_out_loss(replies, partners, most)
+        found_losses = decisions.by_held_out_loss(replies, partners, most)
         if np.isnan(found_losses[1]).all():
             raise QuorumError("no site could tell its held-out losses: choose n_clusters = 'auto'")
         return found_losses
@@ -447,8 +410,8 @@ class MetaClustering(Method):
         members: dict[str, tuple[tuple[Any, ...], IntArray]],
     ) -> Generator[Ask, Replies, dict[str, FloatArray]]:
         """Tell every site its group; returns the gains by site."""
-        messages = messages_of(partners, labels, members, held, shifts)
-        asked = yield Ask("use", messages, to=partners.sites)
+        told = decisions.messages_of(partners, labels, members, held, shifts)
+        asked = yield Ask("use", told, to=partners.sites)
         said = ctx.require(asked, at_least=0)
         if not s.gain_folds:
             return {}
@@ -477,37 +440,61 @@ class MetaClustering(Method):
             has = "declared levels: use brier or log"
             has = has if levels else "no declared levels: use squared"
             raise ParameterError(f"loss {self.loss!r} does not fit the target, which has {has}")
-        for candidate in self.candidates:
-            # Here rather than at every site, of which none could say more than that it refuses.
-            task: Any = "classification" if levels else "regression"
-            build(candidate, task, min_records=1, seed=0)
-        reference = self.exchange == "reference"
-        return Settings(
+        s = Settings(
             candidates=self.candidates,
             loss=loss,
             levels=levels,
             standardize=self.standardize,
-            gain_folds=0 if reference else self.gain_folds,
+            gain_folds=0 if self.exchange == "reference" else self.gain_folds,
             stability_runs=self.stability_runs,
             exchange=self.exchange,
             prediction=self.prediction,
         )
+        for candidate in self.candidates:
+            # Here rather than at every site, of which none could say more than that it refuses.
+            build(candidate, s.task, min_records=1, seed=0)
+        return s
+
+    def _given_number(self, ctx: CoordinatorContext, partners: Partners) -> int | None:
+        """Number of groups where it was given, as far as there are sites for it."""
+        if isinstance(self.n_clusters, str):
+            return None
+        if self.n_clusters > len(partners.sites):
+            ctx.note(
+                f"{self.n_clusters} groups were asked for and {len(partners.sites)} sites could be "
+                "placed: every site is its own group."
+            )
+        return min(self.n_clusters, len(partners.sites))
 
     def _decide(
-        self,
-        ctx: CoordinatorContext,
-        view: Seen,
-        partners: Partners,
-        n_clusters: int | None,
+        self, ctx: CoordinatorContext, view: Seen, p: Partners, n_clusters: int | None
     ) -> Decision:
         """Groups of the sites in one view."""
-        p = partners
-        tests = tests_of(view, p.sizes, p.variance, p.own, self.margin)
+        tests = decisions.tests_of(view, p.sizes, p.variance, p.own, self.margin)
         if self.rule == "spectral":
             v = source_dissimilarity(view.raw, np.diagonal(view.raw))
-            rule = (self.scale, n_clusters, self.max_clusters)
-            return spectral_decision(v, tests, *rule, ctx.rng)
+            return self._spectral(ctx, v, tests, n_clusters)
         found = cluster(tests.z, n_clusters=n_clusters, max_clusters=self.max_clusters)
         merges = {name: getattr(found.merges, name) for name in ("ids", "heights", "thresholds")}
-        nothing = np.empty((0, 0)), np.empty(0)
-        return Decision(found.labels, found.n_clusters, tests, merges, *nothing)
+        return Decision(found.labels, tests, merges)
+
+    def _by_predictions(
+        self, ctx: CoordinatorContext, s: Settings, partners: Partners
+    ) -> list[Decision]:
+        """Groups of the sites in every view by predictions on common points."""
+        replies = [partners.replies[x] for x in partners.sites]
+        tests, number = decisions.untested(len(replies)), self._given_number(ctx, partners)
+        found = []
+        for view in range(s.n_views):
+            v = reference_dissimilarity(np.stack([r.predictions.value[view] for r in replies]))
+            found.append(self._spectral(ctx, v, tests, number))
+        return found
+
+    def _spectral(
+        self, ctx: CoordinatorContext, v: FloatArray, tests: PairwiseTests, n_clusters: int | None
+    ) -> Decision:
+        """Groups by the source's rule."""
+        scale: Any = self.scale
+        most = self.max_clusters or 10
+        found = spectral(v, rng=ctx.rng, scale=scale, n_clusters=n_clusters, max_clusters=most)
+        return Decision(found.labels, tests, {}, v, found.eigenvalues)

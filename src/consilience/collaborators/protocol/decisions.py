@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,29 +18,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels import (
-    ENOUGH_POWER,
-    PairwiseTests,
-    Pooled,
-    detectable,
-    pairwise_tests,
-    power,
-    shrunk_covariance,
-    spectral,
-)
-from consilience.collaborators.protocol.messages import (
-    CutLosses,
-    Groups,
-    Losses,
-    PoolRequest,
-    Selected,
-    Settings,
-)
+from consilience.collaborators import kernels
+from consilience.collaborators.kernels import PairwiseTests, Pooled
+from consilience.collaborators.protocol import messages
+from consilience.collaborators.protocol.messages import Settings
 from consilience.collaborators.protocol.site import MIN_ROWS
 from consilience.exceptions import QuorumError
 from consilience.learners.candidates import build
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.protocol.phases.site_moments import SiteMoments
+from consilience.wire import estimators
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -74,7 +61,6 @@ class Decision:
     Attributes
     ----------
     labels : (L,) int array
-    n_clusters : int
     tests : PairwiseTests
     merges : dict
         ``ids``, ``heights`` and ``thresholds``; empty under the spectral rule.
@@ -83,11 +69,10 @@ class Decision:
     """
 
     labels: IntArray
-    n_clusters: int
     tests: PairwiseTests
     merges: dict[str, Any]
-    dissimilarity: FloatArray
-    eigenvalues: FloatArray
+    dissimilarity: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    eigenvalues: FloatArray = field(default_factory=lambda: np.empty(0))
 
 
 def pooled_covariance(moments: SiteMoments, sites: Sequence[str]) -> tuple[FloatArray, Pooled]:
@@ -121,12 +106,12 @@ def pooled_covariance(moments: SiteMoments, sites: Sequence[str]) -> tuple[Float
         rows = float(freedom.max())
         # Cells that some sites withheld rest on the others; `shrunk_covariance` divides by n - 1.
         covariance = np.where(freedom > 0, total / np.maximum(freedom, 1.0), 0.0)
-        found = shrunk_covariance(
+        found = kernels.shrunk_covariance(
             (covariance * rows / (rows + 1))[None], [rows + 1], means[:, known]
         )
     else:
         spreads = np.stack([moments.spreads[s][known] for s in sites])
-        found = shrunk_covariance(spreads, [moments.n[s] for s in sites], means[:, known])
+        found = kernels.shrunk_covariance(spreads, [moments.n[s] for s in sites], means[:, known])
     inverse = np.zeros((p, p))
     inverse[np.ix_(known, known)] = found.inverse
     return means, Pooled(inverse, found.trace, found.shrink)
@@ -137,7 +122,7 @@ def tests_of(
 ) -> PairwiseTests:
     """Tests of all pairs of one view."""
     losses = (seen.excess, seen.variance, seen.effective)
-    return pairwise_tests(*losses, sizes, variance, margin=margin, own_loss=own_loss)
+    return kernels.pairwise_tests(*losses, sizes, variance, margin=margin, own_loss=own_loss)
 
 
 def untested(n_sites: int) -> PairwiseTests:
@@ -145,20 +130,6 @@ def untested(n_sites: int) -> PairwiseTests:
     unknown = np.full((n_sites, n_sites), np.nan)
     parts = {f.name: unknown for f in dataclasses.fields(PairwiseTests)}
     return PairwiseTests(**{**parts, "comparable": np.zeros((n_sites, n_sites), dtype=bool)})
-
-
-def spectral_decision(
-    v: FloatArray,
-    tests: PairwiseTests,
-    scale: Any,
-    n_clusters: int | None,
-    max_clusters: int | None,
-    rng: np.random.Generator,
-) -> Decision:
-    """Group by the source's rule."""
-    most = max_clusters or 10
-    grouped = spectral(v, rng=rng, scale=scale, n_clusters=n_clusters, max_clusters=most)
-    return Decision(grouped.labels, grouped.n_clusters, tests, {}, v, grouped.eigenvalues)
 
 
 def detection(
@@ -178,9 +149,9 @@ def detection(
     unit = variance[:, None] + variance[None, :]
     # excess of a pair whose models are of no use to each other
     target = useful[:, None] + useful[None, :]
-    strength = power(target, tests.margin, tests.standard_error, growth=tests.growth)
+    strength = kernels.power(target, tests.margin, tests.standard_error, growth=tests.growth)
     with np.errstate(divide="ignore", invalid="ignore"):
-        least = detectable(tests.margin, tests.standard_error, growth=tests.growth) / unit
+        least = kernels.detectable(tests.margin, tests.standard_error, growth=tests.growth) / unit
     usable = tests.comparable & ~np.eye(len(variance), dtype=bool)
     return np.where(usable, strength, 0.0), np.where(usable, least, np.nan)
 
@@ -236,7 +207,9 @@ def status_of(
         return "groups"
     if rule == "spectral":
         return "no-groups"
-    return "no-groups" if (strength[pairs] >= ENOUGH_POWER).mean() >= 0.5 else "too-few-rows"
+    return (
+        "no-groups" if (strength[pairs] >= kernels.ENOUGH_POWER).mean() >= 0.5 else "too-few-rows"
+    )
 
 
 def _beyond(sizes: IntArray, value: FloatArray, error: FloatArray) -> float:
@@ -319,7 +292,7 @@ class Partners:
     """
 
     sites: tuple[str, ...]
-    replies: dict[str, Selected]
+    replies: dict[str, messages.Selected]
     sizes: IntArray
     variance: FloatArray
     own: FloatArray
@@ -375,7 +348,7 @@ def reference_points(rng: np.random.Generator, moments: SiteMoments) -> FloatArr
     return np.asarray(mean + np.sqrt(variance) * rng.standard_normal((N_REFERENCE, means.shape[1])))
 
 
-def seen_by(replies: dict[str, Losses], sites: Sequence[str], view: int) -> Seen:
+def seen_by(replies: dict[str, messages.Losses], sites: Sequence[str], view: int) -> Seen:
     """Matrices of one view over all owners; NaN in the columns of sites that did not answer."""
     n_sites = len(sites)
     parts = {}
@@ -390,7 +363,7 @@ def seen_by(replies: dict[str, Losses], sites: Sequence[str], view: int) -> Seen
 
 def placeable(
     sites: tuple[str, ...],
-    replies: dict[str, Losses],
+    replies: dict[str, messages.Losses],
     seen: Seen,
     left_out: dict[str, str],
     rule: str,
@@ -437,7 +410,7 @@ def messages_of(
     members: Members,
     held: Sequence[IntArray] = (),
     shifts: FloatArray | None = None,
-) -> dict[str, Groups]:
+) -> dict[str, messages.Groups]:
     """What each site is told of the groups, with the models of its own.
 
     Parameters
@@ -454,7 +427,7 @@ def messages_of(
         "held_labels": relayed(partners.spread(folds), Disclosure.AGGREGATE),
     }
     return {
-        site: Groups(
+        site: messages.Groups(
             **common,
             shifts=relayed(np.empty(0) if shifts is None else shifts[:, i], Disclosure.AGGREGATE),
             members=relayed(members[site][0], Disclosure.MODEL),
@@ -465,7 +438,7 @@ def messages_of(
 
 
 def intercepts(
-    replies: dict[str, Losses], sites: Sequence[str], n_folds: int
+    replies: dict[str, messages.Losses], sites: Sequence[str], n_folds: int
 ) -> tuple[FloatArray, float]:
     """Shrunken intercepts (folds, L), and their spread."""
     shifts = np.zeros((n_folds, len(sites)))
@@ -479,7 +452,7 @@ def intercepts(
 
 
 def by_held_out_loss(
-    replies: Mapping[str, CutLosses], partners: Partners, most: int
+    replies: Mapping[str, messages.CutLosses], partners: Partners, most: int
 ) -> tuple[int, FloatArray]:
     """Choose the number of groups by the loss of the groups' averages on held-out rows.
 
@@ -520,19 +493,29 @@ def refit(
     members: Members,
 ) -> Generator[Ask, Replies, Members]:
     """Replace the models of each group by one refit, where every member sends what it needs."""
-    best = {g: _best(partners, labels == g) for g in np.unique(labels)}
+    sites = np.array(partners.sites, dtype=object)
+    groups = {g: tuple(sites[labels == g]) for g in np.unique(labels)}
+    best, needed = {}, {}
+    for g, inside in groups.items():
+        # the candidate with the smallest held-out loss over the sites of the group
+        losses = np.stack([np.asarray(partners.replies[x].losses.value) for x in inside])
+        total = (losses * partners.sizes[labels == g][:, None]).sum(axis=0)
+        known = not np.isnan(total).all()
+        first = partners.replies[inside[0]].chosen.value[0]
+        best[g] = s.candidates[int(np.nanargmin(total)) if known else int(first)]
+        plain = best[g] == "linear" and not s.levels and not s.standardize
+        needed[g] = "moments" if plain else "rows"
+    sizes = {x: {"n": int(n)} for x, n in zip(partners.sites, partners.sizes, strict=True)}
     for what, step in (("moments", "pool-moments"), ("rows", "pool-rows")):
-        groups = [g for g, c in best.items() if _needs(s, c) == what]
-        to = tuple(x for x, g in zip(partners.sites, labels, strict=True) if g in groups)
+        to = tuple(x for x, g in zip(partners.sites, labels, strict=True) if needed[g] == what)
         if not to:
             continue
-        request = PoolRequest(what=what, levels=s.levels)
-        sizes = {x: {"n": int(n)} for x, n in zip(partners.sites, partners.sizes, strict=True)}
+        request = messages.PoolRequest(what=what, levels=s.levels)
         replies = ctx.require((yield Ask(step, request, to=to, known=sizes)), at_least=0)
-        for g in groups:
-            sites = [x for x, k in zip(partners.sites, labels, strict=True) if k == g]
-            given = [replies.get(x) for x in sites]
-            model = _model(ctx, s, best[g], given)
+        for g in [g for g in groups if needed[g] == what]:
+            model = None
+            if all(x in replies for x in groups[g]):
+                model = _refitted(ctx, s, best[g], what, [replies[x] for x in groups[g]])
             if model is None:
                 ctx.note(
                     f"Group {g} has no pooled refit, since not all of its sites sent what it "
@@ -540,37 +523,25 @@ def refit(
                 )
                 continue
             size = np.array([partners.sizes[labels == g].sum()], dtype=np.int64)
-            members = {**members, **{x: ((model,), size) for x in sites}}
+            members = {**members, **{x: ((model,), size) for x in groups[g]}}
     return members
 
 
-def _best(partners: Partners, group: NDArray[np.bool_]) -> int:
-    """Candidate with the smallest held-out loss over the sites of a group."""
-    chosen = [x for x, inside in zip(partners.sites, group, strict=True) if inside]
-    losses = np.stack([np.asarray(partners.replies[x].losses.value) for x in chosen])
-    total = (losses * partners.sizes[group][:, None]).sum(axis=0)
-    if np.isnan(total).all():
-        return int(partners.replies[chosen[0]].chosen.value[0])
-    return int(np.nanargmin(total))
-
-
-def _needs(s: Settings, candidate: int) -> str:
-    plain = s.candidates[candidate] == "linear" and not s.levels and not s.standardize
-    return "moments" if plain else "rows"
-
-
-def _model(
-    ctx: CoordinatorContext, s: Settings, candidate: int, replies: list[Any]
+def _refitted(
+    ctx: CoordinatorContext, s: Settings, candidate: str, what: str, replies: list[Any]
 ) -> dict[str, Any] | None:
-    """One refit; None where a site sent nothing, or the rows cannot be fitted."""
-    if any(reply is None for reply in replies):
-        return None
-    if _needs(s, candidate) == "moments":
+    """One refit; None where a site sent nothing of use, or the rows cannot be fitted."""
+    if what == "moments":
         parts = [np.asarray(reply.products.value) for reply in replies]
         return _least_squares(parts) if all(part.size for part in parts) else None
-    parts = [np.asarray(reply.rows.value) for reply in replies]
     try:
-        return _fit(s, candidate, np.concatenate(parts), ctx)
+        rows = np.concatenate([np.asarray(reply.rows.value) for reply in replies])
+        x, y = rows[:, :-1], rows[:, -1]
+        seed = int(ctx.rng.integers(2**31 - 1))
+        made = build(candidate, s.task, min_records=1, seed=seed)
+        made.fit(x, y.astype(np.int64) if s.levels else y)
+        classes = range(len(s.levels)) if s.levels else None
+        return estimators.encode(made, n_features=x.shape[1], classes=classes)
     except Exception:  # noqa: BLE001  whatever is wrong with the rows, there is another way
         return None
 
@@ -589,16 +560,3 @@ def _least_squares(products: list[FloatArray]) -> dict[str, Any]:
     intercept = (first[-1] - first[1:-1] @ coef) / n
     found = {"coef": coef[None, :], "intercept": np.array([intercept])}
     return {"form": "linear", **found, "link": "identity"}
-
-
-def _fit(s: Settings, candidate: int, rows: FloatArray, ctx: CoordinatorContext) -> dict[str, Any]:
-    """Refit on pooled rows, at the coordinator."""
-    from consilience.wire.estimators import encode
-
-    x, y = rows[:, :-1], rows[:, -1]
-    task = "classification" if s.levels else "regression"
-    seed = int(ctx.rng.integers(2**31 - 1))
-    made = build(s.candidates[candidate], task, min_records=1, seed=seed)  # type: ignore[arg-type]
-    made.fit(x, y.astype(np.int64) if s.levels else y)
-    classes = range(len(s.levels)) if s.levels else None
-    return encode(made, n_features=x.shape[1], classes=classes)

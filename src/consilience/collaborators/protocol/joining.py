@@ -13,26 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels import (
-    PairwiseTests,
-    Pooled,
-    cluster,
-    join,
-    join_similar,
-    similarity,
-    source_dissimilarity,
-)
-from consilience.collaborators.protocol.decisions import (
-    NOT_COMPARABLE,
-    Partners,
-    Seen,
-    detection,
-    members_of,
-    messages_of,
-    seen_by,
-    status_of,
-    tests_of,
-)
+from consilience.collaborators import kernels
+from consilience.collaborators.kernels import PairwiseTests
+from consilience.collaborators.protocol import decisions
+from consilience.collaborators.protocol.decisions import Partners, Seen
 from consilience.collaborators.protocol.messages import Settings
 from consilience.collaborators.protocol.result import (
     MetaClusteringResult,
@@ -47,55 +31,18 @@ from consilience.protocol.phases import site_moments
 if TYPE_CHECKING:
     from consilience.collaborators.protocol import MetaClustering
 
+UNTOLD = (
+    "it fits no group by its own rows alone, which cannot tell: let sites of the earlier run take "
+    "part and try its model"
+)
+"""Why a newcomer has no group where no earlier site has tried its model."""
+
 
 def follow(
     method: MetaClustering, ctx: CoordinatorContext, s: Settings, earlier: MetaClusteringResult
 ) -> Generator[Ask, Replies, MetaClusteringResult]:
     """Place the sites of this run that the earlier one does not know."""
-    _check(s, earlier, ctx)
-    s = dataclasses.replace(s, gain_folds=0, stability_runs=0)
-    moments = yield from site_moments.site_moments(ctx)
-    partners, left_out, refused = yield from method.select(ctx, s, moments, None)
-    new = tuple(x for x in partners.sites if x not in earlier.sites)
-    if not new and not any(x not in earlier.sites for x in left_out):
-        raise StudyError(
-            "all sites of this run took part in the run that it follows: name a new one"
-        )
-    if not new:
-        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
-    wide = _all_partners(earlier, partners, new)
-    replies = yield from method.try_models(ctx, s, wide, left_out, to=partners.sites)
-    new = tuple(x for x in new if x in replies)
-    seen = seen_by(replies, wide.sites, 0)
-    z, tests = _tests(seen, wide, method.margin)
-    if earlier.rule == "pairwise":
-        alone = {x for i, x in enumerate(wide.sites) if np.isfinite(z[i]).sum() < 2}
-        left_out |= {x: NOT_COMPARABLE for x in new if x in alone}
-        new = tuple(x for x in new if x not in alone)
-        new = _tellable(new, wide, seen, tests, earlier, method.margin, left_out)
-    if not new:
-        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
-    kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
-    z = z[np.ix_(kept, kept)]
-    n_old = len(earlier.sites)
-    labels = _labels(method, earlier, z, seen.only(kept), n_old)
-    wide = wide.only(kept)
-    messages = messages_of(wide, labels, members_of(wide, labels))
-    to = tuple(x for x in partners.sites if x in messages and x in replies)
-    ctx.require((yield Ask("use", {x: messages[x] for x in to}, to=to)), at_least=0)
-    absent = [x for x in earlier.sites if x not in replies]
-    if absent:
-        ctx.note(
-            f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
-            "and their pairs rest on one direction only, which is provisional."
-        )
-    return _extended(
-        earlier, method, partners, wide, labels, z, seen, tests, kept, left_out, refused
-    )
-
-
-def _check(s: Settings, earlier: MetaClusteringResult, ctx: CoordinatorContext) -> None:
-    """The earlier groups must mean the same in this run."""
+    # the earlier groups must mean the same in this run
     if not earlier.models:
         raise StudyError("the run that this one follows exchanged no models: nobody can join it")
     if ctx.feature_names != earlier.feature_names or s.levels != earlier.levels:
@@ -106,6 +53,56 @@ def _check(s: Settings, earlier: MetaClusteringResult, ctx: CoordinatorContext) 
         raise StudyError(
             "the run that this one follows had another loss or standardisation: use the same"
         )
+    s = dataclasses.replace(s, gain_folds=0, stability_runs=0)
+    moments = yield from site_moments.site_moments(ctx)
+    partners, left_out, refused = yield from method.select(ctx, s, moments, None)
+    n_old = len(earlier.sites)
+    new = tuple(x for x in partners.sites if x not in earlier.sites)
+    if not new and not any(x not in earlier.sites for x in left_out):
+        raise StudyError(
+            "all sites of this run took part in the run that it follows: name a new one"
+        )
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
+    wide = _all_partners(earlier, partners, new)
+    replies = yield from method.try_models(ctx, s, wide, left_out, to=partners.sites)
+    new = tuple(x for x in new if x in replies)
+    seen = decisions.seen_by(replies, wide.sites, 0)
+    z, tests = _tests(seen, wide, method.margin)
+    if earlier.rule == "pairwise":
+        alone = {x for i, x in enumerate(wide.sites) if np.isfinite(z[i]).sum() < 2}
+        left_out |= {x: decisions.NOT_COMPARABLE for x in new if x in alone}
+        new = tuple(x for x in new if x not in alone)
+        # In one direction alone the errors of two fits do not cancel: a model of few rows does
+        # worse than one of many though both have one function. So a newcomer that no earlier site
+        # has tried is said to differ from all of them only if their models lose half of what its
+        # own is good for.
+        unit = np.where(wide.variance > 0, wide.variance, 1.0)
+        useful = np.maximum(wide.variance - wide.own, 0.0) / unit
+        for i in [wide.sites.index(x) for x in new]:
+            clear, _ = _tests(seen, wide, method.margin + 0.5 * float(useful[i]))
+            tried = tests.comparable[i, :n_old].any()
+            joins = kernels.join(z[i : i + 1, :n_old], earlier.labels)[0] >= 0
+            differs = kernels.join(clear[i : i + 1, :n_old], earlier.labels)[0] < 0
+            if not (tried or joins or differs):
+                left_out[wide.sites[i]] = UNTOLD
+                new = tuple(x for x in new if x != wide.sites[i])
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
+    kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
+    cells = np.ix_(kept, kept)
+    z, seen, tests, wide = z[cells], seen.only(kept), tests.only(cells), wide.only(kept)
+    labels = _labels(method, earlier, z, seen)
+    told = decisions.messages_of(wide, labels, decisions.members_of(wide, labels))
+    to = tuple(x for x in partners.sites if x in told and x in replies)
+    ctx.require((yield Ask("use", {x: told[x] for x in to}, to=to)), at_least=0)
+    absent = [x for x in earlier.sites if x not in replies]
+    if absent:
+        ctx.note(
+            f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
+            "and their pairs rest on one direction only, which is provisional."
+        )
+    return _extended(earlier, method, partners, wide, labels, z, seen, tests, left_out, refused)
 
 
 def _all_partners(
@@ -124,7 +121,7 @@ def _all_partners(
         variance=np.concatenate([earlier.target_variance, partners.variance[rows]]),
         own=np.concatenate([earlier.own_loss, partners.own[rows]]),
         means=np.vstack([earlier.means, fresh]),
-        pooled=Pooled(earlier.inverse, earlier.trace, 0.0),
+        pooled=kernels.Pooled(earlier.inverse, earlier.trace, 0.0),
         position=np.arange(len(earlier.sites) + len(new)),
         n_owners=len(earlier.sites) + len(new),
         models=(
@@ -136,7 +133,7 @@ def _all_partners(
 
 def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, PairwiseTests]:
     """All pairs: in both directions where they are known, else in one."""
-    tests = tests_of(seen, wide.sizes, wide.variance, wide.own, margin)
+    tests = decisions.tests_of(seen, wide.sizes, wide.variance, wide.own, margin)
     n = wide.sizes.astype(float)
     # one direction alone: the error of the other fit does not cancel
     share = n[:, None] / (n[:, None] + n[None, :])
@@ -159,65 +156,31 @@ def _not_placed(
     return {x: why for x, why in {**earlier.left_out, **left_out}.items() if x not in placed}
 
 
-def _tellable(
-    new: tuple[str, ...],
-    wide: Partners,
-    seen: Seen,
-    tests: PairwiseTests,
-    earlier: MetaClusteringResult,
-    margin: float,
-    left_out: dict[str, str],
-) -> tuple[str, ...]:
-    """Newcomers that can be placed.
-
-    In one direction alone the errors of two fits do not cancel: a model of few rows does worse
-    than one of many though both have one function. So a newcomer that no earlier site has tried
-    is said to differ from all of them only if their models lose half of what its own is good for.
-    """
-    kept = []
-    n_old = len(earlier.sites)
-    plain, _ = _tests(seen, wide, margin)
-    unit = np.where(wide.variance > 0, wide.variance, 1.0)
-    useful = np.maximum(wide.variance - wide.own, 0.0) / unit
-    for site in new:
-        i = wide.sites.index(site)
-        clear, _ = _tests(seen, wide, margin + 0.5 * float(useful[i]))
-        tried = tests.comparable[i, :n_old].any()
-        rows = slice(i, i + 1)
-        joins = join(plain[rows, :n_old], earlier.labels)[0] >= 0
-        differs = join(clear[rows, :n_old], earlier.labels)[0] < 0
-        if tried or joins or differs:
-            kept.append(site)
-        else:
-            left_out[site] = (
-                "it fits no group by its own rows alone, which cannot tell: let sites of the "
-                "earlier run take part and try its model"
-            )
-    return tuple(kept)
-
-
 def _labels(
-    method: MetaClustering, earlier: MetaClusteringResult, z: FloatArray, seen: Seen, n_old: int
+    method: MetaClustering, earlier: MetaClusteringResult, z: FloatArray, seen: Seen
 ) -> IntArray:
     """Groups of earlier sites as they were; of newcomers by their nearest group."""
+    n_old = len(earlier.sites)
     if earlier.rule == "spectral":
         raw = seen.raw
         own = np.diagonal(raw).copy()
         own[:n_old] = np.where(np.isnan(own[:n_old]), earlier.own_loss, own[:n_old])
-        v = source_dissimilarity(raw, own)
+        v = kernels.source_dissimilarity(raw, own)
         # Where an earlier site did not take part, one direction stands for both.
         apart = np.abs(raw - own[None, :])
         v = np.where(np.isnan(v), 2 * np.where(np.isnan(apart), apart.T, apart), v)
         v[:n_old, :n_old] = earlier.dissimilarity
         # The source's rule has no threshold: whoever comes joins the most similar group.
-        found = join_similar(similarity(v, method.scale)[n_old:, :n_old], earlier.labels)  # type: ignore[arg-type]
+        scale: Any = method.scale
+        close = kernels.similarity(v, scale)[n_old:, :n_old]
+        found = kernels.join_similar(close, earlier.labels)
         return np.concatenate([earlier.labels, found])
-    found = join(z[n_old:, :n_old], earlier.labels)
+    found = kernels.join(z[n_old:, :n_old], earlier.labels)
     alone = np.flatnonzero(found < 0)
     if len(alone):
         rows = alone + n_old
         # newcomers that fit no group are grouped among themselves
-        found[alone] = earlier.n_clusters + cluster(z[np.ix_(rows, rows)]).labels
+        found[alone] = earlier.n_clusters + kernels.cluster(z[np.ix_(rows, rows)]).labels
     return np.concatenate([earlier.labels, found])
 
 
@@ -230,19 +193,16 @@ def _extended(
     z: FloatArray,
     seen: Seen,
     tests: PairwiseTests,
-    kept: list[int],
     left_out: dict[str, str],
     refused: dict[str, str],
 ) -> MetaClusteringResult:
     """The earlier result with the newcomers in it."""
     n_old = len(earlier.sites)
     new = wide.sites[n_old:]
-    seen = seen.only(kept)
-    cells = np.ix_(kept, kept)
 
-    def grown(old: FloatArray, now: FloatArray | None = None) -> FloatArray:
+    def grown(old: FloatArray, now: FloatArray) -> FloatArray:
         """What is known now, and what was known of the earlier pairs."""
-        full = np.full((len(kept), len(kept)), np.nan) if now is None else now.copy()
+        full = now.copy()
         full[:n_old, :n_old] = old
         return full
 
@@ -250,16 +210,19 @@ def _extended(
     own = wide.own
     error = np.sqrt([float(r.own_error.value[0]) for r in replies])
     useful = np.sqrt([float(r.useful_error.value[0]) for r in replies])
-    names = [label(c) for c in method.candidates]
+    names = tuple(label(c) for c in method.candidates)
+    known = earlier.candidate_losses
+    if earlier.candidates != names:  # unknown for earlier sites with other candidates
+        known = np.full((n_old, len(names)), np.nan)
     variance = wide.variance
-    strength, least = detection(tests.only(cells), variance, own)
+    strength, least = decisions.detection(tests, variance, own)
     z = grown(earlier.z, z)
     strength = grown(earlier.power, strength)
     explained_error = np.concatenate([earlier.explained_error, useful / variance[n_old:]])
     ways = [(variance - own, explained_error * variance)]
     n_clusters, status = int(labels.max()) + 1, earlier.status
     if n_clusters > 1 or status == "one-site":  # as it was, unless there is something to tell now
-        status = status_of(
+        status = decisions.status_of(
             n_clusters,
             strength,
             ways,
@@ -276,9 +239,9 @@ def _extended(
         n_clusters=n_clusters,
         status=status,
         n_records=wide.sizes,
-        candidates=tuple(names) if earlier.candidates != tuple(names) else earlier.candidates,
+        candidates=names,
         chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
-        candidate_losses=_losses(earlier, replies, names),
+        candidate_losses=np.vstack([known, *(np.asarray(r.losses.value)[None] for r in replies)]),
         refused_candidates={**earlier.refused_candidates, **refused},
         target_variance=variance,
         own_loss=own,
@@ -287,8 +250,8 @@ def _extended(
         excess=grown(earlier.excess, seen.excess),
         excess_variance=grown(earlier.excess_variance, seen.variance),
         effective=grown(earlier.effective, seen.effective),
-        difference=grown(earlier.difference, tests.difference[cells]),
-        standard_error=grown(earlier.standard_error, tests.standard_error[cells]),
+        difference=grown(earlier.difference, tests.difference),
+        standard_error=grown(earlier.standard_error, tests.standard_error),
         z=z,
         power=strength,
         detectable=grown(earlier.detectable, least),
@@ -303,11 +266,3 @@ def _extended(
         means=wide.means,
         models=(*earlier.models, *(plain(own_models[0]) for own_models in wide.models[n_old:])),
     )
-
-
-def _losses(earlier: MetaClusteringResult, replies: list[Any], names: list[str]) -> FloatArray:
-    """Held-out losses of the candidates of this run; unknown for earlier sites with others."""
-    known = earlier.candidate_losses
-    if earlier.candidates != tuple(names):
-        known = np.full((len(earlier.sites), len(names)), np.nan)
-    return np.vstack([known, *(np.asarray(r.losses.value)[None] for r in replies)])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from consilience.exceptions import DisclosureError
+from consilience.learners.candidates import Task
 from consilience.wire import estimators
 from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
@@ -71,6 +72,11 @@ class Settings:
     def n_outputs(self) -> int:
         """Columns of a prediction: probabilities of the levels, or one number."""
         return max(1, len(self.levels))
+
+    @property
+    def task(self) -> Task:
+        """What the models do."""
+        return "classification" if self.levels else "regression"
 
     @property
     def n_views(self) -> int:

@@ -10,17 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels import ENOUGH_POWER, reference_dissimilarity
-from consilience.collaborators.protocol.decisions import (
-    Decision,
-    Partners,
-    Seen,
-    detection,
-    spectral_decision,
-    status_of,
-    togetherness,
-    untested,
-)
+from consilience.collaborators.kernels import ENOUGH_POWER
+from consilience.collaborators.protocol import decisions
+from consilience.collaborators.protocol.decisions import Decision, Partners, Seen
 from consilience.collaborators.protocol.messages import Settings
 from consilience.collaborators.protocol.site import FOLDS
 from consilience.exceptions import ParameterError
@@ -383,61 +375,17 @@ def travelling(model: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- how it comes about
 
 
-def given_number(method: MetaClustering, ctx: CoordinatorContext, partners: Partners) -> int | None:
-    """Number of groups where it was given, as far as there are sites for it."""
-    if isinstance(method.n_clusters, str):
-        return None
-    if method.n_clusters > len(partners.sites):
-        ctx.note(
-            f"{method.n_clusters} groups were asked for and {len(partners.sites)} sites could be "
-            "placed: every site is its own group."
-        )
-    return min(method.n_clusters, len(partners.sites))
-
-
-def group_by_reference(
-    method: MetaClustering,
-    ctx: CoordinatorContext,
-    s: Settings,
-    partners: Partners,
-    left_out: dict[str, str],
-    refused: dict[str, str],
-) -> MetaClusteringResult:
-    """Group by predictions on common points."""
-    n_sites = len(partners.sites)
-    unknown = np.full((n_sites, n_sites), np.nan)
-    tests = untested(n_sites)
-    groupings = []
-    for view in range(s.n_views):
-        replies = [partners.replies[x] for x in partners.sites]
-        v = reference_dissimilarity(np.stack([r.predictions.value[view] for r in replies]))
-        rule = (method.scale, given_number(method, ctx, partners), method.max_clusters)
-        groupings.append(spectral_decision(v, tests, *rule, ctx.rng))
-    return build_result(
-        method,
-        ctx,
-        s,
-        partners,
-        groupings[0],
-        Seen(unknown, unknown, unknown, unknown),
-        left_out=left_out,
-        refused=refused,
-        together=[g.labels for g in groupings[1:]],
-    )
-
-
 def build_result(
     method: MetaClustering,
     ctx: CoordinatorContext,
     s: Settings,
     partners: Partners,
-    main: Decision,
+    groupings: Sequence[Decision],
     seen: Seen,
-    *,
     left_out: dict[str, str],
     refused: dict[str, str],
+    *,
     cv_losses: FloatArray | None = None,
-    together: Sequence[IntArray] = (),
     gain: dict[str, FloatArray] | None = None,
     shift_spread: float = float("nan"),
 ) -> MetaClusteringResult:
@@ -447,21 +395,23 @@ def build_result(
     ----------
     method, ctx, s
         Parameters, context and settings of the run.
-    partners, main, seen
-        Sites that were placed, their groups and what was seen of them.
-    left_out, refused, cv_losses, together, gain, shift_spread
-        As the fields of the result; ``together`` holds the labels of each resample.
+    partners, groupings, seen
+        Sites that were placed, their groups by view, and what was seen of them in the main one.
+    left_out, refused, cv_losses, gain, shift_spread
+        As the fields of the result.
     """
+    main, together = groupings[0], [g.labels for g in groupings[1 + s.gain_folds :]]
+    n_clusters = int(main.labels.max()) + 1
     replies = [partners.replies[x] for x in partners.sites]
     # what could have been seen, whatever was found
-    strength, least = detection(main.tests, partners.variance, partners.own)
+    strength, least = decisions.detection(main.tests, partners.variance, partners.own)
     useful = np.array([float(r.useful.value[0]) for r in replies])
     error = np.sqrt([float(r.useful_error.value[0]) for r in replies])
     ways = [(useful, error)]
     if gain:
         ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
-    status = status_of(
-        main.n_clusters,
+    status = decisions.status_of(
+        n_clusters,
         strength,
         ways,
         partners.sizes,
@@ -478,7 +428,7 @@ def build_result(
         sites=partners.sites,
         labels=main.labels,
         left_out=left_out,
-        n_clusters=main.n_clusters,
+        n_clusters=n_clusters,
         chosen_by={"auto": "rule", "cv": "cv"}.get(str(method.n_clusters), "given"),
         rule=method.rule,
         exchange=method.exchange,
@@ -502,7 +452,7 @@ def build_result(
         dissimilarity=main.dissimilarity,
         eigenvalues=main.eigenvalues,
         cv_losses=np.empty(0) if cv_losses is None else cv_losses,
-        together=togetherness(list(together), len(replies)),
+        together=decisions.togetherness(together, len(replies)),
         stability_runs=len(together),
         gain=gain or {},
         gain_folds=(FOLDS if thirds else s.gain_folds) if gain else 0,

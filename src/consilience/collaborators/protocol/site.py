@@ -24,21 +24,8 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels import Pooled, overlap_weights_all
 from consilience.collaborators.local_selection import Selection, predict, select
-from consilience.collaborators.protocol.messages import (
-    GAINS,
-    CutLosses,
-    Cuts,
-    Gains,
-    Groups,
-    Losses,
-    Models,
-    PoolMoments,
-    PoolRequest,
-    PoolRows,
-    Selected,
-    SelectRequest,
-    Settings,
-)
+from consilience.collaborators.protocol import messages
+from consilience.collaborators.protocol.messages import Settings
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.learners.candidates import build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
@@ -47,30 +34,9 @@ from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import class_codes, drawing_seed, uniform, without_thin
+from consilience.wire import disclosure, estimators
 from consilience.wire.codec import digest, pack
-from consilience.wire.disclosure import (
-    Evidence,
-    Limits,
-    Released,
-    aggregate,
-    bundle,
-    count,
-    cross_products,
-    estimator,
-    estimator_fault,
-    model,
-    per_record,
-    stacked,
-    weighted_means,
-)
-from consilience.wire.estimators import (
-    encode,
-    is_memorising,
-    leaves,
-    n_parameters,
-    row_values,
-    type_name,
-)
+from consilience.wire.disclosure import Evidence, Limits, Released, weighted_means
 
 RESAMPLE_SHARE = 0.8
 FOLDS = 3
@@ -180,7 +146,7 @@ BEYOND = 5.0
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
-def check_owners(message: Models, s: Settings, n: int, site: SiteContext) -> None:
+def check_owners(message: messages.Models, s: Settings, n: int, site: SiteContext) -> None:
     """Every site once, and not more models than the rows can answer for.
 
     Raises
@@ -200,7 +166,7 @@ def check_owners(message: Models, s: Settings, n: int, site: SiteContext) -> Non
         raise DisclosureError("more models than a site answers for", public=TOO_MANY)
 
 
-def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> FloatArray:
+def weights_of(message: messages.Models, x: FloatArray, me: int, limits: Limits) -> FloatArray:
     """Overlap weights of all rows for every owner, (n, L).
 
     Size and means of this site are its own, whatever the message says. Where records are protected
@@ -219,12 +185,7 @@ def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> Float
     return weights
 
 
-def n_models(message: Models) -> int:
-    """Models that an exchange tries, over all views."""
-    return sum(len(by_owner) for by_owner in message.models.value)
-
-
-def chances(message: Models, view: int, site: SiteContext, seed: int) -> FloatArray | None:
+def chances(message: messages.Models, view: int, site: SiteContext, seed: int) -> FloatArray | None:
     """Secret numbers by which what is told of each model is rounded, (2, L); None if unprotected.
 
     They follow from the site's rows and from the question, which is a model with its weights: the
@@ -237,8 +198,8 @@ def chances(message: Models, view: int, site: SiteContext, seed: int) -> FloatAr
     means, sizes = np.asarray(message.means.value), np.asarray(message.sizes.value)
     asked = zip(message.models.value[view], means, sizes, strict=True)
     drawn = [
-        stream(seed, "rounding", digest(shared, pack((model, mean, int(size))))).random(2)
-        for model, mean, size in asked
+        stream(seed, "rounding", digest(shared, pack((tried, mean, int(size))))).random(2)
+        for tried, mean, size in asked
     ]
     return np.transpose(drawn)
 
@@ -336,15 +297,18 @@ PART = ", on a part of the rows: gain_folds and stability_runs ask for fits on p
 
 @step("select", once=True)
 def select_step(
-    message: SelectRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Selected, State]:
+    message: messages.SelectRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Selected, State]:
     """Choose, fit and cross-fit in every view."""
     s = Settings.from_json(message.settings)
-    enough = data.n_rows >= max(MIN_ROWS, 2 * site.limits.min_records)
-    rows = standardised(data, s) if enough else None
-    status = "too-few-rows" if rows is None else _unfit(rows.y, s, site.limits)
-    if rows is None or status:
-        return _nothing(status, s, data.n_rows if rows is not None else 0, {}), {}
+    if data.n_rows < max(MIN_ROWS, 2 * site.limits.min_records):
+        return _nothing("too-few-rows", s, 0, {}), {}
+    rows = standardised(data, s)
+    if has_rare_level(rows.y, s, site.limits):
+        return _nothing("rare-level", s, data.n_rows, {}), {}
+    varied, _ = without_thin(rows.y[:, None], site.limits)
+    if len(np.unique(varied)) < 2:
+        return _nothing("constant-response", s, data.n_rows, {}), {}
     if s.levels and s.levels not in data.levels.values():
         raise DataError("the levels of the response are not those that were declared")
     seed = drawing_seed(data, site, "meta-clustering draws")
@@ -384,21 +348,21 @@ def select_step(
     n, nothing = data.n_rows, _summary((), 0)
     models = predictions = nothing
     if s.exchange == "models":
-        models = bundle([found.accepted for found in chosen])
+        models = disclosure.bundle([found.accepted for found in chosen])
     else:
         made = tuple(predict(found.fitted, reference, s.n_outputs) for found in chosen)
         predictions = _summary(made, n)
-    reply = Selected(
+    reply = messages.Selected(
         status="ok",
         refused=tuple(chosen[0].refused.items()),
-        n=count(n),
+        n=disclosure.count(n),
         chosen=_summary(tuple(found.chosen for found in chosen), n),
         models=models,
         predictions=predictions,
         variance=weighted_means(constant[:, None], limits=site.limits).mean,
         losses=weighted_means(chosen[0].half_losses, limits=site.limits).mean,
-        own=stacked([item.mean for item in own]),
-        own_error=stacked([item.variance for item in own]),
+        own=disclosure.stacked([item.mean for item in own]),
+        own_error=disclosure.stacked([item.variance for item in own]),
         useful=useful.mean,
         useful_error=useful.variance,
     )
@@ -406,27 +370,19 @@ def select_step(
     return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
 
 
-def _unfit(y: FloatArray, s: Settings, limits: Limits) -> str:
-    """Why a response has nothing to compare; "" where it has."""
-    if has_rare_level(y, s, limits):
-        return "rare-level"
-    varied, _ = without_thin(y[:, None], limits)
-    return "constant-response" if len(np.unique(varied)) < 2 else ""
-
-
 def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
     """Candidates that need not be fitted to know that they cannot be used here."""
     refused = {}
-    task: Any = "classification" if s.levels else "regression"
     for text in s.candidates:
-        made = build(text, task, min_records=site.limits.min_records, seed=0)
-        if s.exchange == "models" and is_memorising(type_name(made)):
+        made = build(text, s.task, min_records=site.limits.min_records, seed=0)
+        memorises = estimators.is_memorising(estimators.type_name(made))
+        if s.exchange == "models" and memorises:
             refused[label(text)] = (
                 "it carries training rows and does not travel; exchange = 'reference' uses it"
             )
-        elif site.limits.min_records > 1 and (fault := row_values(made)) is not None:
+        elif site.limits.min_records > 1 and (fault := estimators.row_values(made)) is not None:
             refused[label(text)] = fault
-        elif s.exchange == "reference" and is_memorising(type_name(made)) and not site.per_record:
+        elif s.exchange == "reference" and memorises and not site.per_record:
             refused[label(text)] = (
                 "its predictions follow single rows, which this site's policy does not allow: "
                 "policies that allow values for each record do"
@@ -436,35 +392,37 @@ def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
 
 def _accepted(fitted: Any, x: FloatArray, s: Settings, limits: Limits) -> tuple[Any, str | None]:
     """Form in which a fitted model travels, with its evidence; or what is against it."""
-    if s.exchange != "models" and (limits.min_records <= 1 or is_memorising(type_name(fitted))):
+    if s.exchange != "models" and (
+        limits.min_records <= 1 or estimators.is_memorising(estimators.type_name(fitted))
+    ):
         return None, None
     classes = range(len(s.levels)) if s.levels else None
     try:
-        portable = encode(fitted, n_features=x.shape[1], classes=classes)
+        portable = estimators.encode(fitted, n_features=x.shape[1], classes=classes)
     except ConsilienceError as error:
         return None, error.public
-    released = estimator(
+    released = disclosure.estimator(
         portable,
-        type_name=type_name(fitted),
+        type_name=estimators.type_name(fitted),
         n_records=len(x),
-        n_parameters=n_parameters(portable),
-        leaves=leaves(fitted, x),
+        n_parameters=estimators.n_parameters(portable),
+        leaves=estimators.leaves(fitted, x),
     )
-    return released, estimator_fault(released.evidence or Evidence("estimator"), limits)
+    return released, disclosure.estimator_fault(released.evidence or Evidence("estimator"), limits)
 
 
 def _summary(value: Any, n: int) -> Released:
-    return model(value, kind="summary", n_records=n)
+    return disclosure.model(value, kind="summary", n_records=n)
 
 
-def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> Selected:
+def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> messages.Selected:
     """Reply of a site that takes no part."""
     sizes = {"losses": len(s.candidates), "own": s.n_views, "own_error": s.n_views}
     sizes |= {"variance": 1, "useful": 1, "useful_error": 1}
-    return Selected(
+    return messages.Selected(
         status=status,
         refused=tuple(refused.items()),
-        n=count(n),
+        n=disclosure.count(n),
         **{name: _summary((), 0) for name in ("chosen", "models", "predictions")},
         **{name: _gaps(size) for name, size in sizes.items()},
     )
@@ -473,16 +431,16 @@ def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> Selec
 def _gaps(*shape: int) -> Released:
     """An array of which every cell is withheld."""
     empty = np.full((0, *shape), np.nan)
-    return aggregate(empty).withhold(np.ones(shape, dtype=bool))
+    return disclosure.aggregate(empty).withhold(np.ones(shape, dtype=bool))
 
 
 # --------------------------------------------------------------------------- exchange
 
 
-@step("exchange", once=True, tries=n_models)
+@step("exchange", once=True, tries=lambda message: sum(map(len, message.models.value)))
 def exchange(
-    message: Models, data: SiteData, state: State, site: SiteContext
-) -> tuple[Losses, State]:
+    message: messages.Models, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Losses, State]:
     """Try everybody's models on the rows of every view."""
     s = Settings.from_json(state["settings"])
     if message.settings != state["settings"]:
@@ -509,40 +467,25 @@ def exchange(
         raw.append(weighted_means(losses, limits=site.limits, chance=by).mean)
         if 1 <= v <= s.gain_folds:
             held.append(np.stack([f[view.held] for f in found[v]], axis=1))
-            shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))
-    reply = Losses(
+            if s.levels:
+                shifts.append((_gaps(1), _gaps(1)))
+                continue
+            # Mean residual under the average of all models: the intercept that this site needs.
+            seen = np.stack([f[view.rows] for f in found[v]], axis=1)
+            left = y[:, None] - _weighted(seen, message.sizes.value)
+            told = weighted_means(left, limits=site.limits)
+            shifts.append((told.mean, told.variance))
+    reply = messages.Losses(
         failed=tuple(failed.items()),
-        excess=stacked([e.mean for e in excess]),
-        variance=stacked([e.variance for e in excess]),
-        effective=stacked([e.effective for e in excess]),
-        raw=stacked(raw),
-        shift=stacked([m for m, _ in shifts]) if shifts else _gaps(0, 1),
-        shift_error=stacked([e for _, e in shifts]) if shifts else _gaps(0, 1),
+        excess=disclosure.stacked([e.mean for e in excess]),
+        variance=disclosure.stacked([e.variance for e in excess]),
+        effective=disclosure.stacked([e.effective for e in excess]),
+        raw=disclosure.stacked(raw),
+        shift=disclosure.stacked([m for m, _ in shifts]) if shifts else _gaps(0, 1),
+        shift_error=disclosure.stacked([e for _, e in shifts]) if shifts else _gaps(0, 1),
     )
-    kept = {
-        "seed": state["seed"],
-        "settings": state["settings"],
-        "owners": owners,
-        "sizes": np.asarray(message.sizes.value),
-        "held": tuple(held),
-    }
-    return reply, kept
-
-
-def _shift(
-    y: FloatArray,
-    predictions: Sequence[FloatArray],
-    rows: IntArray,
-    sizes: NDArray[Any],
-    s: Settings,
-    limits: Limits,
-) -> tuple[Released, Released]:
-    """Mean residual under the average of all models: the intercept that this site would need."""
-    if s.levels:
-        return _gaps(1), _gaps(1)
-    average = _weighted(np.stack([f[rows] for f in predictions], axis=1), sizes)
-    found = weighted_means((y[rows] - average[:, 0])[:, None], limits=limits)
-    return found.mean, found.variance
+    kept = {"owners": owners, "sizes": np.asarray(message.sizes.value), "held": tuple(held)}
+    return reply, {"seed": state["seed"], "settings": state["settings"], **kept}
 
 
 def _weighted(predictions: FloatArray, sizes: NDArray[Any]) -> FloatArray:
@@ -560,8 +503,8 @@ def _weighted(predictions: FloatArray, sizes: NDArray[Any]) -> FloatArray:
 
 @step("score", once=True)
 def score(
-    message: Cuts, data: SiteData, state: State, site: SiteContext
-) -> tuple[CutLosses, State]:
+    message: messages.Cuts, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.CutLosses, State]:
     """Compare numbers of groups by the loss of the group's average on held-out rows."""
     s = Settings.from_json(state["settings"])
     rows = standardised(data, s)
@@ -577,10 +520,10 @@ def score(
         parts.append(np.stack(losses, axis=1))
     if not parts:
         gaps = _gaps(labels.shape[1])
-        return CutLosses(losses=gaps, against_one=gaps, against_one_error=gaps), state
+        return messages.CutLosses(losses=gaps, against_one=gaps, against_one_error=gaps), state
     joined = np.concatenate(parts)
     beside = weighted_means(joined[:, :1] - joined, limits=site.limits)
-    reply = CutLosses(
+    reply = messages.CutLosses(
         losses=weighted_means(joined, limits=site.limits).mean,
         against_one=beside.mean,
         against_one_error=beside.variance,
@@ -589,7 +532,9 @@ def score(
 
 
 @step("use", once=True)
-def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tuple[Gains, State]:
+def use(
+    message: messages.Groups, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Gains, State]:
     """Keep the group's predictor; compare ways of predicting on held-out rows."""
     s = Settings.from_json(state["settings"])
     rows = standardised(data, s)
@@ -628,9 +573,11 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
         gains = (own - group, own - all_, group - all_, all_ - shifted, constant, constant - all_)
         parts.append(np.stack((own, group, all_, shifted, *gains), axis=1))
     if not parts:
-        return Gains(means=_gaps(len(GAINS)), errors=_gaps(len(GAINS))), {}
+        return messages.Gains(
+            means=_gaps(len(messages.GAINS)), errors=_gaps(len(messages.GAINS))
+        ), {}
     found = weighted_means(np.concatenate(parts), limits=site.limits)
-    return Gains(means=found.mean, errors=found.variance), {}
+    return messages.Gains(means=found.mean, errors=found.variance), {}
 
 
 def _folds(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[tuple[int, View]]:
@@ -652,26 +599,28 @@ def _group_average(
 
 @step("pool-moments")
 def pool_moments(
-    message: PoolRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[PoolMoments, State]:
+    message: messages.PoolRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.PoolMoments, State]:
     """Cross-products of a constant, the columns and the response: a pooled linear fit's all."""
     _check_pooling(state)
     y = np.asarray(data.target, dtype=float)
     columns = np.column_stack([data.features, y])
-    products = cross_products(columns, limits=site.limits, coded=data.coded, constant=True)
-    return PoolMoments(products=products), state
+    products = disclosure.cross_products(
+        columns, limits=site.limits, coded=data.coded, constant=True
+    )
+    return messages.PoolMoments(products=products), state
 
 
 @step("pool-rows")
 def pool_rows(
-    message: PoolRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[PoolRows, State]:
+    message: messages.PoolRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.PoolRows, State]:
     """The rows themselves, where the site's policy allows values for each record."""
     _check_pooling(state)
     levels = {level: i for i, level in enumerate(message.levels)}
     target = data.target if data.target is not None else np.empty(0)
     y = [levels[str(value)] for value in target] if levels else np.asarray(target, dtype=float)
-    return PoolRows(rows=per_record(np.column_stack([data.features, y]))), state
+    return messages.PoolRows(rows=disclosure.per_record(np.column_stack([data.features, y]))), state
 
 
 def _check_pooling(state: State) -> None:

@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from consilience.arrays import BoolArray, FloatArray
+from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
 from consilience.collaborators.protocol.result import MetaClusteringResult
-from consilience.collaborators.report import figures_meta, meta_evidence
-from consilience.collaborators.report.meta_evidence import contrast, response, tested
-from consilience.report import drawing
-from consilience.report.drawing import Z95
-from consilience.report.run import Run
-from consilience.report.sections import (
-    Block,
-    Headline,
-    MethodReport,
-    Picture,
-    Table,
-    Tone,
-    listed,
-    number,
-    percent,
-    plural,
-    site_name,
-)
+from consilience.collaborators.report import figures_meta
+from consilience.engines.federation import Run
+from consilience.report.drawing import Z95, short
+from consilience.report.sections import DASH, listed, number, percent, plural, site_name
+from consilience.report.words import TemplateReport
 
 SPELLED_OUT = 12
 """Sites up to which a sentence names the members of each group."""
+FEWEST = 10
+"""Sites in the table of those with the fewest partners."""
+GAIN_WORDS = {
+    "own_minus_group": "the model of the group instead of the site's own",
+    "group_minus_all": "the model of all sites instead of the group's",
+    "all_minus_shifted": "an intercept of the site, shrunken, on top of the model of all sites",
+}
+LOSSES = {
+    "own": "own model",
+    "group": "group's model",
+    "all": "model of all",
+    "shifted": "with the site's intercept",
+}
+
+Cells = Sequence[tuple[str, ...]]
 
 
-class MetaClusteringReport(MethodReport):
+class MetaClusteringReport(TemplateReport[MetaClusteringResult]):
     """Words, tables and figures on groups of sites."""
 
-    def headline(self, run: Run) -> Headline:
-        """Say what was found, and never more than the rows can tell."""
-        result = _result(run)
-        text, tone = _verdict(result)
-        more = [result.power_sentence()]
-        if result.status != "no-signal":
-            more += [result.stability_sentence(), result.gain_sentence()]
-        if result.left_out:
-            count = plural(len(result.left_out), "site has", "sites have")
-            more.append(f"{count} no group: {listed(sorted(result.left_out))} (why: see below).")
-        return Headline(text, tone, tuple(m for m in more if m))
+    kind = MetaClusteringResult
+
+    def context(self, result: MetaClusteringResult, run: Run) -> dict[str, Any]:
+        """Facts of the groups, and functions that count and tabulate what a part asks for."""
+        counted = (pair_kinds, doubtful_pairs, tests_above, medians, comparison, merges_made, moved)
+        tables = (site_rows, power_rows, gain_rows, loss_rows, candidate_rows)
+        left_out, refused = sorted(result.left_out.items()), result.refused_candidates.items()
+        return {
+            **{function.__name__: function for function in (*counted, *tables)},
+            "figures": figures_meta,
+            "finite": np.isfinite,
+            "threshold": THRESHOLD,
+            "fewest": FEWEST,
+            "n": len(result.sites),
+            "groups": [listed([site_name(s) for s in members]) for members in result.groups],
+            "sizes": [f"{len(members):,}" for members in result.groups],
+            "spelled_out": len(result.sites) <= SPELLED_OUT,
+            "verdict": verdict(result),
+            "against": cut_against_rule(result),
+            "tested": tested(result),
+            "gains": figures_meta.gains(result),
+            "gain_words": GAIN_WORDS,
+            "losses": [words for key, words in LOSSES.items() if key in result.gain],
+            "smallest": float(np.nanmin(result.cv_losses)) if len(result.cv_losses) else np.nan,
+            "left_out": [(site_name(site), why) for site, why in left_out],
+            "refused": [(site_name(site), why) for site, why in sorted(refused)],
+        }
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
         """Sites compared, groups, rows, power, gain."""
-        result = _result(run)
+        result = self.read(run)
         facts = [
             *([("sites compared", f"{len(result.sites):,}")] if result.left_out else []),
             ("groups", f"{result.n_clusters:,}"),
@@ -64,152 +86,55 @@ class MetaClusteringReport(MethodReport):
             )
         return facts
 
-    def evidence(self, run: Run) -> Sequence[Block]:
-        """Groups, tests, merges, power, gain, stability, candidates."""
-        result = _result(run)
-        blocks = [_by_site(result)]
-        if len(result.sites) > 1:
-            if result.rule == "spectral":
-                blocks += _spectral(result)
-            elif tested(result):
-                blocks.append(_tests(result))
-                if "ids" in result.merges:
-                    blocks.append(_merges(result))
-            if len(result.cv_losses):
-                blocks.append(_held_out(result))
-            if result.rule != "spectral":
-                blocks.append(meta_evidence.power(result))
-            if result.stability_runs > 0:
-                blocks.append(meta_evidence.stability(result))
-        if figures_meta.gains(result):
-            blocks.append(meta_evidence.gain(result))
-        blocks.append(meta_evidence.comparability(result))
-        blocks.append(meta_evidence.candidates(result))
-        return blocks
-
-    def handling(self, run: Run) -> Sequence[str]:
-        """Sites without a group and candidates that may not travel."""
-        result = _result(run)
-        words = [
-            f"{drawing.short(site, 60)} has no group: {why}."
-            for site, why in sorted(result.left_out.items())
-        ]
-        if result.exchange == "models" and len(result.sites) > 1:
-            words.append(
-                "One gap in each row of excess losses is no withholding: a site's own model is not "
-                "compared with itself. A candidate that could not be tried leaves a gap in the "
-                "losses on halves."
-            )
-        if result.refused_candidates:
-            sites = [site_name(site) for site in sorted(result.refused_candidates)]
-            words.append(
-                f"Candidates that a rule or a failure shut out: at {listed(sites)} (the evidence "
-                "names them)."
-            )
-        return words
-
-    def limits(self, run: Run) -> Sequence[str]:
-        """What the method cannot know."""
-        return _limits(_result(run))
-
-
-def _result(run: Run) -> MetaClusteringResult:
-    if not isinstance(run.result, MetaClusteringResult):
-        raise TypeError("the run is not one of meta-clustering")
-    return run.result
-
 
 # --------------------------------------------------------------------------- headline
 
 
-def _verdict(result: MetaClusteringResult) -> tuple[str, Tone]:
-    """Headline and its tone."""
-    n = len(result.sites)
+def verdict(result: MetaClusteringResult) -> str:
+    """Which sentence of the template is the answer: the first that the rows allow."""
+    if result.status in ("one-site", "no-signal"):
+        return result.status
     if result.status == "groups":
-        return _verdict_groups(result)
-    if result.status == "one-site":
-        found = f"Only {site_name(result.sites[0])}" if n else "No site"
-        return f"{found} could be used, so nobody was compared with anybody.", "caution"
-    if result.status == "no-signal":
-        text = (
-            f"Nothing to compare: over the {n} sites, models predict {response(result)} no better "
-            "than a constant."
-        )
-        if result.n_clusters > 1:
-            text += f" The {result.n_clusters} groups formed all the same differ in level at most."
-        return text, "caution"
+        if result.rule == "spectral":
+            return "untested-groups"
+        if result.chosen_by == "given":
+            return "given-groups"
+        mean, error = np.nan, np.nan
+        if "group_minus_all" in figures_meta.gains(result):
+            mean, error = result.overall_gain("group_minus_all")
+        if mean - Z95 * error > 0:
+            return "worse-groups"
+        if not found_again(result):
+            return "shaky-groups"
+        return "cv-groups" if result.chosen_by == "cv" else "groups"
     if result.nobody_comparable:
-        return result.answer(), "caution"
+        return "nobody"
     if result.status == "too-few-rows":
-        return (
-            f"Too few rows to tell: the {n} sites were not told apart, but most pairs of them "
-            "would not have been even if they had nothing in common.",
-            "caution",
-        )
-    text = f"No evidence of groups: the {n} sites are compatible with one relationship"
+        return "too-few-rows"
     if result.rule == "spectral":
-        return f"One group: the spectral rule did not divide the {n} sites.", "caution"
+        return "spectral-one"
     if result.chosen_by == "given":
-        return f"One group, as the study asked: the {n} sites were not divided.", "plain"
+        return "given-one"
     strong, weak, apart = figures_meta.power_counts(result)
-    if weak + apart > strong:
-        return f"{text}, though many pairs had too few rows to show a difference.", "caution"
-    return f"{text}.", "plain"
+    return "weak-one" if weak + apart > strong else "one"
 
 
-def _verdict_groups(result: MetaClusteringResult) -> tuple[str, Tone]:
-    n, k = len(result.sites), result.n_clusters
-    if k == n:
-        made = f"All {n} sites differ: no two of them share one relationship"
-    else:
-        made = f"{n} sites fall into {plural(k, 'group')}: {_sizes(result)}"
-    if result.rule == "spectral":
-        return (
-            f"{made}. The spectral rule tests nothing: this may be a cut of like sites.",
-            "caution",
-        )
-    if result.chosen_by == "given":
-        against = _cut_against_rule(result)
-        if against:
-            return f"{made}, as the study asked; {against}.", "caution"
-        return f"{made}, as the study asked.", "plain"
-    mean, error = _overall(result, "group_minus_all")
-    if mean - Z95 * error > 0:
-        return (
-            f"{made}. On held-out rows, however, the model of all sites predicts better than that "
-            "of the groups.",
-            "caution",
-        )
-    if not _found_again(result):
-        return f"{made}, but resamples of the rows seldom repeat these groups.", "caution"
-    if result.chosen_by == "cv":
-        against = _cut_against_rule(result)
-        if against:
-            return f"{made}, chosen by held-out loss; {against}.", "caution"
-        return f"{made}, chosen by held-out loss.", "good"
-    return f"{made}.", "good"
+def tested(result: MetaClusteringResult) -> bool:
+    """Whether at least one pair of sites was compared by the default rule."""
+    return result.rule != "spectral" and bool(np.isfinite(figures_meta.pairs(result.z)).any())
 
 
-def _sizes(result: MetaClusteringResult) -> str:
-    if len(result.sites) <= SPELLED_OUT:
-        return "; ".join(listed([site_name(s) for s in members]) for members in result.groups)
-    sizes = [f"{len(members):,}" for members in result.groups]
-    return f"{listed(sizes, 8)} sites"
-
-
-def _cut_against_rule(result: MetaClusteringResult) -> str:
-    """Say where a given number of groups goes against the tests."""
+def cut_against_rule(result: MetaClusteringResult) -> str:
+    """How a given number of groups goes against the tests: too few, too many, or not at all."""
     heights = np.asarray(result.merges.get("heights", ()), dtype=float)
     thresholds = np.asarray(result.merges.get("thresholds", ()), dtype=float)
     made = len(result.sites) - result.n_clusters
     if np.any(heights[:made] > thresholds[:made]):
-        return "the tests speak against some of these unions"
-    if np.any(heights[made:] <= thresholds[made:]):
-        return "the tests do not tell all of these groups apart"
-    return ""
+        return "too few"
+    return "too many" if np.any(heights[made:] <= thresholds[made:]) else ""
 
 
-def _found_again(result: MetaClusteringResult) -> bool:
+def found_again(result: MetaClusteringResult) -> bool:
     """Whether resamples mostly keep groups together and apart; also where that is not known."""
     same = figures_meta.same_group(result)
     share = figures_meta.pairs(result.together)
@@ -220,156 +145,81 @@ def _found_again(result: MetaClusteringResult) -> bool:
     return not (len(within) and within.mean() < 0.5) and not (len(between) and between.mean() > 0.5)
 
 
-def _overall(result: MetaClusteringResult, key: str) -> tuple[float, float]:
-    if key not in figures_meta.gains(result):
-        return float("nan"), float("nan")
-    return result.overall_gain(key)
-
-
 # --------------------------------------------------------------------------- groups and tests
 
 
-def _by_site(result: MetaClusteringResult) -> Block:
-    order = figures_meta.site_order(result)
-    explained = result.explained
-    # Against the constant, record by record: the losses of both are high for the same rows.
-    known = len(result.explained_error) == len(order)
-    error = Z95 * result.explained_error if known else np.full(len(order), np.nan)
+def _shares(result: MetaClusteringResult, values: Any) -> FloatArray:
+    """Losses by site in shares of the response variance; NaN where they are not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = np.asarray(result.gain.get("own_minus_group", np.full(len(order), np.nan)))
-        gain_error = np.asarray(
-            result.gain.get("own_minus_group_error", np.full(len(order), np.nan))
-        )
-        gain, gain_error = gain / result.target_variance, Z95 * gain_error / result.target_variance
-    with_gain = "own_minus_group" in figures_meta.gains(result)
-    rows = tuple(
+        return np.asarray(values, dtype=float) / result.target_variance
+
+
+def site_rows(result: MetaClusteringResult) -> Cells:
+    """Group, rows, method, what it explains and what the group's model saves, by site."""
+    order = figures_meta.site_order(result)
+    columns = [result.explained, np.full(len(order), np.nan)]
+    # Against the constant, record by record: the losses of both are high for the same rows.
+    if len(result.explained_error) == len(order):
+        columns[1] = Z95 * result.explained_error
+    if "own_minus_group" in figures_meta.gains(result):
+        error = result.gain.get("own_minus_group_error", np.full(len(order), np.nan))
+        columns += [_shares(result, result.gain["own_minus_group"]), Z95 * _shares(result, error)]
+    return [
         (
             site_name(result.sites[i]),
             str(int(result.labels[i])),
             f"{int(result.n_records[i]):,}",
-            drawing.short(result.chosen[i], 40),
-            percent(explained[i]),
-            percent(error[i]),
-            *((percent(gain[i]), percent(gain_error[i])) if with_gain else ()),
+            short(result.chosen[i], 40),
+            *(percent(column[i]) for column in columns),
         )
         for i in order
-    )
-    head = (
-        *("site", "group", "rows", "chosen method", "explained", "\N{PLUS-MINUS SIGN}"),
-        *(("saved by the group's model", "\N{PLUS-MINUS SIGN} ") if with_gain else ()),
-    )
-    text = []
-    if result.status == "groups" and len(order) <= SPELLED_OUT:
-        text = [
-            f"Group {g}: {listed([site_name(s) for s in members])}."
-            for g, members in enumerate(result.groups)
-        ]
-    note = (
-        f"Explained: share of the {'loss of the best constant' if result.levels else 'variance'} "
-        f"of {response(result)} at the site that its own method explains, cross-fitted; below 0 "
-        "it is worse than a constant. \N{PLUS-MINUS SIGN} is half of a 95 % interval."
-    )
-    tables = [Table("Every site", head, rows, note)]
-    if result.left_out:
-        out = tuple((site_name(site), why) for site, why in sorted(result.left_out.items()))
-        tables.append(Table("Sites without a group", ("site", "why"), out))
-    return Block("Who belongs where", tuple(text), tables=tuple(tables))
-
-
-def _tests(result: MetaClusteringResult) -> Block:
-    values = figures_meta.pairs(result.z)
-    known = values[np.isfinite(values)]
-    above = int((known > THRESHOLD).sum())
-    missing = len(values) - len(known)
-    text = [
-        "Every site's model was tried on every other site's rows. z says how much worse the two "
-        f"do on each other's rows than each one's own method, beyond a margin of "
-        f"{percent(result.margin, 0)} of the response variance, in standard errors: around 0 and "
-        f"below, one relationship will do; above {THRESHOLD}, two single sites are kept apart.",
-        f"{above:,} of {plural(len(known), 'pair')} that could be compared lie above {THRESHOLD}. "
-        "With many pairs some do so by chance, which is why groups are judged by means over "
-        "pairs.",
     ]
-    if "ids" not in result.merges:
-        text.append(
-            "The groups are those of the run that this one follows. A newcomer joined the group of "
-            f"smallest mean z if that was at most {THRESHOLD}; the others were grouped among "
-            "themselves."
-        )
-    words = "Blue: compatible; orange: told apart; white: on the threshold for two single sites."
-    if missing:
-        words += " Hatched: could not be compared."
-    picture = Picture(
-        "tests",
-        figures_meta.plot_pairwise_tests(result),
-        f"Test of each pair of sites; frames are groups. {words}",
-        f"Map of {plural(len(known), 'test')} between {plural(len(result.sites), 'site')} ordered "
-        f"by group; {contrast(result, result.z, 'z', '{:.1f}')}.",
-    )
-    return Block("Which sites differ", tuple(text), picture=picture)
 
 
-def _merges(result: MetaClusteringResult) -> Block:
+def tests_above(result: MetaClusteringResult) -> tuple[int, int, int]:
+    """Pairs whose test is above the threshold, that were tested, and that were not."""
+    values = figures_meta.pairs(result.z)
+    known = np.isfinite(values)
+    return int((values[known] > THRESHOLD).sum()), int(known.sum()), int((~known).sum())
+
+
+def medians(result: MetaClusteringResult, values: FloatArray) -> Iterator[tuple[str, float]]:
+    """Median of a matrix within and between groups, for those who cannot see the map."""
+    same = figures_meta.same_group(result)
+    shown = figures_meta.pairs(values)
+    for where, which in (("within", same), ("between", ~same)):
+        known = shown[which & np.isfinite(shown)] if len(shown) else shown
+        if len(known):
+            yield where, float(np.median(known))
+
+
+def merges_made(result: MetaClusteringResult) -> dict[str, Any]:
+    """The merges with their thresholds: how many were made, and which were the closest calls."""
     heights = np.asarray(result.merges["heights"], dtype=float)
     thresholds = np.asarray(result.merges["thresholds"], dtype=float)
     made = len(result.sites) - result.n_clusters
-    text = [
-        "Sites, and then groups of sites, were merged as long as the mean z between the two parts "
-        f"stayed below a threshold. It is {THRESHOLD} for two single sites and falls to "
-        f"{figures_meta.LARGE_GROUP_THRESHOLD} for two large groups, because a mean over many "
-        "pairs is less noisy than one pair. Each merge is therefore judged by a threshold of its "
-        "own (short upright mark), not by one line for all.",
-        f"{made:,} of {plural(len(heights), 'merge')} "
-        f"{'was' if made == 1 else 'were'} made{_last_and_first(heights, thresholds, made)}.",
-    ]
-    if _relocated(result):
-        text.append(
-            "Afterwards, sites that stood closer to another group moved there, so the groups are "
-            "not exactly the branches of this tree."
-        )
-    if np.isinf(heights).any():
-        text.append(
-            "Parts without any pair that could be compared meet last, at the right edge: nothing "
-            "is known of whether they belong together."
-        )
-    picture = Picture(
-        "merges",
-        figures_meta.plot_merges(result),
-        "Sequence of merges: each point lies at the mean z of the two parts that meet there.",
-        f"Tree of {plural(len(heights), 'merge')}, {made} of them made"
-        f"{_last_and_first(heights, thresholds, made)}.",
-    )
-    rows = tuple(
+    last = int(np.argmax(heights[:made] - thresholds[:made])) if made else 0
+    rows = [
         (
             str(step + 1),
-            number(float(h)) if np.isfinite(h) else "nothing to compare",
-            number(float(t)),
+            number(float(height)) if np.isfinite(height) else "nothing to compare",
+            number(float(threshold)),
             "merged" if step < made else "not merged",
         )
-        for step, (h, t) in enumerate(zip(heights, thresholds, strict=True))
-    )
-    table = Table("Every merge", ("merge", "mean z", "threshold", "what happened"), rows)
-    return Block("How the groups came about", tuple(text), picture=picture, folded=(table,))
+        for step, (height, threshold) in enumerate(zip(heights, thresholds, strict=True))
+    ]
+    return {
+        "made": made,
+        "n": len(heights),
+        "last": (heights[last], thresholds[last]),
+        "first": (heights[made], thresholds[made]) if made < len(heights) else None,
+        "parted": bool(np.isinf(heights).any()),
+        "rows": rows,
+    }
 
 
-def _last_and_first(heights: np.ndarray, thresholds: np.ndarray, made: int) -> str:
-    """Largest excess among the merges made, and the first that was not made."""
-    parts = []
-    if made:
-        last = int(np.argmax(heights[:made] - thresholds[:made]))
-        parts.append(
-            f"the closest call at mean z {heights[last]:.2f} against {thresholds[last]:.2f}"
-        )
-    if made < len(heights):
-        h = heights[made]
-        said = f"{h:.2f} against {thresholds[made]:.2f}" if np.isfinite(h) else "not known"
-        parts.append(f"the first one not made: mean z {said}")
-    text = "; ".join(parts).replace(" -", " \N{MINUS SIGN}")
-    return f" ({text})" if parts else ""
-
-
-def _relocated(result: MetaClusteringResult) -> bool:
-    """Whether the groups differ from the branches of the tree."""
+def moved(result: MetaClusteringResult) -> bool:
+    """Whether sites moved after the merges: the groups are not the branches of the tree."""
     n = len(result.sites)
     members: list[list[int]] = [[i] for i in range(n)]
     cut = np.arange(n)
@@ -381,117 +231,130 @@ def _relocated(result: MetaClusteringResult) -> bool:
     return bool((same != (labels[:, None] == labels[None, :])).any())
 
 
-def _held_out(result: MetaClusteringResult) -> Block:
-    text = (
-        "Each fold of the rows was predicted by the averaged models of groups that were found "
-        f"without it, for every number of groups. The loss is smallest with {result.n_clusters}.",
-    )
-    best = float(np.nanmin(result.cv_losses))
-    picture = Picture(
-        "held-out-loss",
-        figures_meta.plot_held_out_loss(result),
-        "Held-out loss by number of groups.",
-        f"Line over {plural(len(result.cv_losses), 'number')} of groups; smallest loss {best:.4g}.",
-    )
-    return Block("How many groups predict best", text, picture=picture)
+# --------------------------------------------------------------------------- how sure
 
 
-def _spectral(result: MetaClusteringResult) -> list[Block]:
-    values = np.asarray(result.eigenvalues, dtype=float)
-    k = result.n_clusters
-    blocks = []
-    if np.isfinite(figures_meta.pairs(result.dissimilarity)).any():
-        what = (
-            "of predictions on common reference points"
-            if result.exchange == "reference"
-            else "of the loss of each model on the other site's rows from the loss of the own one"
-        )
-        blocks.append(
-            Block(
-                "Which sites differ",
-                (
-                    f"Dissimilarity of two sites: difference {what}. It has no standard error, so "
-                    "nothing says which differences are more than noise.",
-                ),
-                picture=Picture(
-                    "dissimilarity",
-                    figures_meta.plot_dissimilarity(result),
-                    "Dissimilarity of each pair of sites; frames are groups.",
-                    f"Map ordered by group; "
-                    f"{contrast(result, result.dissimilarity, 'dissimilarity', '{:.3g}')}.",
-                ),
+def _told_apart(result: MetaClusteringResult) -> BoolArray:
+    """Pairs (L, L) whose test is known, without the diagonal."""
+    return np.asarray(np.isfinite(result.z) & ~np.eye(len(result.sites), dtype=bool))
+
+
+def pair_kinds(result: MetaClusteringResult) -> tuple[int, int, int, int, float]:
+    """Pairs in different groups, of power, without, and unknown; the median difference seen.
+
+    Power and the difference are of pairs within groups.
+    """
+    kinds = figures_meta.power_kinds(result)
+    seen = figures_meta.pairs(result.detectable)[(kinds == 1) | (kinds == 2)]
+    divided, strong, weak, unknown = np.bincount(kinds, minlength=4).tolist()
+    return divided, strong, weak, unknown, float(np.median(seen)) if len(seen) else np.nan
+
+
+def power_rows(result: MetaClusteringResult) -> Cells:
+    """What each site could have shown."""
+    rows = []
+    for i in figures_meta.site_order(result):
+        mine = _told_apart(result)[i]
+        values = result.detectable[i][mine]
+        rows.append(
+            (
+                site_name(result.sites[i]),
+                f"{int(mine.sum()):,}",
+                f"{int((result.power[i][mine] >= ENOUGH_POWER).sum()):,}",
+                percent(float(np.median(values))) if len(values) else DASH,
+                percent(float(values.min())) if len(values) else DASH,
             )
         )
-    if len(values):
-        how = {
-            "rule": "is where the largest gap is",
-            "cv": "was chosen by held-out loss",
-        }.get(result.chosen_by, "was asked for")
-        gap = (
-            f"; the gap after number {k} is {values[k - 1] - values[k]:.2f}"
-            if k < len(values)
-            else ""
-        )
-        blocks.append(
-            Block(
-                "How many groups",
-                (
-                    "As many eigenvalues of the similarity near 1 as there are groups that have "
-                    f"little to do with each other. K = {k} {how}{gap}.",
-                    "With up to about 8 sites, and where every site differs, the gap tends to say "
-                    "one group whatever the truth.",
-                ),
-                picture=Picture(
-                    "spectrum",
-                    figures_meta.plot_spectrum(result),
-                    "Eigenvalues of the normalised similarity; the band is the gap after the last "
-                    "one counted.",
-                    f"Eigenvalues from {values[0]:.2f} down to {values[-1]:.2f}{gap}.",
-                ),
+    return rows
+
+
+def doubtful_pairs(result: MetaClusteringResult) -> tuple[int, int, int]:
+    """Pairs known from resamples, those that fell together now and then, and groups' that did not.
+
+    The second count is of pairs between 20 and 80 %, the third of pairs of one group below 50 %.
+    """
+    shown = figures_meta.pairs(result.together)
+    known = np.isfinite(shown)
+    doubtful = known & (shown > 0.2) & (shown < 0.8)
+    apart = known & figures_meta.same_group(result) & (shown < 0.5)
+    return int(known.sum()), int(doubtful.sum()), int(apart.sum())
+
+
+def gain_rows(result: MetaClusteringResult) -> Cells:
+    """What each way of working together saved, over all sites and at single ones."""
+    rows = []
+    for key in figures_meta.gains(result):
+        mean, error = result.overall_gain(key)
+        value = _shares(result, result.gain[key])
+        half = Z95 * _shares(result, result.gain[f"{key}_error"])
+        rows.append(
+            (
+                GAIN_WORDS[key],
+                percent(mean),
+                f"{percent(mean - Z95 * error)} to {percent(mean + Z95 * error)}",
+                f"{int((value - half > 0).sum()):,}",
+                f"{int((value + half < 0).sum()):,}",
+                f"{int(np.isfinite(value + half).sum()):,}",
             )
         )
-    return blocks
+    return rows
 
 
-# --------------------------------------------------------------------------- limits
+def loss_rows(result: MetaClusteringResult) -> Cells:
+    """Loss of each model at each site, on held-out rows."""
+    shares = [_shares(result, result.gain[key]) for key in LOSSES if key in result.gain]
+    order = figures_meta.site_order(result) if shares else ()
+    return [(site_name(result.sites[i]), *(percent(v[i]) for v in shares)) for i in order]
 
 
-def _limits(result: MetaClusteringResult) -> list[str]:
-    known = [
-        "With few rows (about 50 a site), much noise and flexible methods, groups that exist are "
-        "missed rather than groups invented: the number of groups comes out too small.",
-        "Where every site is different from every other, some are paired all the same once there "
-        "are 8 or more, and the number of groups is a little too small.",
-        "Differences that change gradually from site to site are cut into many groups whose "
-        "borders mean little; max_clusters puts a bound to them.",
-        "Two sites whose predictors are distributed differently are compared where they overlap. "
-        "Trees fitted in different places still differ there a little: with a shift of one "
-        "standard deviation, 8 of 100 sets of equal sites were split.",
-        "One group means that the sites were not told apart within the margin, on the rows at "
-        "hand. It does not prove that one relationship holds for all.",
-        "Tests say that relationships differ, not why: another way of measuring or coding a "
-        "column makes a group as well as another population does.",
-        "Models are averaged for prediction; intervals for single predictions are not given.",
-        "A site says itself how well the others' models do on its rows. One that lies about these "
-        "losses, or sends a model it did not fit, can place itself in a group or outside it.",
+# --------------------------------------------------------------------------- material
+
+
+def comparison(result: MetaClusteringResult) -> dict[str, Any]:
+    """Which pairs could be compared, on what share of the rows, and who stands alone.
+
+    The rows of the table are those of the sites with the fewest partners.
+    """
+    n, off = len(result.sites), ~np.eye(len(result.sites), dtype=bool)
+    partners = _told_apart(result).sum(axis=1)
+    effective = np.where(off, np.asarray(result.effective, dtype=float), np.nan)
+    share = effective / np.asarray(result.n_records, dtype=float)[None, :]
+    share = share[np.isfinite(share)]
+    rows = []
+    # fewest partners first, ties in the order of the sites
+    for i in np.lexsort((np.arange(n), partners))[:FEWEST]:
+        known = effective[np.isfinite(effective[:, i]), i]
+        least = (f"{known.min():,.0f}", f"{np.median(known):,.0f}") if len(known) else (DASH, DASH)
+        shown = f"{int(result.n_records[i]):,}", f"{int(partners[i]):,} of {n - 1:,}"
+        rows.append((site_name(result.sites[i]), *shown, *least))
+    return {
+        # the matrix holds each pair twice
+        "total": n * (n - 1) // 2,
+        "known": int(partners.sum()) // 2,
+        "share": (float(np.median(share)), float(share.min())) if len(share) else None,
+        "alone": [site_name(result.sites[i]) for i in np.flatnonzero(partners == 0)],
+        "rows": rows,
+    }
+
+
+def candidate_rows(result: MetaClusteringResult) -> tuple[list[str], list[str], Cells]:
+    """Names of the candidates, at how many sites each was chosen, and their losses by site."""
+    names = [short(c, 40) for c in result.candidates]
+    count = Counter(short(c, 40) for c in result.chosen if c)
+    chosen = [f"{name} at {plural(k, 'site')}" for name, k in count.most_common()]
+    losses = np.asarray(result.candidate_losses, dtype=float)
+    if not len(names) or losses.shape != (len(result.sites), len(names)):
+        return names, chosen, []
+    unit = np.asarray(result.target_variance, dtype=float)
+    rows = [
+        (
+            site_name(result.sites[i]),
+            short(result.chosen[i], 40),
+            *(percent(float(v / unit[i])) if unit[i] > 0 else DASH for v in losses[i]),
+        )
+        for i in figures_meta.site_order(result)
     ]
-    if result.rule == "spectral":
-        known.insert(
-            0,
-            "The spectral rule has no standard errors and no notion of equal: with few sites, or "
-            "sites that all differ, its number of groups is not to be trusted.",
-        )
-    if result.standardize:
-        known.append(
-            "Columns and response were put on each site's own scale: differences in intercept and "
-            "in scale, which may be what sets sites apart, cannot be seen."
-        )
-    if result.levels:
-        known.append(
-            "For a response with levels the loss of probabilities takes the place of squared "
-            "error. The source treats numeric responses only; this is an extension."
-        )
-    return known
+    return names, chosen, rows
 
 
 REPORT = MetaClusteringReport

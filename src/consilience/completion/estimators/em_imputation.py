@@ -20,15 +20,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.completion.estimators.entry_input import (
-    RowCompletion,
-    check_settings,
-    observed_entries,
-)
-from consilience.completion.kernels.conditional_normal import (
-    factors_given_observed,
-    mixture_given_observed,
-)
+from consilience.completion.estimators import entry_input
+from consilience.completion.estimators.entry_input import RowCompletion
+from consilience.completion.kernels import conditional_normal
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import column_means
@@ -179,7 +173,7 @@ class _Factors(Filler):
 
     def matrix(self, filled: FloatArray, seen: BoolArray) -> FloatArray:
         model = self.fitted
-        factors = factors_given_observed(
+        factors = conditional_normal.factors_given_observed(
             filled, seen, model.mean_, model.components_, model.noise_variance_
         )
         return np.asarray(model.mean_ + factors @ model.components_)
@@ -202,7 +196,9 @@ class _Mixture(Filler):
     def _given(self, filled: FloatArray, seen: BoolArray) -> tuple[FloatArray, FloatArray]:
         model = self.fitted
         full = _full(model.covariances_, model.covariance_type, model.means_.shape)
-        return mixture_given_observed(filled, seen, model.weights_, model.means_, full)
+        return conditional_normal.mixture_given_observed(
+            filled, seen, model.weights_, model.means_, full
+        )
 
     def _warm(self) -> dict[str, Any]:
         model = self.fitted
@@ -409,13 +405,13 @@ class EMLift(  # type: ignore[call-arg]
             The fills had not settled after `max_iter` fits, or the last fit itself says so (not of
             `NMF` after its first, since its steps go on from fill to fill).
         """
-        check_settings(self)
+        entry_input.check_settings(self)
         if not isinstance(self.max_iter, int) or self.max_iter < 1:
             raise ParameterError.of("max_iter", "a whole number from 1 on", self.max_iter)
         if not 0 <= self.tol < np.inf:
             raise ParameterError.of("tol", "a number from 0 on", self.tol)
         filler = filler_of(self.estimator, self.reconstruct_with)
-        entries = observed_entries(self, X, reset=True)
+        entries = entry_input.observed_entries(self, X, reset=True)
         check_signs(self.estimator, float(entries.values.min()))
         self.column_means_ = column_means(entries)
         away = entries.values - self.column_means_[entries.columns]
@@ -564,7 +560,7 @@ class EMLift(  # type: ignore[call-arg]
 
     def _rows(self, X: Any) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Rows filled by the model as it is, the model's matrix, and what is observed."""
-        entries = observed_entries(self, X, reset=False)
+        entries = entry_input.observed_entries(self, X, reset=False)
         if entries.n_observed:
             check_signs(self.estimator, float(entries.values.min()))
         seen, filled = entries.mask(), self._begin(entries)

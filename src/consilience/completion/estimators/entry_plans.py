@@ -17,35 +17,20 @@ from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics import entry_paths, held_out_entries
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
-from consilience.numerics.entry_paths import (
-    EstimatorPath,
-    HardPath,
-    KMeansPath,
-    KPODPath,
-    OptSpacePath,
-    PPCAPath,
-    SoftPath,
-    UnshrunkRankPath,
-    check_center,
-)
-from consilience.numerics.held_out_entries import (
-    EntryCurve,
-    EntryPath,
-    held_out_errors,
-    held_out_predictions,
-)
+from consilience.numerics.held_out_entries import EntryCurve, EntryPath
 
 RANK_MODELS: dict[str, Callable[..., EntryPath]] = {
-    "hard": HardPath,
-    "soft-unshrunk": UnshrunkRankPath,
-    "optspace": OptSpacePath,
-    "ppca": PPCAPath,
+    "hard": entry_paths.HardPath,
+    "soft-unshrunk": entry_paths.UnshrunkRankPath,
+    "optspace": entry_paths.OptSpacePath,
+    "ppca": entry_paths.PPCAPath,
 }
 CLUSTER_MODELS: dict[str, Callable[..., EntryPath]] = {
-    "observed-kmeans": KMeansPath,
-    "kpod": KPODPath,
+    "observed-kmeans": entry_paths.KMeansPath,
+    "kpod": entry_paths.KPODPath,
 }
 
 _FIRST = 10  # ranks, or classes, of a grid before it grows
@@ -90,7 +75,7 @@ class Plan:
             As from :func:`consilience.numerics.entry_folds.entry_folds`.
         n_jobs : int, optional
         """
-        curve = held_out_errors(
+        curve = held_out_entries.held_out_errors(
             entries, self.path, folds, grow=self.grow, natural=self.natural, n_jobs=n_jobs
         )
         return self._ended(curve)
@@ -105,7 +90,7 @@ class Plan:
         entries, folds, n_jobs
             As for :meth:`errors`.
         """
-        curve, predictions = held_out_predictions(
+        curve, predictions = held_out_entries.held_out_predictions(
             entries, self.path, folds, grow=self.grow, natural=self.natural, n_jobs=n_jobs
         )
         ended = self._ended(curve)
@@ -161,7 +146,7 @@ def plan_ranks(
     """
     if model not in RANK_MODELS:
         raise ParameterError.of("model", "one of " + ", ".join(RANK_MODELS), model)
-    check_center(center)
+    entry_paths.check_center(center)
     grid = _Counts.of_ranks(entries, folds, ranks, lowest=0)
     path = RANK_MODELS[model](parameters=grid.first, center="none" if model == "ppca" else center)
     return grid.plan(path)
@@ -209,7 +194,9 @@ def plan_estimator(
         grid = _Counts.of_ranks(entries, folds, values, lowest=1)
     else:
         grid = _Counts.of_clusters(entries, values)
-    path = EstimatorPath(estimator=estimator, name=name, parameters=grid.first, parameter=parameter)
+    path = entry_paths.EstimatorPath(
+        estimator=estimator, name=name, parameters=grid.first, parameter=parameter
+    )
     return grid.plan(path)
 
 
@@ -360,7 +347,7 @@ def plan_alphas(
     """
     from consilience.numerics.soft_impute import alpha_max
 
-    check_center(center)
+    entry_paths.check_center(center)
     largest = float(alpha_max(centre_of(entries, center).removed(entries)))
     if largest <= 1e-12 * float(np.abs(entries.values).max()):
         if center == "none":
@@ -371,24 +358,13 @@ def plan_alphas(
         )
     grid = _Alphas(largest)
     first, grows = grid.start(alphas)
-    path = SoftPath(
-        parameters=first,
-        center=center,
-        unshrink=bool(unshrink),
-        max_rank=max_rank,
-        solver=solver,
-        tol=tol,
-        max_iter=max_iter,
+    how: dict[str, Any] = {"solver": solver, "tol": tol, "max_iter": max_iter}
+    path = entry_paths.SoftPath(
+        parameters=first, center=center, unshrink=bool(unshrink), max_rank=max_rank, **how
     )
     # Below the penalty at which every fit has full rank the fitted matrix stays the same; near the
     # largest penalties all fits of folds may be nothing, which is no end.
     return Plan(path, grid.natural, grid.grow if grows else None, ends_flat=largest / 2)
-
-
-def _flat(mean: FloatArray) -> bool:
-    """Whether the last penalties made next to no difference: smaller ones will not either."""
-    before, last = mean[:-_MORE_ALPHAS].min(), mean[-_MORE_ALPHAS:].min()
-    return bool(before - last <= _FLAT * last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,7 +395,10 @@ class _Alphas:
 
     def grow(self, curve: EntryCurve) -> list[float]:
         last = float(curve.parameters[-1])
-        if curve.minimiser < len(curve.parameters) - 1 or _flat(curve.mean):
+        if curve.minimiser < len(curve.parameters) - 1:
+            return []
+        before, latest = curve.mean[:-_MORE_ALPHAS].min(), curve.mean[-_MORE_ALPHAS:].min()
+        if before - latest <= _FLAT * latest:  # smaller ones will make no difference either
             return []
         more = [last * _STEP**i for i in range(1, _MORE_ALPHAS + 1)]
         return [alpha for alpha in more if alpha >= self.largest * _SMALLEST * (1 - 1e-9)]

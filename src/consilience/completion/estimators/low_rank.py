@@ -27,7 +27,7 @@ from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import MAX_ITER, TOL, hard_path
 from consilience.numerics.low_rank import LowRankFit, check_ranks
 from consilience.numerics.optspace import optspace_path
-from consilience.numerics.ppca import PPCAModel, from_moments, ppca_path
+from consilience.numerics.ppca import PPCAFit, PPCAModel, from_moments, ppca_path
 from consilience.numerics.soft_impute import rank_path, refit, soft_path
 
 # --- What estimators of a low-rank matrix with missing entries share: centre, rows, completion.
@@ -58,25 +58,6 @@ class Factors:
     penalty: FloatArray
     scale: FloatArray
 
-    @classmethod
-    def of(
-        cls,
-        centre: Centre,
-        fit: LowRankFit,
-        *,
-        penalty: FloatArray | None = None,
-        scale: FloatArray | None = None,
-    ) -> Factors:
-        """Factors of a fit by its singular vectors, by default with least-squares scores."""
-        return cls(
-            centre=centre,
-            scores=fit.scores(),
-            components=np.ascontiguousarray(fit.v.T),
-            singular_values=fit.s,
-            penalty=np.zeros(fit.rank) if penalty is None else penalty,
-            scale=np.ones(fit.rank) if scale is None else scale,
-        )
-
     def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
         """Entries of the fitted matrix with its centre, (m,).
 
@@ -87,6 +68,12 @@ class Factors:
         k = len(self.components)
         whole = LowRankFit(self.scores, np.ones(k), np.ascontiguousarray(self.components.T), 0.0)
         return whole.at(rows, columns) + self.centre.at(rows, columns)
+
+    def project(self, entries: Entries) -> tuple[Centre, FloatArray]:
+        """Centre and scores of other rows, from their observed entries."""
+        centre = self.centre.of_rows(entries)
+        scores = row_scores(centre.removed(entries), self.components.T, self.penalty)
+        return centre, scores * self.scale
 
 
 class LowRankFactoriser(
@@ -125,13 +112,13 @@ class LowRankFactoriser(
 
     # ------------------------------------------------------------------ what a subclass writes
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | None, FloatArray | None]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         """Fit centred entries; set attributes of the estimator's own.
 
         Returns
         -------
         fit : LowRankFit
-        penalty, scale : (k,) arrays or None
+        penalty, scale : (k,) arrays or numbers
             Of :class:`Factors`.
         """
         raise NotImplementedError
@@ -140,7 +127,14 @@ class LowRankFactoriser(
         """Centre and fit."""
         centre = centre_of(entries, self.center)
         fit, penalty, scale = self._solve(centre.removed(entries))
-        return Factors.of(centre, fit, penalty=penalty, scale=scale)
+        return Factors(
+            centre=centre,
+            scores=fit.scores(),
+            components=np.ascontiguousarray(fit.v.T),
+            singular_values=fit.s,
+            penalty=np.zeros(fit.rank) + penalty,
+            scale=np.ones(fit.rank) * scale,
+        )
 
     # ------------------------------------------------------------------ fit
 
@@ -265,19 +259,16 @@ class LowRankFactoriser(
         return self._factors
 
     def _project(self, entries: Entries) -> tuple[Centre, FloatArray]:
-        found = self._factors
-        centre = found.centre.of_rows(entries)
-        scores = row_scores(centre.removed(entries), found.components.T, found.penalty)
-        return centre, scores * found.scale
+        return self._factors.project(entries)
 
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _ended(self, n_iter: int, converged: bool, sentence: str, *, depth: int = 5) -> None:
+    def _ended(self, fit: LowRankFit | PPCAFit, sentence: str, *, depth: int = 5) -> None:
         """Keep how a fit ended, and warn where it had not settled."""
-        self.n_iter_, self.converged_ = max(1, n_iter), converged
-        if not converged:
+        self.n_iter_, self.converged_ = max(1, fit.n_iter), fit.converged
+        if not fit.converged:
             warnings.warn(sentence, ConvergenceWarning, stacklevel=depth)
 
 
@@ -430,34 +421,9 @@ class SoftImpute(LowRankFactoriser):
         self.tol = tol
         self.max_iter = max_iter
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | None, FloatArray | None]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         fit = self._penalised(entries)
-        self._keep(fit)
-        alpha = float(fit.alpha or 0.0)
-        s = np.maximum(fit.s, np.finfo(float).tiny ** 0.25)
-        if not self.unshrink:
-            return fit, alpha / s, None
-        found, order, values = refit(entries, fit)
-        self.objective_ = found.objective
-        return found, alpha / s[order], values / s[order]
-
-    def _penalised(self, entries: Entries) -> LowRankFit:
-        settings: dict[str, Any] = {
-            "tol": self.tol,
-            "max_iter": self.max_iter,
-            "solver": self.solver,
-        }
-        if self.rank is None:
-            (fit,) = soft_path(entries, [self.alpha], max_rank=self.max_rank, **settings)
-            return fit
-        if self.max_rank is not None:
-            raise ParameterError("give SoftImpute rank or max_rank, not both")
-        rank = check_ranks([self.rank], *entries.shape)[0]
-        *_, fit = rank_path(entries, range(min(rank, 1), rank + 1), **settings)
-        return fit
-
-    def _keep(self, fit: LowRankFit) -> None:
-        self.alpha_ = float(fit.alpha or 0.0)
+        self.alpha_ = alpha = float(fit.alpha or 0.0)
         self.objective_ = fit.objective
         self.capped_ = fit.capped
         self.gap_ = float("nan") if fit.capped or fit.gap is None else fit.gap
@@ -467,15 +433,32 @@ class SoftImpute(LowRankFactoriser):
                 "fit is a local minimum of that rank, without a certificate; raise max_rank or "
                 "alpha",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
         self._ended(
-            fit.n_iter,
-            fit.converged,
+            fit,
             f"soft imputation did not settle in {self.max_iter} iterations: raise max_iter, tol or "
             "alpha",
-            depth=6,
         )
+        s = np.maximum(fit.s, np.finfo(float).tiny ** 0.25)
+        if not self.unshrink:
+            return fit, alpha / s, 1.0
+        found, order, values = refit(entries, fit)
+        self.objective_ = found.objective
+        return found, alpha / s[order], values / s[order]
+
+    def _penalised(self, entries: Entries) -> LowRankFit:
+        settings: dict[str, Any] = {
+            name: vars(self)[name] for name in ("tol", "max_iter", "solver")
+        }
+        if self.rank is None:
+            (fit,) = soft_path(entries, [self.alpha], max_rank=self.max_rank, **settings)
+            return fit
+        if self.max_rank is not None:
+            raise ParameterError("give SoftImpute rank or max_rank, not both")
+        rank = check_ranks([self.rank], *entries.shape)[0]
+        *_, fit = rank_path(entries, range(min(rank, 1), rank + 1), **settings)
+        return fit
 
 
 # --- Matrix of a given rank that is nearest to the observed entries, as an estimator.
@@ -563,23 +546,21 @@ class HardImpute(LowRankFactoriser):
         self.tol = tol
         self.max_iter = max_iter
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | None, FloatArray | None]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         if self.start not in _STARTS:
             raise ParameterError.of("start", '"zero" or "path"', self.start)
         rank = check_ranks([self.rank], *entries.shape)[0]
         first = rank if self.start == "zero" or entries.complete else min(rank, 1)
-        settings: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
-        *_, fit = hard_path(
-            entries, range(first, rank + 1), solver=self.solver, warm=True, **settings
-        )
+        ends: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
+        ranks = range(first, rank + 1)
+        *_, fit = hard_path(entries, ranks, solver=self.solver, warm=True, **ends)
         self.objective_ = fit.objective
         self._ended(
-            fit.n_iter,
-            fit.converged,
+            fit,
             f"hard imputation of rank {rank} did not settle in {self.max_iter} iterations: raise "
             "max_iter or tol, or take a lower rank",
         )
-        return fit, None, None
+        return fit, 0.0, 1.0
 
 
 # --- Matrix of a given rank from a spectral start and descent over spaces, as an estimator.
@@ -653,16 +634,15 @@ class OptSpace(LowRankFactoriser):
         self.tol = tol
         self.max_iter = max_iter
 
-    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | None, FloatArray | None]:
+    def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | float, FloatArray | float]:
         fit = next(optspace_path(entries, [self.rank], tol=self.tol, max_iter=self.max_iter))
         self.objective_ = fit.objective
         self._ended(
-            fit.n_iter,
-            fit.converged,
+            fit,
             f"OptSpace of rank {self.rank} did not settle in {self.max_iter} steps: raise max_iter "
             "or tol, or take a lower rank",
         )
-        return fit, None, None
+        return fit, 0.0, 1.0
 
 
 # --- Probabilistic principal components with missing entries, as an estimator.
@@ -740,8 +720,7 @@ class ProbabilisticPCA(LowRankFactoriser):
         n = int((entries.row_counts > 0).sum())
         self._keep(fit.model, n, fit.log_likelihood)
         self._ended(
-            fit.n_iter,
-            fit.converged,
+            fit,
             f"the likelihood of rank {rank} still rose after {self.max_iter} steps: raise max_iter "
             "or tol, or take a lower rank",
             depth=4,
@@ -857,17 +836,13 @@ class ProbabilisticPCA(LowRankFactoriser):
 
     def _project(self, entries: Entries) -> tuple[Centre, FloatArray]:
         scores = [self.model_.scores(part) for part in _batches(entries)]
-        return _centre(self.model_, entries.shape[0]), np.concatenate(scores)
-
-
-def _centre(model: PPCAModel, n: int) -> Centre:
-    return Centre("columns", np.zeros(n), model.mean)
+        return self._factors.centre.of_rows(entries), np.concatenate(scores)
 
 
 def _factors(model: PPCAModel, scores: FloatArray, n: int) -> Factors:
     k = model.rank
     return Factors(
-        centre=_centre(model, len(scores)),
+        centre=Centre("columns", np.zeros(len(scores)), model.mean),
         scores=scores,
         components=np.ascontiguousarray(model.directions.T),
         singular_values=np.sqrt(n * (model.variances + model.noise)),

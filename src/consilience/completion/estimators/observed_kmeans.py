@@ -21,14 +21,8 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
 from consilience.completion.estimators.predictors import scaled_up
 from consilience.exceptions import ParameterError
+from consilience.numerics import observed_kmeans as solvers
 from consilience.numerics.entries import Entries
-from consilience.numerics.observed_kmeans import (
-    MAX_ITER,
-    ClusterFit,
-    kpod,
-    nearest_centres,
-    observed_kmeans,
-)
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
 
@@ -97,14 +91,14 @@ class ObservedKMeans(
     array([0, 0, 1, 1, 0])
     """
 
-    _solver: ClassVar[Callable[..., ClusterFit]] = staticmethod(observed_kmeans)
+    _solver: ClassVar[Callable[..., solvers.ClusterFit]] = staticmethod(solvers.observed_kmeans)
 
     def __init__(
         self,
         n_clusters: int = 8,
         *,
         n_init: int = 10,
-        max_iter: int = MAX_ITER,
+        max_iter: int = solvers.MAX_ITER,
         tol: float = 0.0,
         random_state: Any = None,
     ) -> None:
@@ -174,7 +168,7 @@ class ObservedKMeans(
             raise ParameterError.of("random_state", allowed, self.random_state) from None
         return int(drawn.randint(2**31 - 1))
 
-    def _take(self, fit: ClusterFit) -> None:
+    def _take(self, fit: solvers.ClusterFit) -> None:
         """Keep a fit."""
         self._fit = fit
         self.labels_ = fit.labels
@@ -250,7 +244,7 @@ class ObservedKMeans(
     def _nearest(self, X: Any) -> tuple[Entries, IntArray, FloatArray]:
         check_is_fitted(self)
         entries = observed_entries(self, X, reset=False)
-        return entries, *nearest_centres(entries, self.cluster_centers_, self.column_means_)
+        return entries, *solvers.nearest_centres(entries, self.cluster_centers_, self.column_means_)
 
     @property
     def _n_features_out(self) -> int:
@@ -297,14 +291,14 @@ class KPOD(ObservedKMeans):
     American Statistician 2016, algorithm 1. Departure: rows with nothing observed stay outside.
     """
 
-    _solver = staticmethod(kpod)
+    _solver = staticmethod(solvers.kpod)
 
     def __init__(
         self,
         n_clusters: int = 8,
         *,
         n_init: int = 10,
-        max_iter: int = MAX_ITER,
+        max_iter: int = solvers.MAX_ITER,
         tol: float = 1e-6,
         random_state: Any = None,
     ) -> None:

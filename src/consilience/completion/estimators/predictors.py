@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.low_rank import Factors, row_scores
+from consilience.completion.estimators.low_rank import Factors
 from consilience.exceptions import DataError
 from consilience.numerics.centring import CENTRES, Centre
 from consilience.numerics.entries import Entries
@@ -34,7 +34,7 @@ class GapRows:
     Parameters
     ----------
     names : (p,) array of str
-    units : (2, p) array
+    units : (2, p) array, optional
         Centre and scale that were applied to each column before the fit.
 
     Raises
@@ -43,9 +43,10 @@ class GapRows:
         Names and units do not fit together.
     """
 
-    def __init__(self, names: NDArray[Any], units: FloatArray) -> None:
+    def __init__(self, names: NDArray[Any], units: ArrayLike | None = None) -> None:
         self.names = np.array([str(name) for name in names], dtype=np.str_)
-        self.units = np.asarray(units, dtype=np.float64)
+        plain = np.array([[0.0], [1.0]]).repeat(len(self.names), axis=1)
+        self.units = plain if units is None else np.asarray(units, dtype=np.float64)
         if self.units.shape != (2, len(self.names)) or not (self.units[1] > 0).all():
             raise DataError(_FOREIGN)
 
@@ -248,7 +249,7 @@ class CompletionPredictor:
 
     def reconstruct(self, X: Any) -> FloatArray:
         """Rows as the matrix of low rank has them, (m, p), in the units of the table."""
-        centre, scores, _ = self._project(X)
+        centre, scores = self._project(X)
         return self.table.in_units(scores @ self.components_ + centre.dense())
 
     def complete(self, X: Any) -> FloatArray:
@@ -284,12 +285,8 @@ class CompletionPredictor:
         values = low + found.centre.at(i, j)
         return np.asarray(values * self.table.units[1, j] + self.table.units[0, j])
 
-    def _project(self, X: Any) -> tuple[Centre, FloatArray, Any]:
-        entries = self.table.read(X)
-        found = self.factors
-        centre = found.centre.of_rows(entries)
-        scores = row_scores(centre.removed(entries), found.components.T, found.penalty)
-        return centre, scores * found.scale, entries
+    def _project(self, X: Any) -> tuple[Centre, FloatArray]:
+        return self.factors.project(self.table.read(X))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays from which :meth:`from_arrays` makes the same object."""

@@ -49,23 +49,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from consilience.completion.estimators.predictors import ComponentsPredictor
-from consilience.completion.federated_pca import site
-from consilience.completion.federated_pca.coordinator import (
-    Errors,
-    Pool,
-    build_result,
-    check_spread,
-    errors_of,
-    folds_of,
-    pool_of,
-)
-from consilience.completion.federated_pca.messages import (
-    LEVELS,
-    Conclude,
-    Moments,
-    Settings,
-    arrays_of,
-)
+from consilience.completion.federated_pca import coordinator, messages, site
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
@@ -99,7 +83,7 @@ class FederatedPCA(Method):
 
     rank: int | None = allows(whole(0) | LEFT_OUT, default=None)
     max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
-    n_splits: int = allows(just(*LEVELS[-2::-1]), default=5)
+    n_splits: int = allows(just(*messages.LEVELS[-2::-1]), default=5)
     rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
 
     name: ClassVar[str] = "federated-pca"
@@ -145,39 +129,39 @@ class FederatedPCA(Method):
             raise StudyError("federated-pca needs two columns or more: name features in [data]")
         if self.rank is not None and self.rank >= p:
             raise ParameterError.of("rank", f"below the number of columns, {p}", self.rank)
-        settings = Settings(self.n_splits)
-        told = ctx.require((yield Ask("moments", Moments(settings=settings))))
-        pool = pool_of(told)
+        settings = messages.Settings(self.n_splits)
+        told = ctx.require((yield Ask("moments", messages.Moments(settings=settings))))
+        pool = coordinator.pool_of(told)
         if len(pool.sites) < ctx.quorum:
             raise QuorumError(
                 f"{len(pool.sites)} sites tell the same columns and the study needs {ctx.quorum}: "
                 "take fewer columns"
             )
-        check_spread(pool)
-        errors = errors_of(pool, folds_of(pool, self.n_splits), self.max_rank)
-        rank = self._rank(pool, errors)
-        result, model = build_result(ctx, self, pool, errors, rank)
-        message = Conclude(
-            settings=settings, model=relayed(arrays_of(model, pool.columns), Disclosure.MODEL)
+        coordinator.check_spread(pool)
+        errors = coordinator.errors_of(
+            pool, coordinator.folds_of(pool, self.n_splits), self.max_rank
         )
-        ask = Ask("conclude", message, to=tuple(sorted(told)))
-        ctx.require((yield ask), at_least=0)
-        return result
-
-    def _rank(self, pool: Pool, errors: Errors) -> int:
-        """The rank that was given, or the one that the errors choose."""
         if self.rank is not None:
-            if self.rank >= len(pool.columns):
+            rank = self.rank
+            if rank >= len(pool.columns):
                 raise QuorumError(
                     f"{len(pool.columns)} columns are left, as many as the rank or fewer: lower "
                     "rank, or leave out the sites that withhold columns"
                 )
-            return self.rank
-        curve = errors.curve()
-        if curve is None:
-            raise QuorumError(
-                "a rank is chosen by groups of rows that are left out in turn, and only one group "
-                "can be told (each needs twice as many rows as columns, at a strict site more): "
-                "give rank, take fewer columns, or let sites with more rows take part"
-            )
-        return int(errors.candidates[curve.place(self.rule)])
+        else:
+            curve = errors.curve()
+            if curve is None:
+                raise QuorumError(
+                    "a rank is chosen by groups of rows that are left out in turn, and only one "
+                    "group can be told (each needs twice as many rows as columns, at a strict site "
+                    "more): give rank, take fewer columns, or let sites with more rows take part"
+                )
+            rank = int(errors.candidates[curve.place(self.rule)])
+        result, model = coordinator.build_result(ctx, self, pool, errors, rank)
+        message = messages.Conclude(
+            settings=settings,
+            model=relayed(messages.arrays_of(model, pool.columns), Disclosure.MODEL),
+        )
+        ask = Ask("conclude", message, to=tuple(sorted(told)))
+        ctx.require((yield ask), at_least=0)
+        return result

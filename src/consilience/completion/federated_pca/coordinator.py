@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.federated_pca.messages import SPREADS, Told, square_of
 from consilience.completion.federated_pca.result import FederatedPCAResult
-from consilience.completion.kernels.conditional_normal import (
-    Moments,
-    conditional_entry_errors,
-    directions_of,
-)
+from consilience.completion.kernels import conditional_normal
+from consilience.completion.kernels.conditional_normal import Moments
 from consilience.exceptions import QuorumError, StudyError
 from consilience.numerics.block_moments import pooled
 from consilience.numerics.held_out_entries import EntryCurve
@@ -73,7 +70,15 @@ def pool_of(told: Mapping[str, Told]) -> Pool:
             "fewer than two columns are told by every site: take columns in which more rows "
             "differ, or leave out the sites that withhold them"
         )
-    groups = {site: _groups(told[site], has[b], columns) for b, site in enumerate(sites) if used[b]}
+    groups = {}
+    for site, own, there in zip(sites, has, used, strict=True):
+        if there:
+            at, reply = np.flatnonzero(columns[own]), told[site]
+            parts = zip(reply.counts.value, reply.means.value, reply.products.value, strict=True)
+            groups[site] = tuple(
+                Moments(float(n), mean[columns], square_of(line, int(own.sum()))[np.ix_(at, at)])
+                for n, mean, line in parts
+            )
     without = {
         site: tuple(int(j) for j in np.flatnonzero(~has[b]))
         for b, site in enumerate(sites)
@@ -81,17 +86,6 @@ def pool_of(told: Mapping[str, Told]) -> Pool:
     }
     left_out = tuple(site for b, site in enumerate(sites) if not used[b])
     return Pool(tuple(groups), groups, np.flatnonzero(columns), without, left_out)
-
-
-def _groups(reply: Told, has: NDArray[np.bool_], columns: NDArray[np.bool_]) -> tuple[Moments, ...]:
-    at = np.flatnonzero(columns[has])
-    found = []
-    for n, mean, line in zip(
-        reply.counts.value, reply.means.value, reply.products.value, strict=True
-    ):
-        square = square_of(line, int(has.sum()))
-        found.append(Moments(float(n), np.asarray(mean)[columns], square[np.ix_(at, at)]))
-    return tuple(found)
 
 
 def _giving_way(
@@ -134,9 +128,8 @@ def folds_of(pool: Pool, n_splits: int) -> dict[str, tuple[int, ...]]:
     order = sorted(pool.sites, key=lambda site: (-len(pool.groups[site]), site))
     for site in order:
         groups = pool.groups[site]
-        if len(groups) == n_splits:
-            chosen = np.arange(n_splits)
-        else:
+        chosen = np.arange(n_splits)
+        if len(groups) < n_splits:  # the folds with the fewest rows
             chosen = np.argsort(rows, kind="stable")[: len(groups)]
         for fold, group in zip(chosen, groups, strict=True):
             rows[fold] += group.n
@@ -194,10 +187,12 @@ def errors_of(pool: Pool, folds: Mapping[str, Sequence[int]], max_rank: int | No
     sums = np.zeros((len(pool.sites), n_folds, last + 1))
     entries = np.zeros((len(pool.sites), n_folds), dtype=np.int64)
     for fold, fitted in enumerate(others):
-        directions = directions_of(fitted)
+        directions = conditional_normal.directions_of(fitted)
         for b, at, group in groups:
             if at == fold:
-                sums[b, fold] += conditional_entry_errors(fitted.mean, directions, group, last)
+                sums[b, fold] += conditional_normal.conditional_entry_errors(
+                    fitted.mean, directions, group, last
+                )
                 entries[b, fold] += int(group.n) * m
     return Errors(np.arange(last + 1), sums, entries, last == most)
 
@@ -253,13 +248,18 @@ def build_result(
     variances = np.maximum(np.linalg.eigvalsh(whole.covariance)[::-1], 0.0)
     curve = errors.curve()
     place = np.flatnonzero(errors.candidates == rank)
+    shares = []  # of each site's squares about the pooled mean, along the components
+    for own in [pool.together((site,)) for site in pool.sites]:
+        gap = own.mean - whole.mean
+        about = own.covariance + np.outer(gap, gap)
+        total = float(np.trace(about))
+        along = float(np.trace(model.directions.T @ about @ model.directions))
+        shares.append(along / total if total > 0 else 0.0)
     explained = model.variances + model.noise
-    columns = pool.columns
-    names = tuple(ctx.feature_names[j] for j in columns)
-    gone = np.setdiff1d(np.arange(len(ctx.feature_names)), columns)
+    columns, names = pool.columns, np.array(ctx.feature_names, dtype=object)
     result = FederatedPCAResult(
-        feature_names=names,
-        withheld=tuple(ctx.feature_names[j] for j in gone),
+        feature_names=tuple(names[columns]),
+        withheld=tuple(np.delete(names, columns)),
         sites=pool.sites,
         n_by_site=np.array([int(sum(g.n for g in pool.groups[s])) for s in pool.sites]),
         groups_by_site=np.array([len(pool.groups[site]) for site in pool.sites]),
@@ -283,26 +283,12 @@ def build_result(
         explained_variance_ratio=explained / variances.sum(),
         noise_variance=model.noise,
         variances=variances,
-        site_explained=_explained(pool, whole, model),
+        site_explained=np.array(shares),
         missing_kept=ctx.preparation.missing == "keep",
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling)[:, columns],
         remarks=_remarks(ctx, method, pool, whole, curve),
     )
     return result, model
-
-
-def _explained(pool: Pool, whole: Moments, model: PPCAModel) -> FloatArray:
-    """Share of each site's squares about the pooled mean along the components, (S,)."""
-    shares = []
-    for site in pool.sites:
-        own = pool.together((site,))
-        gap = own.mean - whole.mean
-        # second moments about the pooled mean
-        about = own.covariance + np.outer(gap, gap)
-        total = float(np.trace(about))
-        along = float(np.trace(model.directions.T @ about @ model.directions))
-        shares.append(along / total if total > 0 else 0.0)
-    return np.array(shares)
 
 
 def _remarks(

@@ -136,8 +136,7 @@ class FederatedPCAResult(Result):
         """Return what the sites keep: it takes rows in their own units."""
         from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
 
-        m = len(self.feature_names)
-        units = self.scaling[1:] if self.scaling.size else np.stack([np.zeros(m), np.ones(m)])
+        units = self.scaling[1:] if self.scaling.size else None
         return ComponentsPredictor(self._model(), GapRows(np.array(self.feature_names), units))
 
     def to_estimator(self) -> ProbabilisticPCA:

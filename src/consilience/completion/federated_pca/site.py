@@ -15,28 +15,14 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
-from consilience.completion.federated_pca.messages import (
-    LEVELS,
-    Conclude,
-    Concluded,
-    Moments,
-    Settings,
-    Told,
-    model_of,
-)
+from consilience.completion.federated_pca import messages
 from consilience.completion.kernels.conditional_normal import normal_moments
 from consilience.exceptions import DataError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import (
-    Limits,
-    Released,
-    aggregate,
-    cell_counts,
-    class_moments,
-    replaced,
-)
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, Released, aggregate, replaced
 from consilience.wire.moment_facts import (
     Coded,
     coded_within,
@@ -99,7 +85,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     leaves = leaves_of(data, site)
     n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
     own = data.in_own_units()[0][:, columns]
-    for number in (level for level in LEVELS if level <= n_splits):
+    for number in (level for level in messages.LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
         if number > 1 and min(map(len, members)) < least:
@@ -153,7 +139,7 @@ def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
     if data.marks is not None and data.entity is None:  # whatever the order of the table
         order = np.argsort(data.marks, kind="stable")[order]
     part = np.empty(n_units, dtype=np.int64)
-    part[order] = np.arange(n_units) * LEVELS[0] // max(n_units, 1)
+    part[order] = np.arange(n_units) * messages.LEVELS[0] // max(n_units, 1)
     return part[of]
 
 
@@ -227,39 +213,32 @@ TOO_LARGE = "features hold values above 1e100, whose squares overflow: take othe
 
 @step("moments", once=True, keeps=lambda message, data: "entities of groups")
 def moments(
-    message: Moments, data: SiteData, state: State, site: SiteContext
-) -> tuple[Told, State]:
+    message: messages.Moments, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Told, State]:
     """Tell rows, means and sums of products of each group."""
     if np.isinf(data.features).any():
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
         raise DataError(TOO_LARGE, public=TOO_LARGE)
-    groups = groups_of(data, _n_splits(message.settings, data, site), site)
+    entity = "" if data.entity is None else f"column {data.entity_name}"
+    n_splits = message.settings.n_splits
+    if site.limits.min_records > 1:
+        if site.kept is None:
+            site.keep({"entity": entity})
+        elif site.kept["entity"] != entity:
+            # Groups by two columns of entities that differ for few people would differ by these.
+            site.note("Earlier groups were of other entities: all rows are one group now.")
+            n_splits = 1
+    groups = groups_of(data, n_splits, site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
     )
     means, products = _moments(data, groups, site.limits)
-    counts = cell_counts(groups.of, groups.number)
-    return Told(counts=counts, means=means, products=products), {
+    counts = disclosure.cell_counts(groups.of, groups.number)
+    return messages.Told(counts=counts, means=means, products=products), {
         "settings": plain(message.settings)
     }
-
-
-def _n_splits(settings: Settings, data: SiteData, site: SiteContext) -> int:
-    """How many groups a run may get: one where it has other entities than the first one had.
-
-    Groups by two columns of entities that differ for few people would differ by these.
-    """
-    entity = "" if data.entity is None else f"column {data.entity_name}"
-    if site.limits.min_records <= 1:
-        return settings.n_splits
-    if site.kept is None:
-        site.keep({"entity": entity})
-    elif site.kept["entity"] != entity:
-        site.note("Earlier groups were of other entities: all rows are one group now.")
-        return 1
-    return settings.n_splits
 
 
 def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, Released]:
@@ -276,7 +255,7 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
     hidden = np.ones(np.shape(means.value), dtype=bool)
     hidden[:, columns] = False
     block = x[:, columns]
-    products = class_moments(
+    products = disclosure.class_moments(
         block,
         blocks=[np.arange(len(columns))],
         limits=limits,
@@ -290,13 +269,14 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
     if np.isnan(block).any():
         block = data.features[:, columns]
         known = _without_few_gaps(block, limits.min_records)
-        expected = [_expected(known[groups.of == group]) for group in range(groups.number)]
-        told = np.array(means.value)
-        told[:, columns] = [mean for mean, _ in expected]
+        told, sums = np.array(means.value), np.array(products.value)
+        for group in range(groups.number):
+            rows = known[groups.of == group]
+            expected = normal_moments(rows)
+            told[group, columns] = expected.mean
+            sums[group] = len(rows) * expected.covariance[upper]
         means = replaced(means, told)
-        withheld = np.isnan(products.value)
-        sums = np.array([upper for _, upper in expected])
-        products = replaced(products, np.where(withheld, np.nan, sums))
+        products = replaced(products, np.where(np.isnan(products.value), np.nan, sums))
     return means.withhold(hidden), products
 
 
@@ -310,28 +290,20 @@ def _without_few_gaps(x: FloatArray, least: int) -> FloatArray:
     return np.asarray(np.where(np.isnan(x) & few, np.nanmean(x, axis=0), x))
 
 
-def _expected(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and sums of products of rows with gaps."""
-    found = normal_moments(rows)
-    return found.mean, len(rows) * found.covariance[np.triu_indices(rows.shape[1])]
-
-
 # --------------------------------------------------------------------------- conclude
 
 
 @step("conclude", once=True)
 def conclude(
-    message: Conclude, data: SiteData, state: State, site: SiteContext
-) -> tuple[Concluded, State]:
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
     """Keep the model, scores of the rows and, where cells are missing, the completed table."""
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the end goes on with the settings of the moments")
-    model, columns = model_of(message.model.value, data.features.shape[1])
+    model, columns = messages.model_of(message.model.value, data.features.shape[1])
     names = np.array(data.feature_names, dtype=np.str_)[columns]
-    n_columns = data.features.shape[1]
-    whole = np.stack([np.zeros(n_columns), np.ones(n_columns)])
-    units = whole if data.scaling is None else np.asarray(data.scaling[1:], dtype=np.float64)
-    table = GapRows(names, units[:, columns])
+    units = None if data.scaling is None else np.asarray(data.scaling)[1:, columns]
+    table = GapRows(names, units)
     site.output("predictor", ComponentsPredictor(model, table))
     x = data.features[:, columns]
     # A model that somebody made up may give numbers that are none: they stay here.
@@ -352,7 +324,7 @@ def conclude(
                 rows["id"] = data.id.tolist()
             filled = {name: full[:, j].tolist() for j, name in enumerate(names.tolist())}
             site.table("completed", rows | filled)
-    return Concluded(), {}
+    return messages.Concluded(), {}
 
 
 STEPS = (moments, conclude)

@@ -16,7 +16,7 @@ derived; in simulations it often chooses the rank better.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +72,8 @@ def leave_one_out_hard(
     """
     x = _complete(x)
     chosen = list(range(min(x.shape))) if ranks is None else list(ranks)
-    errors = [_mean_square(found - x) for found in hard_predictions(x, chosen, variant=variant)]
-    return LeaveOneOut(np.array(chosen, dtype=np.int64), np.array(errors), x.size)
+    found = hard_predictions(x, chosen, variant=variant)
+    return LeaveOneOut(np.array(chosen, dtype=np.int64), _mean_squares(x, found), x.size)
 
 
 def leave_one_out_soft(
@@ -97,8 +97,8 @@ def leave_one_out_soft(
         The matrix has missing or infinite entries.
     """
     x = _complete(x)
-    errors = [_mean_square(found - x) for found in soft_predictions(x, alphas, variant=variant)]
-    return LeaveOneOut(np.array(alphas, dtype=np.float64), np.array(errors), x.size)
+    found = soft_predictions(x, alphas, variant=variant)
+    return LeaveOneOut(np.array(alphas, dtype=np.float64), _mean_squares(x, found), x.size)
 
 
 def hard_predictions(
@@ -205,9 +205,9 @@ def _left_out(
     return np.asarray(fit + r * c + q * d[:, None] + r * q * cross)
 
 
-def _mean_square(residuals: FloatArray) -> float:
-    mean = float((residuals**2).mean())
-    return mean if np.isfinite(mean) else np.inf
+def _mean_squares(x: FloatArray, predictions: Iterable[FloatArray]) -> FloatArray:
+    means = np.array([((found - x) ** 2).mean() for found in predictions])
+    return np.where(np.isfinite(means), means, np.inf)
 
 
 def _check_variant(variant: str) -> None:

@@ -28,7 +28,6 @@ squared errors. Labels, the classes' other figures and the predictor stay at the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,15 +38,8 @@ from consilience.arrays import FloatArray
 from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
 from consilience.completion.estimators.predictors import ClassPredictor, GapRows
 from consilience.completion.kernels.cluster_criteria import all_criteria
-from consilience.completion.one_table.entry_study import (
-    CHOICE,
-    MOST_SPLITS,
-    EntryStudy,
-    EntryStudyResult,
-    LocalSearch,
-    Searched,
-    search_step,
-)
+from consilience.completion.one_table import entry_study
+from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
 from consilience.completion.one_table.matrix import Matrix
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmeans
@@ -110,17 +102,14 @@ class ClusterCountResult(EntryStudyResult):
         one = f"{mean[0]:.4g} with {int(self.candidates[0])}"
         best = f"{mean[self.chosen]:.4g} with {self.n_clusters}"
         told = one if self.chosen == 0 else f"{best}, {one}"
-        rule = self._rule_sentence()
-        return f"{text}: mean squared error per held-out entry {told}{tried}.{rule}"
-
-    def _rule_sentence(self) -> str:
+        text = f"{text}: mean squared error per held-out entry {told}{tried}."
         other = self.one_standard_error if self.rule == "minimum" else self.minimiser
         if other in (-1, self.chosen):
-            return ""
+            return text
         number = int(self.candidates[other])
         if self.rule == "minimum":
-            return f" Within one standard error of it is {number} already."
-        return f" The smallest error itself is at {number}."
+            return f"{text} Within one standard error of it is {number} already."
+        return f"{text} The smallest error itself is at {number}."
 
     def criteria_sentence(self) -> str:
         """What other criteria choose."""
@@ -155,12 +144,12 @@ class ClusterCountStudy(EntryStudy):
     )
     model: str = allows(one_of(*CLUSTER_MODELS), default="observed-kmeans")
     n_init: int = allows(whole(1, 10_000), default=10)
-    n_splits: int = allows(whole(2, MOST_SPLITS), default=10)
+    n_splits: int = allows(whole(2, entry_study.MOST_SPLITS), default=10)
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 1
     title: ClassVar[str] = "How many classes do the rows of one table fall into?"
-    steps = (search_step(NAME),)
+    steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows how many rows, columns and cells there are; numbers and squared "
         "errors of held-out cells, which it cannot name, by fold and number of classes, with "
@@ -227,20 +216,21 @@ class ClusterCountStudy(EntryStudy):
 
     # ------------------------------------------------------------------ at the coordinator
 
-    def conclude(self, common: Mapping[str, Any], reply: Searched) -> ClusterCountResult:
-        """Make the result."""
+    def found(self, reply: entry_study.Searched) -> dict[str, Any]:
+        """Classes, and what other criteria say."""
         figures = reply.figures.value
+        mark = entry_study.CHOICE
         sizes = np.asarray(reply.sizes.value, dtype=float)
-        chosen = {k.removeprefix(CHOICE): v for k, v in figures.items() if k.startswith(CHOICE)}
-        curves = {name: figures[name] for name in chosen if name in figures}
-        return ClusterCountResult(
-            **{**common, "model": self.model, "parameter": "n_clusters"},
-            n_clusters=int(figures.get("n_clusters", len(sizes))),
-            sizes=sizes,
-            centers=np.asarray(reply.centres.value, dtype=float),
-            criteria={name: int(value) for name, value in chosen.items()},
-            criteria_curves={name: np.asarray(value) for name, value in curves.items()},
-        )
+        chosen = {k.removeprefix(mark): int(v) for k, v in figures.items() if k.startswith(mark)}
+        return {
+            "model": self.model,
+            "parameter": "n_clusters",
+            "n_clusters": int(figures.get("n_clusters", len(sizes))),
+            "sizes": sizes,
+            "centers": np.asarray(reply.centres.value, dtype=float),
+            "criteria": chosen,
+            "criteria_curves": {k: np.asarray(figures[k]) for k in chosen if k in figures},
+        }
 
 
 def _classes(fit: ClusterFit, matrix: Matrix) -> dict[str, Any]:
@@ -283,7 +273,7 @@ def criteria_of(
         return {}, (said,)
     x = entries.dense()[whole]
     found = all_criteria(x, largest, rng=stream(seed, "criteria"), n_init=_CRITERIA_STARTS)
-    choices = {CHOICE + name: one.choice or 0 for name, one in found.items()}
+    choices = {entry_study.CHOICE + name: one.choice or 0 for name, one in found.items()}
     places = np.asarray(candidates, dtype=np.int64) - 1
     # More digits would tell of single rows, and nobody compares them.
     values = {

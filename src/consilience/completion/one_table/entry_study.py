@@ -28,13 +28,8 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.kernels.cluster_criteria import NAMES
-from consilience.completion.one_table.matrix import (
-    COLUMNS,
-    TRIPLETS,
-    Matrix,
-    admit_matrix,
-    matrix_of,
-)
+from consilience.completion.one_table import matrix as matrices
+from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ConsilienceError, DataError, ProtocolError, StudyError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
@@ -54,15 +49,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.one_table import hidden
-from consilience.protocol.phases.entry_errors import (
-    MOST_ENTRIES,
-    are_errors,
-    entry_seed,
-    few_missing,
-    released_errors,
-    squared_errors_by_row,
-    two_digits,
-)
+from consilience.protocol.phases import entry_errors
 from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, count, model
 from consilience.wire.message import Aggregate, Model, Public, message, part
@@ -128,7 +115,7 @@ class Searched:
         high=_LARGEST,
     )
     entries: Released = Aggregate(
-        "f", "held-out entries by fold", gaps=True, low=1, high=MOST_ENTRIES
+        "f", "held-out entries by fold", gaps=True, low=1, high=entry_errors.MOST_ENTRIES
     )
     se: Released = Model(
         "a", "standard errors of the errors per entry", gaps=True, low=0, high=_LARGEST
@@ -176,7 +163,7 @@ class Searched:
         if not columns or max(self.n_observed.value, self.final_entries.value) > n_cells:
             return "other cells than the study's table can have"
         errors, se = self.errors.value, self.se.value
-        told = are_errors(errors, self.entries.value, se)
+        told = entry_errors.are_errors(errors, self.entries.value, se)
         if len(errors) > settings["n_splits"] or (len(errors) and not told):
             return "errors that no held-out entries have"
         if (len(self.final.value) > 0) != (self.final_entries.value > 0):
@@ -379,7 +366,7 @@ class EntryStudy(Method):
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study names a matrix."""
-        admit_matrix(ctx, self.name, triplets=self.takes_triplets)
+        matrices.admit_matrix(ctx, self.name, triplets=self.takes_triplets)
 
     @abstractmethod
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
@@ -394,8 +381,8 @@ class EntryStudy(Method):
         """
 
     @abstractmethod
-    def conclude(self, common: Mapping[str, Any], reply: Searched) -> EntryStudyResult:
-        """Make the result; `common` are the fields of `EntryStudyResult`."""
+    def found(self, reply: Searched) -> dict[str, Any]:
+        """Fields of the result of this kind of study, with `model` and `parameter`."""
 
     def most_allowed(self, entries: Entries) -> int | None:
         """Largest candidate that a matrix allows; None where any will do."""
@@ -409,7 +396,7 @@ class EntryStudy(Method):
 
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
         """Read the matrix of a site."""
-        return matrix_of(data, site)
+        return matrices.matrix_of(data, site)
 
     def folds_of(self, entries: Entries, seed: int) -> IntArray:
         """Draw the folds."""
@@ -431,29 +418,29 @@ class EntryStudy(Method):
         replies = ctx.require((yield Ask("search", message, to=ctx.sites[:1])), at_least=1)
         (site, reply), *_ = replies.items()
         figures = reply.figures.value
-        errors = np.asarray(reply.errors.value, dtype=float)
-        common: dict[str, Any] = {
-            "site": site,
-            "form": TRIPLETS if triplets else COLUMNS,
-            "row_name": names[0],
-            "column_name": names[1],
-            "feature_names": ctx.feature_names,
-            "shape": (int(reply.n_rows.value), int(reply.n_columns.value)),
-            "n_observed": int(reply.n_observed.value),
-            "rule": self.rule,
-            "candidates": np.asarray(
-                figures.get("candidates", ()) if "natural" in figures else (), dtype=float
+        natural = figures.get("natural", ())
+        kind: Any = self.Result
+        result: EntryStudyResult = kind(
+            site=site,
+            form=matrices.TRIPLETS if triplets else matrices.COLUMNS,
+            row_name=names[0],
+            column_name=names[1],
+            feature_names=ctx.feature_names,
+            shape=(int(reply.n_rows.value), int(reply.n_columns.value)),
+            n_observed=int(reply.n_observed.value),
+            rule=self.rule,
+            candidates=np.asarray(
+                figures.get("candidates", ()) if len(natural) else (), dtype=float
             ),
-            "fold_errors": errors,
-            "fold_entries": np.asarray(reply.entries.value).astype(np.int64),
-            "curve_se": np.asarray(reply.se.value, dtype=float),
-            "at_edge": bool(figures.get("at_edge", 0)),
-            "natural": tuple(bool(x) for x in figures.get("natural", (False, False))),
-            "n_splits": self.n_splits,
-        }
-        for name in ("minimiser", "one_standard_error", "chosen"):
-            common[name] = int(figures.get(name, -1))
-        result = self.conclude(common, reply)
+            fold_errors=np.asarray(reply.errors.value, dtype=float),
+            fold_entries=np.asarray(reply.entries.value).astype(np.int64),
+            curve_se=np.asarray(reply.se.value, dtype=float),
+            at_edge=bool(figures.get("at_edge", 0)),
+            natural=tuple(map(bool, natural)) if len(natural) else (False, False),
+            n_splits=self.n_splits,
+            **{name: int(figures.get(name, -1)) for name in _PLACES},
+            **self.found(reply),
+        )
         if result.at_edge:
             where = (
                 "" if np.isnan(result.value) else f" at {result.parameter} = {result.value:.4g},"
@@ -485,7 +472,7 @@ def search_step(method: str) -> Step:
         if not isinstance(study, EntryStudy):
             raise StudyError(f"method {method!r} does not choose by held-out entries")
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
-        seed = entry_seed(matrix.entries.values, site, study.name)
+        seed = entry_errors.entry_seed(matrix.entries.values, site, study.name)
         most = study.most_allowed(matrix.entries)
         if most is not None and study.largest_asked > most:
             # How far it goes beyond the table, only the site's own people read.
@@ -494,36 +481,37 @@ def search_step(method: str) -> Step:
                 f"{most} at most",
                 public="a candidate is above what the table allows: ask for smaller ones",
             )
-        made = _made(study, matrix, seed, site)
-        _keep(made, matrix, site)
+        try:
+            # What is said on the way is for the site's own log.
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                made = study.search_matrix(matrix, seed, site)
+        except ConsilienceError as error:
+            sentence = "the table cannot be fitted as it is; the site's own log says why"
+            raise DataError(str(error), public=sentence) from error
+        edge = made.curve.edge_remark()
+        remarks = dict.fromkeys((*made.remarks, *(str(one.message) for one in caught)))
+        for remark in (*remarks, *([] if edge is None else [edge])):
+            site.note(remark)
+        _keep(made, site)
         return _told(made, matrix, site.limits), state
 
     return search
-
-
-def _made(study: EntryStudy, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
-    """Search; what is said on the way is for the site's own log."""
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            made = study.search_matrix(matrix, seed, site)
-    except ConsilienceError as error:
-        sentence = "the table cannot be fitted as it is; the site's own log says why"
-        raise DataError(str(error), public=sentence) from error
-    remarks = dict.fromkeys((*made.remarks, *(str(one.message) for one in caught)))
-    edge = made.curve.edge_remark()
-    for remark in (*remarks, *([] if edge is None else [edge])):
-        site.note(remark)
-    return made
 
 
 def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
     n, p = matrix.entries.shape
     squares = (made.predictions - made.entries.values[:, None]) ** 2
     n_folds = int(made.folds.max()) + 1
-    by_row = squared_errors_by_row(made.entries.rows, made.folds, squares, (n, n_folds))
-    found = released_errors(by_row, made.folds, n_missing=matrix.n_missing, limits=limits)
-    seen = n * p if few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
+    by_row = entry_errors.squared_errors_by_row(
+        made.entries.rows, made.folds, squares, (n, n_folds)
+    )
+    found = entry_errors.released_errors(
+        by_row, made.folds, n_missing=matrix.n_missing, limits=limits
+    )
+    seen = (
+        n * p if entry_errors.few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
+    )
     curve = made.curve
     figures = {
         "chosen": made.chosen,
@@ -540,6 +528,15 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
     if made.of_one_row or not np.isfinite(sums).all():
         figures = {name: x for name, x in figures.items() if name not in made.of_sizes}
     sizes = np.bincount(made.labels[made.labels >= 0])
+    if len(made.final):
+        # Standard errors of the last errors per entry, and of their differences from the first
+        # rule: entries of a row are not independent, so sums over rows are what is spread.
+        sums_by_row, counts = np.nan_to_num(made.final), made.final_counts
+        beside = sums_by_row - sums_by_row[:, :1]
+        for name, values in (("final_se", sums_by_row), ("final_gain_se", beside)):
+            moves = values - counts[:, None] * (values.sum(axis=0) / counts.sum())
+            spread = np.sqrt((moves**2).sum(axis=0)) / counts.sum()
+            figures[name] = entry_errors.two_digits(spread)
     final = aggregate(made.final) if len(made.final) else aggregate(np.zeros((1, 0)))
     return Searched(
         n_rows=count(n),
@@ -553,26 +550,8 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
         # A small class is withheld, and with it as many as hide it.
         sizes=cell_counts(made.labels, len(sizes)).withhold(hidden(sizes, limits.min_records)),
         centres=_centres(made, matrix, limits),
-        figures=_figures({**figures, **_final_errors(made)}, n, limits),
+        figures=_figures(figures, n, limits),
     )
-
-
-def _final_errors(made: LocalSearch) -> dict[str, Any]:
-    """Standard errors of the last errors per entry, and of their differences from the first rule.
-
-    Entries of a row are not independent, so sums over rows are what is spread.
-    """
-    if not len(made.final):
-        return {}
-    sums, counts = np.nan_to_num(made.final), made.final_counts
-    beside = sums - sums[:, :1]
-    return {"final_se": _se(sums, counts), "final_gain_se": _se(beside, counts)}
-
-
-def _se(sums: FloatArray, counts: IntArray) -> FloatArray:
-    mean = sums.sum(axis=0) / counts.sum()
-    moves = sums - counts[:, None] * mean
-    return two_digits(np.sqrt((moves**2).sum(axis=0)) / counts.sum())
 
 
 def _figures(given: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:
@@ -611,7 +590,7 @@ def _centres(made: LocalSearch, matrix: Matrix, limits: Limits) -> Released:
     return model(means, kind="centroids", n_records=int(sizes.sum()), cells=shown)
 
 
-def _keep(made: LocalSearch, matrix: Matrix, site: SiteContext) -> None:
+def _keep(made: LocalSearch, site: SiteContext) -> None:
     """Leave predictor, values by line and tables at the site."""
     for name, values in made.outputs.items():
         site.output(name, values)

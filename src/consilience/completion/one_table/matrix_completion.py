@@ -30,7 +30,6 @@ row makes most of them. Scores, loadings, the completed table and the predictor 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,23 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_plans import RANK_MODELS, Plan, plan_alphas, plan_ranks
+from consilience.completion.estimators.entry_plans import RANK_MODELS, plan_alphas, plan_ranks
 from consilience.completion.estimators.low_rank import fitted_model
 from consilience.completion.estimators.predictors import CompletionPredictor, GapRows
-from consilience.completion.one_table.entry_study import (
-    EntryStudy,
-    EntryStudyResult,
-    LocalSearch,
-    Searched,
-    search_step,
-)
-from consilience.completion.one_table.matrix import (
-    TRIPLETS,
-    Matrix,
-    completed,
-    factor_tables,
-    matrix_of,
-)
+from consilience.completion.one_table import entry_study
+from consilience.completion.one_table import matrix as matrices
+from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
+from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ParameterError
 from consilience.numerics.centring import CENTRES, centre_of
 from consilience.numerics.entries import Entries
@@ -212,7 +201,7 @@ class MatrixCompletionStudy(EntryStudy):
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 1
     title: ClassVar[str] = "What is in the missing cells of one table?"
-    steps = (search_step(NAME),)
+    steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
         "The coordinator knows how many rows, columns and cells there are; numbers and squared "
         "errors of held-out cells, which it cannot name, by fold and candidate and of a last "
@@ -261,7 +250,7 @@ class MatrixCompletionStudy(EntryStudy):
 
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
         """Read the matrix of a site."""
-        return matrix_of(data, site, duplicates=self.duplicates)
+        return matrices.matrix_of(data, site, duplicates=self.duplicates)
 
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
         """Choose without the last part, judge by it, fit all cells."""
@@ -269,16 +258,27 @@ class MatrixCompletionStudy(EntryStudy):
         held = self._held(entries, seed, site.limits.min_records)
         train, last = entries.take(~held), entries.take(held)
         folds = self.folds_of(train, seed)
-        curve, predictions = self._plan(train, folds).predictions(train, folds)
+        given: Any = self.grid
+        if self.model == "soft":
+            plan = plan_alphas(train, alphas=given, center=self.center, max_rank=self.max_rank)
+        else:
+            plan = plan_ranks(train, folds, model=self.model, ranks=given, center=self.center)
+        curve, predictions = plan.predictions(train, folds)
         chosen = curve.place(self.rule)
         value = curve.parameters[chosen].item()
         fit = fitted_model(self.model, value, entries, center=self.center, max_rank=self.max_rank)
         final, counts = self._final(train, last, value)
         named = GapRows(matrix.column_names, matrix.units)
         outputs: dict[str, Any] = {}
-        if matrix.form == TRIPLETS:
-            outputs = _by_line(matrix, fit.factors.at(entries.rows, entries.columns), held)
-        tables, remarks = completed(matrix, fit.factors)
+        if matrix.form == matrices.TRIPLETS:
+            # Fitted value of each line of triplets, and whether it was of the last part.
+            p = entries.shape[1]
+            cells = entries.rows * p + entries.columns
+            at = np.searchsorted(cells, matrix.lines @ np.array([p, 1]))
+            low = fit.factors.at(entries.rows, entries.columns)
+            outputs["fitted"] = matrix.in_units(low, entries.columns)[at]
+            outputs["set_aside"] = held[at].astype(np.int64)
+        tables, remarks = matrices.completed(matrix, fit.factors)
         of_sizes, of_one_row = {"singular_values"}, False
         if self.model != "soft" or self.grid == "auto":  # penalties that the table decides
             of_sizes |= {"alpha"}
@@ -308,7 +308,7 @@ class MatrixCompletionStudy(EntryStudy):
             final=final,
             final_counts=counts,
             outputs=outputs,
-            tables={**tables, **factor_tables(matrix, fit.factors)},
+            tables={**tables, **matrices.factor_tables(matrix, fit.factors)},
             remarks=(*_remarks(matrix), *remarks),
         )
 
@@ -320,12 +320,6 @@ class MatrixCompletionStudy(EntryStudy):
         rest = centre_of(train, self.center).removed(train)
         squares = np.bincount(rest.rows, weights=rest.values**2, minlength=rest.shape[0])
         return limits.min_records > 1 and bool(squares.max() > limits.max_share * first**2)
-
-    def _plan(self, train: Entries, folds: IntArray) -> Plan:
-        given: Any = self.grid
-        if self.model == "soft":
-            return plan_alphas(train, alphas=given, center=self.center, max_rank=self.max_rank)
-        return plan_ranks(train, folds, model=self.model, ranks=given, center=self.center)
 
     def _held(self, entries: Entries, seed: int, least: int) -> NDArray[np.bool_]:
         """Cells of the last part: none where they would be fewer than anything may rest on."""
@@ -357,41 +351,27 @@ class MatrixCompletionStudy(EntryStudy):
 
     # ------------------------------------------------------------------ at the coordinator
 
-    def conclude(self, common: Mapping[str, Any], reply: Searched) -> MatrixCompletionResult:
-        """Make the result."""
+    def found(self, reply: entry_study.Searched) -> dict[str, Any]:
+        """The fit, and how well it predicts."""
         figures, n_final = reply.figures.value, int(reply.final_entries.value)
         sums = np.asarray(reply.final.value, dtype=float)
         unknown = np.full(len(RULES), np.nan)
-        return MatrixCompletionResult(
-            **{
-                **common,
-                "model": self.model,
-                "parameter": "alpha" if self.model == "soft" else "rank",
-            },
-            rank=int(figures.get("rank", -1)),
-            alpha=float(figures.get("alpha", np.nan)),
-            singular_values=np.asarray(figures.get("singular_values", np.empty(0)), dtype=float),
-            center="columns" if self.model == "ppca" else self.center,
-            grid="auto" if self.grid == "auto" else "given",
-            holdout=float(self.holdout),
-            n_final=n_final,
-            final_errors=sums / n_final if n_final else unknown,
-            final_se=np.asarray(figures.get("final_se", unknown), dtype=float),
-            final_gain_se=np.asarray(figures.get("final_gain_se", unknown), dtype=float),
-            gap=float(figures.get("gap", np.nan)),
-            capped=bool(figures.get("capped", 0)),
-        )
-
-
-def _by_line(
-    matrix: Matrix, fitted: FloatArray, held: NDArray[np.bool_]
-) -> dict[str, NDArray[Any]]:
-    """Fitted value of each line of triplets, and whether it was of the last part."""
-    entries = matrix.entries
-    p = entries.shape[1]
-    at = np.searchsorted(entries.rows * p + entries.columns, matrix.lines @ np.array([p, 1]))
-    values = matrix.in_units(fitted, entries.columns)
-    return {"fitted": values[at], "set_aside": held[at].astype(np.int64)}
+        return {
+            "model": self.model,
+            "parameter": "alpha" if self.model == "soft" else "rank",
+            "rank": int(figures.get("rank", -1)),
+            "alpha": float(figures.get("alpha", np.nan)),
+            "singular_values": np.asarray(figures.get("singular_values", ()), dtype=float),
+            "center": "columns" if self.model == "ppca" else self.center,
+            "grid": "auto" if self.grid == "auto" else "given",
+            "holdout": float(self.holdout),
+            "n_final": n_final,
+            "final_errors": sums / n_final if n_final else unknown,
+            "final_se": np.asarray(figures.get("final_se", unknown), dtype=float),
+            "final_gain_se": np.asarray(figures.get("final_gain_se", unknown), dtype=float),
+            "gap": float(figures.get("gap", np.nan)),
+            "capped": bool(figures.get("capped", 0)),
+        }
 
 
 def _remarks(matrix: Matrix) -> tuple[str, ...]:

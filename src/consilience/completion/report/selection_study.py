@@ -1,76 +1,62 @@
-"""Reports of studies that choose by held-out entries of one table: what two of them share."""
+"""Reports of studies that choose by held-out entries: what they share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+import math
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from consilience.completion.one_table.entry_study import EntryStudyResult
-from consilience.report import selection_evidence
+from consilience.engines.federation import Run
+from consilience.report import figures_selection, selection_evidence
 from consilience.report.drawing import short
-from consilience.report.figures_selection import Curve, curve_of
-from consilience.report.run import Run
-from consilience.report.sections import Block, MethodReport, percent, plural
+from consilience.report.figures_selection import curve_of
+from consilience.report.sections import percent
+from consilience.report.words import TemplateReport
 
 R = TypeVar("R", bound=EntryStudyResult)
 
-STAYS = (
-    "The errors of held-out entries stayed at the site: they rest on too few rows, or there "
-    'would be more figures than rows. Where whoever asks has the table, the preset "simulation" '
-    "tells everything."
-)
 
+class EntryStudyReport(TemplateReport[R], Generic[R]):
+    """What both studies of one table tell; their words are in ``selection_study.j2``."""
 
-class EntryStudyReport(MethodReport, Generic[R]):
-    """Words that both studies share."""
-
-    def handling(self, run: Run) -> Sequence[str]:
-        """What stayed at the site."""
-        return [
-            f"{self.kept} stay at the site (consilience site outputs, with the site's own file and "
-            f"the run {run.info.run})."
-        ]
-
-    def limits(self, run: Run) -> Sequence[str]:
-        """What the error of held-out entries cannot say."""
-        known = list(selection_evidence.KNOWN)
+    def context(self, result: R, run: Run) -> dict[str, Any]:
+        """The curve, the choice, the preparation."""
         preparation = run.info.settings.get("preparation") or {}
-        if self.read(run).form == "columns" and preparation.get("standardize") == "none":
-            known.append(
-                "Columns were not put on a common scale: those with large units decide alone. Use "
-                'standardize = "site" unless all have one unit.'
-            )
-        return known
-
-    # ------------------------------------------------------------------ what differs by study
-
-    kept = "The predictor and all figures of single rows"
-    kind: type[R]
-
-    def read(self, run: Run) -> R:
-        """Return the result, checked."""
-        if not isinstance(run.result, self.kind):
-            raise TypeError(f"the result of the run is no {self.kind.__name__}")
-        return run.result
+        return {
+            **judged(result, at_edge=result.at_edge),
+            "known_limits": selection_evidence.KNOWN,
+            "standardize": preparation.get("standardize"),
+        }
 
 
-def curve(result: EntryStudyResult) -> Curve | None:
-    """Read the curve of a result; None where it stays at the site."""
+def judged(result: Any, *, at_edge: bool) -> dict[str, Any]:
+    """What held-out entries say of the candidates, and of the one that was chosen.
+
+    The curve is None where it stays at the site; the place of the choice among its candidates is -1
+    where nothing was chosen, or where the grid ends.
+    """
     found = result.curve()
-    return None if found is None else curve_of(found)
-
-
-def place(result: EntryStudyResult, found: Curve) -> int:
-    """Place of what was chosen among the candidates of a curve; -1 where nothing was."""
-    if result.at_edge or not 0 <= result.chosen < len(found.values):
-        return -1
-    at = (found.values == float(result.candidates[result.chosen])).nonzero()[0]
-    return int(at[0])
-
-
-def withheld(title: str) -> Block:
-    """Say that the curve is not told."""
-    return Block(title, (STAYS,))
+    curve = None if found is None else curve_of(found)
+    place, share, near, choice = -1, math.nan, "", None
+    if curve is not None:
+        near = selection_evidence.near_words(curve)
+        if 0 <= result.chosen < len(curve.values) and not at_edge:
+            at = (curve.values == float(result.candidates[result.chosen])).nonzero()[0]
+            place = int(at[0])
+        share = selection_evidence.predicted(curve, place)
+        choice = partial(selection_evidence.choice, curve, place, result.rule)
+    return {
+        "figures": figures_selection,
+        "finite": np.isfinite,
+        "curve": curve,
+        "place": place,
+        "share": share,
+        "near": near,
+        "choice": choice,
+    }
 
 
 def size_facts(result: EntryStudyResult) -> list[tuple[str, str]]:
@@ -83,18 +69,3 @@ def size_facts(result: EntryStudyResult) -> list[tuple[str, str]]:
         (f"columns ({short(result.column_name)})" if of_triplets else "columns", f"{p:,}"),
         ("missing", percent(missing) if missing > 0 else "hardly any"),
     ]
-
-
-def size_words(result: EntryStudyResult) -> str:
-    """Say how large the matrix is, and what its rows and columns are."""
-    n, p = result.shape
-    cells = f"{plural(result.n_observed, 'cell')} of {n * p:,} have a value"
-    if result.n_observed == n * p:
-        cells = "every cell has a value, or nearly every one"
-    if result.form == "triplets":
-        return (
-            f"The table holds one line for each value. As a matrix it has {plural(n, 'row')} "
-            f"({short(result.row_name)}) and {plural(p, 'column')} ({short(result.column_name)}); "
-            f"{cells}."
-        )
-    return f"The matrix has {plural(n, 'row')} and {plural(p, 'column')}; {cells}."

@@ -6,7 +6,6 @@ Each `plot_*` takes a `LatentClassRegressionResult` and returns a Matplotlib fig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
