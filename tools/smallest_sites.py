@@ -228,8 +228,9 @@ def _run(name: str, preset: str, n: int) -> Any:
             levels={"kind": ("one", "other")} if target == "kind" else {},
         ),
         preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
-        policy=Policy(  # type: ignore[arg-type]
-            preset=preset, foreign_models=method.foreign_models or preset != "strict"
+        policy=Policy(
+            preset=preset,  # type: ignore[arg-type]
+            foreign_models=method.foreign_models or preset != "strict",
         ),
     )
     with warnings.catch_warnings():

@@ -278,8 +278,9 @@ def _links(ax: Axes, network: Network, lines: FloatArray, unit: float) -> None:
 
 def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     room = unit / _INCHES
-    look = ("o", drawing.PAPER, drawing.INK, 3.0 + 2.5 * min(room, 1.0))
-    charts.marks(ax, *places.T, *look, markeredgewidth=0.9)
+    size = 3.0 + 2.5 * min(room, 1.0)
+    x, y = places.T
+    charts.marks(ax, x, y, "o", drawing.PAPER, drawing.INK, size, markeredgewidth=0.9)
     letters = 8.5 if room > 0.8 else 7.5 if room > 0.5 else 6.5
     for name, place in zip(names, places, strict=True):
         box = {"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
