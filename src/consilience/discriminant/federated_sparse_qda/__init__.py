@@ -426,6 +426,7 @@ class FederatedSparseQDA(SitesMethod):
         left = pooling.remaining(brought, replies)
         products = pooling.SiteProducts.of(replies, units.kept, blocks.labels, levels)
         prepared = products.prepared(left)
+        # Sites that are missing now may leave less proven than all proved together.
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
             lowest = max(lowest, pooling.proven_alpha(blocks, brought, units, left))
@@ -499,6 +500,7 @@ class FederatedSparseQDA(SitesMethod):
     ) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
+        # Without priors the shares of the rows.
         priors = np.array(self.priors) / sum(self.priors) if self.priors else None
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
@@ -518,6 +520,7 @@ class FederatedSparseQDA(SitesMethod):
             return np.array([float(self.alpha)])
         if self.alphas:
             return np.sort(np.array(self.alphas, dtype=float))[::-1].copy()
+        # At 1 no two standardised columns can be linked.
         smallest = SMALLEST if isinstance(self.smallest, str) else self.smallest
         return np.geomspace(1.0, smallest, self.n_alphas)
 
@@ -530,6 +533,7 @@ class FederatedSparseQDA(SitesMethod):
                 "no site has twice as many rows of some class as there are columns: set screening "
                 'to "auto", or drop columns'
             )
+        # One block for all columns costs rows of small classes.
         asks = self.screening is True or not pooling.tells_all(brought, whole.labels, MOST_LOST)
         if self.screening is False or not asks:
             return brought, units, whole
@@ -668,6 +672,7 @@ class Choice:
         found = {}
         for site, reply in told.items():
             n = int(counts[self.survey.sites.index(site)])
+            # Shares come rounded: the nearest whole number of rows.
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
             found[site] = sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1])
         return found
@@ -696,6 +701,7 @@ class Choice:
                 "no site can be left out of the moments, so alpha cannot be chosen: give alpha, or "
                 "let more sites take part"
             )
+        # Each row weighs alike; paths may end at different penalties.
         loss = np.sum([values[:reach] for values in losses], axis=0) / rows
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
@@ -721,6 +727,7 @@ class Choice:
             for i, block in enumerate(products.blocks):
                 told[np.isin(where, block)] &= products.told(site, i, int(k))
             apart = (survey.means[b, k, units.kept] - prepared.means[k, units.kept]) / units.scale
+            # Mean squares about the means of the model.
             spread = survey.variances[b, k, units.kept] / units.scale**2 + apart**2
             diagonal = precision.diagonal[k]
             single = told & ~np.isnan(diagonal)
@@ -732,8 +739,10 @@ class Choice:
                 at = np.array([place[int(j)][1] for j in where[block]])
                 sums = products.sums[site][which][k][np.ix_(at, at)]
                 scale = units.scale[block]
+                # Second moments of the site about the means of the model, in its units.
                 second = sums / n / np.outer(scale, scale) + np.outer(apart[block], apart[block])
                 part += float((matrices[k] * second).sum() - np.linalg.slogdet(matrices[k])[1])
+            # The density is that of the columns in their own units.
             part += float((2 * np.log(units.scale[told]) + np.log(2 * np.pi)).sum())
             total += 0.5 * n * part
         return total

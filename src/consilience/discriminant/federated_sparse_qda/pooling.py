@@ -78,6 +78,7 @@ class Survey:
 
     def squares(self) -> dict[str, dict[str, FloatArray]]:
         """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
+        # Divisor n_k: sums are n_k times them.
         about = self.counts[:, :, None] * self.variances
         all_ = about + self.counts[:, :, None] * self.means**2
         return {s: {"squares": about[b], "sizes": all_[b]} for b, s in enumerate(self.sites)}
@@ -172,6 +173,7 @@ def _giving_way(
     open_ = gaps.copy()
     while open_.any():
         by_column, by_class = open_.sum(axis=(0, 1)), open_.sum(axis=2)
+        # What it costs to do without the rows of a class at a site.
         share = counts / max(float((counts * used).sum()), 1.0)
         # A class that no other site has cannot be done without.
         only = used & (used.sum(axis=0) == 1)
@@ -284,6 +286,7 @@ class SiteProducts:
             found = self._pooled(survey, b, inside)
             found /= units.scale[at][:, None] * units.scale[at][None, :]
             place = np.arange(len(at))
+            # As for rows of one table: a floor where a class does not vary.
             found[:, place, place] += units.floor[:, at]
             diagonal[:, at] = found[:, place, place]
             blocks.append(at)
@@ -387,6 +390,7 @@ def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
     if largest == 1:
         return True
     free = np.array([not survey.protected[site] for site in survey.sites])
+    # The gate of moments: twice as many rows as columns.
     tells = (survey.sizes >= 2 * largest) | (free[:, None] & survey.used)
     told = np.where(tells, survey.sizes, 0.0).sum(axis=0)
     lost = 1.0 - told / np.maximum(survey.n, 1.0)
@@ -447,6 +451,7 @@ def ask_for_links(
             # Who does not say what is linked has no rows in the moments: others are asked anew.
             survey, best, low, high = remaining(survey, replies), None, -1, len(alphas)
             continue
+        # Components of the means, then those of each site, joined.
         joined = joint_precision.components(between, reserve)
         for reply in replies.values():
             own = np.asarray(reply.labels.value)
@@ -498,6 +503,7 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
     """
     own = survey.units()
     at = np.searchsorted(units.kept, own.kept)
+    # Thresholds were in the units of all; norms scale by both columns.
     ratio = units.scale[at] / own.scale
     sites = [told.sites.index(site) for site in survey.sites]
     sum_of_thresholds = float(blocks.thresholds[sites].sum())
@@ -505,6 +511,7 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
     for rows, columns in joint_precision.tiles(len(at)):
         bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
         bound += between.norms(rows, columns)
+        # Pairs of two blocks, and of a column in none with any other.
         apart = labels[rows][:, None] != labels[columns][None, :]
         apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
         worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
@@ -529,6 +536,7 @@ def held_out(survey: Survey, concluded: Mapping[str, messages.Concluded]) -> dic
     sure = np.isfinite(losses).all(axis=1) & np.isfinite(squares).all(axis=1) & (n > 0)
     mean = error = np.full(3, np.nan)
     if sure.any():
+        # Means weigh rows alike; squared errors by squared shares.
         share = n[sure] / n[sure].sum()
         mean, error = share @ losses[sure], np.sqrt(share**2 @ squares[sure])
     wrong = (n[known, None] * rates[known]).sum(axis=0)

@@ -309,6 +309,7 @@ def _answered(
     names = tuple(name for name in made.rules if not (small and name == FREQUENCIES))
     parts = None
     if made.parts is not None:
+        # Shapes are known even where nothing is held out.
         found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
         parts = np.full((*found.shape[:2], n_levels), np.nan)
         parts[:, :, there] = found
@@ -358,6 +359,7 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
             digits = [float(f"{value:.1e}") for value in values]
             given[name] = np.array(digits) if protects else values
     told: dict[str, Any] = {}
+    # Figures that come first leave first.
     left = n_rows
     for name, value in given.items():
         left -= int(np.size(value))
@@ -375,6 +377,7 @@ def _keep(
 ) -> None:
     """Leave predictor, predictions and tables at the site."""
     first, names = next(iter(log_proba.values())), np.array(rows.levels)
+    # Of the rule that is kept.
     guess, chance = first.argmax(axis=1), np.exp(first.max(axis=1))
     held = np.zeros(len(rows.y), dtype=np.int64)
     held[rows.held] = 1
