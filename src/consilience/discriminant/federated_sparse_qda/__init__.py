@@ -59,7 +59,7 @@ what).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -409,9 +409,20 @@ class FederatedSparseQDA(SitesMethod):
         settings = messages.Settings(levels=levels, holdout=float(self.holdout)).to_json()
         say_share(ctx, self.holdout)
         offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
-        brought, units, blocks = yield from self._blocks(
-            ctx, settings, pooling.survey_of(offered, levels)
-        )
+        brought = pooling.survey_of(offered, levels)
+        units = brought.units()
+        blocks = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # one, and nothing asked
+        if self.screening is False and not pooling.tells_all(brought, blocks.labels):
+            raise QuorumError(
+                "no site has twice as many rows of some class as there are columns: set screening "
+                'to "auto", or drop columns'
+            )
+        # One block for all columns costs rows of small classes.
+        enough = self.screening != "auto" or pooling.tells_all(brought, blocks.labels, MOST_LOST)
+        if self.screening is True or not enough:
+            brought, units, blocks = yield from pooling.ask_for_links(
+                ctx, settings, brought, self._wanted()
+            )
         questions = {
             name: messages.Moments(
                 settings=settings,
@@ -524,21 +535,6 @@ class FederatedSparseQDA(SitesMethod):
         smallest = SMALLEST if isinstance(self.smallest, str) else self.smallest
         return np.geomspace(1.0, smallest, self.n_alphas)
 
-    def _blocks(self, ctx: CoordinatorContext, settings: str, brought: Survey) -> Answers:
-        """Survey, units, and blocks whose moments are asked for."""
-        units = brought.units()
-        whole = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # nothing is asked
-        if self.screening is False and not pooling.tells_all(brought, whole.labels):
-            raise QuorumError(
-                "no site has twice as many rows of some class as there are columns: set screening "
-                'to "auto", or drop columns'
-            )
-        # One block for all columns costs rows of small classes.
-        asks = self.screening is True or not pooling.tells_all(brought, whole.labels, MOST_LOST)
-        if self.screening is False or not asks:
-            return brought, units, whole
-        return (yield from pooling.ask_for_links(ctx, settings, brought, self._wanted()))
-
     def _grid(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
     ) -> FloatArray:
@@ -636,26 +632,12 @@ class Choice:
                 "Without one site, columns of two blocks might be linked at the smallest alphas; "
                 f"the models that {', '.join(near)} judged there leave such links out."
             )
-        answers: dict[str, sparse_qda_fit.FoldAnswer] = {}
-        if way != "given":
-            answers = yield from self._judged(paths, held=way == "holdout")
-        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
-        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
-
-    def _judged(self, paths: Mapping[str, tuple[list[Any], float]], *, held: bool) -> Answers:
-        """What the sites that tell errors say of models, by site.
-
-        Raises
-        ------
-        QuorumError
-            No site does.
-        """
         told: dict[str, Any] = {}
         if paths:
             questions = {
                 site: messages.Judge(
                     settings=self.settings,
-                    held=held,
+                    held=way == "holdout",
                     models=relayed(tuple(models), Disclosure.MODEL),
                 )
                 for site, (models, _) in paths.items()
@@ -663,19 +645,20 @@ class Choice:
             ask = Ask("judge", questions, to=tuple(questions))
             replies = self.ctx.require((yield ask), at_least=0)
             told = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
-        if not told:
+        if way != "given" and not told:
             raise QuorumError(
                 "no site can say how many of its rows the models get wrong, so alpha cannot be "
                 "chosen: give alpha, or let more or larger sites take part"
             )
-        counts = (self.survey.held if held else self.survey.counts).sum(axis=1)
-        found = {}
+        counts = (survey.held if way == "holdout" else survey.counts).sum(axis=1)
+        answers = []
         for site, reply in told.items():
-            n = int(counts[self.survey.sites.index(site)])
+            n = int(counts[sites.index(site)])
             # Shares come rounded: the nearest whole number of rows.
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            found[site] = sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1])
-        return found
+            answers.append(sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1]))
+        fit = follow(self.prepared, self.alphas, answers, self.method.qda_settings())
+        return fit, (way, tuple(told), np.full(len(fit.path), np.nan))
 
     # ------------------------------------------------------------------ by densities
 
