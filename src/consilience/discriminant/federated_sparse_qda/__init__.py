@@ -441,10 +441,7 @@ class FederatedSparseQDA(SitesMethod):
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
             lowest = max(lowest, pooling.proven_alpha(blocks, brought, units, left))
-        for sentence in (
-            *pooling.survey_notes(left, prepared.units, levels, ctx.feature_names),
-            *pooling.block_notes(products, left),
-        ):
+        for sentence in pooling.notes_of(left, products, prepared.units, ctx.feature_names):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
         linked = (blocks, brought, units)

@@ -190,38 +190,6 @@ def _giving_way(
     return used, features
 
 
-def survey_notes(
-    survey: Survey, units: QDAUnits, levels: Sequence[str], names: Sequence[str]
-) -> list[str]:
-    """Say what gave way."""
-    found = []
-    for site, counts, used in zip(survey.sites, survey.counts, survey.used, strict=True):
-        small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
-        away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
-        if small:
-            found.append(f"Site {site} has no rows, or too few to tell of, in class {some(small)}.")
-        if away:
-            found.append(
-                f"The rows of class {some(away)} at site {site} are not in the moments: the "
-                "site withholds some of their columns."
-            )
-    gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
-    if gone:
-        found.append(
-            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
-            "from the others, or one row dominates)."
-        )
-    constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
-    if len(constant):
-        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
-    if len(units.floored):
-        found.append(
-            "Columns that do not vary within a class got a variance there: "
-            f"{some(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
-        )
-    return found
-
-
 # --------------------------------------------------------------------------- moments
 
 
@@ -332,9 +300,35 @@ class ScreenedMoments(PreparedMoments):
         return False
 
 
-def block_notes(products: SiteProducts, survey: Survey) -> list[str]:
-    """Say which classes of which sites are missing in some blocks."""
-    found = []
+def notes_of(
+    survey: Survey, products: SiteProducts, units: QDAUnits, names: Sequence[str]
+) -> list[str]:
+    """Say what gave way, and which classes of which sites are missing in some blocks."""
+    found, levels = [], products.levels
+    for site, counts, used in zip(survey.sites, survey.counts, survey.used, strict=True):
+        small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
+        away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
+        if small:
+            found.append(f"Site {site} has no rows, or too few to tell of, in class {some(small)}.")
+        if away:
+            found.append(
+                f"The rows of class {some(away)} at site {site} are not in the moments: the "
+                "site withholds some of their columns."
+            )
+    gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
+    if gone:
+        found.append(
+            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
+            "from the others, or one row dominates)."
+        )
+    constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
+    if len(constant):
+        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
+    if len(units.floored):
+        found.append(
+            "Columns that do not vary within a class got a variance there: "
+            f"{some(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
+        )
     for site, used in zip(survey.sites, survey.used, strict=True):
         # Pairs of block and class whose rows count, but not in this block.
         pairs = [
