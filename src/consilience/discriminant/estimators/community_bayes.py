@@ -198,6 +198,7 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         with one_thread():
             self.similarity_ = community_bayes_fit.class_similarity(X, codes, k)
             self.tree_ = linkage_tree(self.similarity_, self.linkage)
+        # Ranks and tree are of all rows; those of the folds are their own.
         self.priors_ = np.exp(community_bayes_fit.log_priors(codes, k))
         self.n_fits_ = 0
         for name in ("cv_results_", "base_error_"):  # of a former fit
@@ -233,6 +234,7 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
             alone = judged.candidates == 1
             if alone.any():
                 self.base_error_ = float(judged.mean(self.scoring)[:, alone].min())
+            # Base and number of communities are chosen together.
             place, self.n_communities_ = judged.choose(
                 self.scoring, one_standard_error=bool(self.one_standard_error)
             )

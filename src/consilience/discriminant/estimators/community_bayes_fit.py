@@ -44,6 +44,7 @@ def class_similarity(x: FloatArray, codes: IntArray, n_classes: int) -> FloatArr
     n_classes : int
         K; classes without rows say nothing.
     """
+    # Weights of the classes are their numbers of rows.
     n = np.bincount(codes, minlength=n_classes)
     there = np.flatnonzero(n)
     return communities.similarity(
@@ -67,6 +68,7 @@ def base_log_probabilities(base: Any, x: FloatArray, n_classes: int) -> FloatArr
     """
     with np.errstate(divide="ignore"):
         logs = np.log(np.asarray(base.predict_proba(x), dtype=np.float64))
+    # Columns of the base are those of the classes that it has seen.
     found = np.full((len(x), n_classes), -np.inf)
     found[:, np.asarray(base.classes_, dtype=np.int64)] = np.maximum(logs, LEAST_LOG)
     return found
@@ -77,6 +79,7 @@ def evidence(logs: FloatArray, prior: FloatArray) -> FloatArray:
 
     A class without prior keeps 0: its score is -inf already.
     """
+    # Not -inf less -inf, which is no number.
     there = np.isfinite(prior)
     return np.where(there, logs - np.where(there, prior, 0.0), 0.0)
 
@@ -119,6 +122,7 @@ class CommunityCV:
 
     def mean(self, scoring: Scoring) -> FloatArray:
         """Loss of a held-out row: (R, C)."""
+        # Rows weigh alike, whatever the size of their fold.
         total = self._sums(scoring).sum(axis=2)
         return np.asarray(total / self.rows.sum(), dtype=np.float64)
 
@@ -143,12 +147,14 @@ class CommunityCV:
         """
         mean = self.mean(scoring)
         least = float(mean.min())
+        # Equal but for rounding.
         close = mean <= least + 1e-12 * max(abs(least), 1e-3)
         place = int(np.argmax(close, axis=1)[close.any(axis=1)].min())
         setting = int(np.flatnonzero(close[:, place])[0])
         if one_standard_error:
             if len(self.rows) < 2:
                 raise ParameterError("one_standard_error needs two folds or more: set cv")
+            # The rule of one standard error (Breiman et al. 1984).
             bound = least + self.standard_error(scoring)[setting, place]
             place = int(np.flatnonzero(mean[setting] <= bound)[0])
         return setting, int(self.candidates[place])
@@ -262,6 +268,7 @@ def _judge(
         tree = communities.linkage_tree(class_similarity(inner, own, n_classes), linkage)
         prior = log_priors(own, n_classes)
         held, right = x[test], codes[test]
+        # log pi_k + sum_l (log p(k | x_l) - log pi_k), community by community.
         scores = np.tile(prior, (len(candidates), len(held), 1))
         users = nodes_of_cuts(tree, candidates)
         for node, places in users.items():
@@ -282,6 +289,7 @@ def nodes_of_cuts(tree: FloatArray, candidates: Sequence[int]) -> dict[int, list
     users: dict[int, list[int]] = {}
     for place, n_communities in enumerate(candidates):
         for node in communities.cut_nodes(tree, n_communities):
+            # A node of the tree is the same community in every cut.
             users.setdefault(node, []).append(place)
     return users
 
@@ -392,6 +400,7 @@ def linearly_separable(x: FloatArray, codes: IntArray) -> bool | None:
         return True
     if n * (k - 1) * (k - 1) * (q + 1) > LARGEST_PROGRAM:
         return None
+    # Of size 1, for the tolerances of the solver.
     scale = np.abs(x - x.mean(axis=0)).max(axis=0)
     design = np.column_stack([np.ones(n), (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)])
     blocks = []
@@ -404,6 +413,7 @@ def linearly_separable(x: FloatArray, codes: IntArray) -> bool | None:
         wide = (signs[:, 1:, None] * design[rows][:, None, :]).reshape(len(rows), -1)
         blocks.append(sparse.csr_matrix(wide))
     rule = sparse.vstack(blocks, format="csc")
+    # Nothing is minimised: any rule that keeps the margins will do.
     most, nothing = -np.ones(rule.shape[0]), np.zeros(rule.shape[1])
     answer = linprog(nothing, A_ub=rule, b_ub=most, bounds=(None, None), method="highs")
     return bool(answer.status == 0) if answer.status in (0, 2) else None

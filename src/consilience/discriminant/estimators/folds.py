@@ -89,6 +89,7 @@ def _stratified(
         n_groups = len(np.unique(groups))
         if n_groups < 2:
             raise ParameterError("groups must name at least two groups, but all rows are of one")
+        # A group lies in one fold, so there are no more folds than groups.
         n_folds = min(n_folds, n_groups)
     elif every_class:
         n_folds = max(2, min(n_folds, int(counts[counts > 0].min())))
@@ -116,6 +117,7 @@ def _fold(pair: Any, n: int, place: int) -> Fold:
 
 def _rows(part: Any, n: int, place: int) -> IntArray:
     """Row numbers from row numbers or a mask."""
+    # A mask over the rows, or their numbers.
     found = np.asarray(part)
     if found.dtype == bool and found.shape == (n,):
         return np.flatnonzero(found)

@@ -42,6 +42,7 @@ class ScoredClasses:
         ----------
         X : (n, p) array or data frame
         """
+        # As scikit-learn has it: two classes have one score.
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
@@ -70,6 +71,7 @@ class ScoredClasses:
         ----------
         X : (n, p) array or data frame
         """
+        # Of equal scores argmax takes the first.
         best = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
@@ -107,6 +109,7 @@ class RowsPredictor(ScoredClasses):
         scaling : (3, p) array, optional
             As in the class.
         """
+        # Factors and arrays are shared, for they do not change.
         made = copy(self)
         made.__dict__.pop("feature_names_in_", None)
         made._prepare_by(feature_names, scaling)
@@ -137,6 +140,7 @@ class RowsPredictor(ScoredClasses):
     def _shared_arrays(self, names: str) -> dict[str, NDArray[Any]]:
         """Arrays of classes, scaling and features, these under a name."""
         k = len(self.classes_)
+        # Texts become bytes and lengths, so that arrays are numbers only.
         arrays = ids_to_arrays("classes", as_ids(self.classes_, k, "classes"))
         if self.scaling is not None:
             arrays["scaling"] = self.scaling
@@ -241,6 +245,7 @@ class SparseQDAPredictor(RowsPredictor):
             (self.diagonal, (k, m)),
             (self.classes_, (k,)),
         )
+        # What the compiled loop walks through: members of all blocks, one block after the other.
         self._sizes = np.array([len(block) for block in self.blocks], dtype=np.int64)
         self._members = np.concatenate([*self.blocks, np.zeros(0, dtype=np.int64)])
         outside = np.ones(m, dtype=bool)
@@ -272,10 +277,12 @@ class SparseQDAPredictor(RowsPredictor):
             factors = [np.linalg.cholesky(precision) for precision in self.precisions]
         except np.linalg.LinAlgError:
             raise DataError("a precision matrix is not positive definite") from None
+        # Half the log-determinant is the sum of the logarithms on the diagonal of a factor.
         halves = [np.log(np.diagonal(f, axis1=1, axis2=2)).sum(axis=1) for f in factors]
         k = len(self.means)
         rows = [factor.reshape(k, -1) for factor in factors]
         self._factors = np.ascontiguousarray(np.hstack([*rows, np.zeros((k, 0))]))
+        # Features in blocks count there: on the diagonal they add log 1.
         single = np.where(self.diagonal > 0, self.diagonal, 1.0)
         self._constant = self.log_priors + 0.5 * np.log(single).sum(axis=1) + sum(halves, start=0.0)
 
@@ -301,6 +308,7 @@ class SparseQDAPredictor(RowsPredictor):
         found = np.empty((len(x), len(self.classes_)))
         parts, squares = (self._members, self._sizes), _squares()
         for k, mean in enumerate(self.means):
+            # Equation 2 of the source, in the units of the precision matrices.
             apart = np.ascontiguousarray((x - mean) / self.scale)
             distance = squares(apart, self.diagonal[k], *parts, self._factors[k])
             found[:, k] = self._constant[k] - 0.5 * distance
@@ -313,6 +321,7 @@ class SparseQDAPredictor(RowsPredictor):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
+        # Matrices are symmetric: a triangle tells them.
         triangles = [t[:, *np.tril_indices(t.shape[1])] for t in self.precisions]
         return {
             "means": self.means,
@@ -343,6 +352,7 @@ class SparseQDAPredictor(RowsPredictor):
             triangles = np.asarray(parts.pop("triangles"), dtype=np.float64)
         except (KeyError, ValueError, TypeError, IndexError):
             raise DataError("these arrays do not hold a predictor") from None
+        # Numbers of a triangle.
         halves = sizes * (sizes + 1) // 2
         fits = sizes.ndim == members.ndim == 1 and triangles.ndim == 2
         fits = fits and bool((sizes > 0).all()) and int(sizes.sum()) == len(members)
@@ -507,6 +517,7 @@ class CommunityBayesPredictor(RowsPredictor):
         rows = self._rows(X)
         found = np.empty((len(rows), self.n_communities_, len(self.priors_)))
         for place, (part, coef) in enumerate(zip(self.communities_, self.coefs, strict=True)):
+            # Linear predictors, column after column.
             eta = self.intercepts[place] + np.zeros((len(rows), 1))
             for column, weights in zip(part.tolist(), coef.T, strict=True):
                 eta = eta + rows[:, column, None] * weights  # a row's sum does not see other rows
@@ -589,6 +600,7 @@ def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
+    # A pipeline, or the classifier alone.
     steps = [step for _, step in fitted.steps] if hasattr(fitted, "steps") else [fitted]
     *before, last = steps
     known = isinstance(last, LogisticRegression) and len(last.classes_) == n_classes
@@ -600,6 +612,7 @@ def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
     coef, intercept = np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
     for scaler in before:
         if scaler.scale_ is not None:
+            # Slopes of (x - mean) / scale are those of x over scale.
             coef = coef / scaler.scale_
         if scaler.with_mean:
             intercept = intercept - coef @ scaler.mean_

@@ -100,6 +100,7 @@ def units_of(
     """
     n, means, variances = (np.asarray(value, dtype=np.float64) for value in (n, means, variances))
     weights = n / n.sum()
+    # Pooled within the classes, and about the mean of all rows.
     within = weights @ variances
     total = within + weights @ (means - weights @ means) ** 2
     noise = (ROUNDING * np.abs(means).max(axis=0)) ** 2
@@ -108,6 +109,7 @@ def units_of(
         raise DataError("every column is constant: there is nothing that tells classes apart")
     within, total, noise = within[kept], total[kept], noise[kept]
     spread = np.where(within > np.maximum(noise, ROUNDING * total), within, total)
+    # Rounding of a constant, or of a mean that is large beside the spread.
     constant = variances[:, kept] <= np.maximum(noise, ROUNDING**2 * spread)
     scale = np.sqrt(spread) if standardize else np.ones(len(kept))
     floor = np.where(constant, spread, 0.0) / scale**2
@@ -167,6 +169,7 @@ class SparseQDAPath:
         """Standard error of `cv_error` from the spread of the folds, (A,); NaN below two folds."""
         if len(self.cv_rows) < 2:
             return np.full(len(self.alphas), np.nan)
+        # Of a ratio of sums over folds: deviations from the common share.
         deviations = self.cv_wrong - self.cv_rows[:, None] * self.cv_error
         n_folds = len(self.cv_rows)
         spread = (deviations**2).sum(axis=0) * n_folds / (n_folds - 1)
@@ -235,13 +238,16 @@ class SparseQDAInteractions:
         names : sequence of str
             Of all columns of the table.
         """
+        # Diagonal entries stand in blocks, or beside them.
         pairs, entries = precision.links()
         diagonal = np.array(precision.diagonal)
         for block, matrices in zip(precision.blocks, precision.precisions):
             diagonal[:, block] = np.diagonal(matrices, axis1=1, axis2=2)
+        # What the penalty acts on: the norm over the classes.
         strength = np.sqrt((entries**2).sum(axis=1))
         order = np.lexsort((pairs[:, 1], pairs[:, 0], -strength))
         pairs, entries = pairs[order], entries[order]
+        # Partial correlation: minus the entry over the roots of the two diagonal ones.
         size = np.sqrt(diagonal[:, pairs[:, 0]] * diagonal[:, pairs[:, 1]]).T
         columns = units.kept[pairs].reshape(-1, 2)
         texts = np.array([str(name) for name in names], dtype=object)
@@ -315,6 +321,7 @@ class LinkForest:
                 linked = np.triu(linked, 1)
             more = np.nonzero(linked)
             if len(more[0]):
+                # A minimum spanning forest of negative norms is a maximum one of norms.
                 links = -np.concatenate([norms, tile[more]])
                 i, j = (
                     np.concatenate([known, new + part.start])
@@ -375,6 +382,7 @@ class ForestMoments:
     def block(self, features: Any) -> FloatArray:
         """Covariances among features of one component, (K, q, q)."""
         home = int(self._home[features[0]])
+        # A component is read from the rows once, for all smaller blocks in it.
         if home not in self._known:
             members = np.flatnonzero(self._home == home)
             self._known[home] = (members, self._inner.block(members))
@@ -671,6 +679,7 @@ def judge_fold(
         Rows to learn from, rows to judge.
     """
     train, test = fold
+    # A class needs two rows to have a variance.
     counts = np.bincount(codes[train], minlength=n_classes)
     there, missing = np.flatnonzero(counts >= 2), np.flatnonzero(counts < 2)
     answer = partial(FoldAnswer, n_rows=len(test), missing=missing)
@@ -683,6 +692,7 @@ def judge_fold(
     except DataError:  # every column is constant in this part
         most = there[counts[there].argmax()]
         return answer(np.full(len(alphas), int((codes[test] != most).sum())))
+    # Not scaled to sum 1: the same constant for every class.
     shares = None if priors is None else priors[there]
     errors: list[int] = []
     gap, rows, singular = 0.0, x[test], False
@@ -701,6 +711,7 @@ def judge_fold(
 
 def choose(wrong: IntArray, ties: str) -> int:
     """Place of the penalty with the fewest errors, among equal ones as `ties` says."""
+    # Penalties fall, so the first of them is the sparsest.
     best = np.flatnonzero(wrong == wrong.min())
     return int(best[{"sparsest": 0, "densest": -1, "middle": (len(best) - 1) // 2}[ties]])
 
@@ -823,6 +834,7 @@ def follow(
         As `fit_sparse_qda`.
     """
     jobs = 1 if settings.n_jobs is None else settings.n_jobs
+    # As far as the path went in every fold.
     reach = min([len(alphas), *(len(answer.wrong) for answer in answers)])
     grid = alphas[:reach]
     wrong = np.array([answer.wrong[:reach] for answer in answers], dtype=np.int64)
@@ -831,6 +843,7 @@ def follow(
     kept: JointPrecision | None = None
     rows: list[tuple[int, int, float, float]] = []
     for precision in precision_path(prepared, grid, settings, n_jobs=jobs, stop=len(alphas) > 1):
+        # Only the chosen fit is kept: matrices may be large.
         if len(rows) == best:
             kept = precision
         size = max((len(block) for block in precision.blocks), default=1)
@@ -848,6 +861,7 @@ def follow(
         next(precision_path(prepared, alphas[-1:], settings, n_jobs=jobs))
     n = len(rows)
     n_links, largest, norms, gaps = np.array(rows, dtype=np.float64).T
+    # P(T) relative to that without a penalty, or else to the densest of the path.
     relative_to, norm = float(alphas[n - 1]), float(norms[-1])
     size = prepared.moments.n_features
     if prepared.full_rank and size <= (settings.max_block or size):

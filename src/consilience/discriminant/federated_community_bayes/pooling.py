@@ -66,6 +66,7 @@ def pool_ranks(tables: Sequence[tuple[FloatArray, ...]], counts: IntArray, p: in
             told[b, k] = bool(known.any())
             total[k] += np.where(known, counts[b, k] * np.nan_to_num(table), 0.0)
             weight[k] += counts[b, k] * known
+    # 0 where no site told: as uncorrelated.
     rho = np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
     found = np.stack([trees.skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
     spoken = np.asarray(told.any(axis=0))
@@ -127,19 +128,23 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
         phi = flat.reshape(len(present) - 1, q + 1)
         pull = ridge * phi
         pull[:, 0] = 0.0
+        # J: contrasts of the classes of the site from the common ones.
         back = np.linalg.pinv(multinomial.contrasts(len(present))) @ common[present]
         jacobian = np.kron(back, np.eye(q + 1))
         left += jacobian.T @ curvature @ jacobian
+        # H phi less the gradient, which is minus the pull of the penalty.
         right += jacobian.T @ (curvature @ flat + pull.ravel())
         joined[np.ix_(present, present)] = True
         used.append(b)
     rows = counts[used].sum(axis=0).astype(float)
+    # Every class must be compared with every other, over sites.
     reached = np.linalg.matrix_power(joined.astype(float), m) > 0
     if not used or not reached.all():
         return Combined(None, rows)
     free = np.zeros((m - 1, q + 1))
     free[:, 1:] = ridge
     left += np.diag(free.ravel())
+    # Of unit diagonal, so that the smallest eigenvalue has no units.
     scale = np.sqrt(np.maximum(np.diag(left), 0.0))
     scale = np.where(scale > 0, scale, 1.0)
     scaled = left / scale[:, None] / scale
@@ -210,6 +215,7 @@ class Descent:
         at = self.asked[c]
         found = multinomial.penalised(plain, at, self.ridge)
         step = self.step[c]
+        # Sufficient decrease (Armijo), beside rounding.
         enough = self.loss[c] - 1e-4 * self.gain[c] * 0.5 ** self.halved[c]
         if step is not None and found.loss > enough + 1e-12 * abs(found.loss):
             if self.halved[c] >= 40:
@@ -241,6 +247,7 @@ def joint_model(
     for columns, phi in zip(communities, phis, strict=True):
         found[:, 0] += phi[:, 0]
         found[:, 1 + columns] += phi[:, 1:]
+    # The prior counts once, not in every community.
     found[:, 0] += (1 - len(communities)) * contrast_of(np.log(priors))
     return found
 
@@ -263,6 +270,7 @@ def pooled_figures(
     total, square, weight = np.zeros((3, n))
     for site, reply in sorted(replies.items()):
         figures, errors = reply.losses.value, reply.errors.value
+        # A figure is over the sites that tell it.
         w = np.where(np.isfinite(figures), float(weights[site]), 0.0)
         total += w * np.nan_to_num(figures)
         square += w**2 * np.nan_to_num(errors)
@@ -535,6 +543,7 @@ def figures_of_test_rows(survey: Survey, concluded: Mapping[str, Judged], n: int
     total = weight.sum(axis=0)
     summed = (weight * np.nan_to_num(loss)).sum(axis=0)
     figures, error = pooled_figures(told, survey.test, n)
+    # The first figure is a loss; the others are gains on it.
     rest = np.arange(n) > 0
     return {
         "n_held": held,

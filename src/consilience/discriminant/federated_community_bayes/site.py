@@ -90,6 +90,7 @@ def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None 
     cells = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
     shares = [s.choosing, s.holdout]
     choosing, test = holdout.held_out(data, cells, shares, site.limits, order=order, spare=1)
+    # Rows of a class that is too small take no part at all.
     part = np.where(cells >= 0, TRAINING, LEFT_OUT)
     part[choosing], part[test] = CHOOSING, TEST
     if state is None:
@@ -139,6 +140,7 @@ def thin_pairs(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> ND
         return found
     low, high = x.min(axis=0), x.max(axis=0)
     two = np.flatnonzero(((x == low) | (x == high)).all(axis=0) & (low < high))
+    # The four combinations of two columns of two values.
     up = (x[:, two] == high[two]).astype(float)
     for first in (up, 1.0 - up):
         for second in (up, 1.0 - up):
@@ -179,6 +181,7 @@ def row_factors(rows: FloatArray, weights: FloatArray, max_share: float) -> Floa
         In [0, 1].
     """
     factors = np.ones(len(rows))
+    # A share of all is this share of the others.
     ratio = max_share / (1.0 - max_share) * (1.0 - _MARGIN)
     for _ in range(_MOST_PASSES):
         limits = np.ones(len(rows))
@@ -291,6 +294,7 @@ def figures_of(
     losses, wrong = [], []
     for phi in models:
         eta = design @ phi.T
+        # How steep: over all rows, so that no one row decides.
         size = float(np.sqrt((eta**2).sum(axis=1).mean()))
         if protected and size > STEEPEST:
             eta = eta * (STEEPEST / size)
@@ -378,6 +382,7 @@ def fit(
     empty = np.zeros((0, 1))
     nothing = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
     found = [nothing] * len(communities)
+    # What may still be told.
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c, columns in enumerate(communities):
         numbers = messages.n_numbers(len(columns), len(present))
@@ -413,6 +418,7 @@ def _fitted(
     each = multinomial.row_weights(np.exp(multinomial.log_probabilities(design, phi, q)), q)
     upper = np.triu_indices(m - 1)
     if limits.min_records > 1 and limits.max_share < 1:
+        # No row makes more than its share of the curvature.
         factors = row_factors(design, each[:, upper[0], upper[1]], limits.max_share)
         each = each * factors[:, None, None]
     weights = np.column_stack([np.trace(each, axis1=1, axis2=2), each[:, upper[0], upper[1]]])

@@ -59,7 +59,7 @@ what).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -409,9 +409,20 @@ class FederatedSparseQDA(SitesMethod):
         settings = messages.Settings(levels=levels, holdout=float(self.holdout)).to_json()
         say_share(ctx, self.holdout)
         offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
-        brought, units, blocks = yield from self._blocks(
-            ctx, settings, pooling.survey_of(offered, levels)
-        )
+        brought = pooling.survey_of(offered, levels)
+        units = brought.units()
+        blocks = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # one, and nothing asked
+        if self.screening is False and not pooling.tells_all(brought, blocks.labels):
+            raise QuorumError(
+                "no site has twice as many rows of some class as there are columns: set screening "
+                'to "auto", or drop columns'
+            )
+        # One block for all columns costs rows of small classes.
+        enough = self.screening != "auto" or pooling.tells_all(brought, blocks.labels, MOST_LOST)
+        if self.screening is True or not enough:
+            brought, units, blocks = yield from pooling.ask_for_links(
+                ctx, settings, brought, self._wanted()
+            )
         questions = {
             name: messages.Moments(
                 settings=settings,
@@ -426,13 +437,11 @@ class FederatedSparseQDA(SitesMethod):
         left = pooling.remaining(brought, replies)
         products = pooling.SiteProducts.of(replies, units.kept, blocks.labels, levels)
         prepared = products.prepared(left)
+        # Sites that are missing now may leave less proven than all proved together.
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
             lowest = max(lowest, pooling.proven_alpha(blocks, brought, units, left))
-        for sentence in (
-            *pooling.survey_notes(left, prepared.units, levels, ctx.feature_names),
-            *pooling.block_notes(products, left),
-        ):
+        for sentence in pooling.notes_of(left, products, prepared.units, ctx.feature_names):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
         linked = (blocks, brought, units)
@@ -499,6 +508,7 @@ class FederatedSparseQDA(SitesMethod):
     ) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
+        # Without priors the shares of the rows.
         priors = np.array(self.priors) / sum(self.priors) if self.priors else None
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
@@ -518,22 +528,9 @@ class FederatedSparseQDA(SitesMethod):
             return np.array([float(self.alpha)])
         if self.alphas:
             return np.sort(np.array(self.alphas, dtype=float))[::-1].copy()
+        # At 1 no two standardised columns can be linked.
         smallest = SMALLEST if isinstance(self.smallest, str) else self.smallest
         return np.geomspace(1.0, smallest, self.n_alphas)
-
-    def _blocks(self, ctx: CoordinatorContext, settings: str, brought: Survey) -> Answers:
-        """Survey, units, and blocks whose moments are asked for."""
-        units = brought.units()
-        whole = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # nothing is asked
-        if self.screening is False and not pooling.tells_all(brought, whole.labels):
-            raise QuorumError(
-                "no site has twice as many rows of some class as there are columns: set screening "
-                'to "auto", or drop columns'
-            )
-        asks = self.screening is True or not pooling.tells_all(brought, whole.labels, MOST_LOST)
-        if self.screening is False or not asks:
-            return brought, units, whole
-        return (yield from pooling.ask_for_links(ctx, settings, brought, self._wanted()))
 
     def _grid(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
@@ -632,26 +629,12 @@ class Choice:
                 "Without one site, columns of two blocks might be linked at the smallest alphas; "
                 f"the models that {', '.join(near)} judged there leave such links out."
             )
-        answers: dict[str, sparse_qda_fit.FoldAnswer] = {}
-        if way != "given":
-            answers = yield from self._judged(paths, held=way == "holdout")
-        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
-        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
-
-    def _judged(self, paths: Mapping[str, tuple[list[Any], float]], *, held: bool) -> Answers:
-        """What the sites that tell errors say of models, by site.
-
-        Raises
-        ------
-        QuorumError
-            No site does.
-        """
         told: dict[str, Any] = {}
         if paths:
             questions = {
                 site: messages.Judge(
                     settings=self.settings,
-                    held=held,
+                    held=way == "holdout",
                     models=relayed(tuple(models), Disclosure.MODEL),
                 )
                 for site, (models, _) in paths.items()
@@ -659,18 +642,20 @@ class Choice:
             ask = Ask("judge", questions, to=tuple(questions))
             replies = self.ctx.require((yield ask), at_least=0)
             told = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
-        if not told:
+        if way != "given" and not told:
             raise QuorumError(
                 "no site can say how many of its rows the models get wrong, so alpha cannot be "
                 "chosen: give alpha, or let more or larger sites take part"
             )
-        counts = (self.survey.held if held else self.survey.counts).sum(axis=1)
-        found = {}
+        counts = (survey.held if way == "holdout" else survey.counts).sum(axis=1)
+        answers = []
         for site, reply in told.items():
-            n = int(counts[self.survey.sites.index(site)])
+            n = int(counts[sites.index(site)])
+            # Shares come rounded: the nearest whole number of rows.
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            found[site] = sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1])
-        return found
+            answers.append(sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1]))
+        fit = follow(self.prepared, self.alphas, answers, self.method.qda_settings())
+        return fit, (way, tuple(told), np.full(len(fit.path), np.nan))
 
     # ------------------------------------------------------------------ by densities
 
@@ -696,6 +681,7 @@ class Choice:
                 "no site can be left out of the moments, so alpha cannot be chosen: give alpha, or "
                 "let more sites take part"
             )
+        # Each row weighs alike; paths may end at different penalties.
         loss = np.sum([values[:reach] for values in losses], axis=0) / rows
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
@@ -721,6 +707,7 @@ class Choice:
             for i, block in enumerate(products.blocks):
                 told[np.isin(where, block)] &= products.told(site, i, int(k))
             apart = (survey.means[b, k, units.kept] - prepared.means[k, units.kept]) / units.scale
+            # Mean squares about the means of the model.
             spread = survey.variances[b, k, units.kept] / units.scale**2 + apart**2
             diagonal = precision.diagonal[k]
             single = told & ~np.isnan(diagonal)
@@ -732,8 +719,10 @@ class Choice:
                 at = np.array([place[int(j)][1] for j in where[block]])
                 sums = products.sums[site][which][k][np.ix_(at, at)]
                 scale = units.scale[block]
+                # Second moments of the site about the means of the model, in its units.
                 second = sums / n / np.outer(scale, scale) + np.outer(apart[block], apart[block])
                 part += float((matrices[k] * second).sum() - np.linalg.slogdet(matrices[k])[1])
+            # The density is that of the columns in their own units.
             part += float((2 * np.log(units.scale[told]) + np.log(2 * np.pi)).sum())
             total += 0.5 * n * part
         return total

@@ -160,6 +160,7 @@ class Products:
                 return "products that no rows have"
             told = np.diagonal(sums, axis1=1, axis2=2)
             wanted, size = (known[name][:, columns[block]] for name in ("squares", "sizes"))
+            # Diagonals repeat the sums of squares that the offer told, but for rounding.
             apart = np.abs(told - wanted) > _ROUNDING * wanted + _ROUNDING**2 * size
             if apart[request.classes].any():
                 return "products of other rows than the spreads"
@@ -177,6 +178,7 @@ def component_labels(components: NDArray[np.integer]) -> IntArray:
     _, first, of, size = np.unique(
         components, return_index=True, return_inverse=True, return_counts=True
     )
+    # A column alone is in no block.
     several = np.flatnonzero(size > 1)
     number = np.zeros(len(first), dtype=np.int64)
     number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
@@ -193,6 +195,7 @@ def unpacked(
     ValueError
         They are those of other blocks.
     """
+    # Numbers of each triangle.
     halves = [len(block) * (len(block) + 1) // 2 for block in blocks]
     ends = np.cumsum([0, *halves])
     if packed.shape[1] != ends[-1]:

@@ -78,6 +78,7 @@ class Survey:
 
     def squares(self) -> dict[str, dict[str, FloatArray]]:
         """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
+        # Divisor n_k: sums are n_k times them.
         about = self.counts[:, :, None] * self.variances
         all_ = about + self.counts[:, :, None] * self.means**2
         return {s: {"squares": about[b], "sizes": all_[b]} for b, s in enumerate(self.sites)}
@@ -172,6 +173,7 @@ def _giving_way(
     open_ = gaps.copy()
     while open_.any():
         by_column, by_class = open_.sum(axis=(0, 1)), open_.sum(axis=2)
+        # What it costs to do without the rows of a class at a site.
         share = counts / max(float((counts * used).sum()), 1.0)
         # A class that no other site has cannot be done without.
         only = used & (used.sum(axis=0) == 1)
@@ -186,38 +188,6 @@ def _giving_way(
             used[b, k] = False
             open_[b, k] = False
     return used, features
-
-
-def survey_notes(
-    survey: Survey, units: QDAUnits, levels: Sequence[str], names: Sequence[str]
-) -> list[str]:
-    """Say what gave way."""
-    found = []
-    for site, counts, used in zip(survey.sites, survey.counts, survey.used, strict=True):
-        small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
-        away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
-        if small:
-            found.append(f"Site {site} has no rows, or too few to tell of, in class {some(small)}.")
-        if away:
-            found.append(
-                f"The rows of class {some(away)} at site {site} are not in the moments: the "
-                "site withholds some of their columns."
-            )
-    gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
-    if gone:
-        found.append(
-            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
-            "from the others, or one row dominates)."
-        )
-    constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
-    if len(constant):
-        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
-    if len(units.floored):
-        found.append(
-            "Columns that do not vary within a class got a variance there: "
-            f"{some(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
-        )
-    return found
 
 
 # --------------------------------------------------------------------------- moments
@@ -284,6 +254,7 @@ class SiteProducts:
             found = self._pooled(survey, b, inside)
             found /= units.scale[at][:, None] * units.scale[at][None, :]
             place = np.arange(len(at))
+            # As for rows of one table: a floor where a class does not vary.
             found[:, place, place] += units.floor[:, at]
             diagonal[:, at] = found[:, place, place]
             blocks.append(at)
@@ -329,9 +300,35 @@ class ScreenedMoments(PreparedMoments):
         return False
 
 
-def block_notes(products: SiteProducts, survey: Survey) -> list[str]:
-    """Say which classes of which sites are missing in some blocks."""
-    found = []
+def notes_of(
+    survey: Survey, products: SiteProducts, units: QDAUnits, names: Sequence[str]
+) -> list[str]:
+    """Say what gave way, and which classes of which sites are missing in some blocks."""
+    found, levels = [], products.levels
+    for site, counts, used in zip(survey.sites, survey.counts, survey.used, strict=True):
+        small = [level for level, n in zip(levels, counts, strict=True) if n == 0]
+        away = [level for level, n, u in zip(levels, counts, used, strict=True) if n > 0 and not u]
+        if small:
+            found.append(f"Site {site} has no rows, or too few to tell of, in class {some(small)}.")
+        if away:
+            found.append(
+                f"The rows of class {some(away)} at site {site} are not in the moments: the "
+                "site withholds some of their columns."
+            )
+    gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
+    if gone:
+        found.append(
+            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
+            "from the others, or one row dominates)."
+        )
+    constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
+    if len(constant):
+        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
+    if len(units.floored):
+        found.append(
+            "Columns that do not vary within a class got a variance there: "
+            f"{some(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
+        )
     for site, used in zip(survey.sites, survey.used, strict=True):
         # Pairs of block and class whose rows count, but not in this block.
         pairs = [
@@ -387,6 +384,7 @@ def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
     if largest == 1:
         return True
     free = np.array([not survey.protected[site] for site in survey.sites])
+    # The gate of moments: twice as many rows as columns.
     tells = (survey.sizes >= 2 * largest) | (free[:, None] & survey.used)
     told = np.where(tells, survey.sizes, 0.0).sum(axis=0)
     lost = 1.0 - told / np.maximum(survey.n, 1.0)
@@ -447,6 +445,7 @@ def ask_for_links(
             # Who does not say what is linked has no rows in the moments: others are asked anew.
             survey, best, low, high = remaining(survey, replies), None, -1, len(alphas)
             continue
+        # Components of the means, then those of each site, joined.
         joined = joint_precision.components(between, reserve)
         for reply in replies.values():
             own = np.asarray(reply.labels.value)
@@ -498,6 +497,7 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
     """
     own = survey.units()
     at = np.searchsorted(units.kept, own.kept)
+    # Thresholds were in the units of all; norms scale by both columns.
     ratio = units.scale[at] / own.scale
     sites = [told.sites.index(site) for site in survey.sites]
     sum_of_thresholds = float(blocks.thresholds[sites].sum())
@@ -505,6 +505,7 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
     for rows, columns in joint_precision.tiles(len(at)):
         bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
         bound += between.norms(rows, columns)
+        # Pairs of two blocks, and of a column in none with any other.
         apart = labels[rows][:, None] != labels[columns][None, :]
         apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
         worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
@@ -529,6 +530,7 @@ def held_out(survey: Survey, concluded: Mapping[str, messages.Concluded]) -> dic
     sure = np.isfinite(losses).all(axis=1) & np.isfinite(squares).all(axis=1) & (n > 0)
     mean = error = np.full(3, np.nan)
     if sure.any():
+        # Means weigh rows alike; squared errors by squared shares.
         share = n[sure] / n[sure].sum()
         mean, error = share @ losses[sure], np.sqrt(share**2 @ squares[sure])
     wrong = (n[known, None] * rates[known]).sum(axis=0)

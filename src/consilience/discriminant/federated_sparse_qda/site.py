@@ -70,6 +70,7 @@ def by_class(data: SiteData, s: Settings, site: SiteContext, state: State | None
     holdout.require_numbers(data)
     codes = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
     seed = holdout.drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
+    # The same order in every step, whatever the step draws else.
     order = stream(seed, "held out").permutation(len(codes))
     (held,) = holdout.held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
     cells = codes.copy()
@@ -146,6 +147,7 @@ def links(
         labels = messages.component_labels(components(moments, message.threshold))
     largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     counts = np.bincount(cells[members])
+    # As the gate of moments has it: twice as many rows as columns.
     fits = largest == 0 or bool((2 * largest <= counts[counts > 0]).all())
     fits |= site.limits.min_records <= 1
     if not fits:
@@ -172,6 +174,7 @@ def _asked(
     counts = classes & there
     if (withheld & counts[:, None] & features[None, :]).any():
         raise ProtocolError("the question is about a class and column that the site withheld")
+    # Rows of no class have the cell -1: the last place.
     used = np.append(counts, False)[rows.cells]
     return np.flatnonzero(features), np.where(used, rows.cells, -1)
 
@@ -237,6 +240,7 @@ def judge(
         raise DisclosureError("more models than a site judges", public=TOO_MANY)
     answers = Answers(rows, judged, data.entity, site.limits)
     rates = [answers.rate(model) for model in _models(models, s, rows.x.shape[1])]
+    # Of held-out rows the end asks again.
     kept = {**state, **answers.to_state()} if message.held else state
     return messages.Judged(rates=disclosure.bundle(rates)), kept
 

@@ -199,6 +199,7 @@ def cut_nodes(tree: FloatArray, n_communities: int) -> tuple[int, ...]:
     p = n_features_of(tree)
     if not 1 <= n_communities <= p:
         raise ParameterError.of("n_communities", f"from 1 to {p} features", n_communities)
+    # Nodes that are there, with their first feature.
     first = {node: node for node in range(p)}
     for step, (a, b) in enumerate(tree[: p - n_communities, :2].astype(np.int64).tolist()):
         first[p + step] = min(first.pop(a), first.pop(b))
@@ -226,6 +227,7 @@ def members(tree: FloatArray, node: int) -> IntArray:
     p = n_features_of(tree)
     if not 0 <= node <= 2 * p - 2:
         raise ParameterError.of("node", f"from 0 to {2 * p - 2}", node)
+    # From the node down to its leaves.
     found, open_nodes = [], [node]
     while open_nodes:
         at = open_nodes.pop()

@@ -175,6 +175,7 @@ def merged(labels: Indices, i: Indices, j: Indices) -> Indices:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    # A graph of labels, not of features.
     a, b = labels[i], labels[j]
     if (a == b).all():
         return labels
@@ -365,6 +366,7 @@ def gradient(problem: Problem, point: Point) -> FloatArray:
 def search(problem: Problem, point: Point, d: FloatArray, slope: float, keep: Mask) -> Point | None:
     """Backtrack from the full step; groups of ``keep`` that turn around become zero."""
     step = 1.0
+    # Near the minimum a value falls by less than it is rounded.
     rounding = 1e-13 * (abs(point.objective) + problem.scale)
     for _ in range(40):
         t = point.t + step * d
@@ -426,6 +428,7 @@ class Support:
     def hessian(self, d: FloatArray) -> FloatArray:
         """Second derivative of the objective in direction ``d``."""
         w = inverse_of(self.point)
+        # W D W of the smooth part, and the penalty across each group.
         out = self.problem.n[:, None, None] * np.matmul(np.matmul(w, d), w)
         along = np.einsum("kij,kij->ij", self.unit, d)
         out += self.stiff * (d - self.unit * along)
@@ -485,6 +488,7 @@ class Support:
         h = np.zeros((classes, m, classes, m))
         for k in range(classes):
             v = w[k]
+            # Second derivatives of -logdet by pairs of entries.
             both = v[np.ix_(i, i)] * v[np.ix_(j, j)] + v[np.ix_(i, j)] * v[np.ix_(j, i)]
             h[k, :, k, :] = problem.n[k] * both * twice[:, None] * twice[None, :]
         unit, stiff = self.unit[:, i, j], self.stiff[i, j]
@@ -531,6 +535,7 @@ def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
     residuals.
     """
     n = problem.n[:, None, None]
+    # Units in which one rho suits all pairs.
     sd = np.sqrt(problem.n @ np.diagonal(problem.s, axis1=1, axis2=2) / problem.n.sum())
     units = np.outer(sd, sd)
     s, lam = problem.s / units, problem.lam / units
@@ -540,6 +545,7 @@ def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
     u = n * (inverse_of(point) / units - s) / rho
     for _ in range(steps):
         values, vectors = np.linalg.eigh(rho * (z - u) - n * s)
+        # The root of the equation of each eigenvalue (Boyd et al. 2011, section 6.5).
         values = (values + np.sqrt(values * values + 4 * rho * problem.n[:, None])) / (2 * rho)
         t = np.matmul(vectors * values[:, None, :], vectors.transpose(0, 2, 1))
         shifted = t + u
@@ -547,6 +553,7 @@ def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
         last, z = z, shifted * np.maximum(0.0, 1 - lam / rho / np.where(norms > 0, norms, 1.0))
         u = shifted - z
         primal, dual = np.linalg.norm(t - z), rho * np.linalg.norm(z - last)
+        # Residuals are kept within a factor of ten of each other.
         change = 2.0 if primal * rho > 10 * dual else 0.5 if dual > 10 * primal * rho else 1.0
         rho, u = rho * change, u / change
     z = z / units
@@ -803,6 +810,7 @@ def fit_precisions(
         solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
     else:
         solutions = [_solve(task) for task in tasks]
+    # Features without a link have the inverse of their variance.
     diagonal, single = 1.0 / variances, np.ones(p, dtype=bool)
     for block in blocks:
         single[block] = False
@@ -861,6 +869,7 @@ def _solve(task: tuple[Problem, Indices, FloatArray, float, int]) -> Solution:
     problem, block, t, tol, max_iter = task
     if problem.lam > 0:
         return solve_block(problem, t, tol=tol, max_iter=max_iter)
+    # Without a penalty: the inverses.
     factors = []
     for k, s in enumerate(problem.s):
         found = cholesky(s[None])

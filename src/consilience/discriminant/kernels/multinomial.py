@@ -84,6 +84,7 @@ def log_softmax(scores: FloatArray) -> FloatArray:
 
 def row_weights(probabilities: FloatArray, q: FloatArray) -> FloatArray:
     """Curvature of each row's loss, ``Q' (diag p - p p') Q``: (n, m - 1, m - 1)."""
+    # Q' (diag p - p p') Q.
     mixed = probabilities @ q
     return np.asarray(
         np.einsum("ik,ka,kb->iab", probabilities, q, q) - mixed[:, :, None] * mixed[:, None, :]
@@ -123,6 +124,7 @@ def pieces(design: FloatArray, codes: IntArray, phi: FloatArray, q: FloatArray) 
     """
     log_p = log_probabilities(design, phi, q)
     p = np.exp(log_p)
+    # Gradient by Phi: residuals in the contrasts, times the design.
     residual = p @ q - q[codes]
     return Pieces(
         loss=float(-log_p[np.arange(len(codes)), codes].sum()),
@@ -151,6 +153,7 @@ def newton_step(found: Pieces) -> FloatArray:
     DataError
         The curvature has no inverse.
     """
+    # Of unit diagonal: columns may have any units.
     scale = np.sqrt(np.maximum(np.diag(found.curvature), 0.0))
     scale = np.where(scale > 0, scale, 1.0)
     try:
@@ -204,6 +207,7 @@ def fit(
         for _ in range(_HALVINGS):
             new = phi + size * step.reshape(phi.shape)
             after = penalised(pieces(design, codes, new, q), new, ridge)
+            # Sufficient decrease (Armijo), beside rounding.
             if after.loss <= found.loss - 1e-4 * size * expected + 1e-12 * abs(found.loss):
                 break
             size /= 2

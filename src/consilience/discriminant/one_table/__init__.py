@@ -43,7 +43,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.phases.holdout import say_share
-from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
+from consilience.wire.disclosure import count, estimator, estimator_fault, model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -309,12 +309,29 @@ def _answered(
     names = tuple(name for name in made.rules if not (small and name == FREQUENCIES))
     parts = None
     if made.parts is not None:
+        # Shapes are known even where nothing is held out.
         found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
         parts = np.full((*found.shape[:2], n_levels), np.nan)
         parts[:, :, there] = found
     said, said_errors = one_table.evidence(rows, parts, limits)
     _keep(log_proba, made, rows, data, site)
     cv_errors = one_table.errors_by_candidate(made.wrong, n_rows, limits)
+    # A standard error is told where the number is, to two digits: with all digits it would tell the
+    # numbers in the folds. So are log losses.
+    given, protects = dict(made.figures), limits.min_records > 1
+    rough = {"cv_se": made.cv_se, "cv_log_loss": made.cv_log_loss} if len(cv_errors.value) else {}
+    for name, values in rough.items():
+        if name == "cv_se":
+            values = np.where(np.isnan(cv_errors.value), np.nan, values)
+        if len(values):
+            digits = [float(f"{value:.1e}") for value in values]
+            given[name] = np.array(digits) if protects else values
+    # As many figures as there are rows at most; those that come first leave first.
+    figures, left = {}, n_rows
+    for name, value in given.items():
+        left -= int(np.size(value))
+        if left >= 0 or not protects:
+            figures[name] = value
     # What the model tells, or nothing and the reason.
     told, stays = model({}, kind="figures", n_records=0), messages.STAYS_FEW
     if rows.fewest_entities() >= limits.min_entities:
@@ -335,35 +352,11 @@ def _answered(
         evidence=said,
         evidence_errors=said_errors,
         cv_errors=cv_errors,
-        figures=_figures(made, cv_errors.value, n_rows, limits),
+        figures=model(figures, kind="figures", n_records=n_rows),
         model=told,
         judged=names,
         stays=stays,
     )
-
-
-def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits) -> Released:
-    """Figures of the candidates, as many as there are rows at most.
-
-    A standard error is told where the number is, to two digits: with all digits it would tell the
-    numbers in the folds. So are log losses.
-    """
-    protects = limits.min_records > 1
-    given = dict(made.figures)
-    if len(cv_errors):
-        rough = {"cv_se": np.where(np.isnan(cv_errors), np.nan, made.cv_se)}
-        if len(made.cv_log_loss):
-            rough["cv_log_loss"] = made.cv_log_loss
-        for name, values in rough.items():
-            digits = [float(f"{value:.1e}") for value in values]
-            given[name] = np.array(digits) if protects else values
-    told: dict[str, Any] = {}
-    left = n_rows
-    for name, value in given.items():
-        left -= int(np.size(value))
-        if left >= 0 or not protects:
-            told[name] = value
-    return model(told, kind="figures", n_records=n_rows)
 
 
 def _keep(
@@ -375,6 +368,7 @@ def _keep(
 ) -> None:
     """Leave predictor, predictions and tables at the site."""
     first, names = next(iter(log_proba.values())), np.array(rows.levels)
+    # Of the rule that is kept.
     guess, chance = first.argmax(axis=1), np.exp(first.max(axis=1))
     held = np.zeros(len(rows.y), dtype=np.int64)
     held[rows.held] = 1

@@ -266,6 +266,7 @@ class CommunityBayesStudy(one_table.OneTableStudy):
         if x.shape[1] <= _MOST_SINGLE:
             each = self._estimator(x.shape[1]).fit(x, y, groups=groups)
             found["naive Bayes"] = each.predict_log_proba
+        # The same chances for every row.
         shares = np.log(fitted.priors_)
         found[one_table.FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
         return found

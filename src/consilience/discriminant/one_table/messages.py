@@ -146,6 +146,7 @@ class Fitted:
             figures.get("chosen", 0) >= n_candidates or n_judged not in (0, n_candidates)
         ):
             return "a choice that is none of the candidates"
+        # Each kind of model is told with all of its parts, or not at all.
         whole = [parts <= set(told) for parts in _MODELS if parts & set(told)]
         if (told and self.stays) or not all(whole):
             return "parts of a model"

@@ -254,6 +254,7 @@ class SparseQDAStudy(one_table.OneTableStudy):
         x, y, _ = rows.table
         naive = self._estimator(rows, alpha=_NO_PAIR).fit(x, y)
         found: dict[str, one_table.LogProba] = {"naive Bayes": naive.predict_log_proba}
+        # Without a penalty every class needs more rows than columns.
         if x.shape[1] < np.unique(y, return_counts=True)[1].min() and x.shape[1] <= self.max_block:
             try:
                 full = self._estimator(rows, alpha=0.0).fit(x, y)

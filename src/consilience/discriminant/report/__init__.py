@@ -85,6 +85,7 @@ class Rules:
         if not self.told or (math.isfinite(self.rates[0]) and not self.of_use):
             return "caution"
         beside = self.beside.values()
+        # Good: clearly better than some, and clearly worse than none.
         good = "better" in beside and "worse" not in beside
         return "good" if good and not cautions else "plain"
 
@@ -107,6 +108,7 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     """Return the ends of Wilson's 95 % interval of a share of `n` rows."""
     if not n or not math.isfinite(share):
         return math.nan, math.nan
+    # Wilson (1927): the score interval, which holds for shares near 0.
     scale = 1.0 + Z95**2 / n
     middle = (share + Z95**2 / (2 * n)) / scale
     half = Z95 * math.sqrt(share * (1.0 - share) / n + Z95**2 / (4 * n**2)) / scale
