@@ -142,7 +142,7 @@ def test_order_is_by_share_then_by_parameters() -> None:
 
 def test_shares_in_log_space() -> None:
     joint = np.array([[-1000.0, -1001.0], [-math.inf, -2.0], [-math.inf, -math.inf]])
-    shares, density = log_shares(joint, np.log([0.25, 0.75]))
+    shares, density = log_shares(joint, [0.25, 0.75])
     np.testing.assert_allclose(np.exp(shares[0]), np.array([math.e, 1]) / (math.e + 1))
     np.testing.assert_allclose(np.exp(shares[1]), [0.0, 1.0])
     np.testing.assert_allclose(np.exp(shares[2]), [0.25, 0.75])

@@ -10,6 +10,7 @@ import pytest
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
 from consilience.clustering.kernels.cell_suppression import HIDDEN
+from consilience.clustering.protocol.coordinator import pooled_means
 from consilience.exceptions import QuorumError
 from consilience.testing.fakes import members, with_fixed_secrets
 from tests.clustering.protocol.coded import categories
@@ -136,3 +137,11 @@ def test_a_target_of_text_needs_declared_levels() -> None:
             Federation.local(tables(), columns=columns, policy=GRANTED)
         )
     assert "died" not in str(refused.value)
+
+
+def test_a_site_that_was_not_counted_gives_no_means() -> None:
+    """Its classes have no sizes to weigh by: gaps of the right shape."""
+    told, sizes = np.ones((2, 3)), np.array([5, 7])
+    alone = pooled_means({"b": told}, {"a": sizes})
+    assert alone.shape == (2, 3) and np.isnan(alone).all()
+    np.testing.assert_array_equal(pooled_means({"a": told, "b": 9 * told}, {"a": sizes}), told)

@@ -204,8 +204,8 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         return mixtures.information(total, self.n_parameters_, n)[1]
 
     def _posterior(self, data: Any) -> tuple[FloatArray, FloatArray]:
-        with one_thread(), np.errstate(divide="ignore"):
-            return mixtures.log_shares(self._joint(data), np.log(self.proportions_))
+        with one_thread():
+            return mixtures.log_shares(self._joint(data), self.proportions_)
 
     def _likelihood(self, X: Any, sample_weight: ArrayLike | None = None) -> tuple[float, float]:
         """Weighted log likelihood, and the sum of the weights."""

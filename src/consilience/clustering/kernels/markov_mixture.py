@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels import mixtures
-from consilience.clustering.kernels.mixtures import EMStep, Search
+from consilience.clustering.kernels.mixtures import ClassMixture, EMStep, Search
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
@@ -152,7 +152,7 @@ def events_of(sequences: Sequences) -> Events:
 
 
 @dataclass(frozen=True, eq=False)
-class MarkovParameters:
+class MarkovParameters(ClassMixture):
     """Parameters of a mixture of K Markov chains over S states.
 
     Attributes
@@ -186,11 +186,6 @@ class MarkovParameters:
         shapes = (self.initial.shape, self.transition.shape, self.proportions.shape)
         if shapes != ((k, s), (k, s, s), (k,)):
             raise DataError("the arrays of a Markov mixture do not fit together")
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return len(self.proportions)
 
     @property
     def n_states(self) -> int:
@@ -241,16 +236,6 @@ class MarkovParameters:
             sequences = Sequences.of(sequences, self.n_states)
         events = events_of(sequences)
         return self.joint(events)[events.inverse]
-
-    def label(self, sequences: Sequences | NDArray[Any]) -> IntArray:
-        """Most probable class of each sequence, (n,); ties go to the first class."""
-        return self.log_joint(sequences).argmax(axis=1).astype(np.int64)
-
-    def log_posterior(self, sequences: Sequences | NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-        """Log posterior probabilities, (n, K), and log likelihood of each sequence, (n,)."""
-        with np.errstate(divide="ignore"):
-            shares = np.log(self.proportions)
-        return mixtures.log_shares(self.log_joint(sequences), shares)
 
     def to_arrays(self) -> Arrays:
         """Arrays by name."""
@@ -602,9 +587,8 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
     k, s = parameters.n_classes, parameters.n_states
     inside = expectations(parameters, events)
     width = s + s * s
-    with np.errstate(divide="ignore"):
-        shares = np.log(parameters.proportions)
-    posterior = np.exp(mixtures.log_shares(parameters.joint(events), shares)[0])
+    joint = parameters.joint(events)
+    posterior = np.exp(mixtures.log_shares(joint, parameters.proportions)[0])
     information = np.zeros((k + k * width,) * 2)
     counts = np.zeros((k, width))
     for begin in range(0, len(events), _BLOCK):

@@ -61,6 +61,29 @@ class Classes(Protocol):
         """These classes only, in this order, their shares scaled to sum to 1."""
 
 
+class ClassMixture:
+    """What a mixture of categories or of sequences says of records, by their `log_joint`."""
+
+    proportions: FloatArray
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return len(self.proportions)
+
+    def log_joint(self, records: Any) -> FloatArray:
+        """Log share of each class plus log probability of each record in it, (n, K)."""
+        raise NotImplementedError
+
+    def label(self, records: Any) -> IntArray:
+        """Most probable class of each record, (n,); ties go to the first class."""
+        return self.log_joint(records).argmax(axis=1).astype(np.int64)
+
+    def log_posterior(self, records: Any) -> tuple[FloatArray, FloatArray]:
+        """Log posterior probabilities of the classes, (n, K), and log density of each record."""
+        return log_shares(self.log_joint(records), self.proportions)
+
+
 class EMStep(NamedTuple, Generic[P]):
     """One iteration of EM.
 
@@ -275,14 +298,14 @@ def class_order(proportions: ArrayLike, class_parameters: ArrayLike) -> IntArray
     return np.asarray(np.lexsort((*parameters.T[::-1], -shares)), dtype=np.int64)
 
 
-def log_shares(joint: ArrayLike, log_proportions: ArrayLike) -> tuple[FloatArray, FloatArray]:
+def log_shares(joint: ArrayLike, proportions: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Log posterior probabilities of the classes, and log density of each row.
 
     Parameters
     ----------
     joint : (n, K) array
         Log share of a class plus log probability of a row in it; minus infinity is allowed.
-    log_proportions : (K,) array
+    proportions : (K,) array
         What a row that no class allows gets as its posterior.
 
     Returns
@@ -296,10 +319,11 @@ def log_shares(joint: ArrayLike, log_proportions: ArrayLike) -> tuple[FloatArray
     safe = np.where(possible, peak, 0.0)
     with np.errstate(divide="ignore"):
         density = safe + np.log(np.exp(terms - safe[:, None]).sum(axis=1))
+        prior = np.log(np.asarray(proportions, dtype=np.float64))
     shares = np.where(
         possible[:, None],
         terms - np.where(possible, density, 0.0)[:, None],
-        np.asarray(log_proportions)[None, :],
+        prior[None, :],
     )
     return shares, np.where(possible, density, -np.inf)
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels import mixtures
-from consilience.clustering.kernels.mixtures import EMStep, Search
+from consilience.clustering.kernels.mixtures import ClassMixture, EMStep, Search
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
@@ -155,7 +155,7 @@ def _distinct(codes: NDArray[np.int32], n_levels: Sequence[int]) -> tuple[IntArr
 
 
 @dataclass(frozen=True, eq=False)
-class MultinomialMixture:
+class MultinomialMixture(ClassMixture):
     """Classes of categorical rows: shares, and level probabilities of each column.
 
     Attributes
@@ -171,11 +171,6 @@ class MultinomialMixture:
     proportions: FloatArray
     probabilities: FloatArray
     n_levels: tuple[int, ...]
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return int(self.proportions.size)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -216,16 +211,6 @@ class MultinomialMixture:
                 table = np.concatenate([np.log(levels.T), np.zeros((1, self.n_classes))])
                 joint += table[given[:, j]]
         return joint
-
-    def log_posterior(self, codes: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Log posterior probabilities, (n, K), and log density of each row, (n,)."""
-        with np.errstate(divide="ignore"):
-            shares = np.log(self.proportions)
-        return mixtures.log_shares(self.log_joint(codes), shares)
-
-    def label(self, codes: ArrayLike) -> IntArray:
-        """Most probable class of each row, shape (n,); ties go to the first class."""
-        return np.asarray(self.log_joint(codes).argmax(axis=1), dtype=np.int64)
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.int32], IntArray]:
         """Draw rows and their classes.

@@ -271,11 +271,10 @@ def pooled_means(means: dict[str, FloatArray], sizes: dict[str, NDArray[np.int64
 
 def model_names(owners: tuple[str, ...]) -> tuple[str, ...]:
     """Name each model by its site, numbered where a site has several."""
-    names = []
-    for i, owner in enumerate(owners):
-        number = owners[:i].count(owner) + 1
-        names.append(owner if owners.count(owner) == 1 else f"{owner}/{number}")
-    return tuple(names)
+    return tuple(
+        owner if owners.count(owner) == 1 else f"{owner}/{owners[:i].count(owner) + 1}"
+        for i, owner in enumerate(owners)
+    )
 
 
 def pooled_levels(
