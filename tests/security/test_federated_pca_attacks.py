@@ -247,7 +247,6 @@ def test_without_the_rule_two_runs_tell_moments_of_a_few_rows(
         return part
 
     monkeypatch.setattr(groups, "leaves_of", leaves)
-    monkeypatch.setattr(groups, "LEVELS", (5, 4, 1))
     monkeypatch.setattr(messages, "LEVELS", (5, 4, 1))
     monkeypatch.setattr("consilience.wire.message.rules_of", lambda record: {})
     parts = {5: fifths, 4: quarters, 1: np.zeros(60, dtype=np.int64)}

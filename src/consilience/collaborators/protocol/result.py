@@ -17,6 +17,7 @@ from consilience.collaborators.protocol.messages import Settings
 from consilience.collaborators.protocol.site import FOLDS
 from consilience.exceptions import ParameterError
 from consilience.learners.candidates import label
+from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.result import Result
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.collaborators.protocol import MetaClustering
-    from consilience.learners.collaborative_predictor import CollaborativePredictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,8 +344,6 @@ class MetaClusteringResult(Result):
         ParameterError
             No such group, or the models did not travel.
         """
-        from consilience.learners.collaborative_predictor import CollaborativePredictor
-
         members = np.flatnonzero(self.labels == group)
         if not len(members) or not self.models:
             raise ParameterError.of("group", "a group of sites that exchanged models", group)

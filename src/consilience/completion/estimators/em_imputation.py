@@ -195,7 +195,11 @@ class _Mixture(Filler):
 
     def _given(self, filled: FloatArray, seen: BoolArray) -> tuple[FloatArray, FloatArray]:
         model = self.fitted
-        full = _full(model.covariances_, model.covariance_type, model.means_.shape)
+        full, (k, p) = model.covariances_, model.means_.shape
+        if model.covariance_type == "tied":
+            full = np.broadcast_to(full, (k, p, p))
+        elif model.covariance_type != "full":  # variances by column, or one for all of them
+            full = np.broadcast_to(full.reshape(k, -1), (k, p))[:, :, None] * np.eye(p)
         return conditional_normal.mixture_given_observed(
             filled, seen, model.weights_, model.means_, full
         )
@@ -278,17 +282,6 @@ def check_signs(estimator: Any, smallest: float) -> None:
             f"Negative values in data passed to {type(estimator).__name__}, which needs a table "
             "without: shift the columns, or take another model"
         )
-
-
-def _full(covariances: FloatArray, kind: str, shape: tuple[int, int]) -> FloatArray:
-    """Covariance matrices of a mixture, (k, p, p), from scikit-learn's four forms."""
-    k, p = shape
-    if kind == "full":
-        return covariances
-    if kind == "tied":
-        return np.broadcast_to(covariances, (k, p, p))
-    variances = covariances if kind == "diag" else np.repeat(covariances[:, None], p, axis=1)
-    return np.asarray(variances[:, :, None] * np.eye(p))
 
 
 # --- Models of complete tables for tables with missing entries.

@@ -21,6 +21,7 @@ from consilience.numerics import entry_paths, held_out_entries
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve, EntryPath
+from consilience.numerics.soft_impute import alpha_max
 
 RANK_MODELS: dict[str, Callable[..., EntryPath]] = {
     "hard": entry_paths.HardPath,
@@ -345,8 +346,6 @@ def plan_alphas(
     DataError
         The centre explains every entry, so that no penalty differs from another.
     """
-    from consilience.numerics.soft_impute import alpha_max
-
     entry_paths.check_center(center)
     largest = float(alpha_max(centre_of(entries, center).removed(entries)))
     if largest <= 1e-12 * float(np.abs(entries.values).max()):

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.completion.estimators.low_rank import ProbabilisticPCA
+from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
+from consilience.numerics.held_out_entries import EntryCurve
+from consilience.numerics.ppca import PPCAModel
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from consilience.completion.estimators.low_rank import ProbabilisticPCA
-    from consilience.completion.estimators.predictors import ComponentsPredictor
-    from consilience.numerics.held_out_entries import EntryCurve
-    from consilience.numerics.ppca import PPCAModel
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -114,8 +113,6 @@ class FederatedPCAResult(Result):
 
     def curve(self) -> EntryCurve | None:
         """Errors of all ranks with their standard errors; None where nothing was left out."""
-        from consilience.numerics.held_out_entries import EntryCurve
-
         if not len(self.candidates):
             return None
         return EntryCurve.of_sums(
@@ -127,22 +124,16 @@ class FederatedPCAResult(Result):
         )
 
     def _model(self) -> PPCAModel:
-        from consilience.numerics.ppca import PPCAModel
-
         variances = np.maximum(self.explained_variance - self.noise_variance, 0.0)
         return PPCAModel(self.mean, self.components.T, variances, self.noise_variance)
 
     def predictor(self) -> ComponentsPredictor:
         """Return what the sites keep: it takes rows in their own units."""
-        from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
-
         units = self.scaling[1:] if self.scaling.size else None
         return ComponentsPredictor(self._model(), GapRows(np.array(self.feature_names), units))
 
     def to_estimator(self) -> ProbabilisticPCA:
         """Return a fitted `ProbabilisticPCA`, for rows on the scale of the preparation."""
-        from consilience.completion.estimators.low_rank import ProbabilisticPCA
-
         return ProbabilisticPCA.from_model(
             self._model(), self.n, feature_names=list(self.feature_names)
         )

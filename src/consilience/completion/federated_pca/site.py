@@ -220,16 +220,7 @@ def moments(
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
         raise DataError(TOO_LARGE, public=TOO_LARGE)
-    entity = "" if data.entity is None else f"column {data.entity_name}"
-    n_splits = message.settings.n_splits
-    if site.limits.min_records > 1:
-        if site.kept is None:
-            site.keep({"entity": entity})
-        elif site.kept["entity"] != entity:
-            # Groups by two columns of entities that differ for few people would differ by these.
-            site.note("Earlier groups were of other entities: all rows are one group now.")
-            n_splits = 1
-    groups = groups_of(data, n_splits, site)
+    groups = groups_of(data, _n_splits(message.settings, data, site), site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
@@ -239,6 +230,22 @@ def moments(
     return messages.Told(counts=counts, means=means, products=products), {
         "settings": plain(message.settings)
     }
+
+
+def _n_splits(settings: messages.Settings, data: SiteData, site: SiteContext) -> int:
+    """How many groups a run may get: one where it has other entities than the first one had.
+
+    Groups by two columns of entities that differ for few people would differ by these.
+    """
+    entity = "" if data.entity is None else f"column {data.entity_name}"
+    if site.limits.min_records <= 1:
+        return settings.n_splits
+    if site.kept is None:
+        site.keep({"entity": entity})
+    elif site.kept["entity"] != entity:
+        site.note("Earlier groups were of other entities: all rows are one group now.")
+        return 1
+    return settings.n_splits
 
 
 def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, Released]:

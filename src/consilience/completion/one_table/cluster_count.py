@@ -42,7 +42,7 @@ from consilience.completion.one_table import entry_study
 from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
 from consilience.completion.one_table.matrix import Matrix
 from consilience.numerics.entries import Entries
-from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmeans
+from consilience.numerics.observed_kmeans import kpod, observed_kmeans
 from consilience.numerics.random import stream
 from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import SiteContext, register
@@ -198,6 +198,14 @@ class ClusterCountStudy(EntryStudy):
         fit = solve(entries, k, rng=rng, n_init=self.n_init)
         others, remarks = criteria_of(matrix, curve.parameters, seed)
         named = GapRows(matrix.column_names, matrix.units)
+        # For the site's own people: rows and means.
+        classes = {
+            "class": list(range(fit.n_clusters)),
+            "rows": np.bincount(fit.labels, minlength=fit.n_clusters),
+            **dict(
+                zip(matrix.column_names.astype(str), named.in_units(fit.centres).T, strict=True)
+            ),
+        }
         return LocalSearch(
             entries=entries,
             folds=folds,
@@ -210,7 +218,7 @@ class ClusterCountStudy(EntryStudy):
             predictor=ClassPredictor(fit.centres, fit.column_means, named),
             labels=fit.labels,
             outputs={"labels": fit.labels},
-            tables={"classes": _classes(fit, matrix)},
+            tables={"classes": classes},
             remarks=remarks,
         )
 
@@ -231,18 +239,6 @@ class ClusterCountStudy(EntryStudy):
             "criteria": chosen,
             "criteria_curves": {k: np.asarray(figures[k]) for k in chosen if k in figures},
         }
-
-
-def _classes(fit: ClusterFit, matrix: Matrix) -> dict[str, Any]:
-    """Classes for the site's own people: rows and means."""
-    p = matrix.entries.shape[1]
-    columns = np.arange(p)
-    means = np.stack([matrix.in_units(centre, columns) for centre in fit.centres])
-    return {
-        "class": list(range(fit.n_clusters)),
-        "rows": np.bincount(fit.labels, minlength=fit.n_clusters),
-        **{str(name): means[:, j] for j, name in enumerate(matrix.column_names)},
-    }
 
 
 def criteria_of(

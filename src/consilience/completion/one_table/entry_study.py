@@ -57,8 +57,6 @@ from consilience.wire.message import Aggregate, Model, Public, message, part
 if TYPE_CHECKING:
     import pandas as pd
 
-    from consilience.numerics.held_out_entries import EntryCurve
-
 # --- What crosses in a study that chooses by held-out entries of one table.
 
 _MOST_ROWS = 1 << 40
@@ -248,8 +246,6 @@ class EntryStudyResult(Result):
 
     def curve(self) -> EntryCurve | None:
         """Return the curve of errors per held-out entry; None where it stays at the site."""
-        from consilience.numerics.held_out_entries import EntryCurve
-
         if not len(self.fold_errors) or not len(self.candidates):
             return None
         first, last = self.natural
