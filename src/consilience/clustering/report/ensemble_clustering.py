@@ -9,9 +9,9 @@ import numpy as np
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import figures_sequences, sequence_evidence
 from consilience.clustering.report.sequence_evidence import Facts, Row
-from consilience.engines.federation import Run
 from consilience.report import drawing, figures, selection_evidence
 from consilience.report.figures_selection import curve_of
+from consilience.report.run import Run
 from consilience.report.sections import Block, Table, number, numbers
 from consilience.report.words import TemplateReport
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from consilience.completion.one_table.cluster_count import ClusterCountResult
 from consilience.completion.report import selection_study
-from consilience.engines.federation import Run
 from consilience.report import figures
+from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers, percent
 
 

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from consilience.completion.one_table.entry_study import EntryStudyResult
-from consilience.engines.federation import Run
 from consilience.report import figures_selection, selection_evidence
 from consilience.report.drawing import short
 from consilience.report.figures_selection import curve_of
+from consilience.report.run import Run
 from consilience.report.sections import percent
 from consilience.report.words import TemplateReport
 

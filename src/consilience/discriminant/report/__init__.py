@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.engines.federation import Run
 from consilience.report import figures_wide_choice
 from consilience.report.disclosure import simulated
 from consilience.report.drawing import Z95, short
 from consilience.report.figures_wide_choice import Candidates
+from consilience.report.run import Run
 from consilience.report.sections import DASH, Tone, listed, numbers, percent, site_name, with_error
 from consilience.report.words import TemplateReport
 

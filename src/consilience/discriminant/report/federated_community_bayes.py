@@ -8,7 +8,7 @@ import numpy as np
 
 from consilience.discriminant.federated_community_bayes import FederatedCommunityBayesResult
 from consilience.discriminant.report.community_bayes import CommunityBayesReport
-from consilience.engines.federation import Run
+from consilience.report.run import Run
 from consilience.report.sections import site_name
 
 
