@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -164,18 +164,19 @@ class Settings:
         return s
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Asked:
     """A question about a run with these settings."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    # `field`, of which type checkers know that it gives no default
+    settings: str = field(metadata=Public("", "settings, as JSON", kind="str", to="all").metadata)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class ForOne(Asked):
     """A question about what one partner is to get."""
 
-    partner: str = Public("", "for whom", kind="str", to="all")
+    partner: str = field(metadata=Public("", "for whom", kind="str", to="all").metadata)
 
 
 @message("assisted-glm/share-request", version=1)

@@ -110,7 +110,7 @@ class Rows:
         return np.where(self.train, self.weights, 0.0)
 
 
-def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
+def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
     """Split the rows by what they are for, once for the same rows, settings and limits.
 
     Held-out figures of many splits would be equations in the response, one for each split. So no
@@ -175,7 +175,7 @@ def share(
     s = settings_of(message, site, "initiator")
     if s.masked:
         raise ProtocolError("a masked response was asked for as it is")
-    rows = rows_by_purpose(data, s, site)
+    rows = by_purpose(data, s, site)
     # what is held out is never sent
     y = np.where(rows.train, rows.y, np.nan)
     to = message.partner
@@ -204,7 +204,7 @@ def share_masked(
 ) -> tuple[messages.MaskedShared, State]:
     """Give a partner the response with each 0 or 1 flipped at random, once for all."""
     s = settings_of(message, site, "initiator")
-    rows = rows_by_purpose(data, s, site)
+    rows = by_purpose(data, s, site)
     earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
     noise = Kept(
         RandomizedResponse(s.flip),
@@ -276,7 +276,7 @@ class Joint:
     """The initiator's side of the training, whichever way it goes."""
 
     def __init__(self, s: Settings, data: SiteData, site: SiteContext, state: State) -> None:
-        self.s, self.rows = s, rows_by_purpose(data, s, site)
+        self.s, self.rows = s, by_purpose(data, s, site)
         self.data, self.x, self.y = data, data.features, np.asarray(state["y"])
         weights, fam = self.rows.training_weights, s.training_family()
         self.inputs = {"settings": s, "y": self.y, "weights": weights}
