@@ -430,23 +430,66 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Keep classes and predictor at the site; tell what they are worth on held-out events."""
     here = _here(message.settings, data, state, site)
-    classes = _classes(message, here.events.n_features + int(here.s.fit_intercept), here.s.n_cells)
-    blocks = here.events.blocks(here.z, here.s)
-    known = _posterior(message, here, blocks, classes, state)
-    unit = float(state["scaling"][1, -1])
+    events, scaling = here.events, state["scaling"]
+    classes = _classes(message, events.n_features + int(here.s.fit_intercept), here.s.n_cells)
+    blocks = events.blocks(here.z, here.s)
+    # Label probabilities from the events in the sums: averaged over rounds, if all have one.
+    known = np.zeros((events.n_entities, classes.n_classes))
+    target = np.asarray(message.mapping)
+    for cell in np.flatnonzero(target >= 0) if "n_kept" in state else ():
+        known[:, target[cell]] += np.asarray(state["sum"])[:, cell] / state["n_kept"]
+    total = known.sum(axis=1, keepdims=True)
+    if (total > 0).all():
+        known = known / total
+    else:
+        log_prior = np.log(np.maximum(message.base.value, _TINY))
+        everyone = np.broadcast_to(log_prior, known.shape)
+        known = posterior_weights(everyone, _log_likelihood(blocks, classes, here))
     try:
-        figures = _figures(message, here, blocks, classes, known, unit)
+        figures = _figures(message, here, blocks, classes, known, float(scaling[1, -1]))
     except (DataError, np.linalg.LinAlgError):
         if not here.protected:
             raise
         figures = _no_figures()
     # What stays here may use the held-out events too: they tell more of their entities.
     final = known
-    if here.events.held.any():
-        held = here.events.blocks(here.z, here.s, ~here.events.held)
+    if events.held.any():
+        held = events.blocks(here.z, here.s, ~events.held)
         log_known = np.log(np.maximum(known, _TINY))
         final = posterior_weights(log_known, _log_likelihood(held, classes, here))
-    _write(message, data, here, final, classes, state["scaling"], site)
+
+    # labels by row, a table by entity, and the predictor
+    label = np.argmax(final, axis=1)
+    probability = final[np.arange(len(label)), label]
+    site.output("class", label[events.entity] + 1)
+    site.output("class_probability", probability[events.entity])
+    agents, entities = np.array(events.agent_names), np.array(events.entity_names)
+    table = {
+        "agent": agents[events.agent_of],
+        "entity": entities,
+        "class": label + 1,
+        "probability": probability,
+        "events": np.bincount(events.entity, minlength=events.n_entities),
+    }
+    site.table("classes", table)
+    counts = np.zeros((len(agents), classes.n_classes))
+    np.add.at(counts, events.agent_of, final)
+    # Units of the columns as they were read and encoded, scaling of the preparation included.
+    predictor = LatentClassPredictor(
+        message.mean.value,
+        message.covariance.value,
+        sigma2=classes.sigma2,
+        base=message.base.value,
+        beta=message.beta,
+        units=Units.of(scaling[0], scaling[1], here.s.fit_intercept, data.scaling),
+        agents=agents,
+        agent_counts=counts,
+        entities=entities,
+        entity_agents=events.agent_of,
+        probabilities=final,
+        feature_names=data.feature_names,
+    )
+    site.output("predictor", predictor)
     reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
     return reply, {}
 
@@ -460,24 +503,6 @@ def _classes(message: Conclude, n_design: int, n_cells: int) -> Classes:
     if target.shape != (n_cells,) or ((target < -1) | (target >= len(mean))).any():
         raise ProtocolError("cells of the rounds become classes that do not exist")
     return Classes.of(mean, covariance, float(message.sigma2.value), float(message.delta2.value))
-
-
-def _posterior(
-    message: Conclude, here: _Here, blocks: Blocks, classes: Classes, state: State
-) -> FloatArray:
-    """Label probabilities of each entity from the events in the sums: averaged over rounds."""
-    if int(state.get("n_kept", 0)):
-        kept = np.asarray(state["sum"]) / int(state["n_kept"])
-        found = np.zeros((here.events.n_entities, classes.n_classes))
-        target = np.asarray(message.mapping)
-        for cell in np.flatnonzero(target >= 0):
-            found[:, target[cell]] += kept[:, cell]
-        total = found.sum(axis=1, keepdims=True)
-        if (total > 0).all():
-            return np.asarray(found / total)
-    log_prior = np.log(np.maximum(message.base.value, _TINY))
-    everyone = np.broadcast_to(log_prior, (here.events.n_entities, classes.n_classes))
-    return posterior_weights(everyone, _log_likelihood(blocks, classes, here))
 
 
 def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray:
@@ -593,47 +618,3 @@ def _least_steps(
 def _no_figures() -> WeightedMeans:
     gaps = aggregate(np.full((0, N_FIGURES), np.nan)).withhold(np.ones(N_FIGURES, dtype=bool))
     return WeightedMeans(gaps, gaps, gaps)
-
-
-def _write(
-    message: Conclude,
-    data: SiteData,
-    here: _Here,
-    final: FloatArray,
-    classes: Classes,
-    scaling: FloatArray,
-    site: SiteContext,
-) -> None:
-    """Labels by row, a table by entity, and the predictor."""
-    events = here.events
-    label = np.argmax(final, axis=1)
-    probability = final[np.arange(len(label)), label]
-    site.output("class", label[events.entity] + 1)
-    site.output("class_probability", probability[events.entity])
-    agents, entities = np.array(events.agent_names), np.array(events.entity_names)
-    table = {
-        "agent": agents[events.agent_of],
-        "entity": entities,
-        "class": label + 1,
-        "probability": probability,
-        "events": np.bincount(events.entity, minlength=events.n_entities),
-    }
-    site.table("classes", table)
-    counts = np.zeros((len(agents), classes.n_classes))
-    np.add.at(counts, events.agent_of, final)
-    # Units of the columns as they were read and encoded, scaling of the preparation included.
-    predictor = LatentClassPredictor(
-        message.mean.value,
-        message.covariance.value,
-        sigma2=classes.sigma2,
-        base=message.base.value,
-        beta=message.beta,
-        units=Units.of(scaling[0], scaling[1], here.s.fit_intercept, data.scaling),
-        agents=agents,
-        agent_counts=counts,
-        entities=entities,
-        entity_agents=events.agent_of,
-        probabilities=final,
-        feature_names=data.feature_names,
-    )
-    site.output("predictor", predictor)
