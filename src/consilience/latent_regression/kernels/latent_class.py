@@ -124,13 +124,8 @@ class Totals:
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(a + b for a, b in zip(self.arrays, other.arrays, strict=True)))
 
-    def __sub__(self, other: Totals) -> Totals:
-        return Totals(*(a - b for a, b in zip(self.arrays, other.arrays, strict=True)))
-
     def __mul__(self, factor: float) -> Totals:
         return Totals(*(a * factor for a in self.arrays))
-
-    __rmul__ = __mul__
 
     def take(self, classes: ArrayLike) -> Totals:
         """Totals of some classes, in the order asked for."""

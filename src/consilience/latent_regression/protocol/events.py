@@ -146,11 +146,15 @@ class Events:
 
         return check
 
+    def first_of(self, codes: IntArray) -> IntArray:
+        """First event in the sums of each entity or agent."""
+        kept = np.flatnonzero(self.used)
+        return kept[np.unique(codes[kept], return_index=True)[1]]
+
     def marks(self, tables: BoolArray) -> FloatArray:
         """1 at the first event of each entity in the sums; 1 there where it opened a table."""
         marks = np.zeros((len(self.z), 2))
-        kept = np.flatnonzero(self.used)
-        first = kept[np.unique(self.entity[kept], return_index=True)[1]]
+        first = self.first_of(self.entity)
         marks[first, 0] = 1.0
         marks[first, 1] = tables[self.entity[first]]
         return marks

@@ -172,15 +172,14 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     events = events_of(data, s, site)
     here = _Here(s, events, events.z, site.limits)
     marks = np.zeros((len(events.z), 2))
-    kept = np.flatnonzero(events.used)
-    for column, of in enumerate((events.entity, events.agent)):
-        marks[kept[np.unique(of[kept], return_index=True)[1]], column] = 1.0
+    for column, codes in enumerate((events.entity, events.agent)):
+        marks[events.first_of(codes), column] = 1.0
     sums = here.sums(np.zeros(events.n_entities, dtype=np.int64), marks)
     unsafe = here.unsafe(sums)
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
-    kept_here = {"settings": message.settings, "rows": digest_of(data), "seeds": events.seeds}
-    return Offered(sums=sums), kept_here
+    kept = {"settings": message.settings, "rows": digest_of(data), "seeds": events.seeds}
+    return Offered(sums=sums), kept
 
 
 # --------------------------------------------------------------------------- begin
