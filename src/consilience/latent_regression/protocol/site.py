@@ -20,6 +20,7 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     LatentClassPredictor,
     Units,
 )
+from consilience.latent_regression.kernels import prediction, sampling
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
@@ -29,17 +30,6 @@ from consilience.latent_regression.kernels.latent_class import (
     draw_uniform,
 )
 from consilience.latent_regression.kernels.marginal_likelihood import concentration_log_likelihood
-from consilience.latent_regression.kernels.prediction import (
-    class_predictions,
-    mixture_interval,
-    posterior_weights,
-)
-from consilience.latent_regression.kernels.sampling import (
-    draw_labels,
-    expected_moves,
-    own_weights,
-    table_counts,
-)
 from consilience.latent_regression.protocol.events import (
     TURN,
     Events,
@@ -300,7 +290,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     drawn, probabilities = _drawn(message, here, totals, labels, own)
     were = labels >= 0
     # With its sign: at small sites it is noise around 0, which the coordinator averages.
-    moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
+    moved = float(((drawn != labels) & were).sum()) - sampling.expected_moves(probabilities[were])
     moved /= max(int(were.sum()), 1)
     reply, answer = _reply(here, drawn, own, before, site, message, probabilities, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
@@ -326,7 +316,7 @@ def _drawn(
     place[live] = np.arange(len(live))
     probabilities = np.zeros((here.events.n_entities, n_cells))
     try:
-        drawn, found, _ = draw_labels(
+        drawn, found, _ = sampling.draw_labels(
             here.events.blocks(here.z, here.s),
             classes if exact else classes_of(totals.take(live), classes.sigma2, classes.delta2),
             place[labels],
@@ -381,7 +371,7 @@ def _where_we_stand(
     def relabelled(labels: IntArray) -> IntArray:
         return np.where(labels >= 0, mapping[np.maximum(labels, 0)], -1)
 
-    own = own_weights(used["own"], used["released"], message.decay, message.weight)
+    own = sampling.own_weights(used["own"], used["released"], message.decay, message.weight)
     # columns of classes that have become one are added up
     np.add.at(merged.T, mapping, own.T)
     if answers[-1] is used:
@@ -407,7 +397,7 @@ def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray
     if message is None:
         return opened
     counts = _agent_counts(here, released).astype(np.int64)
-    tables = table_counts(
+    tables = sampling.table_counts(
         counts, message.beta, message.base.value, events.keys, message.round
     ).ravel()
     used = np.flatnonzero((released >= 0) & (events.counted > 0))
@@ -443,7 +433,7 @@ def conclude(
     else:
         log_prior = np.log(np.maximum(message.base.value, _TINY))
         everyone = np.broadcast_to(log_prior, known.shape)
-        known = posterior_weights(everyone, _log_likelihood(blocks, classes, here))
+        known = prediction.posterior_weights(everyone, _log_likelihood(blocks, classes, here))
     try:
         figures = _figures(message, here, blocks, classes, known, float(scaling[1, -1]))
     except (DataError, np.linalg.LinAlgError):
@@ -455,7 +445,7 @@ def conclude(
     if events.held.any():
         held = events.blocks(here.z, here.s, ~events.held)
         log_known = np.log(np.maximum(known, _TINY))
-        final = posterior_weights(log_known, _log_likelihood(held, classes, here))
+        final = prediction.posterior_weights(log_known, _log_likelihood(held, classes, here))
 
     # labels by row, a table by entity, and the predictor
     label = np.argmax(final, axis=1)
@@ -528,10 +518,10 @@ def _figures(
         return _no_figures()
     rows, entities = here.z[held] / events.root[held, None], events.entity[held]
     x, y = np.ascontiguousarray(events.design(rows, here.s.fit_intercept)), rows[:, -1]
-    mixture = _Mixture(known[entities], *class_predictions(x, classes))
+    mixture = _Mixture(known[entities], *prediction.class_predictions(x, classes))
     # mean of the mixture over the classes of the entity
     mixed = (mixture.weights * mixture.means).sum(axis=1)
-    low, high = mixture_interval(*mixture, here.s.level)
+    low, high = prediction.mixture_interval(*mixture, here.s.level)
     ridge, variance = np.asarray(message.ridge.value), float(message.ridge_variance.value)
     by_all = x @ ridge
     # A ridge regression for every entity alone, towards the regression of all.
