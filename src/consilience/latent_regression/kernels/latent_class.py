@@ -127,6 +127,8 @@ class Totals:
     def __mul__(self, factor: float) -> Totals:
         return Totals(*(a * factor for a in self.arrays))
 
+    __rmul__ = __mul__
+
     def take(self, classes: ArrayLike) -> Totals:
         """Totals of some classes, in the order asked for."""
         index = np.asarray(classes, dtype=np.int64)
@@ -235,9 +237,7 @@ def entities_of(agent: IntArray, names: NDArray[Any]) -> tuple[IntArray, IntArra
     return place[codes], first[order]
 
 
-def totals_of(
-    blocks: Blocks, labels: ArrayLike, n_classes: int, where: ArrayLike | None = None
-) -> Totals:
+def totals_of(blocks: Blocks, labels: ArrayLike, n_classes: int) -> Totals:
     """Sums by class: within each agent in the order of its entities, agents by :func:`tree_sum`.
 
     Parameters
@@ -246,8 +246,6 @@ def totals_of(
     labels : (E,) int array
         Class of each entity; -1: in none.
     n_classes : int
-    where : (E,) bool array, optional
-        Entities to count; all of them unless given.
 
     Raises
     ------
@@ -255,8 +253,6 @@ def totals_of(
         The labels are not one class below `n_classes` for each entity.
     """
     label = checked_labels(labels, blocks.n_entities, n_classes)
-    if where is not None:
-        label = np.where(np.asarray(where, dtype=bool), label, -1)
 
     from consilience.latent_regression.kernels import compiled
 
