@@ -112,7 +112,7 @@ def test_random_sizes_agree_with_the_textbook(seed: int) -> None:
     taken_out = block_log_likelihood(blocks, classes, np.eye(n_classes)[labels])
     for e in range(3):
         k = labels[e]
-        totals = totals_of(blocks, labels, n_classes, where=np.arange(15) != e)
+        totals = totals_of(blocks, np.where(np.arange(15) != e, labels, -1), n_classes)
         without = classes_of(totals, sigma2, delta2)
         wanted = reference.event_by_event(
             *of_entity(blocks, e), without.precision[k], without.linear[k], sigma2

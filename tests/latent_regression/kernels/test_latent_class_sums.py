@@ -72,7 +72,7 @@ def test_totals_are_the_tree_sum_over_agents() -> None:
     blocks = blocks_of(x, y, entity, agent)
     labels = stream(3, "labels").integers(-1, 3, blocks.n_entities)
     found = totals_of(blocks, labels, 3)
-    parts = [totals_of(blocks, labels, 3, where=blocks.agent == i) for i in range(5)]
+    parts = [totals_of(blocks, np.where(blocks.agent == i, labels, -1), 3) for i in range(5)]
     for i, name in enumerate(("products", "cross", "squares", "n")):
         for k in range(3):
             wanted = getattr(blocks, name)[labels == k].sum(axis=0)
@@ -92,7 +92,7 @@ def test_sites_of_neighbouring_agents_are_nodes_of_the_tree(n_agents: int) -> No
     )  # fmt: skip
     labels = rng.integers(2, size=agent.size)
     sites = [
-        totals_of(blocks, labels, 2, where=(blocks.agent >= i) & (blocks.agent < i + 4))
+        totals_of(blocks, np.where((blocks.agent >= i) & (blocks.agent < i + 4), labels, -1), 2)
         for i in range(0, n_agents, 4)
     ]
     whole = totals_of(blocks, labels, 2)
@@ -118,7 +118,7 @@ def test_totals_add_scale_and_merge() -> None:
     merged = totals.merged(mapping, 2)
     for a, b in zip(merged.arrays, totals_of(blocks, mapping[labels], 2).arrays):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
-    half = 0.5 * totals + totals * 0.5 - Totals.zeros(4, 4)
+    half = 0.5 * totals + totals * 0.5 + Totals.zeros(4, 4)
     for a, b in zip(half.arrays, totals.arrays):
         assert np.array_equal(a, b)
     assert np.array_equal(totals.take([2, 0]).cross, totals.cross[[2, 0]])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels import marginal_likelihood as model
+from consilience.latent_regression.kernels import sampling
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
@@ -25,16 +26,6 @@ from consilience.latent_regression.kernels.latent_class import (
     totals_of,
 )
 from consilience.latent_regression.kernels.prediction import posterior_weights
-from consilience.latent_regression.kernels.sampling import (
-    draw_labels,
-    excess,
-    expected_moves,
-    next_rate,
-    own_weights,
-    smoothed,
-    sweep,
-    table_counts,
-)
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
@@ -129,7 +120,7 @@ class Chain:
         if self.settings.schedule == "parallel":
             moved = self._all_at_once()
         else:
-            self.labels, _, moved = sweep(
+            self.labels, _, moved = sampling.sweep(
                 self.blocks,
                 self.labels,
                 self.totals,
@@ -157,7 +148,7 @@ class Chain:
         first = self.own is None
         own = np.zeros((len(self.labels), self.n_classes)) if self.own is None else self.own
         exact = self.settings.concentration == "exact"
-        self.labels, probabilities, moved = draw_labels(
+        self.labels, probabilities, moved = sampling.draw_labels(
             self.blocks,
             classes,
             np.full_like(self.labels, -1) if first else self.labels,
@@ -173,13 +164,15 @@ class Chain:
         new = totals_of(self.blocks, self.labels, self.n_classes)
         # the first sums count alone
         rate = 1.0 if first else self.rate
-        self.totals = smoothed(None if first else self.totals, new, rate)
-        self.own = own_weights(own, self.labels, 1.0 - rate, rate)
+        self.totals = sampling.smoothed(None if first else self.totals, new, rate)
+        self.own = sampling.own_weights(own, self.labels, 1.0 - rate, rate)
         if not first:
-            far = excess(float(moved), expected_moves(probabilities), len(self.labels))
+            far = sampling.excess(
+                float(moved), sampling.expected_moves(probabilities), len(self.labels)
+            )
             self.excesses.append(far)
             noise = self.trace["sigma"][-len(self.excesses) :]
-            lowered, jumps = next_rate(self.excesses, self.rate, noise)
+            lowered, jumps = sampling.next_rate(self.excesses, self.rate, noise)
             if jumps:
                 self.jumped, self.rate = True, lowered
                 self.excesses.clear()
@@ -211,7 +204,7 @@ class Chain:
             self.sigma2 = max(found, SMALLEST_SIGMA2, least)
         counts = self.agent_counts()
         if settings.concentration == "exact":
-            tables = table_counts(counts, self.beta, self.base, self.keys, self.round)
+            tables = sampling.table_counts(counts, self.beta, self.base, self.keys, self.round)
             self.base = model.draw_psi(np.asarray(tables).sum(axis=0), self.alpha, self.rng)
         else:
             sizes = counts.sum(axis=0) + self.alpha / self.n_classes
@@ -247,7 +240,7 @@ class Chain:
             np.bincount(mapping, weights=self.base, minlength=k), dtype=np.float64
         )
         if self.own is not None:
-            self.own = own_weights(None, self.labels, 0.0, 1.0, n_classes=k)
+            self.own = sampling.own_weights(None, self.labels, 0.0, 1.0, n_classes=k)
             self.excesses.clear()
         return k < before
 

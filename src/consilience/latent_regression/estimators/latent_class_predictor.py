@@ -441,26 +441,17 @@ class LatentClassPredictor:
         seen = entities >= 0
         # entities of the fit have their posterior, others the shares of their agent
         weights[seen] = self.probabilities[entities[seen]]
-        if observed is not None:
-            self._update(weights, ~seen, x, self._groups(len(x), entity, agent), observed)
-        return weights
-
-    def _update(
-        self,
-        weights: FloatArray,
-        new: NDArray[np.bool_],
-        x: FloatArray,
-        groups: tuple[IntArray, NDArray[Any]],
-        observed: ArrayLike,
-    ) -> None:
-        """Weigh the classes of new entities by the likelihood of their observed events."""
+        if observed is None:
+            return weights
         y = _numbers(observed, "observed")
         if y.shape != (len(x),) or np.isinf(y).any():
             raise DataError("observed must hold a number or NaN for each row of X")
-        if not (new & ~np.isnan(y)).any():
-            return
-        rows = np.flatnonzero(new)
-        codes, first = pair_codes(groups[0][rows], groups[1][rows])
+        rows = np.flatnonzero(~seen)
+        if np.isnan(y[rows]).all():
+            return weights
+        # the classes of new entities are weighed by the likelihood of their observed events
+        owner, member = self._groups(len(x), entity, agent)
+        codes, first = pair_codes(owner[rows], member[rows])
         design, target = self.units.design(x[rows]), self.units.target(y[rows])
         blocks = blocks_of(design, target, codes, np.zeros(len(rows), dtype=np.int64))
         fit = block_log_likelihood(blocks, self._classes())[blocks.entity]
@@ -468,6 +459,7 @@ class LatentClassPredictor:
             prior = np.log(weights[rows])
         updated = posterior_weights(prior[first], fit[first])
         weights[rows] = updated[codes]
+        return weights
 
     def _rows(self, X: ArrayLike) -> FloatArray:
         names = getattr(X, "columns", None)

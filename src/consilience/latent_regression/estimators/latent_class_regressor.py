@@ -168,23 +168,20 @@ def remarks_of(
             "intercept",
             False,
         )
+    sums = blocks.products.sum(axis=0)
+    rank = np.linalg.matrix_rank(sums, tol=1e-9 * float(np.trace(sums)), hermitian=True)
     if len(x) < blocks.n_features:
         yield (
             f"there are fewer events than the {blocks.n_features} coefficients of a class: "
             "the prior decides",
             False,
         )
-    elif _rank(blocks) < blocks.n_features - constant:
+    elif rank < blocks.n_features - constant:
         yield "columns of X depend on one another: the prior shares out their coefficients", False
     if shared_ids:
         yield "some entity ids belong to several agents: each pair is an entity of its own", False
     if blocks.n_agents == 1 and found.n_classes > 1:
         yield "there is one agent only: agents' shares of the classes are not compared", False
-
-
-def _rank(blocks: Blocks) -> int:
-    sums = blocks.products.sum(axis=0)
-    return int(np.linalg.matrix_rank(sums, tol=1e-9 * float(np.trace(sums)), hermitian=True))
 
 
 def _has_entities(estimator: Any) -> bool:
@@ -380,7 +377,14 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             Classes stayed empty, labels jumped to and fro, or weights hide the noise.
         """
         settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
-        X, y, weight = self._table(X, y, sample_weight)
+        if y is None:  # the words that scikit-learn's checks look for
+            raise DataError(
+                "this LatentClassRegressor estimator requires y to be passed, "
+                "but the target y is None"
+            )
+        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        y = _outcomes(y, len(X))
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         events = events_of(X, y, weight, entity, agent)
         x, outcome = X[events.rows], y[events.rows]
         used = np.where(np.isnan(outcome), 0.0, events.weight)
@@ -398,8 +402,12 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             blocks = blocks_of(design, target, events.entity, events.agent, events.weight)
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
             keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
-            scaled = _scaled(settings, units, standardized=bool(self.standardize))
-            found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
+            # the settings in the units of the blocks
+            if settings.sigma != "draw":
+                settings = replace(settings, sigma=float(settings.sigma) / units.target_scale)
+            if settings.delta != "draw" and not self.standardize:
+                settings = replace(settings, delta=float(settings.delta) * float(units.scale[0]))
+            found = fit_classes(blocks, settings, seed, keys=keys, n_jobs=self.n_jobs)
             self._take(found, units, events, agent is not None)
             self._take_entities(found, events, blocks.n, X, agent)
         shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
@@ -410,17 +418,6 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             if urgent:
                 warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
         return self
-
-    def _table(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray, Any]:
-        if y is None:  # the words that scikit-learn's checks look for
-            raise DataError(
-                "this LatentClassRegressor estimator requires y to be passed, "
-                "but the target y is None"
-            )
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        y = _outcomes(y, len(X))
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return X, y, weight
 
     def _take(self, found: ClassFit, units: Units, events: Events, agents_given: bool) -> None:
         """Keep the answer."""
@@ -627,12 +624,3 @@ def _outcomes(y: Any, n_rows: int) -> FloatArray:
     if np.isinf(outcomes).any():
         raise DataError("y has infinite values: drop or correct these rows")
     return outcomes
-
-
-def _scaled(settings: Settings, units: Units, *, standardized: bool) -> Settings:
-    """The settings in the units of the blocks."""
-    if settings.sigma != "draw":
-        settings = replace(settings, sigma=float(settings.sigma) / units.target_scale)
-    if settings.delta != "draw" and not standardized:
-        settings = replace(settings, delta=float(settings.delta) * float(units.scale[0]))
-    return settings

@@ -149,12 +149,8 @@ def factor(a, floor, before):
                 s1 -= a[i + 1, p] * pivot
                 s2 -= a[i + 2, p] * pivot
                 s3 -= a[i + 3, p] * pivot
-            a[i, j], a[i + 1, j], a[i + 2, j], a[i + 3, j] = (
-                s0 / root,
-                s1 / root,
-                s2 / root,
-                s3 / root,
-            )
+            a[i, j], a[i + 1, j] = s0 / root, s1 / root
+            a[i + 2, j], a[i + 3, j] = s2 / root, s3 / root
             i += 4
         while i < size:
             s0 = a[i, j]

@@ -124,9 +124,6 @@ class Totals:
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(a + b for a, b in zip(self.arrays, other.arrays, strict=True)))
 
-    def __sub__(self, other: Totals) -> Totals:
-        return Totals(*(a - b for a, b in zip(self.arrays, other.arrays, strict=True)))
-
     def __mul__(self, factor: float) -> Totals:
         return Totals(*(a * factor for a in self.arrays))
 
@@ -240,9 +237,7 @@ def entities_of(agent: IntArray, names: NDArray[Any]) -> tuple[IntArray, IntArra
     return place[codes], first[order]
 
 
-def totals_of(
-    blocks: Blocks, labels: ArrayLike, n_classes: int, where: ArrayLike | None = None
-) -> Totals:
+def totals_of(blocks: Blocks, labels: ArrayLike, n_classes: int) -> Totals:
     """Sums by class: within each agent in the order of its entities, agents by :func:`tree_sum`.
 
     Parameters
@@ -251,8 +246,6 @@ def totals_of(
     labels : (E,) int array
         Class of each entity; -1: in none.
     n_classes : int
-    where : (E,) bool array, optional
-        Entities to count; all of them unless given.
 
     Raises
     ------
@@ -260,8 +253,6 @@ def totals_of(
         The labels are not one class below `n_classes` for each entity.
     """
     label = checked_labels(labels, blocks.n_entities, n_classes)
-    if where is not None:
-        label = np.where(np.asarray(where, dtype=bool), label, -1)
 
     from consilience.latent_regression.kernels import compiled
 

@@ -274,7 +274,7 @@ def sweep(
     if mode not in ("draw", "best"):
         raise ParameterError.of("mode", "'draw' or 'best'", mode)
     label = checked_labels(labels, blocks.n_entities, k).copy()
-    shares, key = _checked_prior(blocks, base, beta, keys, k, shortcut_alpha)
+    shares, key = _checked_prior(base, beta, keys, k, blocks.n_agents, shortcut_alpha)
 
     from consilience.latent_regression.kernels import compiled
 
@@ -348,12 +348,11 @@ def draw_labels(
     label = checked_labels(labels, e, k).copy()
     if shortcut_counts is not None and alpha is None:
         raise ParameterError.of("alpha", "given with shortcut_counts", alpha)
-    shares, key = _checked_prior(
-        blocks, base, beta, keys, k, alpha if shortcut_counts is not None else None
-    )
-    counts = (
-        np.zeros(0) if shortcut_counts is None else _vector("shortcut_counts", shortcut_counts, k)
-    )
+    if shortcut_counts is None:
+        counts, alpha = np.zeros(0), None
+    else:
+        counts = _vector("shortcut_counts", shortcut_counts, k)
+    shares, key = _checked_prior(base, beta, keys, k, blocks.n_agents, alpha)
     # an entity's own part is taken out of every class that holds it
     probabilities = block_log_likelihood(blocks, classes, own)
 
@@ -369,7 +368,7 @@ def draw_labels(
         np.uint64(round_number),
         np.zeros((0, k)) if own is None else plain(own),
         counts,
-        -1.0 if alpha is None or shortcut_counts is None else float(alpha),
+        -1.0 if alpha is None else float(alpha),
     )
     if moved < 0:
         raise out_of_range()
@@ -396,8 +395,8 @@ def table_counts(
     counts = plain(agent_counts, np.int64)
     if counts.ndim != 2 or (counts < 0).any():
         raise ParameterError.of("agent_counts", "counts of shape (agents, classes)", counts.shape)
-    shares = _shares(base, counts.shape[1])
-    key = _keys(keys, counts.shape[0])
+    n_agents, n_classes = counts.shape
+    shares, key = _checked_prior(base, beta, keys, n_classes, n_agents)
     out = np.zeros(counts.shape, dtype=np.int64)
 
     from consilience.latent_regression.kernels import compiled
@@ -407,31 +406,28 @@ def table_counts(
 
 
 def _checked_prior(
-    blocks: Blocks,
     base: ArrayLike | None,
     beta: float,
     keys: ArrayLike,
     n_classes: int,
-    shortcut_alpha: float | None,
+    n_agents: int,
+    shortcut_alpha: float | None = None,
 ) -> tuple[FloatArray, NDArray[np.uint64]]:
     """Shares and keys as the compiled loops take them."""
     if not (np.isfinite(beta) and beta > 0):
         raise ParameterError.of("beta", "positive and finite", beta)
+    key = plain(keys, np.uint64)
+    if key.shape != (n_agents,):
+        raise ParameterError.of("keys", f"one for each of {n_agents} agents", key.shape)
     if shortcut_alpha is not None:
         if not (np.isfinite(shortcut_alpha) and shortcut_alpha > 0):
             raise ParameterError.of("alpha", "positive and finite", shortcut_alpha)
         # with the shortcut psi comes from the counts (section 3.2)
-        shares = np.zeros(n_classes)
-    else:
-        shares = _shares(base, n_classes)
-    return shares, _keys(keys, blocks.n_agents)
-
-
-def _shares(base: ArrayLike | None, n_classes: int) -> FloatArray:
+        return np.zeros(n_classes), key
     shares = _vector("base", base, n_classes)
     if not shares.any():
         raise ParameterError.of("base", "above 0 for at least one class", "zeros")
-    return shares
+    return shares, key
 
 
 def _vector(name: str, values: ArrayLike | None, n_classes: int) -> FloatArray:
@@ -441,10 +437,3 @@ def _vector(name: str, values: ArrayLike | None, n_classes: int) -> FloatArray:
     if vector.shape != (n_classes,) or not np.isfinite(vector).all() or (vector < 0).any():
         raise ParameterError.of(name, f"{n_classes} numbers that are not negative", vector.shape)
     return vector
-
-
-def _keys(keys: ArrayLike, n_agents: int) -> NDArray[np.uint64]:
-    key = plain(keys, np.uint64)
-    if key.shape != (n_agents,):
-        raise ParameterError.of("keys", f"one for each of {n_agents} agents", key.shape)
-    return key

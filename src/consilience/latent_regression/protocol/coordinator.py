@@ -16,14 +16,9 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.latent_regression.kernels import marginal_likelihood as model
+from consilience.latent_regression.kernels import sampling
 from consilience.latent_regression.kernels.latent_class import Classes, Totals, classes_of, tree_sum
 from consilience.latent_regression.kernels.marginal_likelihood import merge_down
-from consilience.latent_regression.kernels.sampling import (
-    JUMPING,
-    JUMPING_BY_ALL,
-    next_rate,
-    smoothed,
-)
 from consilience.latent_regression.protocol.events import WITHHELD
 from consilience.latent_regression.protocol.messages import (
     MARKS,
@@ -255,7 +250,7 @@ class Rounds:
         self.base = np.full(self.k, 1.0 / self.k)
         # Sites that protect records do not tell how many labels move by chance.
         telling = set(ctx.presets.values()) <= {"simulation"}
-        self.jumping = JUMPING if telling else JUMPING_BY_ALL
+        self.jumping = sampling.JUMPING if telling else sampling.JUMPING_BY_ALL
         self.totals: FloatArray = np.empty((0, 0))
         self.standing: dict[str, Standing] = {}
         self.round = self.merged_at = 0
@@ -393,11 +388,11 @@ class Rounds:
             moved = max(float(np.average(shares[known], weights=labels[known])), 0.0)
         self._note(replies, moved)
         # What protected sites tell holds moves by chance, which are many before classes are merged.
-        judges = self.method.adapt_rate and (self.merged or self.jumping == JUMPING)
+        judges = self.method.adapt_rate and (self.merged or self.jumping == sampling.JUMPING)
         if np.isfinite(self.trace["moved"][-1]) and judges:
             self.moving.append(self.trace["moved"][-1])
             noise = self.trace["sigma"][-len(self.moving) :]
-            rate, jumped = next_rate(self.moving, self.rate, noise, least=self.jumping)
+            rate, jumped = sampling.next_rate(self.moving, self.rate, noise, least=self.jumping)
             if rate != self.rate:
                 self.rate, self.moving = rate, []
             self.slowed = self.slowed or jumped
@@ -416,7 +411,8 @@ class Rounds:
         told = sum(n for site, n in sizes.items() if site in current)
         everyone = sum(sizes.values())
         scale = everyone / told if told > 0 else len(self.standing) / max(len(current), 1)
-        self.totals = smoothed(self.totals, tree_sum(list(current.values())) * scale, self.rate)
+        new = tree_sum(list(current.values())) * scale
+        self.totals = sampling.smoothed(self.totals, new, self.rate)
         for site, st in self.standing.items():
             # algorithm 3: what was in the totals fades by the learning rate
             st.decay *= 1.0 - self.rate

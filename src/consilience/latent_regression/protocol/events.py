@@ -146,11 +146,15 @@ class Events:
 
         return check
 
+    def first_of(self, codes: IntArray) -> IntArray:
+        """First event in the sums of each entity or agent."""
+        kept = np.flatnonzero(self.used)
+        return kept[np.unique(codes[kept], return_index=True)[1]]
+
     def marks(self, tables: BoolArray) -> FloatArray:
         """1 at the first event of each entity in the sums; 1 there where it opened a table."""
         marks = np.zeros((len(self.z), 2))
-        kept = np.flatnonzero(self.used)
-        first = kept[np.unique(self.entity[kept], return_index=True)[1]]
+        first = self.first_of(self.entity)
         marks[first, 0] = 1.0
         marks[first, 1] = tables[self.entity[first]]
         return marks
@@ -222,7 +226,16 @@ def events_of(
     if np.abs(z * root[:, None]).max() > _LARGEST:
         raise _cannot("some values are too large to be squared: give the columns in other units")
     if seeds is None:
-        seeds = _seeds(data, site, agent_names)
+        # They follow from the agent, not from the site that it belongs to; at protected sites from
+        # the rows themselves, so that asking again tells nothing new.
+        if site.limits.min_records > 1:
+            # Of the response alone: features in other units or company would give other draws.
+            bare = data.with_features(np.empty((data.n_rows, 0)), ())
+            sealed = drawing_seed(bare, site, _PURPOSE)
+            streams = [stream(sealed, str(name)) for name in agent_names]
+        else:
+            streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]
+        seeds = np.array([int(rng.integers(2**63 - 1)) for rng in streams], dtype=np.int64)
     keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0, data)
     made = Events(
         z=z * root[:, None],
@@ -257,22 +270,6 @@ def digest_of(data: SiteData) -> str:
 def _cannot(sentence: str) -> DataError:
     """An error whose sentence may leave the site: it holds no value."""
     return DataError(sentence, public=sentence)
-
-
-def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
-    """Seeds of the agents.
-
-    They follow from the agent, not from the site that it belongs to; at protected sites from the
-    rows themselves, so that asking again tells nothing new.
-    """
-    if site.limits.min_records > 1:
-        # Of the response alone: features in other units or company would give other draws.
-        bare = data.with_features(np.empty((data.n_rows, 0)), ())
-        sealed = drawing_seed(bare, site, _PURPOSE)
-        streams = [stream(sealed, str(name)) for name in agent_names]
-    else:
-        streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]
-    return np.array([int(rng.integers(2**63 - 1)) for rng in streams], dtype=np.int64)
 
 
 def _draws(

@@ -20,6 +20,7 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     LatentClassPredictor,
     Units,
 )
+from consilience.latent_regression.kernels import prediction, sampling
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
@@ -29,17 +30,6 @@ from consilience.latent_regression.kernels.latent_class import (
     draw_uniform,
 )
 from consilience.latent_regression.kernels.marginal_likelihood import concentration_log_likelihood
-from consilience.latent_regression.kernels.prediction import (
-    class_predictions,
-    mixture_interval,
-    posterior_weights,
-)
-from consilience.latent_regression.kernels.sampling import (
-    draw_labels,
-    expected_moves,
-    own_weights,
-    table_counts,
-)
 from consilience.latent_regression.protocol.events import (
     TURN,
     Events,
@@ -172,15 +162,14 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     events = events_of(data, s, site)
     here = _Here(s, events, events.z, site.limits)
     marks = np.zeros((len(events.z), 2))
-    kept = np.flatnonzero(events.used)
-    for column, of in enumerate((events.entity, events.agent)):
-        marks[kept[np.unique(of[kept], return_index=True)[1]], column] = 1.0
+    for column, codes in enumerate((events.entity, events.agent)):
+        marks[events.first_of(codes), column] = 1.0
     sums = here.sums(np.zeros(events.n_entities, dtype=np.int64), marks)
     unsafe = here.unsafe(sums)
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
-    kept_here = {"settings": message.settings, "rows": digest_of(data), "seeds": events.seeds}
-    return Offered(sums=sums), kept_here
+    kept = {"settings": message.settings, "rows": digest_of(data), "seeds": events.seeds}
+    return Offered(sums=sums), kept
 
 
 # --------------------------------------------------------------------------- begin
@@ -301,7 +290,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     drawn, probabilities = _drawn(message, here, totals, labels, own)
     were = labels >= 0
     # With its sign: at small sites it is noise around 0, which the coordinator averages.
-    moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
+    moved = float(((drawn != labels) & were).sum()) - sampling.expected_moves(probabilities[were])
     moved /= max(int(were.sum()), 1)
     reply, answer = _reply(here, drawn, own, before, site, message, probabilities, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
@@ -327,7 +316,7 @@ def _drawn(
     place[live] = np.arange(len(live))
     probabilities = np.zeros((here.events.n_entities, n_cells))
     try:
-        drawn, found, _ = draw_labels(
+        drawn, found, _ = sampling.draw_labels(
             here.events.blocks(here.z, here.s),
             classes if exact else classes_of(totals.take(live), classes.sigma2, classes.delta2),
             place[labels],
@@ -382,7 +371,7 @@ def _where_we_stand(
     def relabelled(labels: IntArray) -> IntArray:
         return np.where(labels >= 0, mapping[np.maximum(labels, 0)], -1)
 
-    own = own_weights(used["own"], used["released"], message.decay, message.weight)
+    own = sampling.own_weights(used["own"], used["released"], message.decay, message.weight)
     # columns of classes that have become one are added up
     np.add.at(merged.T, mapping, own.T)
     if answers[-1] is used:
@@ -408,7 +397,7 @@ def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray
     if message is None:
         return opened
     counts = _agent_counts(here, released).astype(np.int64)
-    tables = table_counts(
+    tables = sampling.table_counts(
         counts, message.beta, message.base.value, events.keys, message.round
     ).ravel()
     used = np.flatnonzero((released >= 0) & (events.counted > 0))
@@ -430,23 +419,66 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Keep classes and predictor at the site; tell what they are worth on held-out events."""
     here = _here(message.settings, data, state, site)
-    classes = _classes(message, here.events.n_features + int(here.s.fit_intercept), here.s.n_cells)
-    blocks = here.events.blocks(here.z, here.s)
-    known = _posterior(message, here, blocks, classes, state)
-    unit = float(state["scaling"][1, -1])
+    events, scaling = here.events, state["scaling"]
+    classes = _classes(message, events.n_features + int(here.s.fit_intercept), here.s.n_cells)
+    blocks = events.blocks(here.z, here.s)
+    # Label probabilities from the events in the sums: averaged over rounds, if all have one.
+    known = np.zeros((events.n_entities, classes.n_classes))
+    target = np.asarray(message.mapping)
+    for cell in np.flatnonzero(target >= 0) if "n_kept" in state else ():
+        known[:, target[cell]] += np.asarray(state["sum"])[:, cell] / state["n_kept"]
+    total = known.sum(axis=1, keepdims=True)
+    if (total > 0).all():
+        known = known / total
+    else:
+        log_prior = np.log(np.maximum(message.base.value, _TINY))
+        everyone = np.broadcast_to(log_prior, known.shape)
+        known = prediction.posterior_weights(everyone, _log_likelihood(blocks, classes, here))
     try:
-        figures = _figures(message, here, blocks, classes, known, unit)
+        figures = _figures(message, here, blocks, classes, known, float(scaling[1, -1]))
     except (DataError, np.linalg.LinAlgError):
         if not here.protected:
             raise
         figures = _no_figures()
     # What stays here may use the held-out events too: they tell more of their entities.
     final = known
-    if here.events.held.any():
-        held = here.events.blocks(here.z, here.s, ~here.events.held)
+    if events.held.any():
+        held = events.blocks(here.z, here.s, ~events.held)
         log_known = np.log(np.maximum(known, _TINY))
-        final = posterior_weights(log_known, _log_likelihood(held, classes, here))
-    _write(message, data, here, final, classes, state["scaling"], site)
+        final = prediction.posterior_weights(log_known, _log_likelihood(held, classes, here))
+
+    # labels by row, a table by entity, and the predictor
+    label = np.argmax(final, axis=1)
+    probability = final[np.arange(len(label)), label]
+    site.output("class", label[events.entity] + 1)
+    site.output("class_probability", probability[events.entity])
+    agents, entities = np.array(events.agent_names), np.array(events.entity_names)
+    table = {
+        "agent": agents[events.agent_of],
+        "entity": entities,
+        "class": label + 1,
+        "probability": probability,
+        "events": np.bincount(events.entity, minlength=events.n_entities),
+    }
+    site.table("classes", table)
+    counts = np.zeros((len(agents), classes.n_classes))
+    np.add.at(counts, events.agent_of, final)
+    # Units of the columns as they were read and encoded, scaling of the preparation included.
+    predictor = LatentClassPredictor(
+        message.mean.value,
+        message.covariance.value,
+        sigma2=classes.sigma2,
+        base=message.base.value,
+        beta=message.beta,
+        units=Units.of(scaling[0], scaling[1], here.s.fit_intercept, data.scaling),
+        agents=agents,
+        agent_counts=counts,
+        entities=entities,
+        entity_agents=events.agent_of,
+        probabilities=final,
+        feature_names=data.feature_names,
+    )
+    site.output("predictor", predictor)
     reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
     return reply, {}
 
@@ -460,24 +492,6 @@ def _classes(message: Conclude, n_design: int, n_cells: int) -> Classes:
     if target.shape != (n_cells,) or ((target < -1) | (target >= len(mean))).any():
         raise ProtocolError("cells of the rounds become classes that do not exist")
     return Classes.of(mean, covariance, float(message.sigma2.value), float(message.delta2.value))
-
-
-def _posterior(
-    message: Conclude, here: _Here, blocks: Blocks, classes: Classes, state: State
-) -> FloatArray:
-    """Label probabilities of each entity from the events in the sums: averaged over rounds."""
-    if int(state.get("n_kept", 0)):
-        kept = np.asarray(state["sum"]) / int(state["n_kept"])
-        found = np.zeros((here.events.n_entities, classes.n_classes))
-        target = np.asarray(message.mapping)
-        for cell in np.flatnonzero(target >= 0):
-            found[:, target[cell]] += kept[:, cell]
-        total = found.sum(axis=1, keepdims=True)
-        if (total > 0).all():
-            return np.asarray(found / total)
-    log_prior = np.log(np.maximum(message.base.value, _TINY))
-    everyone = np.broadcast_to(log_prior, (here.events.n_entities, classes.n_classes))
-    return posterior_weights(everyone, _log_likelihood(blocks, classes, here))
 
 
 def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray:
@@ -504,10 +518,10 @@ def _figures(
         return _no_figures()
     rows, entities = here.z[held] / events.root[held, None], events.entity[held]
     x, y = np.ascontiguousarray(events.design(rows, here.s.fit_intercept)), rows[:, -1]
-    mixture = _Mixture(known[entities], *class_predictions(x, classes))
+    mixture = _Mixture(known[entities], *prediction.class_predictions(x, classes))
     # mean of the mixture over the classes of the entity
     mixed = (mixture.weights * mixture.means).sum(axis=1)
-    low, high = mixture_interval(*mixture, here.s.level)
+    low, high = prediction.mixture_interval(*mixture, here.s.level)
     ridge, variance = np.asarray(message.ridge.value), float(message.ridge_variance.value)
     by_all = x @ ridge
     # A ridge regression for every entity alone, towards the regression of all.
@@ -593,47 +607,3 @@ def _least_steps(
 def _no_figures() -> WeightedMeans:
     gaps = aggregate(np.full((0, N_FIGURES), np.nan)).withhold(np.ones(N_FIGURES, dtype=bool))
     return WeightedMeans(gaps, gaps, gaps)
-
-
-def _write(
-    message: Conclude,
-    data: SiteData,
-    here: _Here,
-    final: FloatArray,
-    classes: Classes,
-    scaling: FloatArray,
-    site: SiteContext,
-) -> None:
-    """Labels by row, a table by entity, and the predictor."""
-    events = here.events
-    label = np.argmax(final, axis=1)
-    probability = final[np.arange(len(label)), label]
-    site.output("class", label[events.entity] + 1)
-    site.output("class_probability", probability[events.entity])
-    agents, entities = np.array(events.agent_names), np.array(events.entity_names)
-    table = {
-        "agent": agents[events.agent_of],
-        "entity": entities,
-        "class": label + 1,
-        "probability": probability,
-        "events": np.bincount(events.entity, minlength=events.n_entities),
-    }
-    site.table("classes", table)
-    counts = np.zeros((len(agents), classes.n_classes))
-    np.add.at(counts, events.agent_of, final)
-    # Units of the columns as they were read and encoded, scaling of the preparation included.
-    predictor = LatentClassPredictor(
-        message.mean.value,
-        message.covariance.value,
-        sigma2=classes.sigma2,
-        base=message.base.value,
-        beta=message.beta,
-        units=Units.of(scaling[0], scaling[1], here.s.fit_intercept, data.scaling),
-        agents=agents,
-        agent_counts=counts,
-        entities=entities,
-        entity_agents=events.agent_of,
-        probabilities=final,
-        feature_names=data.feature_names,
-    )
-    site.output("predictor", predictor)
