@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "consilience"
@@ -442,3 +445,43 @@ def test_lock_is_hashed_and_complete() -> None:
     assert needed is not None
     locked = {entry.split("==")[0] for entry in entries}
     assert set(re.findall(r'"([a-z0-9-]+)', needed.group(1))) <= locked
+
+
+def test_no_modules_import_one_another() -> None:
+    """No cycles of imports, also inside rooms and between a package and its modules."""
+    modules = {_name(path): _imports_at_run_time(path) for path in MODULES}
+    place = {name: i for i, name in enumerate(modules)}
+    arrows = [
+        (place[a], place[b]) for a, found in modules.items() for b in found & set(place) - {a}
+    ]
+    joined = coo_array((np.ones(len(arrows)), np.array(arrows).T), shape=(len(place), len(place)))
+    _, group = connected_components(joined, connection="strong")
+    sizes = np.bincount(group)
+    assert len(arrows) > 1000
+    assert [name for name, g in zip(modules, group, strict=True) if sizes[g] > 1] == []
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(SRC.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imports_at_run_time(path: Path) -> set[str]:
+    """Modules, and names of modules, that a file imports, but for TYPE_CHECKING."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    idle: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            idle.update(ast.walk(node))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in idle:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from package import module` asks for the module, what else is asked for the package.
+            inside = {name for name in names if _file_of(name)}
+            found |= inside | ({str(node.module)} if names - inside else set())
+    return found
+
+
+def _file_of(name: str) -> bool:
+    path = SRC.parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
