@@ -177,7 +177,7 @@ class ReferenceAveraging(Method):
     loss: str = allows(one_of("auto", *LOSSES), default="auto")
 
     name: ClassVar[str] = "reference-averaging"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "What would any estimator say, fitted on all rows, where they are split?"
     steps = (
         *site_moments.STEPS,

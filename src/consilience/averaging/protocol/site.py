@@ -47,6 +47,7 @@ from consilience.protocol.phases.holdout import (
     with_common_levels,
     without_thin,
 )
+from consilience.wire.codec import digest
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -58,6 +59,7 @@ from consilience.wire.disclosure import (
     weighted_means,
 )
 from consilience.wire.estimators import (
+    check,
     encode,
     is_memorising,
     leaves,
@@ -65,6 +67,7 @@ from consilience.wire.estimators import (
     row_values,
     type_name,
 )
+from consilience.wire.estimators.archive import packages_of
 
 # --- The rows of a site as reference averaging wants them, and which of them are held out.
 
@@ -186,12 +189,25 @@ def _used(data: SiteData, s: Settings, limits: Limits) -> tuple[FloatArray, NDAr
 JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""
 _ROUNDING = 1e-9
+_CONSTANT = ("skops", "sklearn.dummy")
 _UNCOUNTED = ("HistGradientBoosting", "Stacking")
 MOST_FITS = 2 * (MAX_ROUNDS + 1)
 """Fits of a run for each penalty, those of replies that were lost included."""
 MOST_REFERENCES = 20
 """Times that a site takes reference rows in a run: once, unless its replies are lost."""
 TOO_MANY = "more questions on the same rows than a site answers"
+
+
+BEYOND = 5.0
+"""Ranges between few rows from either end by which an average may go on beyond them."""
+
+
+def n_judged(message: Fit | Judge) -> int:
+    """Averages that a message has judged: each is one question on the rows, of however many models.
+
+    What is charged to ``max_models_per_row``.
+    """
+    return len(message.judged)
 
 
 def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
@@ -291,7 +307,7 @@ def _check_refit(s: Settings, site: SiteContext) -> None:
 # --------------------------------------------------------------------------- fit
 
 
-@step("fit", tally=_tally)
+@step("fit", tally=_tally, tries=n_judged)
 def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
     """Judge the average of the last round, then refit towards it."""
     s = _settings(message.settings, state)
@@ -315,7 +331,6 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     state = {**state, "reference": reference}
     if target.size:
         _check_refit(s, site)
-    losses, errors, state = _judged(message, rows, s, state, site, message.round - 1)
     learner = _learner(s, reference, float(message.total.value), rows.seed, site)
     kept = {name: dict(state.get(name, {})) for name in ("starts", "kept", "own")}
     made: list[Released] = []
@@ -328,6 +343,8 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
             toward = target[t, i] if target.size else None
             with _told(at_track):
                 made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
+    # After the fits, since the form of one's own says which forms of others can be averaged.
+    losses, errors, state = _judged(message, rows, s, {**state, **kept}, site, message.round - 1)
     probe = np.empty(0)
     if s.guard and message.round == 0:
         first = learner.with_penalty(s.penalties[0]) if s.penalties else learner
@@ -340,7 +357,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
         losses=losses,
         errors=errors,
     )
-    return reply, {**state, **kept}
+    return reply, state
 
 
 def _refit(
@@ -467,7 +484,7 @@ def _with_last(
 # --------------------------------------------------------------------------- judge
 
 
-@step("judge", tally=_tally)
+@step("judge", tally=_tally, tries=n_judged)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
     s = _settings(message.settings, state)
@@ -483,10 +500,14 @@ def _judged(
     tracks = message.judged
     shape = (len(tracks), 2)
     _check_tracks(tracks, s)
-    if not tracks or not len(rows.held):
+    own = next((entries[0] for entries in state.get("kept", {}).values()), None)
+    if not tracks or not len(rows.held) or own is None:
         return _gaps(*shape), _gaps(*shape), state
     y = rows.y[rows.held]
     known = dict(state.get("judged", {}))
+    weight = None if rows.weight is None else rows.weight[rows.held]
+    if site.limits.min_records > 1:
+        _check_forms(message.models.value, own["model"], rows.x.shape[1], s)
     columns = []
     for track, models in zip(tracks, message.models.value, strict=True):
         losses = _loss_of_average(models, message.shares.value, rows, y, s, site)
@@ -497,11 +518,88 @@ def _judged(
         base = known.get("0", ({"losses": losses},))[0]["losses"]
         before = earlier[-1]["losses"] if earlier else base
         first = earlier[0]["losses"] if earlier else base
-        columns.append(np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1))
+        beside = np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1)
+        columns.append(_without_few(beside, weight, site.limits))
         known[str(track)] = _with_last(earlier, round_, {"losses": losses}, s.keep)
-    weight = None if rows.weight is None else rows.weight[rows.held][:, None, None]
-    found = weighted_means(np.stack(columns, axis=1), weight, limits=site.limits)
-    return found.mean, found.variance, {**state, "judged": known}
+    told = _means(np.stack(columns, axis=1), weight, rows.seed, site.limits)
+    return *told, {**state, "judged": known}
+
+
+def _check_forms(
+    by_track: Sequence[Sequence[Any]], own: dict[str, Any], p: int, s: Settings
+) -> None:
+    """Refuse models that the study's learner does not make: trees are boxes around rows.
+
+    Of classes the link may be another one, where a site has seen but two of them.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    wanted = _form(own, s)
+    for one in (one for models in by_track for one in models):
+        fault = check(one, n_features=p, n_outputs=s.n_outputs)
+        # of whom one level is left says constants, and cannot tell what the others' models are
+        if fault is None and (wanted == _CONSTANT or _form(one, s) in (wanted, _CONSTANT)):
+            continue
+        sentence = f"a model of the average: {fault or 'not of the form that the learner has'}"
+        raise ProtocolError(sentence, public=sentence)
+
+
+def _form(one: dict[str, Any], s: Settings) -> tuple[Any, ...]:
+    if one["form"] == "skops":
+        return (one["form"], *packages_of(one["data"]))
+    return one["form"], None if s.levels else one["link"]
+
+
+def _few(n: int, limits: Limits) -> int:
+    """Rows that are few among n: those of the policy, at most a third."""
+    return min(limits.min_records, n // 3)
+
+
+def _without_few(differences: FloatArray, weight: FloatArray | None, limits: Limits) -> FloatArray:
+    """Differences of losses, cut so that no few rows make them.
+
+    Two averages can be made up such that they differ at one row. So where records are protected a
+    row counts by no more than the `_few`-th largest one does: if the averages differ at fewer rows,
+    they do not differ at all.
+    """
+    if limits.min_records <= 1:
+        return differences
+    h = np.ones((len(differences), 1)) if weight is None else weight[:, None]
+    size = np.abs(h * differences)
+    place = len(size) - _few(len(size), limits)
+    most = np.partition(size, place, axis=0)[place]
+    return np.asarray(differences * np.minimum(1.0, most / np.where(size > 0, size, 1.0)))
+
+
+def _means(
+    values: FloatArray,
+    weight: FloatArray | None,
+    seed: int,
+    limits: Limits,
+    *,
+    differences: bool = True,
+) -> tuple[Released, Released]:
+    """Means of held-out losses or of their differences, with squared errors; a column, a question.
+
+    They are rounded up or down by secret numbers that follow from the rows and the question. A
+    difference that few rows make is told as none: that it was withheld would tell of them.
+    """
+    h = None if weight is None else weight.reshape(-1, *(1,) * (values.ndim - 1))
+    if limits.min_records <= 1:
+        found = weighted_means(values, h, limits=limits)
+        return found.mean, found.variance
+    chance = np.empty((2, *values.shape[1:]))
+    for i in np.ndindex(values.shape[1:]):
+        # To single precision, so that another order of the same sums is the same question.
+        asked = np.ascontiguousarray(values[(slice(None), *i)], dtype=np.float32)
+        chance[(slice(None), *i)] = stream(seed, "rounding", digest(asked.tobytes())).random(2)
+    found = weighted_means(values, h, limits=limits, chance=chance)
+    few = np.isnan(found.mean.value) & np.isfinite(values).all(axis=0)
+    if differences and few.any():
+        found = weighted_means(np.where(few, 0.0, values), h, limits=limits, chance=chance)
+    return found.mean, found.variance
 
 
 def _loss_of_average(
@@ -514,6 +612,8 @@ def _loss_of_average(
 ) -> FloatArray:
     x = rows.x[rows.held]
     found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    if site.limits.min_records > 1:
+        found = _whatever_the_rows_are(models, found, y, s, x.shape[1])
     wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
     if wrong or len(found) != len(shares):
         which = f"model {wrong[0] + 1}" if wrong else "some"
@@ -521,11 +621,41 @@ def _loss_of_average(
         raise ProtocolError(sentence, public=sentence)
     average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
     if site.limits.min_records > 1 and not s.levels:
-        # Made-up models with huge values at some rows would count these rows by their loss. The
-        # range is the widest that so many rows of this mean and spread can have.
-        half = float(y.std()) * float(np.sqrt(len(y)))
-        average = np.clip(average, y.mean() - half, y.mean() + half)
+        average = _within_reach(average, y, _few(len(y), site.limits))
     return record_losses(s.loss, y, average)
+
+
+def _within_reach(average: FloatArray, y: FloatArray, few: int) -> FloatArray:
+    """An average cut so that no few rows stand out in it, by the rule of meta clustering.
+
+    A little beyond the `few`-th smallest and largest it ends, and at the widest range that rows of
+    this mean and spread can have.
+    """
+    spread = float(y.std())
+    half = spread * float(np.sqrt(len(y)))
+    ordered = np.sort(average, axis=0)
+    low, high = ordered[few - 1], ordered[-few]
+    beyond = np.minimum(BEYOND * (high - low), spread)
+    low = np.maximum(low - beyond, y.mean() - half)
+    return np.clip(average, low, np.minimum(high + beyond, y.mean() + half))
+
+
+def _whatever_the_rows_are(
+    models: Sequence[Any], answers: list[FloatArray | str], y: FloatArray, s: Settings, p: int
+) -> list[FloatArray | str]:
+    """Answers of which no failure tells of the rows: a model fails where rows of nobody fail, too.
+
+    One that fails at this site's rows only may be made to do so beyond some value: it counts as one
+    that predicts what knows nothing.
+    """
+    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
+    nobody = stream(0, "rows of nobody").normal(size=(20, p))
+    probes = predict_all([models[i] for i in odd], nobody, n_features=p, n_outputs=s.n_outputs)
+    found = list(answers)
+    for i, probe in zip(odd, probes, strict=True):
+        if not isinstance(probe, str):
+            found[i] = np.full((len(y), s.n_outputs), 1 / s.n_outputs if s.levels else y.mean())
+    return found
 
 
 def _beyond(losses: FloatArray, others: FloatArray) -> FloatArray:
@@ -562,10 +692,10 @@ def conclude(
     else:
         chosen = _latest(judged, message.round)["losses"]
         ways = np.stack([own, judged[0]["losses"], chosen], axis=1)
-        weight = None if rows.weight is None else rows.weight[rows.held][:, None]
-        losses = weighted_means(ways, weight, limits=site.limits).mean
-        beside = weighted_means(ways[:, :2] - ways[:, 2:], weight, limits=site.limits)
-        differences, errors = beside.mean, beside.variance
+        weight = None if rows.weight is None else rows.weight[rows.held]
+        losses, _ = _means(ways, weight, rows.seed, site.limits, differences=False)
+        beside = _without_few(ways[:, :2] - ways[:, 2:], weight, site.limits)
+        differences, errors = _means(beside, weight, rows.seed, site.limits)
     reply = Concluded(
         model=_as_estimator(facts, facts["model"]),
         losses=losses,
