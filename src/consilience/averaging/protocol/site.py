@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -44,6 +44,7 @@ from consilience.protocol.phases.holdout import (
     drawing_seed,
     held_out,
     made_constant,
+    uniform,
     with_common_levels,
     without_thin,
 )
@@ -242,7 +243,7 @@ def offer(
         and own_rows_offered(
             row_digests(data.features, message.salt),
             np.asarray(message.digests),
-            site.limits.min_records,
+            least_own_rows(data, site.limits),
         )
     )
     kept = rows.of(1)[2]
@@ -268,6 +269,16 @@ def offer(
         "few": rows.few,
         "settings": message.settings,
     }
+
+
+def least_own_rows(data: SiteData, limits: Limits) -> int:
+    """How many own rows make an offer one of own rows: `min_records`, or by a secret some more.
+
+    Were it known, who knows one row fewer would learn of a guess beside them. It is the same in
+    all runs and for all columns, since of many numbers one is the smallest.
+    """
+    (place,) = uniform(replace(data, rows=np.arange(1)), "least own rows")
+    return limits.min_records + int(place * limits.min_records)
 
 
 def _check_learner(s: Settings, site: SiteContext) -> None:
