@@ -144,7 +144,8 @@ def test_a_row_that_is_offered_again_and_again_counts_once() -> None:
     own = digests_of(np.arange(100))
     assert compare_rows(own, digests_of(np.full(50, 7)), 5).matches == 1
     twice = digests_of(np.repeat(np.arange(50), 2))
-    assert compare_rows(twice, digests_of(np.full(50, 7)), 5).matches == 2
+    # a row that two people have in common is nobody whom the offer knows
+    assert compare_rows(twice, digests_of(np.full(50, 7)), 5).matches == 0
 
 
 # --- honest rows ------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ def test_a_design_of_all_levels_is_not_accused() -> None:
     own = design[rng.integers(len(design), size=400)]
     digests = row_digests(own, SALT), row_digests(design, SALT)
     found = compare_rows(*digests, 5)
-    assert found.matches > 300
+    assert found.found > 300
     assert not found.offered
     # The other explanation alone would not do.
     assert _chance(_counts(*digests)) < LEVEL

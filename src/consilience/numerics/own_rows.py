@@ -38,10 +38,10 @@ class OwnRows:
     Attributes
     ----------
     matches : int
-        Offered rows that are rows of the table; each row of the table counts once, so a row that
-        is offered ten times and stands in the table twice counts twice.
+        Distinct offered rows that stand in the table once. Copies of a common row, of which
+        everybody knows that it is there, are none.
     found : int
-        The same with every row counted as often as it is offered.
+        Offered rows that are rows of the table, each as often as it is offered.
     repeats : float
         How many of these equal rows within the table explain.
     chance : float
@@ -107,7 +107,7 @@ def _canonical(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def own_rows_offered(own: Digests, reference: Digests, min_records: int) -> bool:
-    """Whether at least `min_records` offered rows, beyond coincidence, are rows of the table.
+    """Whether `min_records` distinct rows that are offered are, beyond coincidence, of the table.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def compare_rows(own: Digests, reference: Digests, min_records: int) -> OwnRows:
     counts = _counts(_checked(own), _checked(reference))
     if len(own) == 0 or len(reference) == 0:
         return OwnRows(0, 0, 0.0, 1.0, False)
-    matches = int(counts.min(axis=0).sum())
+    matches = int(((counts[0] == 1) & (counts[1] > 0)).sum())
     found = int(counts[1, counts[0] > 0].sum())
     repeats = _repeats(counts)
     if matches < min_records or found <= repeats:

@@ -133,6 +133,8 @@ def count_models(request: Request, data: SiteData, policy: Policy, home: Home) -
     if tries is None or most is None:
         return
     asked = tries(decode_message(request.message, max_bytes=policy.max_message_bytes))
+    if not asked:
+        return
     ledger = home.ledger(policy.data_id)
     models = {**dict(ledger.get("models", {})), _key(request): asked}
     if sum(models.values()) > max(LEAST_MODELS, most * max(data.n_read, data.n_rows)):

@@ -72,8 +72,8 @@ class Policy:
         Whether others may be told what models that they made, or choose, say of the site's rows,
         and of rows with empty cells that a study fills or keeps.
     max_models_per_row : int or None
-        Models of others that may ever be asked about this data, for each of its rows; None is any
-        number.
+        Models of others, or averages of them, that may ever be asked about this data, for each of
+        its rows; None is any number.
     max_revealed_rank : "default", "full" or int
         Directions of the columns that may ever be known: all but one, all, or so many.
     max_epsilon : float

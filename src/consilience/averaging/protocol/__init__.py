@@ -66,8 +66,8 @@ that is pulled to steep averages on either side of a row answers with scores in 
 stands out, and two such answers give its values. No rule sees it, since each fit rests on all rows.
 Sites bound the number of fits, sets of reference rows and judged averages of a run; what protects
 them is whom they answer: approved studies and trusted coordinators. The answer to an offer tells
-whether at least `min_records` of the offered reference rows, beyond coincidence, are rows of the
-site.
+whether at least `min_records` (or, by a secret, up to twice as many) distinct offered rows, beyond
+coincidence, stand in the site's table once.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ReferenceAveraging(Method):
     loss: str = allows(one_of("auto", *LOSSES), default="auto")
 
     name: ClassVar[str] = "reference-averaging"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "What would any estimator say, fitted on all rows, where they are split?"
     steps = (
         *site_moments.STEPS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -42,7 +42,9 @@ from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import holdout
 from consilience.protocol.phases.holdout import held_out
 from consilience.wire import disclosure, estimators
-from consilience.wire.disclosure import Limits, Released, aggregate, count
+from consilience.wire.codec import digest
+from consilience.wire.disclosure import Limits, Released, aggregate, count, weighted_means
+from consilience.wire.estimators.archive import packages_of
 
 JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""
@@ -52,7 +54,10 @@ MOST_REFERENCES = 20
 """Times that a site takes reference rows in a run: once, unless its replies are lost."""
 TOO_MANY = "more questions on the same rows than a site answers"
 _ROUNDING = 1e-9
+_CONSTANT = ("skops", "sklearn.dummy")
 _UNCOUNTED = ("HistGradientBoosting", "Stacking")
+BEYOND = 5.0
+"""Ranges between few rows from either end by which an average may go on beyond them."""
 
 
 # --------------------------------------------------------------------------- rows
@@ -103,12 +108,35 @@ class Rows:
             return len(self.x)
         return min(len(self.kept), len(self.held)) if trajectory == 0 else len(self.kept)
 
-    def means(self, losses: FloatArray) -> disclosure.WeightedMeans:
-        """Release means of losses, (h, ...), of the held-out rows."""
-        weight = None if self.weight is None else self.weight[self.held]
-        if weight is not None:
-            weight = weight.reshape(-1, *(1,) * (losses.ndim - 1))
-        return disclosure.weighted_means(losses, weight, limits=self.limits)
+    @property
+    def held_weight(self) -> FloatArray | None:
+        """Weights of the held-out rows."""
+        return None if self.weight is None else self.weight[self.held]
+
+    def means(self, values: FloatArray, *, differences: bool = True) -> tuple[Released, Released]:
+        """Means of held-out losses or of their differences, with squared errors.
+
+        They are rounded up or down by secret numbers that follow from the rows and the question,
+        which is a column. A
+        difference that few rows make is told as none: that it was withheld would tell of them.
+        """
+        weight, limits = self.held_weight, self.limits
+        h = None if weight is None else weight.reshape(-1, *(1,) * (values.ndim - 1))
+        if limits.min_records <= 1:
+            found = weighted_means(values, h, limits=limits)
+            return found.mean, found.variance
+        chance = np.empty((2, *values.shape[1:]))
+        for i in np.ndindex(values.shape[1:]):
+            # To single precision, so that another order of the same sums is the same question.
+            asked = np.ascontiguousarray(values[(slice(None), *i)], dtype=np.float32)
+            chance[(slice(None), *i)] = stream(
+                self.seed, "rounding", digest(asked.tobytes())
+            ).random(2)
+        found = weighted_means(values, h, limits=limits, chance=chance)
+        few = np.isnan(found.mean.value) & np.isfinite(values).all(axis=0)
+        if differences and few.any():
+            found = weighted_means(np.where(few, 0.0, values), h, limits=limits, chance=chance)
+        return found.mean, found.variance
 
 
 def fitted_and_held(
@@ -180,6 +208,14 @@ def _used(data: SiteData, s: Settings, limits: Limits) -> tuple[FloatArray, NDAr
     return y, used
 
 
+def n_judged(message: Fit | Judge) -> int:
+    """Averages that a message has judged: each is one question on the rows, of however many models.
+
+    What is charged to ``max_models_per_row``.
+    """
+    return len(message.judged)
+
+
 def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """What is counted over a run: fits, sets of reference rows, averages that are judged."""
     if limits.min_records <= 1:
@@ -220,7 +256,9 @@ def offer(
     own = False
     if protected and len(message.digests):
         digests = row_digests(data.features, message.salt)
-        own = own_rows_offered(digests, np.asarray(message.digests), site.limits.min_records)
+        own = own_rows_offered(
+            digests, np.asarray(message.digests), least_own_rows(data, site.limits)
+        )
     weights = np.full((len(rows.y), 2), np.nan)  # of all rows, and of those not held out
     for t in range(2):
         _, y, weight = rows.of(t)
@@ -238,6 +276,16 @@ def offer(
     return reply, {**found, "settings": message.settings}
 
 
+def least_own_rows(data: SiteData, limits: Limits) -> int:
+    """How many own rows make an offer one of own rows: `min_records`, or by a secret some more.
+
+    Were it known, who knows one row fewer would learn of a guess beside them. It is the same in
+    all runs and for all columns, since of many numbers one is the smallest.
+    """
+    (place,) = holdout.uniform(replace(data, rows=np.arange(1)), "least own rows")
+    return limits.min_records + int(place * limits.min_records)
+
+
 def _refuse(sentence: str) -> None:
     raise DisclosureError(sentence, public=sentence)
 
@@ -251,7 +299,7 @@ def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
 # --------------------------------------------------------------------------- fit
 
 
-@step("fit", tally=_tally)
+@step("fit", tally=_tally, tries=n_judged)
 def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
     """Judge the average of the last round, then refit towards it."""
     s = _settings(message.settings, state, message.tracks, message.judged)
@@ -281,7 +329,6 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
             name = type(part).__name__
             if name.startswith(_UNCOUNTED):
                 _refuse(f"this site refits no {name}: its leaves do not tell own rows from others")
-    losses, errors, state = _judged(message, rows, state, message.round - 1)
     base = Learner(
         made,
         task=s.task,
@@ -295,17 +342,20 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     learners = [base.with_penalty(penalty) for penalty in s.penalties] or [base]
     with _told(base.name):
         fits, kept = _refits(learners, message, target, rows, state)
+        state = {**state, **kept}
         probe = np.empty(0)
         if s.guard and message.round == 0:
             rng = stream(rows.seed, "probe")
             probe = np.array(learners[0].probe(rows.x, rows.y, weight=rows.weight, rng=rng))
+    # After the fits, since the form of one's own says which forms of others can be averaged.
+    losses, errors, state = _judged(message, rows, state, message.round - 1)
     reply = Fitted(
         fits=disclosure.bundle(fits),
         probe=disclosure.model(probe, kind="summary", n_records=len(rows.y)),
         losses=losses,
         errors=errors,
     )
-    return reply, {**state, "reference": reference, **kept}
+    return reply, {**state, "reference": reference}
 
 
 def _settings(text: str, state: State, *asked: Sequence[int]) -> Settings:
@@ -409,7 +459,7 @@ def _with_last(
 # --------------------------------------------------------------------------- judge
 
 
-@step("judge", tally=_tally)
+@step("judge", tally=_tally, tries=n_judged)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
     s = _settings(message.settings, state, message.judged)
@@ -422,10 +472,12 @@ def _judged(
     message: Fit | Judge, rows: Rows, state: State, round_: int
 ) -> tuple[Released, Released, State]:
     """Held-out losses of averages of models, beside those of the round before and of the first."""
-    tracks = message.judged
-    if not tracks or not len(rows.held):
+    tracks, own = message.judged, next((e[0] for e in state.get("kept", {}).values()), None)
+    if not tracks or not len(rows.held) or own is None:
         return _gaps(len(tracks), 2), _gaps(len(tracks), 2), state
     known = dict(state.get("judged", {}))
+    if rows.limits.min_records > 1:
+        _check_forms(message.models.value, own["model"], rows.x.shape[1], rows.s)
     columns = []
     for track, models in zip(tracks, message.models.value, strict=True):
         losses = _loss_of_average(models, message.shares.value, rows)
@@ -437,15 +489,66 @@ def _judged(
         base = known.get("0", ({"losses": losses},))[0]["losses"]
         before = earlier[-1]["losses"] if earlier else base
         first = earlier[0]["losses"] if earlier else base
-        columns.append(np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1))
+        beside = np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1)
+        columns.append(_without_few(beside, rows.held_weight, rows.limits))
         known[str(track)] = _with_last(earlier, round_, {"losses": losses}, rows.s.keep)
-    found = rows.means(np.stack(columns, axis=1))
-    return found.mean, found.variance, {**state, "judged": known}
+    told = rows.means(np.stack(columns, axis=1))
+    return *told, {**state, "judged": known}
+
+
+def _check_forms(
+    by_track: Sequence[Sequence[Any]], own: dict[str, Any], p: int, s: Settings
+) -> None:
+    """Refuse models that the study's learner does not make: trees are boxes around rows.
+
+    Of classes the link may be another one, where a site has seen but two of them.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    wanted = _form(own, s)
+    for one in (one for models in by_track for one in models):
+        fault = estimators.check(one, n_features=p, n_outputs=s.n_outputs)
+        # of whom one level is left says constants, and cannot tell what the others' models are
+        if fault is None and (wanted == _CONSTANT or _form(one, s) in (wanted, _CONSTANT)):
+            continue
+        sentence = f"a model of the average: {fault or 'not of the form that the learner has'}"
+        raise ProtocolError(sentence, public=sentence)
+
+
+def _form(one: dict[str, Any], s: Settings) -> tuple[Any, ...]:
+    if one["form"] == "skops":
+        return (one["form"], *packages_of(one["data"]))
+    return one["form"], None if s.levels else one["link"]
+
+
+def _few(n: int, limits: Limits) -> int:
+    """Rows that are few among n: those of the policy, at most a third."""
+    return min(limits.min_records, n // 3)
+
+
+def _without_few(differences: FloatArray, weight: FloatArray | None, limits: Limits) -> FloatArray:
+    """Differences of losses, cut so that no few rows make them.
+
+    Two averages can be made up such that they differ at one row. So where records are protected a
+    row counts by no more than the `_few`-th largest one does: if the averages differ at fewer rows,
+    they do not differ at all.
+    """
+    if limits.min_records <= 1:
+        return differences
+    h = np.ones((len(differences), 1)) if weight is None else weight[:, None]
+    size = np.abs(h * differences)
+    place = len(size) - _few(len(size), limits)
+    most = np.partition(size, place, axis=0)[place]
+    return np.asarray(differences * np.minimum(1.0, most / np.where(size > 0, size, 1.0)))
 
 
 def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> FloatArray:
     s, x, y = rows.s, rows.x[rows.held], rows.y[rows.held]
     found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    if rows.limits.min_records > 1:
+        found = _whatever_the_rows_are(models, found, y, s, x.shape[1])
     # What other sites sent may fail: then it is named, without a value of a row.
     wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
     if wrong or len(found) != len(shares):
@@ -454,11 +557,41 @@ def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> F
         raise ProtocolError(sentence, public=sentence)
     average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
     if rows.limits.min_records > 1 and not s.levels:
-        # Made-up models with huge values at some rows would count these rows by their loss. The
-        # range is the widest that so many rows of this mean and spread can have.
-        half = float(y.std()) * float(np.sqrt(len(y)))
-        average = np.clip(average, y.mean() - half, y.mean() + half)
+        average = _within_reach(average, y, _few(len(y), rows.limits))
     return record_losses(s.loss, y, average)
+
+
+def _within_reach(average: FloatArray, y: FloatArray, few: int) -> FloatArray:
+    """An average cut so that no few rows stand out in it, by the rule of meta clustering.
+
+    A little beyond the `few`-th smallest and largest it ends, and at the widest range that rows of
+    this mean and spread can have.
+    """
+    spread = float(y.std())
+    half = spread * float(np.sqrt(len(y)))
+    ordered = np.sort(average, axis=0)
+    low, high = ordered[few - 1], ordered[-few]
+    beyond = np.minimum(BEYOND * (high - low), spread)
+    low = np.maximum(low - beyond, y.mean() - half)
+    return np.clip(average, low, np.minimum(high + beyond, y.mean() + half))
+
+
+def _whatever_the_rows_are(
+    models: Sequence[Any], answers: list[FloatArray | str], y: FloatArray, s: Settings, p: int
+) -> list[FloatArray | str]:
+    """Answers of which no failure tells of the rows: a model fails where rows of nobody fail, too.
+
+    One that fails at this site's rows only may be made to do so beyond some value: it counts as one
+    that predicts what knows nothing.
+    """
+    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
+    nobody = stream(0, "rows of nobody").normal(size=(20, p))
+    probes = predict_all([models[i] for i in odd], nobody, n_features=p, n_outputs=s.n_outputs)
+    found = list(answers)
+    for i, probe in zip(odd, probes, strict=True):
+        if not isinstance(probe, str):
+            found[i] = np.full((len(y), s.n_outputs), 1 / s.n_outputs if s.levels else y.mean())
+    return found
 
 
 def _beyond(losses: FloatArray, others: FloatArray) -> FloatArray:
@@ -492,9 +625,9 @@ def conclude(
         chosen = _latest(judged, message.round)["losses"]
         # Own fit, averaging, what is kept: of the same rows, so differences are paired.
         ways = np.stack([own, judged[0]["losses"], chosen], axis=1)
-        losses = rows.means(ways).mean
-        beside = rows.means(ways[:, :2] - ways[:, 2:])
-        differences, errors = beside.mean, beside.variance
+        losses, _ = rows.means(ways, differences=False)
+        beside = _without_few(ways[:, :2] - ways[:, 2:], rows.held_weight, rows.limits)
+        differences, errors = rows.means(beside)
     facts = _latest(fits, message.round)
     reply = Concluded(
         model=_as_estimator(facts, facts["model"]),

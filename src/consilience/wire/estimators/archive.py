@@ -321,6 +321,14 @@ def _node_fault(
     return None
 
 
+def packages_of(data: bytes) -> tuple[str, ...]:
+    """Parts of scikit-learn of which an archive without a fault has objects."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        schema = json.loads(archive.read(_SCHEMA))
+    modules = (str(node.get("__module__")).split(".") for node in _nodes(schema))
+    return tuple(sorted({".".join(m[:2]) for m in modules if m[0] == "sklearn"}))
+
+
 def float_numbers(data: bytes) -> int:
     """Numbers in the fitted arrays of an archive, those inside trees left out."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
