@@ -7,6 +7,7 @@ not; what is told must be the same.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -153,14 +154,19 @@ def test_an_average_that_is_flat_but_for_a_few_rows_is_flat(few: int) -> None:
     assert at_site._within_reach(says, y, 10).any() == (few >= 10)
 
 
+def means(values: Any, **how: bool) -> Any:
+    rows: Any = SimpleNamespace(held_weight=None, limits=LIMITS, seed=7)
+    return at_site.Rows.means(rows, values, **how)
+
+
 def test_a_difference_that_is_withheld_looks_like_none() -> None:
     """One row makes most of it: without the cut above, the gate would withhold it."""
     d = np.full((40, 2), 0.01)
     d[0, 0], d[:, 1] = 50.0, np.random.default_rng(0).normal(size=40)
-    mean, variance = at_site._means(d, None, 7, LIMITS)
+    mean, variance = means(d)
     assert mean.value[0] == variance.value[0] == 0.0 and mean.value[1] != 0.0
     # losses themselves are no differences: none is told as a gap
-    raw, _ = at_site._means(d, None, 7, LIMITS, differences=False)
+    raw, _ = means(d, differences=False)
     assert np.isnan(raw.value[0])
 
 
@@ -168,7 +174,7 @@ def test_the_same_question_is_rounded_the_same_way_and_another_one_by_chance() -
     d = np.random.default_rng(0).normal(size=(40, 1)) + 0.3
 
     def said(factor: float) -> float:
-        return float(at_site._means(d * factor, None, 7, LIMITS)[0].value.item())
+        return float(means(d * factor)[0].value.item())
 
     assert len({said(1 + 1e-12 * k) for k in range(9)}) == 1
     other = [said(1 + 1e-5 * k) for k in range(99)]

@@ -117,8 +117,8 @@ class Rows:
         """Means of held-out losses or of their differences, with squared errors.
 
         They are rounded up or down by secret numbers that follow from the rows and the question,
-        which is a column. A
-        difference that few rows make is told as none: that it was withheld would tell of them.
+        which is a column. A difference that few rows make is told as none: that it was withheld
+        would tell of them.
         """
         weight, limits = self.held_weight, self.limits
         h = None if weight is None else weight.reshape(-1, *(1,) * (values.ndim - 1))
