@@ -392,7 +392,8 @@ def _places_left(policy: str) -> float:
     for place in (*PLACES, true):
         _, rows = _with_an_extreme(place, policy)
         y = CODES[rows.part == at_rows.CHOOSING]
-        values, _ = at_rows.figures_of(rows, at_rows.CHOOSING, STEEP, y, protected=protected)
+        least = 10 if protected else 1
+        values, *_ = at_rows.figures_of(rows, at_rows.CHOOSING, STEEP, y, least=least)
         # Half a step of rounding, and a shift of half a step that it does not know.
         steps = at_rows.steps_of(len(told), len(y), at_rows.CHOOSING)
         width = steps if protected else np.full(len(told), 1e-9)

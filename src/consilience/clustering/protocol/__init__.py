@@ -236,6 +236,7 @@ class EnsembleClustering(Method):
     version: ClassVar[int] = 1
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
+    remembers_rows: ClassVar[bool] = True
     steps = (
         at_site.judge,
         at_site.vote,

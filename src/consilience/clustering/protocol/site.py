@@ -25,6 +25,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.local_models import (
     ClusterModel,
     CodedModel,
+    KMeansModel,
     LocalModel,
     absorbing_rows,
     bic,
@@ -50,6 +51,7 @@ from consilience.clustering.kernels.ensemble import (
     summarise_site,
 )
 from consilience.clustering.kernels.mixtures import same_peak
+from consilience.clustering.protocol.class_history import ClassHistory
 from consilience.clustering.protocol.messages import (
     CODED,
     MAX_FOLDS,
@@ -101,6 +103,11 @@ _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 TABLE_PARTS = ("chances", "kinds", "numbers")
 
 
+def _classes_kept(message: FitRequest | Map, data: SiteData) -> str | None:
+    """Released classes are remembered where the site knows its rows again."""
+    return None if data.marks is None else "classes of the ensembles"
+
+
 @step("vote", once=True)
 def vote(
     message: VoteRequest, data: SiteData, state: State, site: SiteContext
@@ -116,7 +123,7 @@ def vote(
     return ballot(choice, scores, data.n_rows, site.limits), state
 
 
-@step("fit", once=True)
+@step("fit", once=True, keeps=_classes_kept)
 def fit(
     message: FitRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[LocalModels, State]:
@@ -129,6 +136,8 @@ def fit(
         fit_view(table, view, s, site, stream(seed, "resample", i))
         for i, view in enumerate(views(table.rows, s.pairs, seed))
     ]
+    if s.model not in CODED and s.n_resamples == 1:
+        fitted[0] = [one for each in fitted[0] for one in _as_told(each, data, site)]
     released = bundle([released_models(models, s.model) for models in fitted])
     own = tuple(tuple(one.model.to_arrays() for one in models) for models in fitted)
     return LocalModels(models=released), {**state, "seed": seed, "own": own}
@@ -181,7 +190,7 @@ def _outliers(
     return outlying_rows(view.rows, known, own=None, trim=s.trim)
 
 
-@step("label", once=True)
+@step("label", once=True, keeps=_classes_kept)
 def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tuple[Profile, State]:
     """Label every row from its true tuple; tell what the classes look like."""
     s = Settings.from_json(state["settings"])
@@ -201,7 +210,7 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     site.output("predictor", _predictor(ensembles[0], main_map, data, s.model))
     n_classes = len(message.centres.value[0])
     coded = s.model in CODED
-    shown = profiled_classes(_own_classes(state, data, coded), labels, site.limits)
+    shown = _told_classes(_own_classes(state, data, coded), labels, data, site)
     shares, kinds = released_levels(data, shown, n_classes, site.limits)
     reply = Profile(
         # Means of 0/1 columns are counts: levels are told later, by step `compare`.
@@ -249,6 +258,42 @@ def profiled_classes(own: IntArray, labels: IntArray, limits: Limits) -> IntArra
         if counts.sum() < limits.min_records:
             shown[mine] = -1
     return shown
+
+
+def _told_classes(own: IntArray, labels: IntArray, data: SiteData, site: SiteContext) -> IntArray:
+    """Class under which each row is told, for the sake of this run and of earlier ones.
+
+    The site remembers it. The classes of its own model are in its memory since they were told.
+    """
+    if data.marks is None:
+        return profiled_classes(own, labels, site.limits)
+    least = site.limits.min_records
+    history = ClassHistory.from_kept(site.kept)
+    groups, told = history.of_rows(data.marks, least)
+    shown = np.full(len(labels), -1, dtype=np.int64)
+    shown[told] = profiled_classes(groups[told], labels[told], site.limits)
+    site.keep(history.after(data.marks, shown, least).to_plain())
+    return shown
+
+
+def _as_told(one: OwnModel, data: SiteData, site: SiteContext) -> list[OwnModel]:
+    """A model whose class means differ by no few rows from classes of earlier runs; or none.
+
+    Means of a mixture are weighted ones over all rows: they stay as they are.
+    """
+    if data.marks is None:
+        return [one]
+    shown = _told_classes(np.zeros_like(one.labels), one.labels, data, site)
+    if np.array_equal(shown, one.labels) or not isinstance(one.model, KMeansModel):
+        return [one]
+    classes = np.unique(shown[shown >= 0])
+    if len(classes) < 2:
+        return []
+    means = np.stack([data.features[shown == k].mean(axis=0) for k in classes])
+    order = np.lexsort(means.T[::-1])
+    names = np.full(one.model.n_classes + 1, -1)
+    names[classes[order]] = np.arange(len(classes))
+    return [OwnModel(KMeansModel(means[order]), names[shown])]
 
 
 def _class_means(columns: FloatArray, shown: IntArray, n_classes: int) -> Released:

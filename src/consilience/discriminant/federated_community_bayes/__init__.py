@@ -172,7 +172,7 @@ class FederatedCommunityBayes(Method):
     max_rounds: int = allows(whole(1, MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = STEPS
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
