@@ -3,9 +3,9 @@
 Every judged model is a question of somebody else's choice about the rows. Where records are
 protected, a steep model, whose loss would count the rows beyond a plane, is judged as if it were
 flatter; losses are bounded; no row's gain counts as larger than that of `min_records` rows; and a
-mean is rounded to no less than what any row could do to it, at a place that only the site knows, the
-same for models that say the same of all rows. So of two models that differ behind a plane beyond
-all rows but one nothing is told, however many such pairs are asked about.
+mean is rounded to no less than what any row could do to it, at a place that only the site knows,
+the same for models that say the same of all rows. So of two models that differ behind a plane
+beyond all rows but one nothing is told, however many such pairs are asked about.
 """
 
 from __future__ import annotations
