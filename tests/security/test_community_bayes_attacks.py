@@ -392,7 +392,8 @@ def _places_left(policy: str) -> float:
     for place in (*PLACES, true):
         _, rows = _with_an_extreme(place, policy)
         y = CODES[rows.part == at_rows.CHOOSING]
-        values, _ = at_rows.figures_of(rows, at_rows.CHOOSING, STEEP, y, protected=protected)
+        least = 10 if protected else 1
+        values, *_ = at_rows.figures_of(rows, at_rows.CHOOSING, STEEP, y, least=least)
         # Half a step of rounding, and a shift of half a step that it does not know.
         steps = at_rows.steps_of(len(told), len(y), at_rows.CHOOSING)
         width = steps if protected else np.full(len(told), 1e-9)
@@ -440,6 +441,72 @@ def test_the_class_of_a_known_person_is_not_told_by_models_with_more_coefficient
     assert np.isnan(told.losses.value).all()
     narrow = hostile(table_of(200, p=39), "strict", judge(s, np.zeros((1, 40))), s=s)[1]
     assert np.isfinite(narrow.losses.value).all()
+
+
+def _gains_at_one_person(policy: str, other_class: bool, part: str) -> Array:
+    """Gains over "no" everywhere of models that say "yes" behind a plane beyond all but one row."""
+    codes = CODES.copy()
+    split = _split(codes, policy)
+    split = np.where((part == "test") & (split == at_rows.CHOOSING), at_rows.TEST, split)
+    where = at_rows.CHOOSING if part == "choosing" else at_rows.TEST
+    person = int(np.flatnonzero(split == where)[0])
+    x = np.random.default_rng(8).normal(size=(400, 3))
+    x[person] = 9.0
+    if other_class:  # somebody of the same part in turn, so that the deal stays the same
+        other = int(np.flatnonzero((split == where) & (codes != codes[person]))[0])
+        codes[[person, other]] = codes[[other, person]]
+    rows = at_rows.Rows(x, codes, split, SEED, np.empty(0, dtype=np.int64))
+    models = np.zeros((20, 1, 4))
+    models[:, 0, 0] = -9.9
+    for k in range(1, 20):
+        plane = np.array([-12.0 - 0.01 * k, 1.0, 1.0, 1.0])
+        models[k, 0] = 9.9 / np.sqrt(147.0) * plane
+    limits = Policy.from_settings(policy).limits
+    told = at_rows.judged_models(
+        rows, where, models, np.array([0, 1]), limits, counts=False, consent=False
+    )
+    return np.asarray(told.losses.value)[1:]
+
+
+@pytest.mark.usefixtures("one_deal")
+@pytest.mark.parametrize("part", ["choosing", "test"])
+def test_a_model_that_differs_for_one_person_only_gains_nothing(part: str) -> None:
+    """Capped losses of all others are equal under both models: the gain was hers alone.
+
+    The class was right in .85 to .88 of the cases, from four runs.
+    """
+    opened = [_gains_at_one_person("simulation", swap, part) for swap in (False, True)]
+    assert (opened[0] * opened[1] < 0).all()  # the control: the sign is her class
+    strict = [_gains_at_one_person("strict", swap, part) for swap in (False, True)]
+    np.testing.assert_array_equal(strict, 0.0)
+
+
+def test_no_gain_counts_as_larger_than_that_of_many_rows() -> None:
+    gain = np.r_[4.0, np.full(8, -3.0), 0.5, -0.25, np.zeros(30)]
+    assert np.abs(at_rows._no_larger_than_others(gain, 10)).max() == 0.5
+    assert not at_rows._no_larger_than_others(np.r_[1.0, np.zeros(50)], 10).any()
+    assert not at_rows._no_larger_than_others(np.ones(9), 10).any()
+
+
+def test_models_that_say_the_same_of_all_rows_are_rounded_at_the_same_place() -> None:
+    """Nineteen near-copies of a model were nineteen draws; now they are one."""
+    rng = np.random.default_rng(1)
+    part = np.full(400, at_rows.CHOOSING)
+    codes = rng.integers(0, 2, size=400)
+    x = rng.normal(size=(400, 3)) + 0.3 * codes[:, None]
+    rows = at_rows.Rows(x, codes, part, SEED, np.empty(0, dtype=np.int64))
+    model = np.array([[0.0, 0.5, 0.5, 0.5]])
+    models = np.stack([np.zeros((1, 4)), *(model * (1 + 1e-6 * k) for k in range(19))])
+    limits = Policy.from_settings("strict").limits
+    classes = np.array([0, 1])
+    values, _, said = at_rows.figures_of(rows, at_rows.CHOOSING, models, codes, least=10)
+    told = at_rows.judged_models(
+        rows, at_rows.CHOOSING, models, classes, limits, counts=False, consent=False
+    )
+    assert len(np.unique(values.mean(axis=0)[1:])) == 19
+    assert len({one.tobytes() for one in said[1:]}) == 1
+    assert len(np.unique(np.asarray(told.losses.value)[1:])) == 1
+    assert len(np.unique(at_rows._shifts(said, SEED, at_rows.CHOOSING))) == 2
 
 
 def test_errors_of_candidates_are_told_with_consent_only() -> None:

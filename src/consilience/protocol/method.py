@@ -685,6 +685,8 @@ class Method(ABC):
     foreign_models : bool
         Whether it tells what models that others made, or choose, say of a site's rows: a policy
         must grant it.
+    remembers_rows : bool
+        Whether its steps know rows again from run to run, by `SiteData.marks`.
     """
 
     name: ClassVar[str]
@@ -704,6 +706,7 @@ class Method(ABC):
     roles: ClassVar[tuple[str, ...]] = ROLES
     tells: ClassVar[Literal["means", "moments", "other"]] = "other"
     foreign_models: ClassVar[bool] = False
+    remembers_rows: ClassVar[bool] = False
 
     def validate(self) -> None:
         """Check parameters, by declaration and together; raise `ParameterError`."""

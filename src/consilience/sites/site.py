@@ -538,7 +538,8 @@ class Site:
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
         if run not in known:
             self.home.write_ledger(TABLES, {**known, run: data.content_hash})
-        if everyone is not None and not data.foreign_levels and method.tells == "moments":
+        marked = method.tells == "moments" or method.remembers_rows
+        if everyone is not None and not data.foreign_levels and marked:
             rows = np.isin(np.arange(data.n_read), data.rows) if used is None else used
             marks = self._row_guard.marks(data, everyone, self.home)
             beside = self._row_guard.beside(run, data, everyone, self.home, rows)

@@ -68,7 +68,8 @@ of the final classes and of the target (or shares of its levels), and rounded ag
 site votes, its choice and the criteria of 1, 2, ... classes; and, for "cv", squared errors and
 numbers of held-out entries by secret fold and number of classes, with standard errors. It knows no
 label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
-means are sums over groups of at least `min_records` rows (`site.profiled_classes`). Counts of
+means are sums over groups of at least `min_records` rows (`site.profiled_classes`), also over runs
+(`class_history`). Counts of
 different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
 tell how many rows, but not which, lie between them. Of coded rows it knows chances of states and
 steps (or levels) by class instead of means, also of classes that the site finds alone, none of them
@@ -187,9 +188,10 @@ class EnsembleClustering(Method):
     n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
+    remembers_rows: ClassVar[bool] = True
     steps = (
         at_site.judge,
         at_site.vote,

@@ -29,6 +29,7 @@ from consilience.clustering.kernels.cell_suppression import Entries, Sums, suppr
 from consilience.clustering.kernels.ensemble import assign, summarise_by_turns, summarise_site
 from consilience.clustering.kernels.mixtures import same_peak
 from consilience.clustering.protocol import messages
+from consilience.clustering.protocol.class_history import ClassHistory
 from consilience.clustering.protocol.messages import CODED, Settings
 from consilience.exceptions import DataError, DisclosureError, ParameterError
 from consilience.numerics.agreement import adjusted_rand_index
@@ -49,6 +50,11 @@ _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 TABLE_PARTS = ("chances", "kinds", "numbers")
 
 
+def _classes_kept(message: messages.FitRequest | messages.Map, data: SiteData) -> str | None:
+    """Released classes are remembered where the site knows its rows again."""
+    return None if data.marks is None else "classes of the ensembles"
+
+
 @step("vote", once=True)
 def vote(
     message: messages.VoteRequest, data: SiteData, state: State, site: SiteContext
@@ -64,7 +70,7 @@ def vote(
     return ballot(choice, scores, data.n_rows, site.limits), state
 
 
-@step("fit", once=True)
+@step("fit", once=True, keeps=_classes_kept)
 def fit(
     message: messages.FitRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.LocalModels, State]:
@@ -77,6 +83,8 @@ def fit(
         fit_view(table, view, s, site, stream(seed, "resample", i))
         for i, view in enumerate(views(table.rows, s.pairs, seed))
     ]
+    if s.model not in CODED and s.n_resamples == 1:
+        fitted[0] = [one for each in fitted[0] for one in _as_told(each, data, site)]
     released = bundle([released_models(models, s.model) for models in fitted])
     own = tuple(tuple(one.model.to_arrays() for one in models) for models in fitted)
     return messages.LocalModels(models=released), {**state, "seed": seed, "own": own}
@@ -126,7 +134,7 @@ def count(
     return messages.PatternCounts(counts=bundle(released), how=ways[0]), kept
 
 
-@step("label", once=True)
+@step("label", once=True, keeps=_classes_kept)
 def label(
     message: messages.Map, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Profile, State]:
@@ -153,7 +161,7 @@ def label(
     own = models_of(state["own"])
     compared = len(own[0]) == 1 and not coded if own else False
     mine = own[0][0].label(data.features) if compared else np.zeros(data.n_rows, dtype=np.int64)
-    shown = profiled_classes(mine, labels, site.limits)
+    shown = _told_classes(mine, labels, data, site)
     # Means of 0/1 columns are counts: levels are told later, by step `compare`.
     means = np.full((n_classes, data.features.shape[1]), np.nan)
     for k in () if coded else np.unique(shown[shown >= 0]):
@@ -201,6 +209,42 @@ def profiled_classes(own: IntArray, labels: IntArray, limits: Limits) -> IntArra
         if counts.sum() < limits.min_records:
             shown[mine] = -1
     return shown
+
+
+def _told_classes(own: IntArray, labels: IntArray, data: SiteData, site: SiteContext) -> IntArray:
+    """Class under which each row is told, for the sake of this run and of earlier ones.
+
+    The site remembers it. The classes of its own model are in its memory since they were told.
+    """
+    if data.marks is None:
+        return profiled_classes(own, labels, site.limits)
+    least = site.limits.min_records
+    history = ClassHistory.from_kept(site.kept)
+    groups, told = history.of_rows(data.marks, least)
+    shown = np.full(len(labels), -1, dtype=np.int64)
+    shown[told] = profiled_classes(groups[told], labels[told], site.limits)
+    site.keep(history.after(data.marks, shown, least).to_plain())
+    return shown
+
+
+def _as_told(one: LocalFit, data: SiteData, site: SiteContext) -> list[LocalFit]:
+    """A model whose class means differ by no few rows from classes of earlier runs; or none.
+
+    Means of a mixture are weighted ones over all rows: they stay as they are.
+    """
+    if data.marks is None:
+        return [one]
+    shown = _told_classes(np.zeros_like(one.labels), one.labels, data, site)
+    if np.array_equal(shown, one.labels) or not isinstance(one.model, local_models.KMeansModel):
+        return [one]
+    classes = np.unique(shown[shown >= 0])
+    if len(classes) < 2:
+        return []
+    means = np.stack([data.features[shown == k].mean(axis=0) for k in classes])
+    order = np.lexsort(means.T[::-1])
+    names = np.full(one.model.n_classes + 1, -1)
+    names[classes[order]] = np.arange(len(classes))
+    return [LocalFit(local_models.KMeansModel(means[order]), names[shown])]
 
 
 def _agreements(

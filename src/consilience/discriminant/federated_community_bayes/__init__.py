@@ -274,7 +274,7 @@ class FederatedCommunityBayes(SitesMethod):
     max_rounds: int = allows(whole(1, messages.MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = STEPS
     absence: ClassVar[str] = (

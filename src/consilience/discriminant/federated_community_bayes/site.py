@@ -2,9 +2,10 @@
 
 Every judged model is a question of somebody else's choice about the rows. Where records are
 protected, a steep model, whose loss would count the rows beyond a plane, is judged as if it were
-flatter; losses are bounded; and a mean is rounded to no less than what any row could do to it, at a
-place that only the site knows. A plane beyond all rows but one leaves the losses of all others
-spread out, so that the one does not show to somebody who does not know them.
+flatter; losses are bounded; no row's gain counts as larger than that of `min_records` rows; and a
+mean is rounded to no less than what any row could do to it, at a place that only the site knows,
+the same for models that say the same of all rows. So of two models that differ behind a plane
+beyond all rows but one nothing is told, however many such pairs are asked about.
 """
 
 from __future__ import annotations
@@ -247,14 +248,10 @@ def judged_models(
         nothing = disclosure.aggregate(np.full((0, n_models), np.nan))
         gaps = nothing.withhold(np.ones(n_models, dtype=bool))
         return Judged(losses=gaps, errors=gaps, wrong=disclosure.bundle(untold))
-    values, wrong = figures_of(rows, part, models, y, protected=protected)
+    values, wrong, said = figures_of(rows, part, models, y, least=limits.min_records)
     least, shifts = None, np.zeros(n_models)
     if protected:
-        # Places of the rounding, in [-.5, .5): nobody else's knowledge, the same if asked again. So
-        # roundings of several sites even out, and nobody can put a mean between two of its steps.
-        seals = [hashlib.sha256(model.tobytes()).hexdigest() for model in models]
-        draws = [stream(rows.seed, "told", part, seals[0], seal).random() for seal in seals]
-        least, shifts = steps_of(n_models, len(y), part), np.array(draws) - 0.5
+        least, shifts = steps_of(n_models, len(y), part), _shifts(said, rows.seed, part)
         values = values + least * shifts
     means = disclosure.weighted_means(
         values, limits=limits, entities=np.arange(len(y)), least=least
@@ -267,8 +264,8 @@ def judged_models(
 
 
 def figures_of(
-    rows: Rows, part: int, models: FloatArray, y: IntArray, *, protected: bool
-) -> tuple[FloatArray, list[float]]:
+    rows: Rows, part: int, models: FloatArray, y: IntArray, *, least: int
+) -> tuple[FloatArray, list[float], list[IntArray]]:
     """Log losses of the rows of a part, before anything is rounded.
 
     Parameters
@@ -278,8 +275,9 @@ def figures_of(
     models : (a, m - 1, p + 1) array
     y : (n,) int array
         Class of each row of the part.
-    protected : bool
-        Flatten models and bound losses.
+    least : int
+        Where it is more than 1, models are flattened and losses bounded, and a gain counts as no
+        larger than that of `least` rows is.
 
     Returns
     -------
@@ -287,11 +285,14 @@ def figures_of(
         Loss under the first model, and by how much it is lower under each other one.
     wrong : list of a float
         Shares of wrong predictions.
+    said : list of (n,) int arrays
+        Class that each model gives each row.
     """
+    protected = least > 1
     used = rows.part != LEFT_OUT
     held = (rows.part == part)[used]
     design, q = multinomial.design_of(rows.x[used]), multinomial.contrasts(models.shape[1] + 1)
-    losses, wrong = [], []
+    losses, wrong, said = [], [], []
     for phi in models:
         eta = design @ phi.T
         # How steep: over all rows, so that no one row decides.
@@ -302,11 +303,33 @@ def figures_of(
         scores = scores - scores.max(axis=1, keepdims=True)
         loss = -multinomial.log_softmax(scores)[np.arange(len(y)), y]
         losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
-        wrong.append(float(np.mean(scores.argmax(axis=1) != y)))
+        said.append(scores.argmax(axis=1).astype(np.int64))
+        wrong.append(float(np.mean(said[-1] != y)))
     gains = [losses[0] - other for other in losses[1:]]
     if protected and part == CHOOSING:
         gains = [np.clip(gain, -LARGEST_GAIN, LARGEST_GAIN) for gain in gains]
-    return np.column_stack([losses[0], *gains]), wrong
+    if protected:
+        gains = [_no_larger_than_others(gain, least) for gain in gains]
+    return np.column_stack([losses[0], *gains]), wrong, said
+
+
+def _no_larger_than_others(gain: FloatArray, least: int) -> FloatArray:
+    """Gains cut at the size that `least` rows reach: one that few rows have alone counts as 0."""
+    sizes = np.sort(np.abs(gain))[::-1]
+    bound = sizes[least - 1] if len(sizes) >= least else 0.0
+    return np.clip(gain, -bound, bound)
+
+
+def _shifts(said: list[IntArray], seed: int, part: int) -> FloatArray:
+    """Places of the rounding, (a,) in [-.5, .5): nobody else's knowledge, the same if asked again.
+
+    So roundings of several sites even out, and nobody can put a mean between two of its steps.
+    Models that give all rows of the part the same classes have the same place: answers to many that
+    are nearly alike would otherwise average the rounding away.
+    """
+    names = [hashlib.sha256(classes.tobytes()).hexdigest() for classes in said]
+    found = [stream(seed, "told", part, names[0], name).random() for name in names]
+    return np.array(found) - 0.5
 
 
 def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
