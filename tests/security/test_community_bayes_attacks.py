@@ -443,6 +443,15 @@ def test_the_class_of_a_known_person_is_not_told_by_models_with_more_coefficient
     assert np.isfinite(narrow.losses.value).all()
 
 
+def _judged(rows: Any, part: int, models: Array, limits: Any) -> Any:
+    classes = np.array([0, 1])
+    message: Any = SimpleNamespace(
+        models=SimpleNamespace(value=models), classes=SimpleNamespace(value=classes)
+    )
+    site: Any = SimpleNamespace(limits=limits, per_record=False)
+    return at_rows.judged_models(rows, part, message, site)
+
+
 def _gains_at_one_person(policy: str, other_class: bool, part: str) -> Array:
     """Gains over "no" everywhere of models that say "yes" behind a plane beyond all but one row."""
     codes = CODES.copy()
@@ -462,9 +471,7 @@ def _gains_at_one_person(policy: str, other_class: bool, part: str) -> Array:
         plane = np.array([-12.0 - 0.01 * k, 1.0, 1.0, 1.0])
         models[k, 0] = 9.9 / np.sqrt(147.0) * plane
     limits = Policy.from_settings(policy).limits
-    told = at_rows.judged_models(
-        rows, where, models, np.array([0, 1]), limits, counts=False, consent=False
-    )
+    told = _judged(rows, where, models, limits)
     return np.asarray(told.losses.value)[1:]
 
 
@@ -498,11 +505,8 @@ def test_models_that_say_the_same_of_all_rows_are_rounded_at_the_same_place() ->
     model = np.array([[0.0, 0.5, 0.5, 0.5]])
     models = np.stack([np.zeros((1, 4)), *(model * (1 + 1e-6 * k) for k in range(19))])
     limits = Policy.from_settings("strict").limits
-    classes = np.array([0, 1])
     values, _, said = at_rows.figures_of(rows, at_rows.CHOOSING, models, codes, least=10)
-    told = at_rows.judged_models(
-        rows, at_rows.CHOOSING, models, classes, limits, counts=False, consent=False
-    )
+    told = _judged(rows, at_rows.CHOOSING, models, limits)
     assert len(np.unique(values.mean(axis=0)[1:])) == 19
     assert len({one.tobytes() for one in said[1:]}) == 1
     assert len(np.unique(np.asarray(told.losses.value)[1:])) == 1
