@@ -158,7 +158,7 @@ def choose(
     """Fit with the strength that predicts other records best."""
     fits: list[Fit] = []
     for strength in strengths:
-        start = fits[-1] if fits else None
+        start = (fits[-1].coef, fits[-1].intercept) if fits else None
         fits.append(fit(x, y, model, start=start, penalty=Penalty(float(strength), ratio)))
     losses = [loss(y_tuning, f.intercept + x_tuning @ f.coef, model.name) for f in fits]
     place = int(np.argmin(losses))
