@@ -67,7 +67,7 @@ def by_step(
 ) -> tuple[float, list[Any]]:
     """Seconds of the sites' own step, without moving messages; D, Q, effective rows by site."""
     sizes = np.array([len(y) for y in drawn.responses])
-    settings = Settings(("linear",), "squared", (), False, 0, 0, "models")
+    settings = Settings(("linear",), "squared", (), False, 0, 0, "models", "unpooled")
     message = Models(
         settings=settings.to_json(),
         owners=drawn.names,
