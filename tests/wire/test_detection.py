@@ -77,7 +77,11 @@ def test_columns_that_rows_may_tell_of() -> None:
     free, one = Limits(), Limits(min_records=1, max_detection=1.0)
     for n in (10, 40, 300, 10_000):
         assert free.columns_for(n, products=True) == n // 2
-        assert free.columns_for(n, products=False) == n == STRICT.columns_for(n, products=False)
+        assert free.columns_for(n, products=False) == n == 2 * STRICT.columns_for(n, products=False)
         assert STRICT.columns_for(n, products=True) <= n // 5
         assert one.columns_for(n, products=True) > 10**9
     assert [STRICT.columns_for(n, products=True) for n in (39, 40, 59, 60)] == [7, 8, 9, 10]
+    # 10 columns with products use up 60 rows; of 100 rows 20 more may have their means told
+    given = ((60, 10, 0), (60, 10, 1), (60, 0, 30), (60, 0, 31), (100, 10, 20), (100, 10, 21))
+    allowed = [STRICT.allow_columns(*one) for one in given]
+    assert allowed == [True, False, True, False, True, False]

@@ -434,6 +434,11 @@ def test_columns_that_hang_together(few: int) -> None:
         (3, 5.0, 2.0, 5.0),
         (1, 0.1, 1e-6, 0.1),
         (2, 25.0, 10.0, 25.0),
+        (1, 15.0, 10.0, 15.0),
+        (3, 75.0, 25.0, 75.0),
+        (1, 7.0, 3.0, 7.0),
+        (1, 1 / 12, 0.03, 1 / 12),
+        (1, 1e-8, 4e-9, 1e-8),
     ],
 )
 def test_digits_of_few(few: int, step: float, digits: float, wanted: float | None) -> None:
@@ -450,6 +455,16 @@ def test_digits_of_few(few: int, step: float, digits: float, wanted: float | Non
         strict = Limits(max_detection=1.0)
         assert unsafe_columns(column[:, None], limits=strict).all()
         assert not unsafe_columns(column[:, None], limits=LIMITS).any()
+
+
+def test_digits_of_large_numbers_and_of_three_values() -> None:
+    seconds = 1.7e9 + np.random.default_rng(2).integers(0, 10**6, 300)
+    doses = np.repeat([0.0, 1.0, 2.0], [100, 150, 50])
+    for column in (seconds, doses):
+        assert off_grid(column, 10) is None
+        column[3] += 0.5
+        found = off_grid(column, 10)
+        assert found is not None and np.flatnonzero(found[1]).tolist() == [3]
 
 
 def test_columns_whose_digits_tell_nothing_of_few() -> None:

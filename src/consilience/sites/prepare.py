@@ -99,6 +99,7 @@ def load_with_report(
         table = wide_table(table, columns, own, min_records if partition == "rows" else 1)
     loader = _Loader(table, source, columns, preparation, own, partition, min_records)
     loader.common_rows = common_rows and partition == "rows"
+    loader.round_below = min_records if loader.common_rows else 1
     try:
         return loader.run()
     except DataError as error:
@@ -147,6 +148,7 @@ class _Loader:
         self.classes = np.zeros(table.n_rows, dtype=np.int64)
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
         self.common_rows = False
+        self.round_below = 1
 
     def run(self) -> Loaded:
         plan = encoding.encodings(self.columns, self.preparation)
@@ -221,6 +223,7 @@ class _Loader:
             again = _Loader(
                 self.table, self.source, columns, self.preparation, self.site, "rows", 1
             )
+            again.round_below = self.round_below
             arrays = np.array(list(again._encoded(one))).T
             found |= encoding.by_name([one], arrays, columns.levels)
         return {name: found[name] for name in codings if name in found}
@@ -290,7 +293,7 @@ class _Loader:
                 "text where the study expects numbers; a category needs declared levels",
             )
         # In units of the table, in which somebody wrote the digits.
-        finer = off_grid(values, self.few) if self.common_rows and self.few > 1 else None
+        finer = off_grid(values, self.round_below) if self.round_below > 1 else None
         if finer is not None:
             values = np.where(finer[1], np.rint(values / finer[0]) * finer[0], values)
             self.rounded[name] = finer[0]

@@ -311,13 +311,17 @@ class RowGuard:
         joint = method.tells == "moments"
         record = {name: dict(of) for name, of in dict(kept.get("told", {})).items()}
         # It takes a while where rows are many, and comes out the same as long as nothing is new.
-        state = (data.content_hash, sorted(everyone.prepared), number, joint, record)
+        state = (data.content_hash, list(everyone.prepared), number, joint, record)
         key = digest(repr(state).encode())[:20]
         judged = dict(kept.get("judged", {}))
         if key not in judged:
             told = self._told(data, everyone, kept)
             views = _views(told, history.sets, this, atom, joint, self._policy.min_records)
-            bad = failing(told.x, views, told.asked, self._policy.limits, told.coded)
+            again = np.zeros(len(told.names), dtype=bool)
+            if number < len(told.sets):
+                again = (told.joint if joint else told.sets)[number]
+            limits = self._policy.limits
+            bad = failing(told.x, views, told.asked, limits, told.coded, again)
             judged[key] = [name for name, hidden in zip(told.names, bad, strict=True) if hidden]
         for name in everyone.prepared:
             if name in judged[key]:
@@ -474,6 +478,7 @@ def failing(
     asked: BoolArray,
     limits: Limits,
     coded: Sequence[Coded] = (),
+    again: BoolArray | None = None,
 ) -> BoolArray:
     """Columns of which a run tells nothing, for the sake of what it would tell with earlier ones.
 
@@ -487,6 +492,8 @@ def failing(
     asked : (p,) bool array
     limits : Limits
     coded : sequence of Coded
+    again : (p,) bool array, optional
+        Columns that were told of the rows of this very run: to leave them out takes nothing back.
 
     Returns
     -------
@@ -528,7 +535,8 @@ def failing(
         if not alone.any():
             pairs = bad & free & free[:, None]
             if not pairs.any():
-                return hidden | _too_many(views, free, asked, limits)
+                known = np.zeros_like(free) if again is None else again
+                return hidden | _too_many(views, free, asked, known, limits)
             # Of those that are asked for together the worst gives way, the last of equal ones.
             faults = pairs.sum(axis=0)
             alone[len(faults) - 1 - int(np.argmax(faults[::-1]))] = True
@@ -536,7 +544,7 @@ def failing(
 
 
 def _too_many(
-    views: Sequence[View], free: BoolArray, asked: BoolArray, limits: Limits
+    views: Sequence[View], free: BoolArray, asked: BoolArray, again: BoolArray, limits: Limits
 ) -> BoolArray:
     """Columns that are asked for beyond those of which the rows of a view may tell, the last ones.
 
@@ -546,11 +554,13 @@ def _too_many(
     for view in views:
         n = int(view.rows.sum())
         told = view.told & (view.fixed | ~asked | free)
-        for columns, products in ((told & view.joint, True), (told, False)):
-            left = np.flatnonzero(columns & ~hidden)
-            over = len(left) - limits.columns_for(n, products=products)
-            mine = left[free[left]]
-            hidden[mine[max(len(mine) - over, 0) :] if over > 0 else mine[:0]] = True
+        while True:
+            left = told & (~hidden | again)
+            joint = int((left & view.joint).sum())
+            new = np.flatnonzero(left & free & ~again & ~hidden)
+            if not len(new) or limits.allow_columns(n, joint, int(left.sum()) - joint):
+                break
+            hidden[new[-1]] = True
     return hidden
 
 

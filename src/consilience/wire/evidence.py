@@ -77,12 +77,20 @@ class Limits:
         d2 = self.max_detection**2
         if self.min_records <= 1:
             return np.iinfo(np.int64).max
-        if not products:
-            return n_records if d2 == np.inf else int(d2 * n_records)
+        if not products:  # squares are told with them
+            return n_records if d2 == np.inf else int(d2 * n_records / 2)
         if d2 == np.inf:
             return n_records // 2
         of_person = np.sqrt(1 + 2 * d2 * n_records) - 1
         return int(min(n_records / 2, of_person, n_records / (1 + 4 / d2)))
+
+    def allow_columns(self, n_records: int, joint: int, alone: int) -> bool:
+        """Whether so many columns with products, and others without, may be told together."""
+        if joint > self.columns_for(n_records, products=True):
+            return False
+        if self.max_detection == np.inf or not alone:
+            return alone <= self.columns_for(n_records, products=False)
+        return joint**2 / 2 + joint + 2 * alone <= self.max_detection**2 * n_records
 
 
 @dataclass(frozen=True, eq=False)

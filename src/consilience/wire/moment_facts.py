@@ -110,8 +110,10 @@ def column_facts(x: FloatArray, coded: Sequence[Coded] = ()) -> tuple[IntArray, 
     return records, share
 
 
-_STEPS = tuple(m * 10.0**k for k in range(3, -7, -1) for m in (5.0, 2.5, 2.0, 1.0))
-_GRID = 4
+_LEADS = (10.0, 9.0, 7.5, 7.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.2, 1.0)
+_PARTS = (1 / 3, 1 / 6, 1 / 7, 1 / 12, 1 / 24, 1 / 60, 0.45359237, 2.54)
+"""Thirds, days in weeks, months in years, hours, minutes, pounds and inches."""
+_GRID = 3
 """Values of a column on multiples of a step, from which these are its digits."""
 
 
@@ -119,7 +121,8 @@ def off_grid(column: FloatArray, least: int) -> tuple[float, BoolArray] | None:
     """Records with more digits than all others, fewer than `least`, and the step of the others.
 
     What a sum of the column's products has beyond whole multiples of the steps is of these records
-    alone. Steps are 1, 2, 2.5 and 5 times powers of ten.
+    alone. Steps are `_LEADS` times powers of ten from the size of the largest value down to what a
+    sum of doubles holds, and `_PARTS`.
 
     Returns
     -------
@@ -130,12 +133,19 @@ def off_grid(column: FloatArray, least: int) -> tuple[float, BoolArray] | None:
     if not len(known):
         return None
     largest = float(np.abs(known).max())
-    for step in _STEPS:
-        if largest > 1e9 * step:  # digits that a sum does not hold
+    if largest == 0:
+        return None
+    top = int(np.floor(np.log10(largest)))
+    decimal = (lead * 10.0**k for k in range(top, top - 14, -1) for lead in _LEADS)
+    least_step = largest * len(known) * 1e-15  # a sum does not hold further digits
+    for step in sorted({*decimal, *_PARTS}, reverse=True):
+        if step > largest:
+            continue
+        if step < least_step:
             return None
         for part in (known[:512], known):
             multiple = part / step
-            off = np.abs(multiple - np.rint(multiple)) > 1e-6
+            off = np.abs(multiple - np.rint(multiple)) > 1e-6 + 1e-15 * np.abs(multiple)
             if off.sum() >= least:
                 break
         else:

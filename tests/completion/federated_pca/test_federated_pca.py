@@ -640,3 +640,15 @@ def test_digits_are_those_of_a_column_in_its_own_units() -> None:
     )
     for data, limits, number in ((scaled, site, 1), (scaled, stub(), 5), (data_of(x), site, 1)):
         assert groups_of(data, 5, limits).number == number  # type: ignore[arg-type]
+
+
+def test_units_of_others_do_not_decide_which_columns_leave() -> None:
+    """A scale near 1 moves numbers above some value off their steps: who has such a value is told."""
+    x = np.random.default_rng(1).integers(45, 110, (300, 3)).astype(float)
+    centre, scale = np.zeros(3), np.full(3, 1 / (1 - 1e-6 / 105))
+    scaled = data_of(
+        (x - centre) / scale, unscaled=x, scaling=np.stack([np.ones(3), centre, scale])
+    )
+    site: Any = SimpleNamespace(limits=Policy().limits)
+    for limits in (site, stub()):
+        assert groups_of(scaled, 5, limits).columns.tolist() == [0, 1, 2]

@@ -77,14 +77,14 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     DataError
         Not even the moments of all rows together may leave.
     """
-    x, limits = data.features, site.limits
+    # Units of others must not decide what may leave.
+    x, limits = data.in_own_units()[0], site.limits
     columns = _columns(x, limits, data.coded)
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
     least = 2 * limits.min_records if limits.min_records > 1 else 1
     leaves = leaves_of(data, site)
     n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
-    own = data.in_own_units()[0][:, columns]
     for number in (level for level in messages.LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
@@ -102,7 +102,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
         if all(
             _may_leave(told[rows], limits, coded, len(columns))
-            and not _finer(own[rows], limits)
+            and not _finer(x[np.ix_(rows, columns)], limits)
             and told.shape[1] <= limits.columns_for(len(rows), products=True)
             and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
             for rows in members
