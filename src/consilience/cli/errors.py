@@ -117,15 +117,23 @@ class House(TyperGroup):
             _trace(debug)
             complain(f"Error: {error}")
             raise typer.Exit(error.exit_code) from None
-        except OSError as error:
-            _trace(debug)
-            long = error.errno == errno.ENAMETOOLONG
-            complain(f"Error: {TOO_LONG if long else unforeseen(error)}")
-            raise typer.Exit(StudyError.exit_code if long else UNFORESEEN) from None
         except Exception as error:  # noqa: BLE001  its text could hold a value: only its type is shown
             _trace(debug)
-            complain(f"Error: {unforeseen(error)}")
-            raise typer.Exit(UNFORESEEN) from None
+            long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+            complain(f"Error: {TOO_LONG if long else unforeseen(error)}")
+            raise typer.Exit(StudyError.exit_code if long else UNFORESEEN) from None
+
+
+class Sentences(TyperGroup):
+    """A group whose commands end with an error's sentence alone, and its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except ConsilienceError as error:
+            complain(str(error))
+            raise typer.Exit(error.exit_code) from None
 
 
 @contextmanager
