@@ -300,17 +300,8 @@ def _rank_fits(
 def _nothing(entries: Entries, alpha: float, capped: bool = False) -> LowRankFit:
     n, p = entries.shape
     half = 0.5 * float(entries.values @ entries.values)
-    none = np.zeros(0)
-    return LowRankFit(
-        np.zeros((n, 0)),
-        none,
-        np.zeros((p, 0)),
-        half,
-        n_iter=1,
-        gap=0.0,
-        alpha=alpha,
-        capped=capped,
-    )
+    u, s, v = np.zeros((n, 0)), np.zeros(0), np.zeros((p, 0))
+    return LowRankFit(u, s, v, half, n_iter=1, gap=0.0, alpha=alpha, capped=capped)
 
 
 def _complete_path(
@@ -323,17 +314,8 @@ def _complete_path(
         k = above if max_rank is None else min(above, max_rank)
         loss = k * alpha**2 + float((s[k:] ** 2).sum())
         objective = 0.5 * loss + alpha * float((s[:k] - alpha).sum())
-        yield LowRankFit(
-            u[:, :k],
-            s[:k] - alpha,
-            v[:, :k],
-            objective,
-            n_iter=1,
-            n_svd=spent,
-            gap=0.0,
-            alpha=float(alpha),
-            capped=above > k,
-        )
+        found = LowRankFit(u[:, :k], s[:k] - alpha, v[:, :k], objective, n_iter=1, n_svd=spent)
+        yield replace(found, gap=0.0, alpha=float(alpha), capped=above > k)
         spent = 0
 
 
@@ -345,16 +327,9 @@ def _complete_ranks(entries: Entries, ranks: list[int]) -> Iterator[LowRankFit]:
         k = min(rank, size)
         alpha = float(s[k]) if k < len(s) else 0.0
         rest = np.minimum(s, alpha) if k < len(s) else np.zeros(1)
-        yield LowRankFit(
-            u[:, :k],
-            s[:k] - alpha,
-            v[:, :k],
-            0.5 * float(rest @ rest) + alpha * float((s[:k] - alpha).sum()),
-            n_iter=1,
-            n_svd=spent,
-            gap=0.0,
-            alpha=alpha,
-        )
+        objective = 0.5 * float(rest @ rest) + alpha * float((s[:k] - alpha).sum())
+        found = u[:, :k], s[:k] - alpha, v[:, :k]
+        yield LowRankFit(*found, objective, n_iter=1, n_svd=spent, gap=0.0, alpha=alpha)
         spent = 0
 
 
