@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from consilience.engines.base import Arrival, Engine, Key
@@ -73,17 +74,19 @@ class Driver:
         """Run to the end and return the result."""
         # Also while sites compute: threads of the local engine cannot set limits of their own.
         with one_thread():
-            return self._run()
-
-    def _run(self) -> Result:
-        generator = exchange(self._method, self._ctx)
-        received: Replies | None = None
-        while True:
-            try:
-                ask = generator.send(received)  # type: ignore[arg-type]
-            except StopIteration as stop:
-                return self._ended(stop.value)
-            received = self._answer(ask)
+            generator = exchange(self._method, self._ctx)
+            received: Replies | None = None
+            while True:
+                try:
+                    ask = generator.send(received)  # type: ignore[arg-type]
+                except StopIteration as stop:
+                    result = stop.value
+                    break
+                received = self._answer(ask)
+        if not isinstance(result, self._method.Result):
+            raise ProtocolError(f"method {self._method.name!r} returned {type(result).__name__}")
+        self._tell("done", rounds=self._round)
+        return result
 
     def retry_refused(self) -> int | None:
         """Forget from the first round on in which a site refused or was absent.
@@ -282,34 +285,20 @@ class Driver:
             known = self._journal.replies[key]
             rounds[site] = round_
             step = self._step_of[round_]
+            silent = partial(self._transcript.absence, round_=round_, step=step, site=site)
             if known.kind == "absent":
                 content[site] = Absent(known.reason)
-                self._transcript.absence(
-                    round_=round_, step=step, site=site, verdict="absent", reason=known.reason
-                )
+                silent(verdict="absent", reason=known.reason)
                 continue
             reply = Reply.from_bytes(known.data) if read is None else read[0]
             self._last[site] = (reply.round, reply.attempt)
             if reply.status == "refused":
                 content[site] = Refused(reply.reason)
-                self._transcript.absence(
-                    round_=round_,
-                    step=step,
-                    site=site,
-                    verdict="refused",
-                    reason=reply.reason,
-                    sealed=known.sealed,
-                )
+                silent(verdict="refused", reason=reply.reason, sealed=known.sealed)
             else:
                 content[site] = decode_message(reply.message) if read is None else read[1]
                 self._transcript.reply(reply, content[site], sealed=known.sealed)
         return Replies(content, rounds)
-
-    def _ended(self, result: Any) -> Result:
-        if not isinstance(result, self._method.Result):
-            raise ProtocolError(f"method {self._method.name!r} returned {type(result).__name__}")
-        self._tell("done", rounds=self._round)
-        return result
 
     def _tell(self, kind: str, **facts: Any) -> None:
         if self._on_event is not None:
