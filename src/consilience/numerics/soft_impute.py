@@ -113,7 +113,8 @@ def soft_path(
     _check(entries, tol, max_iter, max_rank, solver, start)
     if entries.complete:
         return _complete_path(entries, alphas, max_rank)
-    return _soft_fits(entries, alphas, tol, max_iter, max_rank, solver, start)
+    steps = [(float(alpha), max_rank) for alpha in alphas]
+    return _fits(entries, steps, tol, max_iter, solver, start)
 
 
 def rank_path(
@@ -158,7 +159,7 @@ def rank_path(
     _check(entries, tol, max_iter, None, solver, start)
     if entries.complete:
         return _complete_ranks(entries, ranks)
-    return _rank_fits(entries, ranks, tol, max_iter, solver, start)
+    return _fits(entries, [(None, rank) for rank in ranks], tol, max_iter, solver, start)
 
 
 def unshrunk_rank_path(
@@ -260,41 +261,24 @@ def _solver(entries: Entries, solver: str, start: LowRankFit | None) -> DenseSol
     return SparseSolver(entries, start)
 
 
-def _soft_fits(
+def _fits(
     entries: Entries,
-    alphas: FloatArray,
-    tol: float,
-    max_iter: int,
-    max_rank: int | None,
-    solver: str,
-    start: LowRankFit | None,
-) -> Iterator[LowRankFit]:
-    top = alpha_max(entries)
-    found: DenseSolver | SparseSolver | None = None
-    for alpha in alphas:
-        if alpha >= top or max_rank == 0:
-            yield _nothing(entries, float(alpha), capped=alpha < top)
-            continue
-        found = found or _solver(entries, solver, start)
-        yield found.solve(float(alpha), tol=tol, max_iter=max_iter, rank=max_rank)
-
-
-def _rank_fits(
-    entries: Entries,
-    ranks: list[int],
+    steps: Sequence[tuple[float | None, int | None]],
     tol: float,
     max_iter: int,
     solver: str,
     start: LowRankFit | None,
 ) -> Iterator[LowRankFit]:
+    """Fits of penalties up to a rank, or of a rank with its smallest penalty where that is None."""
     top = alpha_max(entries)
     found: DenseSolver | SparseSolver | None = None
-    for rank in ranks:
-        if rank == 0 or top == 0.0:
-            yield _nothing(entries, top)
+    for alpha, rank in steps:
+        lam = top if alpha is None else alpha
+        if rank == 0 or top == 0.0 or (alpha is not None and alpha >= top):
+            yield _nothing(entries, lam, capped=lam < top)
             continue
         found = found or _solver(entries, solver, start)
-        yield found.solve(None, tol=tol, max_iter=max_iter, rank=rank, floor=SMALLEST * top)
+        yield found.solve(alpha, tol=tol, max_iter=max_iter, rank=rank, floor=SMALLEST * top)
 
 
 def _nothing(entries: Entries, alpha: float, capped: bool = False) -> LowRankFit:
