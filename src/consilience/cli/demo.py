@@ -6,7 +6,7 @@ What it writes stands in ``demos.toml``: patterns of files, tables, and one entr
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ def demo_files(method: str) -> dict[str, str]:
     """Return the files of a demonstration by their names in its folder."""
     chosen = DEMOS[method]
     if chosen.tables == "patients":
-        return _files_over_columns(method)
+        return _files_over_columns(method, chosen)
     about = TABLES[chosen.tables]
     tables = _tables(chosen.tables)
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
@@ -215,47 +215,38 @@ def _levels(about: Tables, column: str) -> str:
 
 def _tables(name: str) -> dict[str, Any]:
     """Tables of a demonstration over rows, by site."""
-    from consilience.datasets.load import (
-        load_demo,
-        load_demo_cellar,
-        load_demo_clinics,
-        load_demo_sites,
-        load_demo_tumours,
-    )
+    from consilience.datasets import load
+    from consilience.datasets.simulate_treatments import simulate_treatments
+    from consilience.datasets.simulate_wards import simulate_wards
 
-    if name == "wards":
-        from consilience.datasets.simulate_wards import simulate_wards
-
-        return dict(simulate_wards(1))
-    if name == "paths":
-        from consilience.datasets.simulate_treatments import simulate_treatments
-
-        return dict(simulate_treatments(1))
-    if name in ("tumours", "clinic"):
-        return dict(load_demo_tumours(3 if name == "tumours" else 1))
-    if name == "wines":
-        return load_demo_sites()
-    if name == "cellar":
-        return load_demo_cellar()
-    if name == "clinics":
-        return load_demo_clinics()
-    patients = load_demo("diabetes").sort_values("log_triglycerides", kind="stable")
+    made: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "wards": lambda: simulate_wards(1),
+        "paths": lambda: simulate_treatments(1),
+        "tumours": lambda: load.load_demo_tumours(3),
+        "clinic": lambda: load.load_demo_tumours(1),
+        "wines": load.load_demo_sites,
+        "cellar": load.load_demo_cellar,
+        "clinics": load.load_demo_clinics,
+    }
+    if name in made:
+        return dict(made[name]())
+    patients = load.load_demo("diabetes").sort_values("log_triglycerides", kind="stable")
     n, b = len(patients), len(CLINICS)
     ends = [round(i * n / b) for i in range(b + 1)]
     return {site: patients.iloc[ends[i] : ends[i + 1]] for i, site in enumerate(CLINICS)}
 
 
-def _files_over_columns(method: str) -> dict[str, str]:
+def _files_over_columns(method: str, chosen: Demo) -> dict[str, str]:
     """Files of a demonstration whose sites hold different columns."""
     from consilience.datasets.load import load_demo_columns
 
     tables = load_demo_columns()
     files = {
         f"{method}.toml": FILES["over_columns"].format(
-            about=DEMOS[method].about,
+            about=chosen.about,
             file=f"{method}.toml",
             method=method,
-            parameters=DEMOS[method].parameters,
+            parameters=chosen.parameters,
             sites=", ".join(f'"{site}"' for site in tables),
         )
     }

@@ -56,22 +56,16 @@ def plain(command: click.Command) -> click.Command:
     command.context_class = PlainContext
     if hasattr(command, "rich_markup_mode"):
         command.rich_markup_mode = None
-    _restore_arguments(command)
-    for inner in getattr(command, "commands", {}).values():
-        plain(inner)
-    return command
-
-
-def _restore_arguments(command: click.Command) -> None:
-    """Give arguments their texts: recent releases of click reset what typer had set."""
     function = getattr(command.callback, "__wrapped__", None)
-    if function is None:
-        return
-    declared = get_params_from_function(function)
+    # Recent releases of click reset the texts of arguments that typer had set.
+    declared = {} if function is None else get_params_from_function(function)
     for parameter in command.params:
         if isinstance(parameter, TyperArgument) and parameter.name in declared:
             said = getattr(declared[parameter.name].default, "help", None)
             parameter.help = parameter.help or said
+    for inner in getattr(command, "commands", {}).values():
+        plain(inner)
+    return command
 
 
 UNFORESEEN = 1

@@ -267,17 +267,10 @@ def _decided(home: DiskHome, job: Job) -> RunError:
 
 
 def _facts(job: Job) -> dict[str, Any]:
-    return {
-        "job": job.name,
-        "run": job.run,
-        "method": job.facts["method"],
-        "round": job.round,
-        "attempt": job.attempt,
-        "step": job.facts["step"],
-        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(job.facts["since"]))),
-        "bytes": job.facts["bytes"],
-        "fields": job.facts["fields"],
-    }
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(job.facts["since"])))
+    place = {"job": job.name, "run": job.run, "round": job.round, "attempt": job.attempt}
+    told = {name: job.facts[name] for name in ("method", "step", "bytes", "fields")}
+    return {**place, **told, "since": since}
 
 
 def _described(job: Job) -> Iterator[str]:

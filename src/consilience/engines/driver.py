@@ -118,7 +118,7 @@ class Driver:
         }
         encoded = {site: bytes_of[id(m)] for site, m in messages.items()}
         sealed = digest(b"".join(digest(encoded[s]).encode() for s in sorted(encoded)))
-        to = tuple(sorted(messages))
+        to, info = tuple(sorted(messages)), self._store.info
         self._journal.ask(self._round, JournaledAsk(ask.step, to, ask.wait, sealed))
         self._step_of[self._round] = ask.step
         self._tell("ask", round=self._round, step=ask.step, sites=len(to), wait=ask.wait)
@@ -131,7 +131,26 @@ class Driver:
                 direction="to-site",
                 sealed=self._engine.seals,
             )
-            request = self._request(ask.step, site, encoded[site])
+            known = self._journal.replies.get((self._round, site))
+            attempt = self._journal.attempt
+            if known is not None and known.kind == "reply":
+                attempt = Reply.from_bytes(known.data).attempt
+            after_round, after_attempt = self._last.get(site, (0, 0))
+            request = Request(
+                run=info.run,
+                study=info.study,
+                method=info.method,
+                method_version=info.method_version,
+                release=info.release,
+                round=self._round,
+                attempt=attempt,
+                after_round=after_round,
+                after_attempt=after_attempt,
+                step=ask.step,
+                site=site,
+                seed=info.seed,
+                message=encoded[site],
+            )
             self._asked[(self._round, site)] = request, messages[site], ask.known.get(site, {})
             self._open[(self._round, site)] = request.to_bytes()
         if self._round not in self._journal.delivered:
@@ -157,29 +176,6 @@ class Driver:
         if not messages and not self._open:
             raise ProtocolError(f"step {ask.step!r} is asked of no site")
         return messages
-
-    def _request(self, step: str, site: str, message: bytes) -> Request:
-        info = self._store.info
-        known = self._journal.replies.get((self._round, site))
-        attempt = self._journal.attempt
-        if known is not None and known.kind == "reply":
-            attempt = Reply.from_bytes(known.data).attempt
-        after_round, after_attempt = self._last.get(site, (0, 0))
-        return Request(
-            run=info.run,
-            study=info.study,
-            method=info.method,
-            method_version=info.method_version,
-            release=info.release,
-            round=self._round,
-            attempt=attempt,
-            after_round=after_round,
-            after_attempt=after_attempt,
-            step=step,
-            site=site,
-            seed=info.seed,
-            message=message,
-        )
 
     def _gather(self, ask: Ask) -> tuple[Key, ...]:
         """Wait for what this ask waits for; returns the keys to deliver, in order."""

@@ -162,33 +162,6 @@ def rank_path(
     return _fits(entries, [(None, rank) for rank in ranks], tol, max_iter, solver, start)
 
 
-def unshrunk_rank_path(
-    entries: Entries,
-    ranks: Sequence[int],
-    *,
-    tol: float = 1e-6,
-    max_iter: int = 1000,
-    solver: str = "auto",
-    start: LowRankFit | None = None,
-) -> Iterator[LowRankFit]:
-    """SOFT-IMPUTE+ by rank: the fits of :func:`rank_path`, each through :func:`unshrink`.
-
-    Of a complete matrix the fit is the truncated singular value decomposition. To go on later from
-    the last fit, walk :func:`rank_path` and unshrink beside it: a start must be a penalised fit.
-
-    Parameters
-    ----------
-    entries, ranks, tol, max_iter, solver, start
-        As of :func:`rank_path`.
-
-    Yields
-    ------
-    fit : LowRankFit
-    """
-    fits = rank_path(entries, ranks, tol=tol, max_iter=max_iter, solver=solver, start=start)
-    return (unshrink(entries, fit) for fit in fits)
-
-
 def unshrink(entries: Entries, fit: LowRankFit) -> LowRankFit:
     """Refit the singular values by least squares on the observed entries.
 
