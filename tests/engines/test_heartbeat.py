@@ -250,7 +250,7 @@ def test_work_is_told_of(tmp_path: Path) -> None:
     heart = heartbeat.Heart(a_site(tmp_path), tmp_path, KEY)
     with heart.working():
         heart._began = time.monotonic() - 100.0
-        heart._beat("watching", 60.0)
+        heart._beat("watching")
         found = heartbeat.read(tmp_path, "north", KeyList.of(KEY.public))
         assert found is not None and found[0].busy >= 100.0
 
@@ -260,7 +260,7 @@ def test_a_folder_that_takes_no_heartbeat_does_not_end_the_watch(tmp_path: Path)
     told: list[tuple[str, dict[str, Any]]] = []
     site = a_site(tmp_path)
     heart = heartbeat.Heart(site, tmp_path, KEY, 60.0, lambda *event: told.append(event))
-    heart._beat("watching", 60.0)
+    heart._beat("watching")
     heart.look(0)
     heart.look(0)
     assert len(told) == 1 and told[0][0] == "unsent" and "health" in told[0][1]["reason"]

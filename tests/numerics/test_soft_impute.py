@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import soft_impute_als as als
 from consilience.numerics.entries import Entries
+from consilience.numerics.low_rank import LowRankFit
 from consilience.numerics.random import stream
 from consilience.numerics.soft_impute import (
     alpha_max,
@@ -18,7 +21,6 @@ from consilience.numerics.soft_impute import (
     rank_path,
     soft_path,
     unshrink,
-    unshrunk_rank_path,
 )
 from consilience.numerics.soft_impute_als import SparseSolver
 from consilience.numerics.soft_impute_dense import relative_gap
@@ -39,6 +41,11 @@ def table(n: int = 24, p: int = 16, seed: int = 0, share: float = 0.7) -> np.nda
 def one(x: np.ndarray, alpha: float, **settings: object) -> object:
     (fit,) = soft_path(Entries.of(x), [alpha], **settings)  # type: ignore[arg-type]
     return fit
+
+
+def unshrunk(entries: Entries, ranks: Sequence[int], **settings: Any) -> Iterator[LowRankFit]:
+    """SOFT-IMPUTE+ by rank."""
+    return (unshrink(entries, fit) for fit in rank_path(entries, ranks, **settings))
 
 
 # ------------------------------------------------------------------ one penalty
@@ -119,7 +126,7 @@ def test_zeros_are_a_matrix_too() -> None:
     x[0, 0] = np.nan
     fit = one(x, 1.0)
     assert (fit.rank, fit.objective, fit.gap) == (0, 0.0, 0.0)
-    assert [f.rank for f in unshrunk_rank_path(Entries.of(x), [0, 2])] == [0, 0]
+    assert [f.rank for f in unshrunk(Entries.of(x), [0, 2])] == [0, 0]
 
 
 def test_integers_are_ratings() -> None:
@@ -156,7 +163,7 @@ def test_unshrunk_ranks_of_a_complete_matrix_are_truncations(shape: tuple[int, i
     x = np.random.default_rng(0).normal(size=shape)
     u, s, vt = np.linalg.svd(x, full_matrices=False)
     ranks = range(min(shape) + 1)
-    for k, fit in zip(ranks, unshrunk_rank_path(Entries.of(x), ranks), strict=True):
+    for k, fit in zip(ranks, unshrunk(Entries.of(x), ranks), strict=True):
         np.testing.assert_allclose(fit.dense(), (u[:, :k] * s[:k]) @ vt[:k], atol=1e-10)
 
 
@@ -174,7 +181,7 @@ def test_unshrunk_fits_of_a_complete_matrix_are_truncations() -> None:
 
 def test_ties_do_not_hinder_a_rank() -> None:
     entries = Entries.of(np.diag([3.0, 2.0, 2.0, 1.0]))
-    assert [fit.rank for fit in unshrunk_rank_path(entries, range(5))] == [0, 1, 2, 3, 4]
+    assert [fit.rank for fit in unshrunk(entries, range(5))] == [0, 1, 2, 3, 4]
 
 
 # ------------------------------------------------------------------ refitted singular values
@@ -280,7 +287,7 @@ def test_a_rank_that_no_penalty_leaves() -> None:
     x = np.outer(np.arange(1.0, 7.0), np.arange(1.0, 6.0))
     x[0, 0] = x[3, 2] = np.nan
     for solver in SOLVERS:
-        (fit,) = unshrunk_rank_path(Entries.of(x), [4], solver=solver, tol=1e-4)
+        (fit,) = unshrunk(Entries.of(x), [4], solver=solver, tol=1e-4)
         assert fit.rank < 4
         assert fit.at(np.array([3]), np.array([2]))[0] == pytest.approx(12.0, rel=0.02)
 
@@ -397,7 +404,7 @@ def test_settings_out_of_range(settings: dict[str, object], sentence: str) -> No
 @pytest.mark.parametrize("ranks", [[-1], [17], [2, 1], [1.5], [True]])
 def test_ranks_out_of_range(ranks: list[int]) -> None:
     with pytest.raises(ParameterError, match="rank"):
-        unshrunk_rank_path(Entries.of(table()), ranks)
+        unshrunk(Entries.of(table()), ranks)
 
 
 def test_a_start_of_another_shape_is_refused() -> None:

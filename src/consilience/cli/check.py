@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from consilience.cli.run import EngineName
 
 if TYPE_CHECKING:
     from consilience.engines.study_check import SiteCheck
+    from consilience.protocol.method import Method
     from consilience.sites.study import Study
 
 
@@ -43,41 +45,22 @@ def check(
         _over_flower(study, superlink, keys, insecure=insecure)
         return
     from consilience.engines.study_check import check_sites, differences, require_quorum
-    from consilience.engines.study_run import key_remarks, method_of, read_site_files
+    from consilience.engines.study_run import method_of, read_site_files
     from consilience.sites.study import Study
 
     read = Study.load(study)
     method = method_of(read)
     checks = check_sites(read, read_site_files(read, sites), method)
-    about, remarked = _reference(read)
-    console.facts(
-        (
-            ("Study", f"{read.name} ({study})"),
-            ("Hash", read.hash()),
-            ("Method", f"{method.name}: {method.title}"),
-            ("Sites", f"{len(checks)}, of which {read.quorum} must answer"),
-            (
-                "Rules",
-                f"missing = {read.preparation.missing!r}, "
-                f"standardize = {read.preparation.standardize!r}",
-            ),
-            *about,
-        )
-    )
-    console.heading("Sites")
+    rules = read.preparation
+    told = f"missing = {rules.missing!r}, standardize = {rules.standardize!r}"
+    remarked = _begin(read, study, method, len(checks), before=(("Rules", told),))
     _sites(checks)
     console.heading("Columns: type, and rows without a value")
     _columns(read, checks)
-    remarks = [(c.name, remark) for c in checks for remark in c.remarks]
-    remarks += [(c.name, f"Cannot take part: {c.error}") for c in checks if c.error is not None]
-    said = [*differences(read.columns, checks), *(f"{name}: {text}" for name, text in remarks)]
-    said += remarked
-    said += key_remarks(read)
-    if said:
-        console.heading("Remarks")
-        for text in said:
-            console.say(text, indent=2, bullet="- ")
-    typer.echo()
+    said = list(differences(read.columns, checks))
+    said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
+    said += [f"{c.name}: Cannot take part: {c.error}" for c in checks if c.error is not None]
+    _end(read, [*said, *remarked])
     require_quorum(read, checks)
     console.say("The study can run.")
 
@@ -86,7 +69,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
     """Ask the sites of a federation over Flower."""
     from consilience.cli.flower import tell_seen
     from consilience.engines.flower import join
-    from consilience.engines.study_run import key_remarks, method_of
+    from consilience.engines.study_run import method_of
     from consilience.exceptions import QuorumError, StudyError
     from consilience.sites.study import Study
 
@@ -94,33 +77,18 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
         raise StudyError("--engine flower needs --superlink and --keys")
     study = Study.load(path)
     method = method_of(study)
-    about, remarked = _reference(study)
     through = join.engine(study, superlink, keys, insecure=insecure)
     try:
         found = join.look(study, through)
     finally:
         through.close()
-    console.facts(
-        (
-            ("Study", f"{study.name} ({path})"),
-            ("Hash", study.hash()),
-            ("Method", f"{method.name}: {method.title}"),
-            ("Sites", f"{len(found)}, of which {study.quorum} must answer"),
-            *about,
-            ("SuperLink", f"{superlink}, {'plaintext' if insecure else 'TLS'}"),
-            ("Apps", join.APPS),
-        )
-    )
-    console.heading("Sites")
+    link = f"{superlink}, {'plaintext' if insecure else 'TLS'}"
+    after = (("SuperLink", link), ("Apps", join.APPS))
+    remarked = _begin(study, path, method, len(found), after=after)
     tell_seen(found)
     said = [f"{one.site}: {text}" for one in found for text in one.said]
     said += [*join.differences(study, found), *remarked]
-    said += [*key_remarks(study), *join.certificate_remarks(keys)]
-    if said:
-        console.heading("Remarks")
-        for text in said:
-            console.say(text, indent=2, bullet="- ")
-    typer.echo()
+    _end(study, said, join.certificate_remarks(keys))
     able = [one.site for one in found if one.able]
     if len(able) < study.quorum:
         raise QuorumError(
@@ -130,15 +98,43 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
     console.say("The study can run.")
 
 
-def _reference(study: Study) -> tuple[list[tuple[str, str]], list[str]]:
-    """What was read as reference rows, and what keeps them from being enough."""
+Facts = tuple[tuple[str, str], ...]
+
+
+def _begin(
+    study: Study, path: Path, method: Method, n: int, before: Facts = (), after: Facts = ()
+) -> list[str]:
+    """Print the facts of a study; returns what keeps its reference rows from being enough."""
     from consilience.engines.study_check import fact_line, facts_of
     from consilience.sites.reference import read_reference
 
-    if study.reference is None:
-        return [], []
-    rows = read_reference(study)
-    return [("Reference", fact_line(rows))], facts_of(rows).remarks()
+    remarked: list[str] = []
+    if study.reference is not None:
+        rows = read_reference(study)
+        before, remarked = (*before, ("Reference", fact_line(rows))), facts_of(rows).remarks()
+    console.facts(
+        (
+            ("Study", f"{study.name} ({path})"),
+            ("Hash", study.hash()),
+            ("Method", f"{method.name}: {method.title}"),
+            ("Sites", f"{n}, of which {study.quorum} must answer"),
+            *before,
+            *after,
+        )
+    )
+    console.heading("Sites")
+    return remarked
+
+
+def _end(study: Study, said: list[str], more: Sequence[str] = ()) -> None:
+    """Print what there is to remark, on the study's keys too."""
+    from consilience.engines.study_run import key_remarks
+
+    if said := [*said, *key_remarks(study), *more]:
+        console.heading("Remarks")
+    for text in said:
+        console.say(text, indent=2, bullet="- ")
+    typer.echo()
 
 
 def _sites(checks: list[SiteCheck]) -> None:

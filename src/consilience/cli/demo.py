@@ -1,7 +1,12 @@
-"""``consilience demo``: a study that can be looked at and run at once."""
+"""``consilience demo``: a study that can be looked at and run at once.
+
+What it writes stands in ``demos.toml``: patterns of files, tables, and one entry for each study.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,145 +16,6 @@ import typer
 from consilience.cli import console
 from consilience.cli.run import Plan, execute, tell
 from consilience.cli.runs import RUNS
-
-STUDY = """\
-# {about}
-# All parties share this file. Run it again with: consilience run {file}
-
-name = "demo-{name}"
-method = "{method}"
-partition = "rows"
-seed = 20240229
-
-[parameters]
-{parameters}
-[data]
-{remark}
-{role} = [
-{columns}
-]
-{roles}
-[preparation]
-missing = "{missing}"
-standardize = "{standardize}"
-
-[sites]
-names = [{sites}]
-"""
-
-SITE = """\
-# Stays at the site: where its table is, and what may leave.
-
-name = "{site}"
-home = "../homes/{site}"
-
-[source]
-path = "../data/{site}.csv"
-
-[columns]
-# What studies may name, and as what.
-offered = {{ {offered} }}
-
-[policy]
-preset = "{preset}"
-data_id = "demo-{site}"
-{consent}"""
-
-FOREIGN_MODELS = """\
-# Models that the other sites fitted may be asked how well they do on the rows here.
-foreign_models = true
-"""
-
-
-OVER_COLUMNS = """\
-# {about}
-# All parties share this file. Run it again with: consilience run {file}
-
-name = "demo-{method}"
-method = "{method}"
-partition = "columns"
-seed = 20240229
-
-[parameters]
-{parameters}
-[data]
-# Rows are matched by this id. Each site names its own columns in its own file, and nobody else's.
-id = "patient"
-
-[preparation]
-missing = "refuse"
-standardize = "site"
-
-[sites]
-names = [{sites}]
-roles = {{ clinic = "initiator" }}
-"""
-
-SITES_OVER_COLUMNS = {
-    "clinic": """\
-# Stays at the clinic: where its table is, and what may leave.
-# It holds the response, so it is the one that asks. Patients without a diagnosis are predicted.
-
-name = "clinic"
-home = "../homes/clinic"
-
-[source]
-path = "../data/clinic.csv"
-
-[columns]
-features = [
-{features}
-]
-target = "malignant"
-
-[partners]
-# The same file at both sites: ids are matched by hashes under it.
-key = "../keys/partner.key"
-
-[policy]
-preset = "consortium"
-data_id = "demo-clinic"
-# The laboratory may see the diagnoses of the patients that both have.
-share_response = true
-# The coordinator is this party, and gets its coefficients by name.
-share_names = true
-# Every fit tells the laboratory some combinations of these columns. Without this line all but one
-# may come to be known: enough for one fit, and a second one with other settings ends at once.
-max_revealed_rank = "full"
-""",
-    "laboratory": """\
-# Stays at the laboratory: where its table is, and what may leave.
-
-name = "laboratory"
-home = "../homes/laboratory"
-
-[source]
-path = "../data/laboratory.csv"
-
-[columns]
-features = [
-{features}
-]
-# Limits that hold by what is measured, agreed before anybody looked. Noise has a price only with
-# them; a value beyond them is cut.
-bounds = {{ worst_compactness = [0.0, 1.2], worst_concavity = [0.0, 1.5], \
-worst_concave_points = [0.0, 0.3] }}
-
-[partners]
-key = "../keys/partner.key"
-
-[policy]
-preset = "consortium"
-data_id = "demo-laboratory"
-# Noisy sketches may leave, at this price in all: three different ones at 8. The same one again, for
-# whichever question, costs nothing.
-noised = true
-max_epsilon = 24.0
-# All combinations of the columns may come to be known: standard errors and intervals need it.
-# Without this line all but one may, and the training stops short of the best fit.
-max_revealed_rank = "full"
-""",
-}
 
 FOLDER = Path("consilience-demo")
 
@@ -171,7 +37,7 @@ class Demo:
         "wines", "cellar" (all wines, with gaps), "clinics", "ranges", "wards", "tumours" (at three
         clinics), "clinic" (all tumours at one), "paths" (treatment by month) or "patients"; of the
         last the sites hold different columns.
-    to_go_on : tuple of (str, str)
+    to_go_on : sequence of (str, str)
         What else to try: a word, and a command or a place. FOLDER is the folder.
     method : str
         Where it is not the name of the demonstration.
@@ -182,7 +48,7 @@ class Demo:
     standardize: str = "none"
     missing: str = "refuse"
     tables: str = "wines"
-    to_go_on: tuple[tuple[str, str], ...] = ()
+    to_go_on: Sequence[Sequence[str]] = ()
     method: str = ""
 
 
@@ -198,11 +64,11 @@ class Tables:
         What the study file says of it.
     target : bool
         Whether it is the study's target.
-    roles : tuple of (str, str)
+    roles : sequence of (str, str)
         Other roles with their columns.
-    unused : tuple of str
+    unused : sequence of str
         Other columns without a role.
-    levels : tuple of str
+    levels : sequence of str
         Of the target, where it is a class, or of the states of a sequence.
     preset : str
         Of the sites' policies.
@@ -213,240 +79,19 @@ class Tables:
     last: str
     remark: str
     target: bool = False
-    roles: tuple[tuple[str, str], ...] = ()
-    unused: tuple[str, ...] = ()
-    levels: tuple[str, ...] = ()
+    roles: Sequence[Sequence[str]] = ()
+    unused: Sequence[str] = ()
+    levels: Sequence[str] = ()
     preset: str = "strict"
     sequence: bool = False
 
 
 CLINICS = ("aspen", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple")
 
-TABLES = {
-    "wines": Tables(
-        "cultivar",
-        "# The tables also hold the cultivar of each wine. No role names it, so the study does not "
-        "use it.",
-    ),
-    "cellar": Tables(
-        "cultivar",
-        "# A tenth of the measurements was left out, at random. The table also holds the cultivar "
-        "of each\n# wine. No role names it, so the study does not use it. Whoever asks has the "
-        "table, so the policy is\n# that for one person who holds all data.",
-        preset="simulation",
-    ),
-    "clinics": Tables(
-        "progression",
-        "# Patients were given to the clinics at random; at elm the score counts downwards.",
-        target=True,
-    ),
-    "ranges": Tables(
-        "progression",
-        "# The clinics were made by triglycerides, on purpose: aspen has the lowest, maple the "
-        "highest.\n# Each sees a narrow range only, so the average of their models is poor.",
-        target=True,
-    ),
-    "wards": Tables(
-        "pressure",
-        "# Simulated. The tables also hold the kind of each patient, which decides what the "
-        "pressure goes\n# with. No role names it, so the study does not use it.",
-        target=True,
-        roles=(("agent", "ward"), ("entity", "patient")),
-        unused=("kind",),
-    ),
-    "tumours": Tables(
-        "diagnosis",
-        "# Means over the nuclei of a sample, and worst values. Patients were given to the clinics "
-        "at random.",
-        target=True,
-        levels=("benign", "malignant"),
-    ),
-    "clinic": Tables(
-        "diagnosis",
-        "# Means over the nuclei of a sample, and worst values. Whoever asks has the table, so the "
-        "policy is\n# that for one person who holds all data.",
-        target=True,
-        levels=("benign", "malignant"),
-        preset="simulation",
-    ),
-    "paths": Tables(
-        "admitted",
-        "# Simulated: the treatment of each patient, month by month; cells are empty where nothing "
-        "was\n# recorded. The tables also hold the path of each patient, which decides what comes "
-        "next, and whether\n# there was an admission afterwards. No role names the path, so the "
-        "study does not use it.",
-        target=True,
-        unused=("path",),
-        levels=("pause", "diet", "tablets", "insulin"),
-        sequence=True,
-    ),
-}
-
-
-DEMOS: dict[str, Demo] = {
-    "ensemble-clustering": Demo(
-        "Which kinds of wine occur at three merchants who do not pool their tables?",
-        "n_clusters = 3\n",
-        "pooled",
-    ),
-    "sequences": Demo(
-        "Which paths do treatments take at three hospitals, and who is admitted afterwards? "
-        "(Simulated records.)",
-        """\
-model = "markov-mixture"
-n_clusters = 3
-n_resamples = 1
-""",
-        missing="keep",
-        tables="paths",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("compare", "the column path in FOLDER/data/aspen.csv: what nobody told the study"),
-            ("vote", 'the same study with n_clusters = "vote"'),
-        ),
-        method="ensemble-clustering",
-    ),
-    "meta-clustering": Demo(
-        "Six clinics score the progression of diabetes. Do they all mean the same by it?",
-        'candidates = ["linear", "ridge"]\n',
-        tables="clinics",
-    ),
-    "reference-averaging": Demo(
-        "Eight clinics each see patients of one range of triglycerides. What would a ridge "
-        "regression on all of them say?",
-        """\
-estimator = "ridge(alpha=50.0)"
-# A clinic has 55 patients. "strict" wants fits of 10 columns to rest on 22 or more, held-out ones
-# too.
-holdout = 0.4
-""",
-        "pooled",
-        tables="ranges",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("compare", 'the same study with estimator = "random-forest": averaging is returned'),
-        ),
-    ),
-    "latent-class-regression": Demo(
-        "Which kinds of patients do four hospitals see, by what blood pressure goes with? "
-        "(Simulated records.)",
-        """\
-# "auto" finds a number by itself.
-n_classes = 4
-""",
-        tables="wards",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("classes", "FOLDER/homes/aspen/outputs/RUN/classes.csv"),
-            ("compare", "the column kind in FOLDER/data/aspen.csv: what nobody told the study"),
-        ),
-    ),
-    "federated-sparse-qda": Demo(
-        "Three clinics tell malignant tumours from others. Which measurements go together, and "
-        "does that help?",
-        standardize="pooled",
-        tables="tumours",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("one table", "consilience demo sparse-qda --folder FOLDER-one"),
-        ),
-    ),
-    "federated-community-bayes": Demo(
-        "Three clinics tell malignant tumours from others by groups of measurements. Do groups "
-        "help?",
-        """\
-# A site judges models on at least twice as many rows as they have coefficients, 42 here.
-choosing = 0.3
-holdout = 0.3
-""",
-        standardize="pooled",
-        tables="tumours",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("one table", "consilience demo community-bayes --folder FOLDER-one"),
-        ),
-    ),
-    "sparse-qda": Demo(
-        "One clinic tells malignant tumours from others. Which measurements go together, and does "
-        "that help?",
-        tables="clinic",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("pairs", "FOLDER/homes/aspen/outputs/RUN/interactions.csv"),
-            ("sites", "consilience demo federated-sparse-qda --folder FOLDER-sites"),
-        ),
-    ),
-    "community-bayes": Demo(
-        "One clinic tells malignant tumours from others by groups of measurements. Do groups help?",
-        tables="clinic",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("groups", "FOLDER/homes/aspen/outputs/RUN/communities.csv"),
-            ("sites", "consilience demo federated-community-bayes --folder FOLDER-sites"),
-        ),
-    ),
-    "federated-pca": Demo(
-        "How many components do the measurements of wines at three merchants share?",
-        standardize="pooled",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/north.toml"),
-            ("one table", "consilience demo matrix-completion --folder FOLDER-one"),
-        ),
-    ),
-    "matrix-completion": Demo(
-        "A laboratory left out a tenth of the measurements of 178 wines. What would they have "
-        "been?",
-        'model = "soft-unshrunk"\n',
-        standardize="site",
-        missing="keep",
-        tables="cellar",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/cellar.toml"),
-            ("clusters", "consilience demo cluster-count --folder FOLDER-clusters"),
-            ("sites", "consilience demo federated-pca --folder FOLDER-sites"),
-        ),
-    ),
-    "cluster-count": Demo(
-        "How many kinds of wine are there in one cellar, of whose measurements a tenth is missing?",
-        standardize="site",
-        missing="keep",
-        tables="cellar",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/cellar.toml"),
-            (
-                "compare",
-                "the column cultivar in FOLDER/data/cellar.csv: what the study did not use",
-            ),
-            ("merchants", "consilience demo ensemble-clustering --folder FOLDER-sites"),
-        ),
-    ),
-    "mean-and-sd": Demo("What is the average wine of three merchants?"),
-    "assistance-test": Demo(
-        "Would a laboratory's columns help a clinic to tell malignant tumours from others?",
-        """\
-family = "binomial"
-n_directions = 2
-# What the answer may cost each patient of the laboratory: noise is made to fit.
-epsilon = 8.0
-""",
-        tables="patients",
-        to_go_on=(("then", "consilience demo assisted-glm"),),
-    ),
-    "assisted-glm": Demo(
-        "What do a laboratory's columns add to a clinic's model of malignant tumours?",
-        """\
-family = "binomial"
-# The laboratory needs the diagnoses to fit its columns; "masked" gives it some of them flipped.
-response = "share"
-""",
-        tables="patients",
-        to_go_on=(
-            ("outputs", "consilience site outputs FOLDER/sites/clinic.toml"),
-            ("one run", "consilience site outputs FOLDER/sites/clinic.toml RUN"),
-        ),
-    ),
-}
-
+_WRITTEN = tomllib.loads(Path(__file__).with_name("demos.toml").read_text(encoding="utf-8"))
+FILES: dict[str, str] = _WRITTEN["files"]
+TABLES = {name: Tables(**about) for name, about in _WRITTEN["tables"].items()}
+DEMOS = {name: Demo(**about) for name, about in _WRITTEN["demos"].items()}
 PARTNER_KEY = "keys/partner.key"
 
 
@@ -511,7 +156,7 @@ def demo_files(method: str) -> dict[str, str]:
     """Return the files of a demonstration by their names in its folder."""
     chosen = DEMOS[method]
     if chosen.tables == "patients":
-        return _files_over_columns(method)
+        return _files_over_columns(method, chosen)
     about = TABLES[chosen.tables]
     tables = _tables(chosen.tables)
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
@@ -521,7 +166,7 @@ def demo_files(method: str) -> dict[str, str]:
 
     used = chosen.method or method
     files = {
-        f"{method}.toml": STUDY.format(
+        f"{method}.toml": FILES["study"].format(
             about=chosen.about,
             file=f"{method}.toml",
             name=method,
@@ -538,11 +183,11 @@ def demo_files(method: str) -> dict[str, str]:
         )
     }
     for site, table in tables.items():
-        files[f"sites/{site}.toml"] = SITE.format(
+        files[f"sites/{site}.toml"] = FILES["site"].format(
             site=site,
             preset=about.preset,
             offered=_offered(about),
-            consent=FOREIGN_MODELS if get_method(used).foreign_models else "",
+            consent=FILES["foreign_models"] if get_method(used).foreign_models else "",
         )
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
@@ -570,54 +215,45 @@ def _levels(about: Tables, column: str) -> str:
 
 def _tables(name: str) -> dict[str, Any]:
     """Tables of a demonstration over rows, by site."""
-    from consilience.datasets.load import (
-        load_demo,
-        load_demo_cellar,
-        load_demo_clinics,
-        load_demo_sites,
-        load_demo_tumours,
-    )
+    from consilience.datasets import load
+    from consilience.datasets.simulate_treatments import simulate_treatments
+    from consilience.datasets.simulate_wards import simulate_wards
 
-    if name == "wards":
-        from consilience.datasets.simulate_wards import simulate_wards
-
-        return dict(simulate_wards(1))
-    if name == "paths":
-        from consilience.datasets.simulate_treatments import simulate_treatments
-
-        return dict(simulate_treatments(1))
-    if name in ("tumours", "clinic"):
-        return dict(load_demo_tumours(3 if name == "tumours" else 1))
-    if name == "wines":
-        return load_demo_sites()
-    if name == "cellar":
-        return load_demo_cellar()
-    if name == "clinics":
-        return load_demo_clinics()
-    patients = load_demo("diabetes").sort_values("log_triglycerides", kind="stable")
+    made: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "wards": lambda: simulate_wards(1),
+        "paths": lambda: simulate_treatments(1),
+        "tumours": lambda: load.load_demo_tumours(3),
+        "clinic": lambda: load.load_demo_tumours(1),
+        "wines": load.load_demo_sites,
+        "cellar": load.load_demo_cellar,
+        "clinics": load.load_demo_clinics,
+    }
+    if name in made:
+        return dict(made[name]())
+    patients = load.load_demo("diabetes").sort_values("log_triglycerides", kind="stable")
     n, b = len(patients), len(CLINICS)
     ends = [round(i * n / b) for i in range(b + 1)]
     return {site: patients.iloc[ends[i] : ends[i + 1]] for i, site in enumerate(CLINICS)}
 
 
-def _files_over_columns(method: str) -> dict[str, str]:
+def _files_over_columns(method: str, chosen: Demo) -> dict[str, str]:
     """Files of a demonstration whose sites hold different columns."""
     from consilience.datasets.load import load_demo_columns
 
     tables = load_demo_columns()
     files = {
-        f"{method}.toml": OVER_COLUMNS.format(
-            about=DEMOS[method].about,
+        f"{method}.toml": FILES["over_columns"].format(
+            about=chosen.about,
             file=f"{method}.toml",
             method=method,
-            parameters=DEMOS[method].parameters,
+            parameters=chosen.parameters,
             sites=", ".join(f'"{site}"' for site in tables),
         )
     }
     for site, table in tables.items():
         features = [name for name in table.columns if name not in ("patient", "malignant")]
         listed = "\n".join(f'  "{name}",' for name in features)
-        files[f"sites/{site}.toml"] = SITES_OVER_COLUMNS[site].format(features=listed)
+        files[f"sites/{site}.toml"] = FILES[site].format(features=listed)
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
 

@@ -56,22 +56,16 @@ def plain(command: click.Command) -> click.Command:
     command.context_class = PlainContext
     if hasattr(command, "rich_markup_mode"):
         command.rich_markup_mode = None
-    _restore_arguments(command)
-    for inner in getattr(command, "commands", {}).values():
-        plain(inner)
-    return command
-
-
-def _restore_arguments(command: click.Command) -> None:
-    """Give arguments their texts: recent releases of click reset what typer had set."""
     function = getattr(command.callback, "__wrapped__", None)
-    if function is None:
-        return
-    declared = get_params_from_function(function)
+    # Recent releases of click reset the texts of arguments that typer had set.
+    declared = {} if function is None else get_params_from_function(function)
     for parameter in command.params:
         if isinstance(parameter, TyperArgument) and parameter.name in declared:
             said = getattr(declared[parameter.name].default, "help", None)
             parameter.help = parameter.help or said
+    for inner in getattr(command, "commands", {}).values():
+        plain(inner)
+    return command
 
 
 UNFORESEEN = 1
@@ -117,15 +111,23 @@ class House(TyperGroup):
             _trace(debug)
             complain(f"Error: {error}")
             raise typer.Exit(error.exit_code) from None
-        except OSError as error:
-            _trace(debug)
-            long = error.errno == errno.ENAMETOOLONG
-            complain(f"Error: {TOO_LONG if long else unforeseen(error)}")
-            raise typer.Exit(StudyError.exit_code if long else UNFORESEEN) from None
         except Exception as error:  # noqa: BLE001  its text could hold a value: only its type is shown
             _trace(debug)
-            complain(f"Error: {unforeseen(error)}")
-            raise typer.Exit(UNFORESEEN) from None
+            long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+            complain(f"Error: {TOO_LONG if long else unforeseen(error)}")
+            raise typer.Exit(StudyError.exit_code if long else UNFORESEEN) from None
+
+
+class Sentences(TyperGroup):
+    """A group whose commands end with an error's sentence alone, and its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except ConsilienceError as error:
+            complain(str(error))
+            raise typer.Exit(error.exit_code) from None
 
 
 @contextmanager

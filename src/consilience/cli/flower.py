@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from consilience.cli import console
+from consilience.cli.errors import Sentences
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.run import EngineName, Plan, execute, tell
-from consilience.cli.runs import as_json
-from consilience.cli.site import one_sentence as _one_sentence
+from consilience.cli.site import Steward
 
 if TYPE_CHECKING:
     from consilience.engines.flower.join import Seen
 
-app = typer.Typer(help="Studies across organisations, over Flower.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Sentences, help="Studies across organisations, over Flower.", no_args_is_help=True
+)
 
 Keys = Annotated[Path, typer.Option(metavar="DIR", help="Certificates and keys of this party.")]
 SuperLinkAt = Annotated[
@@ -34,7 +31,6 @@ PORT = 9092
 
 
 @app.command()
-@_one_sentence
 def keys(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
     site: Annotated[
@@ -73,7 +69,6 @@ def keys(
 
 
 @app.command("node-key")
-@_one_sentence
 def node_key(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
     site: Annotated[str, typer.Option("--site", metavar="NAME", help="Name of the site.")],
@@ -88,7 +83,6 @@ def node_key(
 
 
 @app.command()
-@_one_sentence
 def coordinator(
     keys: Keys,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -109,20 +103,20 @@ def coordinator(
         console.complain("Insecure: no TLS, and any node may connect. For trials on one machine.")
     for remark in certificate_remarks(keys):
         console.complain(remark)
-    with _until_stopped() as is_over:
+    steward = Steward()
+    with steward.signals():
         link = SuperLink(keys, host, port, home, insecure=insecure)
         try:
             known = ", ".join(sorted(link.nodes)) or ("any" if insecure else "none")
             typer.echo(f"SuperLink at {host}:{port}, nodes: {known}; its log is {link.log}")
             console.say(f"Apps: {APPS}.")
-            link.wait(is_over)
+            link.wait(steward.is_set)
         finally:
             link.stop()
     typer.echo("SuperLink: stopped")
 
 
 @app.command()
-@_one_sentence
 def site(
     site_toml: Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")],
     superlink: SuperLinkAt,
@@ -146,7 +140,8 @@ def site(
     log = EventLog(log_format, log_level, _words)
     if insecure:
         log.event("insecure", {"reason": "no TLS, no node key: for trials on one machine"})
-    with log.ending(), _until_stopped() as is_over:
+    steward = Steward()
+    with log.ending(), steward.signals():
         file = SiteFile.load(site_toml)
         log.always["site"] = file.name
         for remark in certificate_remarks(keys):
@@ -158,7 +153,7 @@ def site(
             superlink,
             keys,
             insecure=insecure,
-            is_over=is_over,
+            is_over=steward.is_set,
             poll=poll,
             hold=hold,
             on_event=log.event,
@@ -167,7 +162,6 @@ def site(
 
 
 @app.command()
-@_one_sentence
 def run(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="Study file.")],
     superlink: SuperLinkAt,
@@ -203,11 +197,7 @@ def run(
         keys=keys,
         insecure=insecure,
     )
-    done = execute(plan)
-    if json:
-        console.print_json(as_json(done))
-    else:
-        tell(done)
+    tell(execute(plan), as_json=json)
 
 
 def tell_seen(found: list[Seen]) -> None:
@@ -242,21 +232,3 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         return f"{where}: the reply waits for the steward ('consilience site queue')"
     said = " ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", None))
     return f"{kind} {said}".strip()
-
-
-@contextmanager
-def _until_stopped() -> Iterator[Any]:
-    """Let the first signal end the work in order; the second ends it at once."""
-    over = threading.Event()
-
-    def stop(number: int, _: FrameType | None) -> None:
-        if over.is_set():
-            raise KeyboardInterrupt
-        over.set()
-
-    before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield over.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from consilience.cli import console
-from consilience.cli.runs import RUNS, directory, state_of
+from consilience.cli.runs import RUNS, directory
 from consilience.exceptions import RunError
 
 DAY = 86400.0
@@ -72,19 +72,17 @@ def _purge_old(runs: Path, days: float, folder: Path | None, dry_run: bool, forc
         reason = _kept_because(path, force)
         if reason is not None:
             console.line(f"kept {path}: {reason}")
-        elif dry_run:
-            if _has_something(path, folder):
-                console.line(f"would drop the payloads of {path}")
-                dropped += 1
-        elif any(_drop(path, folder)):
-            console.line(f"dropped the payloads of {path}")
+        elif _has_something(path, folder) if dry_run else any(_drop(path, folder)):
+            console.line(f"{'would drop' if dry_run else 'dropped'} the payloads of {path}")
             dropped += 1
     if not dropped:
         console.line(f"There is nothing to drop in {runs}")
 
 
 def _kept_because(path: Path, force: bool) -> str | None:
-    state = state_of(path)
+    from consilience.engines.study_run import state_of
+
+    state, _ = state_of(path)
     if state == "running":
         return "a coordinator is at work in it"
     if state != "finished" and not force:

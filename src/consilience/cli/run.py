@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,7 +20,8 @@ from consilience.cli import console
 from consilience.cli.console import clean, complain, on_terminal
 from consilience.cli.errors import INTERRUPTED
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
-from consilience.cli.runs import REPORT, RUNS, as_json
+from consilience.cli.runs import REPORT, RUNS
+from consilience.cli.runs import as_json as plain
 
 if TYPE_CHECKING:
     from consilience.engines.base import Engine
@@ -69,37 +69,30 @@ class Progress:
         self._quiet, self._each_site, self._log = quiet or log is not None, each_site, log
         self._live: Any = None
         self._task: Any = None
-        self._round, self._step = 0, ""
-        self._asked = 0
+        self._round, self._step, self._asked = 0, "", 0
         self._answered: list[str] = []
 
     def __enter__(self) -> Progress:
         if not self._quiet and on_terminal():
+            from rich import progress
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
-            from rich.progress import Progress as Live
 
-            self._live = Live(
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(20),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[who]}", markup=False),
+            self._live = progress.Progress(
+                progress.SpinnerColumn(),
+                progress.TextColumn("{task.description}", markup=False),
+                progress.BarColumn(20),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[who]}", markup=False),
                 console=Console(stderr=True),
                 transient=True,
             )
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
-        if self._answered and kind is not None:
+        if self._answered and error[0] is not None:
             self._round_over()
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
@@ -222,14 +215,13 @@ class Plan:
         """Raise `StudyError` where options do not go together."""
         from consilience.exceptions import StudyError
 
-        for engine, needed in OPTIONS.items():
-            given = [name for name in needed if getattr(self, name) not in (None, False)]
-            listed = " and ".join(f"--{name}" for name in needed if name not in _OPTIONAL)
+        for engine, known in OPTIONS.items():
+            given = [name for name in known if getattr(self, name) not in (None, False)]
+            needed = [name for name in known if name not in _OPTIONAL]
             if self.engine is not engine and given:
                 raise StudyError(f"--{given[0]} goes with --engine {engine.value}: add it")
-            if self.engine is engine and any(
-                getattr(self, name) is None for name in needed if name not in _OPTIONAL
-            ):
+            if self.engine is engine and not set(needed) <= set(given):
+                listed = " and ".join(f"--{name}" for name in needed)
                 raise StudyError(f"--engine {engine.value} needs {listed}")
         if self.resume and self.seed is not None:
             raise StudyError("a run keeps its seed: leave --seed out when resuming")
@@ -309,11 +301,7 @@ def run(
         log_format=log_format,
         log_level=log_level,
     )
-    done = execute(plan)
-    if json:
-        console.print_json(as_json(done))
-    else:
-        tell(done)
+    tell(execute(plan), as_json=json)
 
 
 def execute(plan: Plan) -> Run:
@@ -366,23 +354,19 @@ def _execute(plan: Plan, log: EventLog) -> Run:
     return done
 
 
-def tell(run: Run) -> None:
-    """Print the answer, the notes, and where things are."""
+def tell(run: Run, *, as_json: bool = False) -> None:
+    """Print the answer, the notes, and where things are; or the run as one JSON object."""
+    if as_json:
+        console.print_json(plain(run))
+        return
     console.say(run.result.summary())
     console.notes(run.notes)
     typer.echo()
     path = run.directory
     if path is not None:
-        console.facts(
-            (
-                ("Run", run.info.run),
-                ("Seed", run.info.seed),
-                ("Directory", path),
-                ("Report", path / REPORT),
-                ("More", shlex.join(["consilience", "show", str(path)])),
-                ("", shlex.join(["consilience", "transcript", str(path)])),
-            )
-        )
+        more = [shlex.join(["consilience", word, str(path)]) for word in ("show", "transcript")]
+        where = (("Directory", path), ("Report", path / REPORT), ("More", more[0]), ("", more[1]))
+        console.facts((("Run", run.info.run), ("Seed", run.info.seed), *where))
 
 
 def _report(done: Run, out: Path) -> None:
@@ -426,11 +410,8 @@ def _require_room(out: Path) -> None:
     from consilience.exceptions import RunError
 
     try:
-        full = (
-            out.is_dir()
-            and not (out / "run.json").exists()
-            and any(not path.name.startswith(".") for path in out.iterdir())
-        )
+        is_strange = out.is_dir() and not (out / "run.json").exists()
+        full = is_strange and any(not path.name.startswith(".") for path in out.iterdir())
     except OSError as error:
         raise RunError(f"{out} cannot be read: {error.strerror}") from None
     if full:

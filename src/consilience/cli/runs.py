@@ -13,7 +13,6 @@ from consilience.cli import console
 
 if TYPE_CHECKING:
     from consilience.engines.federation import Run
-    from consilience.engines.rundir import RunInfo
 
 RUNS = Path("runs")
 REPORT = "report.html"
@@ -34,26 +33,6 @@ def load(text: str) -> Run:
     from consilience.engines.federation import load_run
 
     return load_run(directory(text))
-
-
-def state_of(path: Path) -> str:
-    """Say whether a run is ``begun``, ``running``, ``finished``, ``failed`` or ``stopped``."""
-    from consilience.engines import study_run
-
-    return study_run.state_of(path)[0]
-
-
-def failure_of(path: Path) -> str:
-    """Say why a run has failed; empty where it has not."""
-    from consilience.engines import study_run
-
-    return study_run.state_of(path)[1]
-
-
-def versions(info: RunInfo) -> str:
-    """Package, method and numerical libraries on one line."""
-    libraries = ", ".join(f"{k} {v}" for k, v in sorted(info.libraries.items()) if k != "lock")
-    return f"consilience {info.release}, {info.method} version {info.method_version} ({libraries})"
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -119,6 +98,9 @@ def show(
     sites = (f"{s} ({presets[s]})" if s in presets else s for s in found.info.sites)
     given = found.info.parameters.items()
     parameters = (f"{name} = {_in_few_words(value)}" for name, value in given)
+    info = found.info
+    libraries = ", ".join(f"{k} {v}" for k, v in sorted(info.libraries.items()) if k != "lock")
+    method = f"{info.method} version {info.method_version}"
     path = found.directory
     has_report = path is not None and (path / REPORT).is_file()
     console.facts(
@@ -129,7 +111,7 @@ def show(
             ("Sites", ", ".join(sites)),
             ("Engine", found.info.engine),
             ("Seed", found.info.seed),
-            ("Versions", versions(found.info)),
+            ("Versions", f"consilience {info.release}, {method} ({libraries})"),
             ("Directory", path),
             ("Report", path / REPORT if path is not None and has_report else "not written yet"),
         )

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from consilience.cli import console
+from consilience.cli.errors import Sentences
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
-from consilience.exceptions import ConsilienceError, DamageError, RunError, StudyError
+from consilience.exceptions import DamageError, RunError, StudyError
 
 if TYPE_CHECKING:
     from consilience.sites.home import DiskHome, Job
 
-P = ParamSpec("P")
-R = TypeVar("R")
 SiteToml = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
 
 
-def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
-    """End with the error's sentence and exit code."""
-
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except ConsilienceError as error:
-            typer.echo(console.clean(error), err=True)
-            raise typer.Exit(error.exit_code) from None
-
-    return wrapped
-
-
-app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Sentences, help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True
+)
 
 
 @app.command()
-@one_sentence
 def keys(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
     rotate: Annotated[
@@ -94,7 +79,6 @@ def keys(
 
 
 @app.command()
-@one_sentence
 def purge(
     site_toml: SiteToml,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
@@ -121,26 +105,20 @@ def purge(
     if (run is None) == (older_than is None):
         raise StudyError("name a run, or give --older-than DAYS: one of them")
     site = file_site(SiteFile.load(site_toml))
-    if dry_run:
-        # Reads only, so a watch may go on.
-        if run is not None:
+    # A dry run reads only, so a watch may go on.
+    with nullcontext() if dry_run else sole(site.home):
+        if dry_run and run is not None:
             found = [check_run_id(run)] if run in site.home.recorded() else []
-        else:
+        elif dry_run:
             found = list(old_runs(site.home, older_than or 0.0))
-    else:
-        with sole(site.home):
-            if run is not None:
-                purge_run(site, check_run_id(run), "by the steward")
-                found = [run]
-            else:
-                found = list(purge_old(site, older_than or 0.0, why="by the steward"))
-    for name in found:
-        if dry_run:
-            typer.echo(f"would drop the records of run {name} at site {site.name}")
+        elif run is not None:
+            purge_run(site, check_run_id(run), "by the steward")
+            found = [run]
         else:
-            typer.echo(
-                f"dropped the records of run {name} at site {site.name}; outputs and ledgers stay"
-            )
+            found = list(purge_old(site, older_than or 0.0, why="by the steward"))
+    begin, end = ("would drop", "") if dry_run else ("dropped", "; outputs and ledgers stay")
+    for name in found:
+        typer.echo(f"{begin} the records of run {name} at site {site.name}{end}")
     if not found:
         typer.echo(f"there are no records to drop at site {site.name}")
 
@@ -150,7 +128,6 @@ _SHOWN = 200
 
 
 @app.command()
-@one_sentence
 def queue(
     site_toml: SiteToml,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -170,7 +147,6 @@ def queue(
 
 
 @app.command()
-@one_sentence
 def preview(
     site_toml: SiteToml,
     job: Annotated[str, typer.Argument(metavar="JOB", help=_JOB)],
@@ -205,7 +181,6 @@ def preview(
 
 
 @app.command()
-@one_sentence
 def release(
     site_toml: SiteToml,
     jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help=_JOB)] = None,
@@ -227,7 +202,6 @@ def release(
 
 
 @app.command()
-@one_sentence
 def refuse(
     site_toml: SiteToml,
     job: Annotated[str, typer.Argument(metavar="JOB", help=_JOB)],
@@ -293,17 +267,10 @@ def _decided(home: DiskHome, job: Job) -> RunError:
 
 
 def _facts(job: Job) -> dict[str, Any]:
-    return {
-        "job": job.name,
-        "run": job.run,
-        "method": job.facts["method"],
-        "round": job.round,
-        "attempt": job.attempt,
-        "step": job.facts["step"],
-        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(job.facts["since"]))),
-        "bytes": job.facts["bytes"],
-        "fields": job.facts["fields"],
-    }
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(job.facts["since"])))
+    place = {"job": job.name, "run": job.run, "round": job.round, "attempt": job.attempt}
+    told = {name: job.facts[name] for name in ("method", "step", "bytes", "fields")}
+    return {**place, **told, "since": since}
 
 
 def _described(job: Job) -> Iterator[str]:
@@ -328,7 +295,6 @@ def _value(value: object) -> str:
 
 
 @app.command("partner-key")
-@one_sentence
 def partner_key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
 ) -> None:
@@ -347,7 +313,6 @@ def partner_key(
 
 
 @app.command()
-@one_sentence
 def watch(
     site_toml: SiteToml,
     folder: Annotated[Path, typer.Option(help="The shared folder.")],
@@ -375,28 +340,25 @@ def watch(
     if confirm and log_format is LogFormat.json:
         raise StudyError("--confirm asks at the terminal: leave --log-format json out")
     log = EventLog(log_format, log_level, _words)
-    steward = _Steward()
+    steward = Steward()
     # A KeyboardInterrupt comes at the prompt, or from a second signal: nothing is half done then.
     with log.ending(), steward.signals(), suppress(KeyboardInterrupt):
         file = SiteFile.load(site_toml)
         log.always["site"] = file.name
-        signing_key = SigningKey.load(key)
+        own = SigningKey.load(key)
         if confirm and (hold or file.release.hold):
             raise StudyError(
                 "replies are held here until they are released: leave --confirm out, or --hold and "
                 "[release] hold of the site file"
             )
-        site = file_site(
-            file,
-            confirm=steward.confirm if confirm else None,
-            hold="all" if hold else None,
-        )
+        asked = steward.confirm if confirm else None
+        site = file_site(file, confirm=asked, hold="all" if hold else None)
         trusted = file.trust.coordinators
         log.event("watching", {"folder": folder, "coordinators": len(trusted), "site": site.name})
         watch_folder(
             site,
             folder,
-            key=signing_key,
+            key=own,
             coordinators=trusted,
             once=once,
             stop=steward,
@@ -409,20 +371,13 @@ def watch(
 
 
 @app.command()
-@one_sentence
 def outputs(
     site_toml: SiteToml,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List what runs left at the site, or what one run left."""
-    from consilience.sites.home import DiskHome
-    from consilience.sites.study import SiteFile
-
-    file = SiteFile.load(site_toml)
-    if not file.home_path.is_dir():
-        raise RunError(f"site {file.name!r} has no home {file.home_path} yet: nothing ran here")
-    home = DiskHome(file.home_path)
+    home = _home(site_toml)
     if run is not None and run not in home.runs():
         known = ", ".join(home.runs()) or "none"
         raise RunError(f"no outputs of run {run!r} are kept in {home.path}: there are {known}")
@@ -440,7 +395,6 @@ def outputs(
 
 
 @app.command()
-@one_sentence
 def offer(site_toml: SiteToml) -> None:
     """Propose which columns of the site's table studies may name, as lines for its file.
 
@@ -464,7 +418,6 @@ def offer(site_toml: SiteToml) -> None:
 
 
 @app.command()
-@one_sentence
 def approve(
     site_toml: SiteToml,
     study_toml: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")],
@@ -495,7 +448,7 @@ def approve(
 # --------------------------------------------------------------------------- for people
 
 
-class _Steward:
+class Steward:
     """The person at the terminal: confirms replies and stops the watch."""
 
     def __init__(self) -> None:

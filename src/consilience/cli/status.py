@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.runs import RUNS, directory, failure_of, state_of
+from consilience.cli.runs import RUNS, directory
 
 if TYPE_CHECKING:
     from consilience.engines.health import SiteHealth
@@ -50,12 +50,15 @@ def status(
 
     Names the sites that it waits for. With --watch and --json: one JSON object a line.
     """
+    from consilience.engines.rundir import read_info
+    from consilience.engines.study_run import runs_in
+
     folder = RUNS if run is None else Path(run)
     if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
-        look, show = (lambda: _all(folder)), _tell_all
+        look, show = (lambda: [_facts(*found) for found in runs_in(folder)]), _tell_all
     else:
         path = directory(run)
-        look, show = (lambda: [{**_one(path), **_held(path, sites)}]), _tell_one
+        look, show = (lambda: [_facts(path, read_info(path)) | _held(path, sites)]), _tell_one
     while True:
         found = look()
         shown = found if show is _tell_all else found[0]
@@ -73,16 +76,12 @@ def status(
             typer.echo()
 
 
-def _one(path: Path) -> dict[str, Any]:
-    """Facts about a run, as plain values."""
-    from consilience.engines.rundir import read_info
-
-    return _facts(path, read_info(path))
-
-
 def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
+    """Facts about a run, as plain values."""
     # The state first: a run that ends in between is told of as running, and again when it changes.
-    state, heard = state_of(path), _events(path)
+    from consilience.engines.study_run import state_of
+
+    (state, reason), heard = state_of(path), _events(path)
     answered = heard.answered.get(heard.round, set())
     left = sorted(set(info.sites) - answered) if state != "finished" and heard.round else []
     all_asked = heard.asked == len(info.sites)
@@ -90,7 +89,7 @@ def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
         "run": info.run,
         "method": info.method,
         "state": state,
-        "reason": failure_of(path) if state == "failed" else "",
+        "reason": reason,
         "round": heard.round,
         "step": heard.step,
         "sites": list(info.sites),
@@ -131,12 +130,6 @@ def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
         if damages := jobs.damages():
             damaged[name] = [str(error) for error in damages]
     return {"held": found, **({"damaged": damaged} if damaged else {})}
-
-
-def _all(folder: Path) -> list[dict[str, Any]]:
-    from consilience.engines.study_run import runs_in
-
-    return [_facts(path, info) for path, info in runs_in(folder)]
 
 
 def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
@@ -226,34 +219,28 @@ def health(
     Reads what the watch of each site writes into the shared folder, or asks the nodes of a
     SuperLink. Ends with 9 where something is wrong with a site.
     """
+    from consilience.engines.health import health as folder_health
+    from consilience.engines.signed import SiteKeys
     from consilience.exceptions import StudyError
+    from consilience.sites.study import Study
 
-    if superlink is not None and keys is not None and folder is None:
-        tell(_over_flower(study, superlink, keys, insecure=insecure), as_json=json)
+    if folder is None and superlink is not None and keys is not None:
+        from consilience.engines.flower import join
+
+        read = Study.load(study)
+        through = join.engine(read, superlink, keys, insecure=insecure)
+        try:
+            found = join.health(read, through)
+        finally:
+            through.close()
+        tell(found, as_json=json)
         return
     if folder is None or superlink is not None or keys is not None:
         raise StudyError("name --folder, or --superlink and --keys")
-    from consilience.engines.health import health as folder_health
-    from consilience.engines.signed import SiteKeys
-    from consilience.sites.study import Study
-
     read = Study.load(study)
     listed = read.sites.keys
     named = SiteKeys(read.sites.names, listed).sites  # a site without a key is an error here, too
     tell(folder_health(folder, {site: listed[site] for site in named}, read.method), as_json=json)
-
-
-def _over_flower(study: Path, superlink: str, keys: Path, *, insecure: bool) -> list[SiteHealth]:
-    """Ask the sites that are connected."""
-    from consilience.engines.flower import join
-    from consilience.sites.study import Study
-
-    read = Study.load(study)
-    through = join.engine(read, superlink, keys, insecure=insecure)
-    try:
-        return join.health(read, through)
-    finally:
-        through.close()
 
 
 def tell(found: list[SiteHealth], *, as_json: bool) -> None:

@@ -89,7 +89,7 @@ def _show(lines: Sequence[Line]) -> None:
 
 def _totals(lines: Sequence[Line]) -> None:
     """Bytes by site and class, and how often a site refused or was absent."""
-    classes = [c for c in ("public", "aggregate", "model", "per-record", "noised")]
+    classes = ("public", "aggregate", "model", "per-record", "noised")
     seen = {line.disclosure for line in lines if line.field and _outward(line)}
     shown = [*(c for c in classes if c in seen), *sorted(seen - set(classes))]
     left: Counter[tuple[str, str]] = Counter()

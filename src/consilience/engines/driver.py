@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from consilience.engines.base import Arrival, Engine, Key
@@ -73,17 +74,19 @@ class Driver:
         """Run to the end and return the result."""
         # Also while sites compute: threads of the local engine cannot set limits of their own.
         with one_thread():
-            return self._run()
-
-    def _run(self) -> Result:
-        generator = exchange(self._method, self._ctx)
-        received: Replies | None = None
-        while True:
-            try:
-                ask = generator.send(received)  # type: ignore[arg-type]
-            except StopIteration as stop:
-                return self._ended(stop.value)
-            received = self._answer(ask)
+            generator = exchange(self._method, self._ctx)
+            received: Replies | None = None
+            while True:
+                try:
+                    ask = generator.send(received)  # type: ignore[arg-type]
+                except StopIteration as stop:
+                    result = stop.value
+                    break
+                received = self._answer(ask)
+        if not isinstance(result, self._method.Result):
+            raise ProtocolError(f"method {self._method.name!r} returned {type(result).__name__}")
+        self._tell("done", rounds=self._round)
+        return result
 
     def retry_refused(self) -> int | None:
         """Forget from the first round on in which a site refused or was absent.
@@ -115,7 +118,7 @@ class Driver:
         }
         encoded = {site: bytes_of[id(m)] for site, m in messages.items()}
         sealed = digest(b"".join(digest(encoded[s]).encode() for s in sorted(encoded)))
-        to = tuple(sorted(messages))
+        to, info = tuple(sorted(messages)), self._store.info
         self._journal.ask(self._round, JournaledAsk(ask.step, to, ask.wait, sealed))
         self._step_of[self._round] = ask.step
         self._tell("ask", round=self._round, step=ask.step, sites=len(to), wait=ask.wait)
@@ -128,7 +131,26 @@ class Driver:
                 direction="to-site",
                 sealed=self._engine.seals,
             )
-            request = self._request(ask.step, site, encoded[site])
+            known = self._journal.replies.get((self._round, site))
+            attempt = self._journal.attempt
+            if known is not None and known.kind == "reply":
+                attempt = Reply.from_bytes(known.data).attempt
+            after_round, after_attempt = self._last.get(site, (0, 0))
+            request = Request(
+                run=info.run,
+                study=info.study,
+                method=info.method,
+                method_version=info.method_version,
+                release=info.release,
+                round=self._round,
+                attempt=attempt,
+                after_round=after_round,
+                after_attempt=after_attempt,
+                step=ask.step,
+                site=site,
+                seed=info.seed,
+                message=encoded[site],
+            )
             self._asked[(self._round, site)] = request, messages[site], ask.known.get(site, {})
             self._open[(self._round, site)] = request.to_bytes()
         if self._round not in self._journal.delivered:
@@ -154,29 +176,6 @@ class Driver:
         if not messages and not self._open:
             raise ProtocolError(f"step {ask.step!r} is asked of no site")
         return messages
-
-    def _request(self, step: str, site: str, message: bytes) -> Request:
-        info = self._store.info
-        known = self._journal.replies.get((self._round, site))
-        attempt = self._journal.attempt
-        if known is not None and known.kind == "reply":
-            attempt = Reply.from_bytes(known.data).attempt
-        after_round, after_attempt = self._last.get(site, (0, 0))
-        return Request(
-            run=info.run,
-            study=info.study,
-            method=info.method,
-            method_version=info.method_version,
-            release=info.release,
-            round=self._round,
-            attempt=attempt,
-            after_round=after_round,
-            after_attempt=after_attempt,
-            step=step,
-            site=site,
-            seed=info.seed,
-            message=message,
-        )
 
     def _gather(self, ask: Ask) -> tuple[Key, ...]:
         """Wait for what this ask waits for; returns the keys to deliver, in order."""
@@ -282,34 +281,20 @@ class Driver:
             known = self._journal.replies[key]
             rounds[site] = round_
             step = self._step_of[round_]
+            silent = partial(self._transcript.absence, round_=round_, step=step, site=site)
             if known.kind == "absent":
                 content[site] = Absent(known.reason)
-                self._transcript.absence(
-                    round_=round_, step=step, site=site, verdict="absent", reason=known.reason
-                )
+                silent(verdict="absent", reason=known.reason)
                 continue
             reply = Reply.from_bytes(known.data) if read is None else read[0]
             self._last[site] = (reply.round, reply.attempt)
             if reply.status == "refused":
                 content[site] = Refused(reply.reason)
-                self._transcript.absence(
-                    round_=round_,
-                    step=step,
-                    site=site,
-                    verdict="refused",
-                    reason=reply.reason,
-                    sealed=known.sealed,
-                )
+                silent(verdict="refused", reason=reply.reason, sealed=known.sealed)
             else:
                 content[site] = decode_message(reply.message) if read is None else read[1]
                 self._transcript.reply(reply, content[site], sealed=known.sealed)
         return Replies(content, rounds)
-
-    def _ended(self, result: Any) -> Result:
-        if not isinstance(result, self._method.Result):
-            raise ProtocolError(f"method {self._method.name!r} returned {type(result).__name__}")
-        self._tell("done", rounds=self._round)
-        return result
 
     def _tell(self, kind: str, **facts: Any) -> None:
         if self._on_event is not None:

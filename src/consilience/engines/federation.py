@@ -27,19 +27,14 @@ from consilience.protocol.method import Columns, CoordinatorContext, Method, Pre
 from consilience.protocol.phases.prepare import check_missing
 from consilience.protocol.result import Result
 from consilience.sites.outputs import SiteOutput
+from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.wire.keys import new_partner_key
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
-    from consilience.sites.own_columns import SiteColumns
     from consilience.sites.study import SiteFile, Study
-
-
-from dataclasses import replace
-
-from consilience.sites.own_columns import SiteColumns
-from consilience.wire.keys import new_partner_key
 
 DEFAULT_DEADLINE = 3600.0
 
@@ -228,10 +223,9 @@ class Federation:
         StudyError
             The site is elsewhere: its log is in its home.
         """
-        members = self.engine.members if isinstance(self.engine, LocalEngine) else {}
-        if site not in members:
+        if site not in self._members:
             raise StudyError(f"site {site!r} is not in this process: its log is in its home")
-        return members[site].home.read_log()
+        return self._members[site].home.read_log()
 
     def run(
         self,
@@ -303,12 +297,15 @@ class Federation:
                 self.engine.close_run(store.info.run)
         finally:
             store.close()
-        members = self.engine.members if isinstance(self.engine, LocalEngine) else {}
-        lines = tuple(store.transcript.lines)
-        notes = tuple(ctx.notes)
-        return Run(store.info, result, lines, notes, path, ctx.scaling, ctx.presets, members)
+        lines, notes = tuple(store.transcript.lines), tuple(ctx.notes)
+        return Run(store.info, result, lines, notes, path, ctx.scaling, ctx.presets, self._members)
 
     # ------------------------------------------------------------------ inside
+
+    @property
+    def _members(self) -> Mapping[str, Site]:
+        """Sites of this process."""
+        return self.engine.members if isinstance(self.engine, LocalEngine) else {}
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -336,7 +333,9 @@ class Federation:
             seed = found.seed if seed is None else seed
         # A run may be resumed with more patience or a smaller quorum: these are not its identity.
         asked = {k: v for k, v in self._settings().items() if k not in ("quorum", "deadline")}
-        study = self.study or _fingerprint(method, parameters, asked, self.engine.sites)
+        identity = [method.name, parameters, asked, self.engine.sites]
+        text = json.dumps(identity, sort_keys=True, default=list)
+        study = self.study or hashlib.sha256(text.encode()).hexdigest()
         info = RunInfo(
             run=run_id or rundir.new_run_id(self.name),
             name=self.name,
@@ -414,11 +413,6 @@ def load_run(path: str | Path) -> Run:
     return Run(info, result, lines, notes, path, scaling, presets)
 
 
-def _fingerprint(method: Method, parameters: dict[str, Any], *rest: Any) -> str:
-    text = json.dumps([method.name, parameters, *rest], sort_keys=True, default=list)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 # -------------------------------------------------------------------- sites with different columns
 
 
@@ -494,9 +488,17 @@ def over_columns(
         raise StudyError(
             f"{len(targets)} sites have a target: one site, the initiator, names the response"
         )
+    common = Columns(id=columns[targets[0]].id)
     by_role = {s: "initiator" if s == targets[0] else "partner" for s in sorted(tables)}
     own = {
-        site: _own(given, columns[targets[0]], dict(bounds.get(site, {})))
+        site: SiteColumns(
+            rename={} if given.id == common.id else {str(common.id): str(given.id)},
+            features=given.features,
+            target=given.target,
+            weight=given.weight,
+            levels=dict(given.levels),
+            bounds=dict(bounds.get(site, {})),
+        )
         for site, given in columns.items()
     }
     if left.get("roles") and dict(left["roles"]) != by_role:
@@ -506,7 +508,7 @@ def over_columns(
     if left["at"] not in ("third-party", *(f"site:{site}" for site in tables)):
         raise StudyError(f"at is {left['at']!r}: write 'third-party', or 'site:' and a site's name")
     check_place(left["at"], left["roles"])
-    return Columns(id=columns[targets[0]].id), own, key, left
+    return common, own, key, left
 
 
 def check_place(at: str, roles: Mapping[str, str]) -> None:
@@ -524,17 +526,3 @@ def check_place(at: str, roles: Mapping[str, str]) -> None:
             f"site {place!r} is a partner among more than two parties and cannot coordinate: let "
             "the initiator or a third party do it"
         )
-
-
-def _own(given: Columns, initiator: Columns, bounds: dict[str, Any]) -> SiteColumns:
-    if given.id is None or initiator.id is None:
-        raise StudyError("columns by site need an id: rows are matched by it")
-    plain = replace(given, id=None)
-    return SiteColumns(
-        rename={} if given.id == initiator.id else {initiator.id: given.id},
-        features=plain.features,
-        target=plain.target,
-        weight=plain.weight,
-        levels=dict(plain.levels),
-        bounds=bounds,
-    )

@@ -31,8 +31,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from consilience.engines.signed import OnNote, check_site
-from consilience.exceptions import EngineError, ParameterError, RunError, SignatureError, WireError
+from consilience.engines.signed import OnNote, check_site, existing
+from consilience.exceptions import ParameterError, RunError, SignatureError, WireError
 from consilience.protocol.method import method_names
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
@@ -259,17 +259,8 @@ def judged(
         troubles.append(f"{beat.unsent} of its replies cannot be written: look at its log")
     if 0 <= beat.free < LITTLE_DISK:
         troubles.append(f"its disk has {beat.free >> 20} MB left: free some space")
-    return SiteHealth(
-        site,
-        state,
-        max(age, 0.0),
-        beat.release,
-        skew,
-        beat.held,
-        beat.unsent,
-        beat.free,
-        tuple(troubles),
-    )
+    left = beat.held, beat.unsent, beat.free
+    return SiteHealth(site, state, max(age, 0.0), beat.release, skew, *left, tuple(troubles))
 
 
 # ----------------------------------------------------------------- heartbeats in the shared folder
@@ -351,25 +342,18 @@ def health(folder: Path, keys: Mapping[str, KeyList], method: str) -> list[SiteH
     EngineError
         There is no such folder.
     """
-    if not folder.is_dir():
-        raise EngineError(
-            f"there is no folder {folder}: create the shared folder, or check that it is mounted"
-        )
-    behind = _storage_clock(folder)
+    behind = _storage_clock(existing(folder))
     found = []
     for site in sorted(keys):
+        beat, skew = None, None
+        fault = "there is no heartbeat of it: ask its steward to start 'consilience site watch'"
         try:
-            seen = read(folder, site, keys[site])
+            if (seen := read(folder, site, keys[site])) is not None:
+                beat, stored = seen
+                skew = None if behind is None else (beat.time - stored) - behind
         except WireError as error:
-            found.append(judged(site, None, method=method, fault=str(error)))
-            continue
-        if seen is None:
-            fault = "there is no heartbeat of it: ask its steward to start 'consilience site watch'"
-            found.append(judged(site, None, method=method, fault=fault))
-            continue
-        beat, stored = seen
-        skew = None if behind is None else (beat.time - stored) - behind
-        found.append(judged(site, beat, method=method, skew=skew))
+            fault = str(error)
+        found.append(judged(site, beat, method=method, skew=skew, fault=fault))
     return found
 
 
@@ -436,7 +420,7 @@ class Heart:
         if self._every is not None:
             self._is_over.set()
             self._thread.join()
-            self._beat("stopped", self._every)
+            self._beat("stopped")
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -456,15 +440,15 @@ class Heart:
         self._told = fault
 
     def _go_on(self) -> None:
-        every = self._every or EVERY
-        self._beat("watching", every)
-        while not self._is_over.wait(every):
-            self._beat("watching", every)
+        self._beat("watching")
+        while not self._is_over.wait(self._every):
+            self._beat("watching")
 
-    def _beat(self, state: State, every: float) -> None:
+    def _beat(self, state: State) -> None:
         """Write one; a folder that does not take it is tried again with the next."""
         began = self._began
         busy = 0.0 if began is None else time.monotonic() - began
+        every = self._every or EVERY
         beat = heartbeat_of(self._site, state, every=every, busy=busy, unsent=self._unsent)
         try:
             write(self._folder, beat, self._key)

@@ -12,7 +12,8 @@ the run's seed, so an asynchronous run is the same every time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from consilience.engines.base import Arrival, Engine, Key
@@ -92,29 +93,26 @@ class LocalEngine(Engine):
             if item is None:
                 arrival: Arrival | None = Arrival(key, None, failed[key])
             elif isinstance(item, Work):
-                arrival = self._finished(key, item, outcomes[key])
+                finish = partial(self.members[key[1]].finish, item, outcomes[key])
+                arrival = self._arrival(key, request, finish)
             else:
-                arrival = self._arrival(key, request, item)
+                arrival = self._arrival(key, request, lambda said=item: said)  # type: ignore[misc]
             if arrival is None:
                 self._held[key] = (data, time.monotonic())
             else:
                 self._arrived[key] = (self._arrival_time(request), arrival)
 
-    def _finished(self, key: Key, work: Work, outcome: object) -> Arrival | None:
-        try:
-            reply = self.members[key[1]].finish(work, outcome)  # type: ignore[arg-type]
-        except ConsilienceError as error:
-            # The site could not keep its record: nothing may leave it, so it counts as absent.
-            return Arrival(key, None, error.public)
-        return self._arrival(key, work.request, reply)
-
-    def _arrival(self, key: Key, request: Request, reply: bytes | Held) -> Arrival | None:
+    def _arrival(
+        self, key: Key, request: Request, answer: Callable[[], bytes | Held]
+    ) -> Arrival | None:
         """A reply that arrives, unless it waits for the site's steward."""
-        if isinstance(reply, Held):
-            return None
         try:
+            reply = answer()
+            if isinstance(reply, Held):
+                return None
             self.members[key[1]].sent(request.run, request.round, request.attempt)
         except ConsilienceError as error:
+            # The site could not keep its record: nothing may leave it, so it counts as absent.
             return Arrival(key, None, error.public)
         return Arrival(key, reply)
 
@@ -122,10 +120,7 @@ class LocalEngine(Engine):
         """See what the steward has decided on a reply; past the deadline its site is absent."""
         data, since = self._held[key]
         request = Request.from_bytes(data)
-        try:
-            arrival = self._arrival(key, request, self.members[key[1]].answer(data))
-        except ConsilienceError as error:
-            arrival = Arrival(key, None, error.public)
+        arrival = self._arrival(key, request, partial(self.members[key[1]].answer, data))
         if arrival is None:
             if time.monotonic() - since < deadline:
                 return

@@ -121,15 +121,11 @@ class RunStore:
 
     def __init__(self, info: RunInfo, path: Path | None) -> None:
         self.info, self.path = info, path
-        self._lock: IO[bytes] | None = None
-        if path is not None:
-            self._lock = _lock(path)
-        journal = None if path is None else path / "journal" / "log"
-        self.journal = Journal(journal)
+        self._lock = None if path is None else _lock(path)
+        self.journal = Journal(None if path is None else path / "journal" / "log")
         lines = None if path is None else path / "transcript.jsonl"
         self.transcript = Transcript(lines, info.run, self._salt())
-        events = None if path is None else path / "events.jsonl"
-        self._events = AppendLog(events, lambda data: data.rfind(b"\n") + 1)
+        self._events = _events(path)
         self._state = state_file(path)
 
     @classmethod
@@ -147,8 +143,7 @@ class RunStore:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Note a time or a retry, outside the chain."""
-        line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, sort_keys=True)
-        self._events.append(line.encode() + b"\n")
+        _note(self._events, kind, **facts)
 
     def write_result(self, result: Result, context: dict[str, Any]) -> None:
         """Write the result; ``result.json`` comes last and marks the run as finished."""
@@ -293,14 +288,22 @@ def purge(path: Path) -> bool:
     if not (path / "journal").is_dir():
         return False
     with _lock(path):
-        line = json.dumps({"time": round(time.time(), 3), "event": "purged"}, sort_keys=True)
-        events = AppendLog(path / "events.jsonl", lambda data: data.rfind(b"\n") + 1)
-        events.append(line.encode() + b"\n")
+        _note(_events(path), "purged")
         try:
             shutil.rmtree(path / "journal", ignore_errors=False)
         except OSError as error:
             raise explain(error, "remove", path / "journal") from error
     return True
+
+
+def _events(path: Path | None) -> AppendLog:
+    events = None if path is None else path / "events.jsonl"
+    return AppendLog(events, lambda data: data.rfind(b"\n") + 1)
+
+
+def _note(events: AppendLog, kind: str, **facts: Any) -> None:
+    line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, sort_keys=True)
+    events.append(line.encode() + b"\n")
 
 
 def _lock(path: Path) -> IO[bytes]:

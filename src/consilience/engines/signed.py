@@ -13,10 +13,12 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from consilience.exceptions import (
     DamageError,
+    EngineError,
     ParameterError,
     SignatureError,
     StudyError,
@@ -26,7 +28,7 @@ from consilience.protocol.phases import opening
 from consilience.sites.home import check_run_id
 from consilience.sites.site import Site
 from consilience.wire.codec import decode_message
-from consilience.wire.envelope import Request
+from consilience.wire.envelope import Reply, Request
 from consilience.wire.keys import KeyList, parties, remedy
 from consilience.wire.signing import Context
 
@@ -261,6 +263,22 @@ def check_site(site: str) -> str:
             f"site name {site[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' or '-'"
         )
     return site
+
+
+def existing(folder: Path) -> Path:
+    """Return the shared folder; `EngineError` where there is none."""
+    if not folder.is_dir():
+        raise EngineError(
+            f"there is no folder {folder}: create the shared folder, or check that it is mounted"
+        )
+    return folder
+
+
+def answered(place: Place, reply: bytes) -> dict[str, Any]:
+    """What the person at a site is told of a reply."""
+    said = Reply.from_bytes(reply)
+    outcome = {"step": said.step, "outcome": said.status, "reason": said.reason}
+    return {"run": place.run, "round": place.round, **outcome, "bytes": len(reply)}
 
 
 def pause(since: float, poll: float, now: float | None = None) -> float:

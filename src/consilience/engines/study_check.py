@@ -175,14 +175,18 @@ def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
 
 def differences(columns: Columns, checks: list[SiteCheck]) -> tuple[str, ...]:
     """Say in which columns the tables differ between sites, by column and site."""
+    return tuple(told_apart(columns, {check.name: check.kinds for check in checks}))
+
+
+def told_apart(columns: Columns, kinds: Mapping[str, Mapping[str, str] | None]) -> list[str]:
+    """Sentences on columns whose types by site are not the same; a site may have told none."""
     said = []
-    readable = [check for check in checks if check.kinds]
     for name in columns.used():
-        kinds = {check.name: check.kinds.get(name, "absent") for check in readable}
-        if len(set(kinds.values())) > 1:
-            listed = ", ".join(f"{kind} at {site}" for site, kind in kinds.items())
+        here = {site: own.get(name, "absent") for site, own in kinds.items() if own}
+        if len(set(here.values())) > 1:
+            listed = ", ".join(f"{kind} at {site}" for site, kind in here.items())
             said.append(f"Column {name} is {listed}.")
-    return tuple(said)
+    return said
 
 
 def _check(
@@ -451,11 +455,8 @@ def _about_sketch(
         return PrivacyError("the policy lets no sketch without noise leave (per_record)")
     bounds = data.bounds
     if bounds is None or np.isnan(bounds).any():
-        lacking = [
-            name
-            for j, name in enumerate(data.feature_names)
-            if bounds is None or np.isnan(bounds[:, j]).any()
-        ]
+        known = np.zeros(0) if bounds is None else np.flatnonzero(~np.isnan(bounds).any(axis=0))
+        lacking = [name for j, name in enumerate(data.feature_names) if j not in known]
         return PrivacyError(
             "noise has no price without public limits of the columns: give bounds of "
             f"{', '.join(lacking)} in [columns] of the site file"

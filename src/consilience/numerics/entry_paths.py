@@ -31,12 +31,18 @@ class _Fits:
         What is taken off before a fit, and added to its predictions.
     natural : (bool, bool)
         Whether the problem ends at the first, and at the last parameter.
+    tol, max_iter
+        As of the estimator of the same model; None for what the kernel takes.
     """
 
     parameters: Sequence[Any]
     center: str = "none"
     natural: tuple[bool, bool] = (False, False)
+    tol: float | None = None
+    max_iter: int | None = None
     parameter: ClassVar[str] = "rank"
+    warm: ClassVar[bool] = False
+    """Whether further fits start from the last one, or from the entries."""
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits with a method ``at(rows, columns)``, to centred entries."""
@@ -62,15 +68,17 @@ class _Fits:
         base, rest = centre.at(rows, columns), centre.removed(train)
         for value, fit in zip(parameters, self.fits(rest, parameters, start), strict=False):
             _note(fit, value, self.parameter)
-            yield self.judged(rest, fit).at(rows, columns) + base, self.kept(fit)
+            predicted = self.judged(rest, fit).at(rows, columns) + base
+            yield predicted, fit if self.warm else None
 
     def judged(self, train: Entries, fit: Any) -> Any:
         """What predicts, made of a fit."""
         return fit
 
-    def kept(self, fit: Any) -> Any:
-        """What the next fits start from."""
-        return fit
+    def given(self) -> dict[str, Any]:
+        """Settings of the solver that were given."""
+        found = {"tol": self.tol, "max_iter": self.max_iter}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,29 +89,22 @@ class SoftPath(_Fits):
     ----------
     unshrink : bool
         Refit the singular values by least squares.
-    max_rank, solver, tol, max_iter
-        As of :class:`consilience.SoftImpute`; None for what the kernel takes.
+    max_rank, solver
+        As of :class:`consilience.SoftImpute`.
     """
 
     unshrink: bool = False
     max_rank: int | None = None
     solver: str = "auto"
-    tol: float | None = None
-    max_iter: int | None = None
     parameter: ClassVar[str] = "alpha"
+    warm: ClassVar[bool] = True
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits along decreasing penalties."""
         from consilience.numerics.soft_impute import soft_path
 
-        return soft_path(
-            train,
-            parameters,
-            max_rank=self.max_rank,
-            solver=self.solver,
-            start=start,
-            **_given(self),
-        )
+        how: dict[str, Any] = {"max_rank": self.max_rank, "solver": self.solver, **self.given()}
+        return soft_path(train, parameters, start=start, **how)
 
     def judged(self, train: Entries, fit: Any) -> Any:
         """The fit, with singular values refitted where that is asked for."""
@@ -114,22 +115,15 @@ class SoftPath(_Fits):
 
 @dataclass(frozen=True, kw_only=True)
 class UnshrunkRankPath(_Fits):
-    """Ranks of SOFT-IMPUTE+: the smallest penalty of each rank, singular values refitted.
+    """Ranks of SOFT-IMPUTE+: the smallest penalty of each rank, singular values refitted."""
 
-    Parameters
-    ----------
-    tol, max_iter
-        As of :class:`consilience.SoftImpute`; None for what the kernel takes.
-    """
-
-    tol: float | None = None
-    max_iter: int | None = None
+    warm: ClassVar[bool] = True
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Penalised fits of increasing rank."""
         from consilience.numerics.soft_impute import rank_path
 
-        return rank_path(train, parameters, start=start, **_given(self))
+        return rank_path(train, parameters, start=start, **self.given())
 
     def judged(self, train: Entries, fit: Any) -> Any:
         """The fit with singular values refitted."""
@@ -140,74 +134,35 @@ class UnshrunkRankPath(_Fits):
 
 @dataclass(frozen=True, kw_only=True)
 class HardPath(_Fits):
-    """Ranks of HARD-IMPUTE, each from zero.
-
-    Parameters
-    ----------
-    tol, max_iter
-        As of :class:`consilience.HardImpute`; None for what the kernel takes.
-    """
-
-    tol: float | None = None
-    max_iter: int | None = None
+    """Ranks of HARD-IMPUTE, each from zero."""
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits of increasing rank."""
         from consilience.numerics.hard_impute import hard_path
 
-        return hard_path(train, parameters, **_given(self))
-
-    def kept(self, fit: Any) -> Any:
-        """Nothing: a fit starts from zero."""
-        return None
+        return hard_path(train, parameters, **self.given())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptSpacePath(_Fits):
-    """Ranks of OptSpace.
-
-    Parameters
-    ----------
-    tol, max_iter
-        As of :class:`consilience.OptSpace`; None for what the kernel takes.
-    """
-
-    tol: float | None = None
-    max_iter: int | None = None
+    """Ranks of OptSpace."""
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits of increasing rank."""
         from consilience.numerics.optspace import optspace_path
 
-        return optspace_path(train, parameters, **_given(self))
-
-    def kept(self, fit: Any) -> Any:
-        """Nothing: a fit starts from the entries."""
-        return None
+        return optspace_path(train, parameters, **self.given())
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPCAPath(_Fits):
-    """Ranks of probabilistic principal components, which estimate their own mean.
-
-    Parameters
-    ----------
-    tol, max_iter
-        As of :class:`consilience.ProbabilisticPCA`; None for what the kernel takes.
-    """
-
-    tol: float | None = None
-    max_iter: int | None = None
+    """Ranks of probabilistic principal components, which estimate their own mean."""
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits of increasing rank."""
         from consilience.numerics.ppca import ppca_path
 
-        return ppca_path(train, parameters, **_given(self))
-
-    def kept(self, fit: Any) -> Any:
-        """Nothing: further ranks start from the moments."""
-        return None
+        return ppca_path(train, parameters, **self.given())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,53 +173,33 @@ class KMeansPath(_Fits):
     ----------
     seed : int
         Of the starts.
-    n_init, max_iter, tol
+    n_init
         As of :class:`consilience.ObservedKMeans`.
     """
 
     seed: int
     n_init: int = 10
-    max_iter: int = 300
-    tol: float = 0.0
     parameter: ClassVar[str] = "n_clusters"
 
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits of increasing numbers of classes, each also started from the one before."""
         from consilience.numerics.observed_kmeans import observed_kmeans_path
 
-        return observed_kmeans_path(
-            train,
-            parameters,
-            rng=stream(self.seed, "starts"),
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-        )
-
-    def kept(self, fit: Any) -> Any:
-        """Nothing."""
-        return None
+        rng = stream(self.seed, "starts")
+        return observed_kmeans_path(train, parameters, rng=rng, n_init=self.n_init, **self.given())
 
 
 @dataclass(frozen=True, kw_only=True)
 class KPODPath(KMeansPath):
     """Numbers of classes of k-POD."""
 
-    tol: float = 1e-6
-
     def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
         """Fits, each from starts of its own."""
         from consilience.numerics.observed_kmeans import kpod
 
         for k in parameters:
-            yield kpod(
-                train,
-                k,
-                rng=stream(self.seed, "starts", int(k)),
-                n_init=self.n_init,
-                max_iter=self.max_iter,
-                tol=self.tol,
-            )
+            rng = stream(self.seed, "starts", int(k))
+            yield kpod(train, k, rng=rng, n_init=self.n_init, **self.given())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,10 +362,3 @@ def _note(fit: Any, value: Any, parameter: str) -> None:
         from sklearn.exceptions import ConvergenceWarning
 
         warnings.warn(f"{parameter} = {value:.6g}", ConvergenceWarning, stacklevel=3)
-
-
-def _given(path: Any) -> dict[str, Any]:
-    """Settings of the solver that were given."""
-    return {
-        name: value for name in ("tol", "max_iter") if (value := getattr(path, name)) is not None
-    }

@@ -28,7 +28,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, check_ranks, flip_signs, thin_svd
+from consilience.numerics.low_rank import LowRankFit, check_ranks, check_steps, flip_signs, thin_svd
 from consilience.numerics.random import stream
 
 TOL = 3e-3  # in squares 1e-5
@@ -111,10 +111,7 @@ def hard_path(
         A setting is out of its range.
     """
     checked = check_ranks(ranks, *entries.shape, increasing=True)
-    if not (np.isfinite(tol) and tol > 0):
-        raise ParameterError.of("tol", "a number above 0", tol)
-    if max_iter < 1:
-        raise ParameterError.of("max_iter", "a whole number from 1", max_iter)
+    check_steps(tol, max_iter)
     if solver not in ("auto", "dense", "factored"):
         raise ParameterError.of("solver", '"auto", "dense" or "factored"', solver)
     if entries.complete and solver != "factored":

@@ -339,7 +339,7 @@ def _search(
 ) -> tuple[EntryCurve, list[FloatArray]]:
     """The curve, and predictions by fold, (q, size of the fold), where they are kept."""
     labels = _labels(entries, folds)
-    parameters = list(path.parameters)
+    name, parameters = str(getattr(path, "parameter", "parameter")), list(path.parameters)
     held = np.bincount(folds[folds >= 0])
     jobs = [_Fold(entries, path, folds, int(f), keep, tuple(parameters)) for f in labels]
     told = _Told()
@@ -347,7 +347,11 @@ def _search(
     sums = np.stack([one.sums for one in found])
     kept = [one.predictions for one in found]
     while True:
-        curve = _curve(path, parameters, sums / held[:, None], held, natural)
+        ends = getattr(path, "natural", (False, False))
+        if natural is not None:
+            ends = natural(parameters[0], parameters[-1])
+        errors = sums / held[:, None]
+        curve = EntryCurve(name, np.asarray(parameters), errors, held.astype(np.int64), ends)
         more = [] if grow is None else list(grow(curve))
         if not more:
             told.repeat()
@@ -406,20 +410,6 @@ def _labels(entries: Entries, folds: IntArray) -> IntArray:
     return np.asarray(labels)
 
 
-def _curve(
-    path: EntryPath,
-    parameters: list[Any],
-    errors: FloatArray,
-    held: IntArray,
-    natural: Callable[[Any, Any], tuple[bool, bool]] | None,
-) -> EntryCurve:
-    ends: tuple[bool, bool] = getattr(path, "natural", (False, False))
-    if natural is not None:
-        ends = natural(parameters[0], parameters[-1])
-    name = str(getattr(path, "parameter", "parameter"))
-    return EntryCurve(name, np.asarray(parameters), errors, held.astype(np.int64), ends)
-
-
 @dataclass(frozen=True, eq=False)
 class _Fold:
     """What a worker needs: one fold, what to fit, and where its path stands."""
@@ -452,7 +442,13 @@ def _read_fold(job: _Fold) -> _Read:
         for predicted, reached in _steps(job, train, held):
             if len(sums) == len(job.parameters):
                 raise DataError("the path gave more predictions than it has parameters")
-            _check_predicted(predicted, held, job.parameters[len(sums)])
+            value = job.parameters[len(sums)]
+            if np.shape(predicted) != held.values.shape:
+                raise DataError(f"the path gave no prediction of every held-out entry at {value}")
+            if not np.isfinite(predicted).all():
+                raise DataError(
+                    f"predictions of held-out entries at {value} are not finite numbers"
+                )
             error = predicted - held.values
             sums.append(float(error @ error))
             if job.keep:
@@ -471,10 +467,3 @@ def _steps(job: _Fold, train: Entries, held: Entries) -> Iterator[tuple[FloatArr
     else:
         for predicted in job.path.predictions(train, held.rows, held.columns):
             yield predicted, None
-
-
-def _check_predicted(predicted: FloatArray, held: Entries, value: Any) -> None:
-    if np.shape(predicted) != held.values.shape:
-        raise DataError(f"the path gave no prediction of every held-out entry at {value}")
-    if not np.isfinite(predicted).all():
-        raise DataError(f"predictions of held-out entries at {value} are not finite numbers")

@@ -46,6 +46,24 @@ def check_ranks(ranks: Sequence[int], n: int, p: int, *, increasing: bool = Fals
     return found
 
 
+def check_steps(tol: float, max_iter: int) -> None:
+    """Refuse a tolerance that nothing meets, and a number of steps that gets nowhere.
+
+    Parameters
+    ----------
+    tol : float
+    max_iter : int
+
+    Raises
+    ------
+    ParameterError
+    """
+    if not (np.isfinite(tol) and tol > 0):
+        raise ParameterError.of("tol", "a number above 0", tol)
+    if max_iter < 1:
+        raise ParameterError.of("max_iter", "a whole number from 1", max_iter)
+
+
 _CHUNK = 1 << 15  # entries whose vectors are gathered at a time
 
 

@@ -140,18 +140,9 @@ def observed_kmeans(
     table = _Rows.of(entries)
     _check(table, n_clusters, n_init, len(starts), max_iter, tol)
     first, given = table.begin(n_clusters, n_init, starts)
-    found = kernels.best_of(
-        entries.indptr,
-        entries.columns,
-        table.values,
-        table.rows,
-        first,
-        given,
-        _shares(rng, len(first), n_clusters),
-        max_iter,
-        float(tol),
-    )
-    return table.fit(*found)
+    places = entries.indptr, entries.columns, table.values, table.rows
+    shares = _shares(rng, len(first), n_clusters)
+    return table.fit(*kernels.best_of(*places, first, given, shares, max_iter, float(tol)))
 
 
 def observed_kmeans_path(
@@ -184,7 +175,8 @@ def observed_kmeans_path(
     ParameterError
         A setting is out of its range.
     """
-    _increasing(n_clusters)
+    if not len(n_clusters) or (np.diff(np.asarray(n_clusters)) <= 0).any():
+        raise ParameterError.of("n_clusters", "increasing whole numbers", list(n_clusters))
     before: list[FloatArray] = []
     for k in n_clusters:
         fit = observed_kmeans(
@@ -240,19 +232,10 @@ def kpod(
     gaps = ~entries.mask()
     kept = full[table.seen].ravel()
     indptr = np.concatenate(([0], np.cumsum(np.where(table.seen, p, 0)))).astype(np.int64)
-    found = kernels.best_pod(
-        indptr,
-        np.tile(np.arange(p), len(table.rows)),
-        kept,
-        gaps[table.seen].ravel(),
-        table.rows,
-        first,
-        given,
-        _shares(rng, len(first), n_clusters),
-        max_iter,
-        float(tol),
-    )
-    return table.fit(*found)
+    columns = np.tile(np.arange(p), len(table.rows))
+    filled = indptr, columns, kept, gaps[table.seen].ravel(), table.rows
+    shares = _shares(rng, len(first), n_clusters)
+    return table.fit(*kernels.best_pod(*filled, first, given, shares, max_iter, float(tol)))
 
 
 def nearest_centres(
@@ -363,8 +346,3 @@ def _check(
             f"n_clusters = {n_clusters} is more than the rows with an observed entry (n_samples = "
             f"{len(table.rows)}): ask for fewer"
         )
-
-
-def _increasing(n_clusters: Sequence[int]) -> None:
-    if not len(n_clusters) or (np.diff(np.asarray(n_clusters)) <= 0).any():
-        raise ParameterError.of("n_clusters", "increasing whole numbers", list(n_clusters))

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import fit_of
-from consilience.numerics.low_rank import LowRankFit, check_ranks, thin_svd
+from consilience.numerics.low_rank import LowRankFit, check_ranks, check_steps, thin_svd
 
 TOL = 3e-3  # as of hard imputation: stopping early is part of the method
 MAX_ITER = 500
@@ -36,11 +35,7 @@ _HALVINGS = 30
 
 
 def optspace_path(
-    entries: Entries,
-    ranks: Sequence[int],
-    *,
-    tol: float = TOL,
-    max_iter: int = MAX_ITER,
+    entries: Entries, ranks: Sequence[int], *, tol: float = TOL, max_iter: int = MAX_ITER
 ) -> Iterator[LowRankFit]:
     """Fits of increasing rank, each from its own spectral start.
 
@@ -66,10 +61,7 @@ def optspace_path(
         A setting is out of its range.
     """
     checked = check_ranks(ranks, *entries.shape, increasing=True)
-    if not (np.isfinite(tol) and tol > 0):
-        raise ParameterError.of("tol", "a number above 0", tol)
-    if max_iter < 1:
-        raise ParameterError.of("max_iter", "a whole number from 1", max_iter)
+    check_steps(tol, max_iter)
     return _path(entries, checked, tol, max_iter)
 
 
@@ -175,7 +167,9 @@ def _descend(places: _Places, point: _Point, tol: float, max_iter: int) -> tuple
     """Conjugate directions on the two spaces until the gradient is small."""
     last: tuple[FloatArray, FloatArray, FloatArray, FloatArray, float] | None = None
     for n_iter in range(1, max_iter + 1):
-        gu, gv = _gradients(point)
+        # ``R V`` and ``R'U`` off the spaces: the gradient as changes of the matrix
+        gu = _off(point.residual @ point.v, point.u)
+        gv = _off(point.residual.T @ point.u, point.v)
         size = float((gu**2).sum() + (gv**2).sum())
         if size <= tol**2 * float((point.s**2).sum()):
             return point, n_iter, True
@@ -197,14 +191,6 @@ def _descend(places: _Places, point: _Point, tol: float, max_iter: int) -> tuple
         last = (du, dv, gu, gv, size)
         point = new
     return point, max_iter, False
-
-
-def _gradients(point: _Point) -> tuple[FloatArray, FloatArray]:
-    """``R V`` and ``R'U`` off the spaces: the gradient as changes of the matrix."""
-    return (
-        _off(point.residual @ point.v, point.u),
-        _off(point.residual.T @ point.u, point.v),
-    )
 
 
 def _off(x: FloatArray, basis: FloatArray) -> FloatArray:

@@ -165,12 +165,8 @@ def _counts(own: Digests, reference: Digests) -> NDArray[np.int64]:
     """How often each distinct row is in the table and among the offered: (2, distinct)."""
     both = np.concatenate([own, reference]).view(np.dtype((np.void, DIGEST_BYTES))).ravel()
     names, places = np.unique(both, return_inverse=True)
-    return np.stack(
-        [
-            np.bincount(places[: len(own)], minlength=len(names)),
-            np.bincount(places[len(own) :], minlength=len(names)),
-        ]
-    ).astype(np.int64)
+    parts = places[: len(own)], places[len(own) :]
+    return np.stack([np.bincount(part, minlength=len(names)) for part in parts]).astype(np.int64)
 
 
 def _repeats(counts: NDArray[np.int64]) -> float:

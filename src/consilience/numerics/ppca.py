@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, check_ranks, flip_signs
+from consilience.numerics.low_rank import LowRankFit, check_ranks, check_steps, flip_signs
 from consilience.numerics.random import stream
 
 NOISE_FLOOR = 1e-10  # of the largest eigenvalue: conditional means keep about six digits
@@ -331,11 +331,7 @@ class PPCAFit:
 
 
 def ppca_path(
-    entries: Entries,
-    ranks: Sequence[int],
-    *,
-    tol: float = TOL,
-    max_iter: int = MAX_ITER,
+    entries: Entries, ranks: Sequence[int], *, tol: float = TOL, max_iter: int = MAX_ITER
 ) -> Iterator[PPCAFit]:
     """Models of increasing rank, each started from the one before.
 
@@ -361,15 +357,10 @@ def ppca_path(
         A setting is out of its range.
     """
     checked = check_ranks(ranks, *entries.shape, increasing=True)
-    if not (np.isfinite(tol) and tol > 0):
-        raise ParameterError.of("tol", "a number above 0", tol)
-    if max_iter < 1:
-        raise ParameterError.of("max_iter", "a whole number from 1", max_iter)
-    return (
-        _closed_path(entries, checked)
-        if entries.complete
-        else _path(entries, checked, tol, max_iter)
-    )
+    check_steps(tol, max_iter)
+    if entries.complete:
+        return _closed_path(entries, checked)
+    return _path(entries, checked, tol, max_iter)
 
 
 def _closed_path(entries: Entries, ranks: list[int]) -> Iterator[PPCAFit]:

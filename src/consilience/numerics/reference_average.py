@@ -140,11 +140,9 @@ class ReferenceFacts:
         """Sentences on what keeps the rounds from the fit of all rows; none where nothing does."""
         found = []
         if self.rank < self.needed_rank:
-            why = (
-                "it has fewer rows than columns"
-                if self.n_rows < self.n_columns
-                else ("some of its columns are constant, or combinations of others")
-            )
+            why = "some of its columns are constant, or combinations of others"
+            if self.n_rows < self.n_columns:
+                why = "it has fewer rows than columns"
             found.append(
                 f"The reference set has rank {self.rank} and the columns need {self.needed_rank}: "
                 f"{why}, so the rounds do not tend to the fit of all rows. Give at least "
@@ -170,7 +168,8 @@ def reference_facts(rows: FloatArray, second_moments: FloatArray | None = None) 
         ``X'X / N`` of the data: directions in which the data do not vary need no reference rows.
     """
     rows = np.asarray(rows, dtype=float)
-    values = np.linalg.svd(_unit_columns(rows), compute_uv=False)
+    length = np.linalg.norm(rows, axis=0)
+    values = np.linalg.svd(rows / np.where(length > 0, length, 1.0), compute_uv=False)
     rank = int((values > _RANK_TOLERANCE * max(values.max(initial=0.0), 1e-300)).sum())
     needed = rows.shape[1]
     if second_moments is not None:
@@ -181,11 +180,6 @@ def reference_facts(rows: FloatArray, second_moments: FloatArray | None = None) 
     last = values[needed - 1] if 0 < needed <= len(values) else 0.0
     condition = float(values[0] / last) if last > 0 else float("inf")
     return ReferenceFacts(len(rows), rows.shape[1], rank, needed, condition)
-
-
-def _unit_columns(rows: FloatArray) -> FloatArray:
-    size = np.linalg.norm(rows, axis=0)
-    return np.asarray(rows / np.where(size > 0, size, 1.0))
 
 
 def scale_of(own_square: float, reference: FloatArray) -> float:

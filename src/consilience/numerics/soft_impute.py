@@ -113,7 +113,8 @@ def soft_path(
     _check(entries, tol, max_iter, max_rank, solver, start)
     if entries.complete:
         return _complete_path(entries, alphas, max_rank)
-    return _soft_fits(entries, alphas, tol, max_iter, max_rank, solver, start)
+    steps = [(float(alpha), max_rank) for alpha in alphas]
+    return _fits(entries, steps, tol, max_iter, solver, start)
 
 
 def rank_path(
@@ -158,34 +159,7 @@ def rank_path(
     _check(entries, tol, max_iter, None, solver, start)
     if entries.complete:
         return _complete_ranks(entries, ranks)
-    return _rank_fits(entries, ranks, tol, max_iter, solver, start)
-
-
-def unshrunk_rank_path(
-    entries: Entries,
-    ranks: Sequence[int],
-    *,
-    tol: float = 1e-6,
-    max_iter: int = 1000,
-    solver: str = "auto",
-    start: LowRankFit | None = None,
-) -> Iterator[LowRankFit]:
-    """SOFT-IMPUTE+ by rank: the fits of :func:`rank_path`, each through :func:`unshrink`.
-
-    Of a complete matrix the fit is the truncated singular value decomposition. To go on later from
-    the last fit, walk :func:`rank_path` and unshrink beside it: a start must be a penalised fit.
-
-    Parameters
-    ----------
-    entries, ranks, tol, max_iter, solver, start
-        As of :func:`rank_path`.
-
-    Yields
-    ------
-    fit : LowRankFit
-    """
-    fits = rank_path(entries, ranks, tol=tol, max_iter=max_iter, solver=solver, start=start)
-    return (unshrink(entries, fit) for fit in fits)
+    return _fits(entries, [(None, rank) for rank in ranks], tol, max_iter, solver, start)
 
 
 def unshrink(entries: Entries, fit: LowRankFit) -> LowRankFit:
@@ -260,57 +234,31 @@ def _solver(entries: Entries, solver: str, start: LowRankFit | None) -> DenseSol
     return SparseSolver(entries, start)
 
 
-def _soft_fits(
+def _fits(
     entries: Entries,
-    alphas: FloatArray,
-    tol: float,
-    max_iter: int,
-    max_rank: int | None,
-    solver: str,
-    start: LowRankFit | None,
-) -> Iterator[LowRankFit]:
-    top = alpha_max(entries)
-    found: DenseSolver | SparseSolver | None = None
-    for alpha in alphas:
-        if alpha >= top or max_rank == 0:
-            yield _nothing(entries, float(alpha), capped=alpha < top)
-            continue
-        found = found or _solver(entries, solver, start)
-        yield found.solve(float(alpha), tol=tol, max_iter=max_iter, rank=max_rank)
-
-
-def _rank_fits(
-    entries: Entries,
-    ranks: list[int],
+    steps: Sequence[tuple[float | None, int | None]],
     tol: float,
     max_iter: int,
     solver: str,
     start: LowRankFit | None,
 ) -> Iterator[LowRankFit]:
+    """Fits of penalties up to a rank, or of a rank with its smallest penalty where that is None."""
     top = alpha_max(entries)
     found: DenseSolver | SparseSolver | None = None
-    for rank in ranks:
-        if rank == 0 or top == 0.0:
-            yield _nothing(entries, top)
+    for alpha, rank in steps:
+        lam = top if alpha is None else alpha
+        if rank == 0 or top == 0.0 or (alpha is not None and alpha >= top):
+            yield _nothing(entries, lam, capped=lam < top)
             continue
         found = found or _solver(entries, solver, start)
-        yield found.solve(None, tol=tol, max_iter=max_iter, rank=rank, floor=SMALLEST * top)
+        yield found.solve(alpha, tol=tol, max_iter=max_iter, rank=rank, floor=SMALLEST * top)
 
 
 def _nothing(entries: Entries, alpha: float, capped: bool = False) -> LowRankFit:
     n, p = entries.shape
     half = 0.5 * float(entries.values @ entries.values)
-    none = np.zeros(0)
-    return LowRankFit(
-        np.zeros((n, 0)),
-        none,
-        np.zeros((p, 0)),
-        half,
-        n_iter=1,
-        gap=0.0,
-        alpha=alpha,
-        capped=capped,
-    )
+    u, s, v = np.zeros((n, 0)), np.zeros(0), np.zeros((p, 0))
+    return LowRankFit(u, s, v, half, n_iter=1, gap=0.0, alpha=alpha, capped=capped)
 
 
 def _complete_path(
@@ -323,17 +271,8 @@ def _complete_path(
         k = above if max_rank is None else min(above, max_rank)
         loss = k * alpha**2 + float((s[k:] ** 2).sum())
         objective = 0.5 * loss + alpha * float((s[:k] - alpha).sum())
-        yield LowRankFit(
-            u[:, :k],
-            s[:k] - alpha,
-            v[:, :k],
-            objective,
-            n_iter=1,
-            n_svd=spent,
-            gap=0.0,
-            alpha=float(alpha),
-            capped=above > k,
-        )
+        found = LowRankFit(u[:, :k], s[:k] - alpha, v[:, :k], objective, n_iter=1, n_svd=spent)
+        yield replace(found, gap=0.0, alpha=float(alpha), capped=above > k)
         spent = 0
 
 
@@ -345,16 +284,9 @@ def _complete_ranks(entries: Entries, ranks: list[int]) -> Iterator[LowRankFit]:
         k = min(rank, size)
         alpha = float(s[k]) if k < len(s) else 0.0
         rest = np.minimum(s, alpha) if k < len(s) else np.zeros(1)
-        yield LowRankFit(
-            u[:, :k],
-            s[:k] - alpha,
-            v[:, :k],
-            0.5 * float(rest @ rest) + alpha * float((s[:k] - alpha).sum()),
-            n_iter=1,
-            n_svd=spent,
-            gap=0.0,
-            alpha=alpha,
-        )
+        objective = 0.5 * float(rest @ rest) + alpha * float((s[:k] - alpha).sum())
+        found = u[:, :k], s[:k] - alpha, v[:, :k]
+        yield LowRankFit(*found, objective, n_iter=1, n_svd=spent, gap=0.0, alpha=alpha)
         spent = 0
 
 

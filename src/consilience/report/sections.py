@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
@@ -241,69 +242,33 @@ ROLES = {
     "weight": "weight",
     "sequence": "sequence",
 }
-PREPARED = {
-    ("missing", "refuse"): "A site with missing values in these columns does not take part.",
-    ("missing", "complete-rows"): "Rows with a missing value in these columns take no part.",
-    (
-        "missing",
-        "aggregated-mean",
-    ): "Missing values are filled by the mean of the site's others.",
-    (
-        "missing",
-        "indicator",
-    ): "Missing values are filled by the mean of the site's others and marked by a column "
-    "of their own.",
-    ("missing", "keep"): "Missing values stay missing: the method works with such rows.",
-    ("categorical", "treatment"): "Categories are coded 0/1 against the first level.",
-    ("categorical", "onehot"): "Categories are coded 0/1, one column for each level.",
-    ("standardize", "none"): "Columns stay in their own units.",
-    (
-        "standardize",
-        "pooled",
-    ): "Columns are put on a common scale by the means and standard deviations of all sites.",
-    ("standardize", "site"): "Each site puts its columns on its own scale.",
-}
 
 
-def question(run: Run, method: type[Method]) -> tuple[Block, ...]:
+def question(run: Run, method: type[Method]) -> list[Block]:
     """What was asked, of whom, and of which columns."""
-    sites = run.info.sites
-    text = [f"{plural(len(sites), 'site')} took part in the study: {listed(sites, 60)}."]
-    roles = run.info.settings.get("roles") or {}
-    if roles:
-        given = (f"{site} is {role}" for site, role in sorted(roles.items()))
-        text.append(f"Roles: {'; '.join(given)}.")
-    columns = run.info.settings.get("columns") or {}
-    rows = [
-        (words, _named(columns[role]), _levels(columns, role))
-        for role, words in ROLES.items()
-        if columns.get(role)
-    ]
-    described = Table("Columns", ("role", "columns", "declared levels"), tuple(rows))
-    if not any(row[2] for row in rows):
-        described = Table("Columns", ("role", "columns"), tuple(row[:2] for row in rows))
-    if run.info.settings.get("partition") == "columns":
-        text.append(
-            "They hold different columns on the same records, which were matched by keyed hashes "
-            "of the id. Each site chose its own columns; nobody else is told their names."
-        )
-    preparation = run.info.settings.get("preparation") or {}
-    prepared = [
-        words
-        for (key, value), words in PREPARED.items()
-        if preparation.get(key) == value and (key != "standardize" or columns.get("features"))
-    ]
-    prepared += [
-        f"{column} is used as {listed([f'{column} = {v}' for v in values])}, coded 0/1."
-        for column, values in sorted((preparation.get("indicators") or {}).items())
-    ]
-    blocks = [
-        Block("Who was asked", tuple(text)),
-        Block("Of which columns", tuple(prepared), tables=(described,) if rows else ()),
-    ]
-    if run.info.parameters:
-        blocks.append(Block("How the method was set", folded=(_settings_table(run, method),)))
-    return tuple(blocks)
+    asked = run.info.settings
+    columns, preparation = asked.get("columns") or {}, asked.get("preparation") or {}
+    given = [role for role in ROLES if columns.get(role)]
+    rows = [(ROLES[role], _named(columns[role]), _levels(columns, role)) for role in given]
+    if not any(levels for *_, levels in rows):
+        rows = [row[:2] for row in rows]  # type: ignore[misc]
+    words, parameters = parameter_docs(method), _parameters(run, method)
+    indicators = sorted((preparation.get("indicators") or {}).items())
+    facts = {
+        "roles": [f"{site} is {role}" for site, role in sorted((asked.get("roles") or {}).items())],
+        "columns": columns,
+        "preparation": preparation,
+        "indicators": [(name, [f"{name} = {v}" for v in values]) for name, values in indicators],
+        "described": rows,
+        "settings": [(name, number(value), words.get(name, "")) for name, value in parameters],
+    }
+    return _said("question", run, facts)
+
+
+def _said(slot: str, run: Run, facts: dict[str, Any]) -> list[Block]:
+    from consilience.report.words import said  # which knows the classes of this module
+
+    return said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
 
 
 def _named(columns: Any) -> str:
@@ -318,14 +283,6 @@ def _levels(columns: dict[str, Any], role: str) -> str:
     levels = columns.get("levels") or {}
     named = columns[role] if isinstance(columns[role], list | tuple) else [columns[role]]
     return "; ".join(f"{c}: {_plain(levels[c])}" for c in named if c in levels)
-
-
-def _settings_table(run: Run, method: type[Method]) -> Table:
-    words = parameter_docs(method)
-    rows = tuple(
-        (name, number(value), words.get(name, "")) for name, value in _parameters(run, method)
-    )
-    return Table(f"Parameters of {run.info.method}", ("parameter", "value", "what it means"), rows)
 
 
 def _parameters(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
@@ -357,37 +314,11 @@ def parameter_docs(method: type[Method]) -> dict[str, str]:
 # --------------------------------------------------------------------------- limits
 
 
-def limits(run: Run, method: type[Method], own: MethodReport) -> tuple[Block, ...]:
+def limits(run: Run, method: type[Method], own: MethodReport) -> list[Block]:
     """Notes of the run, limits of the method, and how to repeat the run."""
-    blocks = []
-    if run.notes:
-        blocks.append(Block("Notes of this run", tuple(run.notes)))
-    known = (*own.limits(run), f"When a site does not answer: {method.absence}")
-    blocks.append(Block("Known limits of the method", known))
-    libraries = {k: v for k, v in run.info.libraries.items() if k != "lock"}
-    rows = (
-        ("run", run.info.run),
-        ("study", run.info.name),
-        ("hash of the study", run.info.study),
-        ("method", f"{run.info.method}, version {run.info.method_version}"),
-        ("seed", str(run.info.seed)),
-        ("engine", run.info.engine),
-        ("Consilience", run.info.release),
-        *sorted(libraries.items()),
-        ("hash of these versions", run.info.libraries.get("lock", DASH)),
-    )
-    blocks.append(
-        Block(
-            "How to repeat this run",
-            (
-                "The same rows at the same sites, study, seed and versions on the same kind of "
-                "processor give the same result to the last bit. Draws that a site keeps secret "
-                "(noise) are the exception: they are new in every run.",
-            ),
-            tables=(Table("Versions and seed", ("what", "value"), rows),),
-        )
-    )
-    return tuple(blocks)
+    libraries = [(k, v) for k, v in sorted(run.info.libraries.items()) if k != "lock"]
+    facts = {"own": own.limits(run), "absence": method.absence, "libraries": libraries}
+    return _said("limits", run, facts)
 
 
 def repeat_code(run: Run, method: type[Method]) -> str:

@@ -79,15 +79,18 @@ class TemplateReport(MethodReport, Generic[R]):
 
     def _collect(self, slot: str, run: Run) -> list[Any]:
         """What a slot of the template builds, or its paragraphs where it builds nothing."""
-        module = Path(inspect.getfile(type(self)))
-        file = self.template or f"{module.stem}.j2"
-        result, page = self.read(run), _Page()
-        facts = {"run": run, "result": result, **page.builders(), **self.context(result, run)}
-        spoken = getattr(
-            _environment(module.parent).get_template(file).make_module(facts), slot, str
-        )
-        text = str(spoken())
-        return page.made or paragraphs(text)
+        module, result = Path(inspect.getfile(type(self))), self.read(run)
+        facts = {"run": run, "result": result, **self.context(result, run)}
+        return said(module.parent / (self.template or f"{module.stem}.j2"), slot, facts)
+
+
+def said(template: Path, slot: str, facts: dict[str, Any]) -> list[Any]:
+    """What a slot of a template builds of facts, or its paragraphs where it builds nothing."""
+    page = _Page()
+    found = _environment(template.parent).get_template(template.name)
+    spoken = getattr(found.make_module({**page.builders(), **facts}), slot, str)
+    text = str(spoken())
+    return page.made or paragraphs(text)
 
 
 class _Page:

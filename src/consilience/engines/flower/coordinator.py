@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from consilience.engines.base import Arrival, Engine, Key
@@ -163,14 +163,7 @@ class FlowerEngine(Engine):
             place = Place.of(request)
             context = place.context("ask", self._key.public, "")
             envelope = self._key.seal(context, data, readers=self._keys.readers(place.site))
-            content: Content = {
-                "kind": "ask",
-                "run": place.run,
-                "round": place.round,
-                "attempt": place.attempt,
-                "site": place.site,
-                "envelope": envelope,
-            }
+            content: Content = {"kind": "ask", **asdict(place), "envelope": envelope}
             self._waiting[key] = _Open(place, digest(envelope), content, now, now)
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:

@@ -38,14 +38,8 @@ from consilience.wire.codec import MAX_BYTES
 from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.proto import runtime_pb2
 from flwr.proto.control_pb2 import StartRunRequest
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -92,7 +86,7 @@ class GridLink:
             self._client = client(
                 RuntimeHttpClient, server, "flwr-serverapp", RuntimeTokenHttpInterceptor(token)
             )
-            given = self._client.PullTaskInput(PullTaskInputRequest())
+            given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
             # Flower reads from here whose messages these are.
             TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
             TaskIdentity.node_id = given.context.node_id
@@ -100,7 +94,7 @@ class GridLink:
             # Its own client would answer some errors by stopping this process.
             self._grid._client = self._client
             self._grid.set_run(run_from_proto(given.run))
-        request = SendTaskHeartbeatRequest()
+        request = runtime_pb2.SendTaskHeartbeatRequest()
         self._beats = Beats(lambda: self._client.SendTaskHeartbeat(request))
 
     def nodes(self) -> tuple[int, ...]:
@@ -118,7 +112,7 @@ class GridLink:
     def pull(self, ids: Collection[str]) -> list[Delivered]:
         """Return what has come back."""
         with losses("fetching replies"):
-            request = PullAppMessagesRequest(message_ids=list(ids))
+            request = runtime_pb2.PullAppMessagesRequest(message_ids=list(ids))
             answer = self._client.PullMessages(request)
             pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
             return [_delivered(self._whole(head, tree)) for head, tree in pairs]
@@ -129,7 +123,9 @@ class GridLink:
             self._beats.stop()
         status = SubStatus.COMPLETED if well else SubStatus.FAILED
         with suppress(LinkLost), losses("ending the run"):
-            self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
+            self._client.PushTaskOutput(
+                runtime_pb2.PushTaskOutputRequest(sub_status=status, details="")
+            )
         self._grid = None
         self._client.close()
 
@@ -201,7 +197,7 @@ def _submit(server: Server) -> int:
 def _take(server: Server, secret: bytes, run: int) -> str:
     """Token of our run's task; tasks of runs that somebody left behind are ended."""
     runtime = client(RuntimeHttpClient, server, "flwr-serverapp", executor_interceptor(secret))
-    request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+    request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
     end = time.monotonic() + _TAKE
     try:
         while time.monotonic() < end:
@@ -225,8 +221,10 @@ def _end(server: Server, token: str) -> None:
         RuntimeHttpClient, server, "flwr-serverapp", RuntimeTokenHttpInterceptor(token)
     )
     with suppress(LinkLost), losses("ending an abandoned run"):
-        runtime.PullTaskInput(PullTaskInputRequest())
-        runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=""))
+        runtime.PullTaskInput(runtime_pb2.PullTaskInputRequest())
+        runtime.PushTaskOutput(
+            runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="")
+        )
     runtime.close()
 
 

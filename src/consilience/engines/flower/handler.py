@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from consilience.engines.health import heartbeat_of
-from consilience.engines.signed import OnNote, Place, TrustedCoordinators
+from consilience.engines.signed import OnNote, Place, TrustedCoordinators, answered
 from consilience.exceptions import (
     ConsilienceError,
     EngineError,
@@ -40,7 +40,6 @@ from consilience.exceptions import (
 from consilience.sites.home import Held
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
-from consilience.wire.envelope import Reply
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OVERHEAD, Context, OtherReaderError, SigningKey, unseal
 
@@ -58,16 +57,8 @@ HOME_FAILED = "the site could not keep its record"
 FOREIGN_APP = "the run's app is not the one of this release"
 UNFORESEEN = "the site stopped with an error; its own log says why"
 IGNORED = frozenset(
-    {
-        NOT_OURS,
-        NOT_TRUSTED,
-        OTHER_KEY,
-        OTHER_COORDINATOR,
-        TOO_LARGE,
-        HOME_FAILED,
-        FOREIGN_APP,
-        UNFORESEEN,
-    }
+    {NOT_OURS, NOT_TRUSTED, OTHER_KEY, OTHER_COORDINATOR}
+    | {TOO_LARGE, HOME_FAILED, FOREIGN_APP, UNFORESEEN}
 )
 """All that a site ever says of a message that it sets aside."""
 
@@ -168,17 +159,8 @@ class Desk:
             self._tell("damaged", run=run, reason=reason)
         if isinstance(reply, Held):
             return self._waiting(place, reply)
-        said = Reply.from_bytes(reply)
         context = place.context("reply", coordinator, digest(envelope))
-        self._tell(
-            "answered",
-            run=place.run,
-            round=place.round,
-            step=said.step,
-            outcome=said.status,
-            reason=said.reason,
-            bytes=len(reply),
-        )
+        self._tell("answered", **answered(place, reply))
         sealed = self._key.seal(context, reply, readers=(coordinator,))
         return {"status": "reply", "envelope": sealed}
 
@@ -207,13 +189,19 @@ class Desk:
         again = self._said.get((query, digest(envelope)))
         if again is not None:
             return again
-        asked = _json(body or b"")
+        try:
+            asked = json.loads(body or b"")
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            raise WireError("a question that cannot be read")
         if asked.get("kind") != kind:
             raise WireError("a question of another kind")
-        said = self._hello() if kind == "hello" else self._checked(asked)
+        hello = kind == "hello"
+        said = self._hello() if hello else self._checked(asked)
         text = json.dumps({**said, "site": self._site.name}, sort_keys=True).encode()
         context = query_context(query, "reply", coordinator, digest(body or b""))
-        self._tell("greeted" if kind == "hello" else "checked")
+        self._tell("greeted" if hello else "checked")
         answer: Content = {
             "status": "reply",
             "site": self._site.name,
@@ -273,16 +261,6 @@ def _place(content: Mapping[str, object]) -> Place:
         return Place(run, int(str(round_)), int(str(attempt)), site)
     except ConsilienceError as error:
         raise WireError(f"a message with an impossible place: {error}") from None
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise WireError("a question that cannot be read")
-    return found
 
 
 # ---------------------------------------------------------------------------------------- the seam

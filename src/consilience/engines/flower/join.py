@@ -15,7 +15,7 @@ from consilience.engines.flower.keys import CA, NODE_KEY, SECRET, days_left
 from consilience.engines.health import Heartbeat, SiteHealth, judged
 from consilience.engines.signed import OnNote
 from consilience.exceptions import PrivacyError, StudyError, WireError
-from consilience.sites.home import Hold, sole
+from consilience.sites.home import sole
 from consilience.sites.loaders import file_site
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Confirm
@@ -115,8 +115,7 @@ def serve(
     check_release()
     server = Server(address, None if insecure else keys / CA)
     server.root()
-    held: Hold | None = "all" if hold else None
-    site = file_site(file, confirm=confirm, cache=True, hold=held)
+    site = file_site(file, confirm=confirm, cache=True, hold="all" if hold else None)
     desk = Desk(
         site,
         SigningKey.load(keys),
@@ -124,11 +123,12 @@ def serve(
         check=lambda text: check_here(file, text),
         on_event=on_event,
     )
-    next_purge = [0.0]
+    next_purge = 0.0
 
     def is_over_or_late() -> bool:
-        if file.retention.days is not None and time.monotonic() >= next_purge[0]:
-            next_purge[0] = time.monotonic() + DAY
+        nonlocal next_purge
+        if file.retention.days is not None and time.monotonic() >= next_purge:
+            next_purge = time.monotonic() + DAY
             for run in purge_old(site, file.retention.days):
                 if on_event is not None:
                     on_event("purged", {"run": run})
@@ -217,7 +217,10 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
             continue
         said = ["it did not answer"] if verdict is None else _sentences(verdict.get("said"))
         able = verdict is not None and verdict.get("able") is True and one.release == __version__
-        kinds = _kinds((verdict or {}).get("kinds"))
+        told = (verdict or {}).get("kinds")
+        kinds = None
+        if isinstance(told, Mapping):
+            kinds = {str(column): _plain(kind) for column, kind in told.items()}
         skew = one.skew or 0.0
         found.append(Seen(name, True, one.release, skew, able, (*said, *one.troubles), kinds))
     return found
@@ -257,21 +260,13 @@ def _sentences(said: object) -> list[str]:
     return [_plain(one) for one in said[:20]] if isinstance(said, list) else []
 
 
-def _kinds(said: object) -> dict[str, str] | None:
-    if not isinstance(said, Mapping):
-        return None
-    return {str(name): _plain(kind) for name, kind in said.items()}
-
-
 def differences(study: Study, found: list[Seen]) -> list[str]:
     """Say in which columns the tables differ between sites, by column and site."""
-    said = []
-    for name in study.columns.used() if study.partition == "rows" else ():
-        kinds = {one.site: str((one.kinds or {}).get(name, "absent")) for one in found if one.kinds}
-        if len(set(kinds.values())) > 1:
-            listed = ", ".join(f"{kind} at {site}" for site, kind in kinds.items())
-            said.append(f"Column {name} is {listed}.")
-    return said
+    from consilience.engines.study_check import told_apart
+
+    if study.partition == "columns":
+        return []
+    return told_apart(study.columns, {one.site: one.kinds for one in found})
 
 
 def certificate_remarks(keys: Path) -> list[str]:
@@ -279,10 +274,6 @@ def certificate_remarks(keys: Path) -> list[str]:
     if not (keys / CA).is_file():
         return []
     left = days_left(keys / CA)
-    if left <= 0:
-        return [
-            f"The certificate {keys / CA} has expired: nothing can connect until it is renewed."
-        ]
-    if left < FEW_DAYS:
-        return [f"The certificate {keys / CA} ends in {left:.0f} days: renew it."]
-    return []
+    soon = f"ends in {left:.0f} days: renew it."
+    said = "has expired: nothing can connect until it is renewed." if left <= 0 else soon
+    return [f"The certificate {keys / CA} {said}"] if left < FEW_DAYS else []

@@ -216,17 +216,9 @@ def _certificate(path: Path) -> x509.Certificate:
 def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("consilience trial authority")
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = "digital_signature content_commitment key_encipherment data_encipherment key_agreement"
+    uses = dict.fromkeys([*others.split(), "encipher_only", "decipher_only"], False)
+    usage = x509.KeyUsage(**uses, key_cert_sign=True, crl_sign=True)
     made = (
         _builder(name, name, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -42,13 +42,7 @@ from flwr.app import Message
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    RegisterNodeFleetRequest,
-)
+from flwr.proto import fleet_pb2
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.proto.run_pb2 import GetRunRequest
@@ -197,13 +191,13 @@ class _Connection:
         public = public_key_to_bytes(keys[1])
         try:
             if registers:
-                self._client.RegisterNode(RegisterNodeFleetRequest(public_key=public))
+                self._client.RegisterNode(fleet_pb2.RegisterNodeFleetRequest(public_key=public))
             if known is not None:
                 with suppress(LinkLost), losses("saying goodbye for the process before this one"):
-                    self._client.DeactivateNode(DeactivateNodeRequest(node_id=known))
+                    self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=known))
             every = HEARTBEAT_DEFAULT_INTERVAL
             activated = self._client.ActivateNode(
-                ActivateNodeRequest(public_key=public, heartbeat_interval=every)
+                fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=every)
             )
         except BaseException:
             self._client.close()
@@ -215,7 +209,7 @@ class _Connection:
 
     def receive(self) -> Message | None:
         """Take the next message; it is confirmed, because we answer repetitions ourselves."""
-        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        response = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
         head = message_from_proto(response.messages_list[0])
@@ -240,7 +234,7 @@ class _Connection:
         with no_object_id_recompute():
             tree = get_object_tree(reply)
             answer = self._client.PushMessages(
-                PushMessagesRequest(
+                fleet_pb2.PushMessagesRequest(
                     node=self._node,
                     messages_list=[message_to_proto(remove_content_from_message(reply))],
                     message_object_trees=[tree],
@@ -263,7 +257,9 @@ class _Connection:
         self._beats.stop()
         try:
             with losses("leaving"):
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+                self._client.DeactivateNode(
+                    fleet_pb2.DeactivateNodeRequest(node_id=self._node.node_id)
+                )
         except LinkLost as lost:
             _log.debug("%s", lost)
         self._client.close()

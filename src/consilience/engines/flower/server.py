@@ -199,15 +199,12 @@ class SuperLink:
 
     def _wait_until_up(self, port: int) -> None:
         end = time.monotonic() + _START
-        while time.monotonic() < end:
-            if self._process.poll() is not None:
-                break
+        while time.monotonic() < end and self._process.poll() is None:
             try:
                 known_nodes(self.server)
+                return
             except LinkLost:
                 time.sleep(0.1)
-                continue
-            return
         raise EngineError(
             f"the SuperLink did not start on port {port}: the end of {self.log} says why"
         )
@@ -250,11 +247,8 @@ def known_nodes(server: Server) -> dict[bytes, int]:
             answer: Any = control.ListNodes(ListNodesRequest())
         finally:
             control.close()
-    return {
-        node.public_key: int(node.node_id)
-        for node in answer.nodes_info
-        if node.status != "unregistered"
-    }
+    known = [node for node in answer.nodes_info if node.status != "unregistered"]
+    return {node.public_key: int(node.node_id) for node in known}
 
 
 def _require_free(host: str, port: int) -> None:

@@ -18,10 +18,17 @@ from consilience.engines.folder.mailbox import (
     Looked,
     Mailbox,
     Schedule,
-    existing,
     printable,
 )
-from consilience.engines.signed import IN_STUDY, OnNote, Place, SiteKeys, check_poll, pause
+from consilience.engines.signed import (
+    IN_STUDY,
+    OnNote,
+    Place,
+    SiteKeys,
+    check_poll,
+    existing,
+    pause,
+)
 from consilience.exceptions import EngineError, RunError, SignatureError, WireError
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest

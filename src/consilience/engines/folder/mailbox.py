@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from consilience.engines.signed import Direction, Place
-from consilience.exceptions import EngineError, SignatureError, WireError
+from consilience.exceptions import SignatureError, WireError
 from consilience.sites.home import is_run_id
 from consilience.wire.codec import MAX_BYTES, digest
 from consilience.wire.files import LINK, REMOVE, Beneath
@@ -329,15 +329,6 @@ def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:
 def printable(name: str) -> str:
     """A name from elsewhere, fit for a log: short, on one line, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in name)[:120]
-
-
-def existing(folder: Path) -> Path:
-    """Return the shared folder; `EngineError` where there is none."""
-    if not folder.is_dir():
-        raise EngineError(
-            f"there is no folder {folder}: create the shared folder, or check that it is mounted"
-        )
-    return folder
 
 
 # ------------------------------------------------------------------------------------ when to look

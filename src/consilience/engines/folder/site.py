@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from consilience.engines import signed
 from consilience.engines.folder.mailbox import (
     COPY,
     UNSEEN,
@@ -24,17 +25,15 @@ from consilience.engines.folder.mailbox import (
     Mailbox,
     Schedule,
     Stamp,
-    existing,
     printable,
     reason_of,
 )
 from consilience.engines.health import Heart
-from consilience.engines.signed import OnNote, Place, TrustedCoordinators, check_poll, pause
+from consilience.engines.signed import OnNote, Place, TrustedCoordinators
 from consilience.exceptions import DamageError, RunError, SignatureError, WireError
 from consilience.sites.home import Held, sole
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
-from consilience.wire.envelope import Reply
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OtherReaderError, SigningKey
 
@@ -92,7 +91,7 @@ class Watcher:
     ) -> None:
         self._site, self._trusted = site, TrustedCoordinators(site, coordinators)
         limit = site.policy.max_message_bytes
-        self._box = Mailbox(existing(folder), key, "reply", max_bytes=limit)
+        self._box = Mailbox(signed.existing(folder), key, "reply", max_bytes=limit)
         self._on_event = on_event
         self._looked = Looked()
         self._faults: dict[Place, tuple[Stamp | None, str]] = {}
@@ -211,11 +210,10 @@ class Watcher:
         self._verified &= places
         keys = places.union(self._runs)
         self._turns = {key: turn for key, turn in self._turns.items() if key in keys}
-        self._answered = {p: v for p, v in self._answered.items() if p in places}
-        self._no_folder = {p: v for p, v in self._no_folder.items() if p in places}
-        self._held = {p: v for p, v in self._held.items() if p in places}
-        self._faults = {p: v for p, v in self._faults.items() if p in places}
-        self.unsent = {p: v for p, v in self.unsent.items() if p in places}
+        by_place: list[dict[Place, Any]] = [self._answered, self._no_folder, self._held]
+        for facts in (*by_place, self._faults, self.unsent):
+            for gone in facts.keys() - places:
+                del facts[gone]
 
     def purge(self, days: int) -> None:
         """Purge what the retention of the site file lets go; name what is damaged."""
@@ -265,16 +263,7 @@ class Watcher:
             self._spoilt.done(place)
         self._answered[place] = self._box.stamp(place, "ask")
         self._unseen.start(place)
-        said = Reply.from_bytes(reply)
-        self._tell(
-            "answered",
-            run=place.run,
-            round=place.round,
-            step=said.step,
-            outcome=said.status,
-            reason=said.reason,
-            bytes=len(reply),
-        )
+        self._tell("answered", **signed.answered(place, reply))
         return True
 
     def _decision(self, place: Place) -> object:
@@ -450,7 +439,7 @@ def watch(
     StudyError
         No coordinator is trusted, or a key is malformed.
     """
-    check_poll(poll)
+    signed.check_poll(poll)
     is_over = _never if stop is None else stop.is_set
     watcher = Watcher(site, Path(folder), key, coordinators, on_event, again=again)
     written = 0
@@ -475,5 +464,5 @@ def watch(
                 break
             if found or watcher.is_behind:
                 began = time.monotonic()
-            time.sleep(pause(began, poll))
+            time.sleep(signed.pause(began, poll))
     return written
