@@ -343,7 +343,7 @@ def test_too_small_a_reference_is_in_the_answer() -> None:
 def test_rounds_that_end_too_early_are_said_to() -> None:
     still = result_of(n_rounds=2)
     title = "What the rounds gained and cost"
-    assert "more of them may bring more" in blocks(still)[title].warning
+    assert "more rounds may gain more" in blocks(still)[title].warning
     done = result_of(n_rounds=40)
     assert not blocks(done)[title].warning
     assert "more of them would bring little" in spoken(blocks(done)[title])

@@ -295,7 +295,7 @@ def test_no_evidence_and_too_few_rows_look_different() -> None:
     assert figures_meta.power_counts(few) == (0, 28, 0)
     title = "Which differences could have been detected"
     assert not blocks(enough)[title].warning
-    assert "no evidence of being alike" in blocks(few)[title].warning
+    assert "no evidence that they are alike" in blocks(few)[title].warning
     assert "28 pairs: in one group, and a difference would show" in letters(
         drawn(room.plot_detectable(enough))
     )

@@ -300,7 +300,7 @@ def test_merges_that_cost_likelihood_say_how_many_classes_there_may_be() -> None
     path = np.array([[7, 30.0], [6, 12.0], [5, -40.0], [4, -90.0]])
     told = spoken(blocks(result_of(merge_path=path))["How the rounds went"])
     assert "they may support 6 classes, but 4 were asked for" in told
-    assert "they may hold" not in spoken(blocks_of("gain")["How the rounds went"])
+    assert "they may support" not in spoken(blocks_of("gain")["How the rounds went"])
 
 
 def test_held_out_totals_are_means_over_events() -> None:
