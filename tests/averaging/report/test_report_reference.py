@@ -447,7 +447,7 @@ def test_the_probe_has_a_limit_that_follows_the_noise() -> None:
     above = grid[:, 0] > figures_reference.separable_limit(many)
     assert (above == figures_reference.unstable(many)).all(), "drawn limit and rule agree"
     told = blocks(result)["Does the learner reproduce its own predictions?"]
-    assert "At s002 and s003 it did not" in told.warning
+    assert "It failed at s002 and s003" in told.warning
     assert len(told.folded[0].rows) == 4
     passed = blocks_of("gain")["Does the learner reproduce its own predictions?"]
     assert "It passed at all 5 sites" in spoken(passed)

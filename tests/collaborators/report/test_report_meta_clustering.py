@@ -318,7 +318,7 @@ def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     lonely = result.z.copy()
     lonely[3, :] = lonely[:, 3] = np.nan
     alone = blocks(dataclasses.replace(result, z=lonely))["Who could be compared with whom"]
-    assert "s003 was compared with nobody" in alone.warning
+    assert "s003 was compared with no other site" in alone.warning
 
 
 def test_merges_are_judged_one_by_one() -> None:
@@ -380,7 +380,7 @@ def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     result = result_of()
     block = blocks(result)["What working together gains"]
     text = spoken(block)
-    assert "took no part in the grouping" in text
+    assert "Losses are on held-out rows" in text
     assert "as given" in text
     tried = words.GAIN_WORDS["own_minus_group"]
     row = next(r for r in block.tables[0].rows if r[0] == tried)
