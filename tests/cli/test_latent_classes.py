@@ -44,7 +44,11 @@ def test_demo_runs_under_the_strict_policy_and_writes_a_report(space: Path) -> N
     assert set(run.presets.values()) == {"strict"}
     assert run.result.n_classes == 4  # type: ignore[attr-defined]
     page = (run_of(space) / "report.html").read_text(encoding="utf-8")
-    for words in ("Who belongs where", "How the rounds went", "Which sums were new"):
+    for words in (
+        "Which entities belong to which class",
+        "How the rounds went",
+        "Which class sums were sent",
+    ):
         assert f"<h3>{words}</h3>" in page
 
 

@@ -61,8 +61,8 @@ def test_parameters_that_the_guide_names() -> None:
     method = LatentClassRegression()
     assert (LEAST_ROUNDS, MOST_ROUNDS) == (6, 25) and "from 6 to 25" in WORDS
     assert '`"random"` (25 rounds)' in WORDS
-    assert default_rate(1.0) == 0.5 and ".5 with everyone present" in WORDS
-    assert default_rate(0.25) == 0.2 and ".2 where a quarter or less reports" in WORDS
+    assert default_rate(1.0) == 0.5 and ".5 if all sites report" in WORDS
+    assert default_rate(0.25) == 0.2 and ".2 if a quarter or fewer do" in WORDS
     assert AUTO_START == 18 and "starts with 18" in WORDS
     assert PARTS == 5, "the guide says a fifth"
     assert method.start == "local" and method.concentration == "exact" and method.adapt_rate

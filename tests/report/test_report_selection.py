@@ -39,12 +39,12 @@ def test_every_outcome_can_be_told(case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "tone", "text"),
     [
-        ("completion", "good", "206 cells that took no part are predicted"),
+        ("completion", "good", "206 held-out cells are predicted"),
         ("completion-useless", "caution", "of no use here"),
         ("completion-unclear", "plain", "no clear difference"),
         ("completion-stays", "caution", "Not measured"),
-        ("completion-capped", "caution", "206 cells"),
-        ("completion-baseline-stays", "plain", "206 cells"),
+        ("completion-capped", "caution", "206 held-out cells"),
+        ("completion-baseline-stays", "plain", "206 held-out cells"),
         ("ranks", "plain", "Rank 4 was chosen by held-out entries"),
         ("ranks-edge", "caution", "choose no rank"),
         ("count", "good", "3 classes predict held-out entries best"),
@@ -188,7 +188,7 @@ def test_number_of_classes_by_held_out_entries_stands_beside_votes() -> None:
     (table,) = [t for t in block.folded if t.caption == "Errors by site"]
     assert table.rows[1][-1] == "\N{EN DASH}"
     votes = told("votes", ensemble())
-    assert not votes.warning and "did not choose" in spoken(votes)
+    assert not votes.warning and "was not chosen by them" in spoken(votes)
     chosen = told("votes", ensemble(chosen_by="vote"))
     assert "disagree" in chosen.warning
 
@@ -208,7 +208,7 @@ def test_a_falling_error_chooses_no_number_of_classes() -> None:
 
 def test_ranks_with_one_site_name_what_was_set_aside() -> None:
     said = headline(ranks())
-    assert "No cells were set aside" in " ".join(said.more)
+    assert "No cells were held out for a final test" in " ".join(said.more)
 
 
 def test_very_many_columns_are_not_all_named_in_the_question() -> None:

@@ -540,18 +540,18 @@ class RankCV(ModelSearch):
         That parameter of an object; by default "rank", "n_components" or "estimator__n_components".
     ranks : "auto", int or sequence of int
         A number means all up to it. "auto" starts with ranks up to 10 and goes on until the
-        smallest error lies inside, as long as the model has fewer parameters than a fold leaves
-        entries.
+        smallest error lies inside the grid, as long as the model has fewer parameters than a fold
+        leaves entries.
     cv : int, EntrywiseKFold, (m,) array of int, "one-step" or "one-step-as-printed"
         Number of folds; folds; the fold of each observed entry; or the one-step leave-one-out of
         every entry of a complete matrix, for "hard" alone, with the formula that equals fitting
         again or the one that the source prints.
     rule : {"minimum", "one-standard-error"}
-        What is kept: the rank with the smallest error, or the smallest within one standard error.
+        Chosen rank: that of the smallest error, or the smallest within one standard error of it.
     center : {"none", "columns", "rows-and-columns"}
-        What is taken off first, for models of the package; "ppca" estimates its own mean.
+        What is subtracted first, for models of the package; "ppca" estimates its own mean.
     refit : bool
-        Fit all entries with what was chosen.
+        Fit the chosen model to all entries.
     n_jobs : int, optional
         Folds at a time, as in joblib. The answer does not depend on it.
     random_state : int, numpy Generator, RandomState or None
@@ -560,7 +560,7 @@ class RankCV(ModelSearch):
     Attributes
     ----------
     best_rank_ : int or None
-        What the rule keeps; None where the smallest error lies at an artificial edge of the grid.
+        Rank chosen by the rule; None if the smallest error lies at an artificial edge of the grid.
     rank_ : int
         Rank of `best_estimator_`: at an artificial edge the one with the smallest error.
     curve_ : EntryCurve
@@ -577,9 +577,8 @@ class RankCV(ModelSearch):
 
     Notes
     -----
-    Source: Ya Le's Stanford thesis, chapter 3. Two assumptions: the noise of an entry tells nothing
-    of that of another (with correlated noise too many are chosen), and entries are missing at
-    random.
+    Source: Ya Le's Stanford thesis, chapter 3. Two assumptions: noise is independent between
+    entries (with correlated noise too large a rank is chosen), and entries are missing at random.
 
     Examples
     --------
@@ -678,7 +677,7 @@ class NuclearNormCV(EntrySearch):
     max_iter : int, optional
         Iterations of a fit, by default those of the solver.
     refit : bool
-        Fit all entries with what was chosen.
+        Fit the chosen model to all entries.
     n_jobs : int, optional
         Folds at a time, as in joblib. The answer does not depend on it.
     random_state : int, numpy Generator, RandomState or None
@@ -687,7 +686,7 @@ class NuclearNormCV(EntrySearch):
     Attributes
     ----------
     best_alpha_ : float or None
-        What the rule keeps; None where the smallest error lies at an artificial edge of the grid.
+        Rank chosen by the rule; None if the smallest error lies at an artificial edge of the grid.
     alpha_ : float
         Penalty of `best_estimator_`: at an artificial edge the one with the smallest error.
     rank_ : int
@@ -810,7 +809,7 @@ class ClusterCountCV(ModelSearch):
     rule : {"minimum", "one-standard-error"}
         What is kept: the number with the smallest error, or the smallest within one standard error.
     refit : bool
-        Fit all entries with what was chosen.
+        Fit the chosen model to all entries.
     n_jobs : int, optional
         Folds at a time, as in joblib. The answer does not depend on it.
     random_state : int, numpy Generator, RandomState or None
@@ -819,7 +818,7 @@ class ClusterCountCV(ModelSearch):
     Attributes
     ----------
     best_n_clusters_ : int or None
-        What the rule keeps; None where the smallest error lies at an artificial edge of the grid.
+        Rank chosen by the rule; None if the smallest error lies at an artificial edge of the grid.
     n_clusters_ : int
         Classes of `best_estimator_`: at an artificial edge the number with the smallest error.
     labels_ : (n,) array of int

@@ -27,15 +27,14 @@ RULES = {
     "was taken",
 }
 KNOWN = (
-    "Held-out entries are scattered over the table. The error speaks of gaps like these: not of "
-    "whole rows or columns that are missing, nor of entries that are missing because of what they "
-    "would say.",
-    "Noise is taken as independent from entry to entry. Where neighbours share it (time series, "
-    "images, measurements in batches), what is chosen is too many, and no figure here shows it.",
-    "Rows that occur twice, or nearly, predict one another: what is chosen is then too many as "
-    "well.",
-    "Folds share most of what they learn from, so that standard errors are too small rather than "
-    "too large.",
+    "Held-out entries are scattered over the table. The error applies to missing entries like "
+    "these: not to whole missing rows or columns, nor to entries that are missing because of their "
+    "values.",
+    "Noise is assumed to be independent between entries. If neighbours share noise (time series, "
+    "images, measurements in batches), too large a number is chosen, and no figure here shows it.",
+    "Rows that occur twice, or nearly, predict one another: then, too, too large a number is "
+    "chosen.",
+    "The training sets of the folds overlap, so standard errors tend to be too small.",
 )
 
 

@@ -308,10 +308,10 @@ def test_headline_of_a_fit(case: str, tone: str, text: str) -> None:
 def test_nothing_held_out_is_told_beside_the_training_records() -> None:
     more = GLM.headline(run_of(joint_fit(saved=0.01), "x")).more
     assert "falls by 100.0 with at most 7 further coefficients" in more[0]
-    assert "seldom" in more[0]
+    assert "unlikely by chance" in more[0]
     same = {"null": 1240.0, "alone": 1003.0, "joint": 1000.0}
     more = GLM.headline(run_of(joint_fit(saved=0.01, deviance=same), "x")).more
-    assert "too, the deviance falls no more than by chance" in more[0]
+    assert "too, the deviance falls no more than expected by chance" in more[0]
     for other in ({"family": "normal"}, {"response": "masked", "flip": 0.2}):
         more = GLM.headline(run_of(joint_fit(**other), "x")).more
         assert "likelihood ratio" not in " ".join(more)
@@ -319,13 +319,15 @@ def test_nothing_held_out_is_told_beside_the_training_records() -> None:
 
 def test_what_the_budget_of_directions_cost_is_said() -> None:
     result = FITS["rank"]()
-    assert any("the deviance by 3.20" in m for m in GLM.headline(run_of(result, "x")).more)
+    assert any(
+        "the deviance by a further 3.20" in m for m in GLM.headline(run_of(result, "x")).more
+    )
     assert "stopped it short" in blocks(GLM, result)["How training went"].warning
 
 
 def test_shared_and_uncertified_coefficients_have_no_interval() -> None:
     result = joint_fit(columns=8)
-    rows = table(blocks(GLM, result)["What the model says"], "Coefficients").rows
+    rows = table(blocks(GLM, result)["Coefficients of the model"], "Coefficients").rows
     dash = "\N{EN DASH}"
     by_status = {row[5].split(",")[0]: row for row in rows}
     assert by_status["shared"][1:5] == (dash,) * 4
@@ -345,7 +347,7 @@ def test_only_the_largest_of_many_coefficients_are_drawn() -> None:
     rows = figures_assisted.shown_coefficients(result)
     z = np.abs(np.nan_to_num(result.coefficients["z"]))
     assert len(rows) == 40 and z[rows].min() >= np.sort(z)[-40]
-    assert len(table(blocks(GLM, result)["What the model says"], "Coefficients").rows) == 70
+    assert len(table(blocks(GLM, result)["Coefficients of the model"], "Coefficients").rows) == 70
 
 
 def test_calibration_that_is_not_there_is_missed_by_name() -> None:

@@ -277,11 +277,11 @@ def test_every_outcome_can_be_told(case: str) -> None:
     ("case", "tone", "text"),
     [
         ("gain", "good", "after 8 rounds of refits the squared error on held-out rows is 14.7 %"),
-        ("weak-gain", "plain", "chance may do as much"),
+        ("weak-gain", "plain", "may still be chance"),
         ("no-gain", "plain", "No gain: on held-out rows round 8, the best of 8, is not better"),
         ("worse", "plain", "no round of refits lost less than averaging"),
-        ("not-measured", "caution", "Not measured: no held-out rows tell"),
-        ("not-separable", "caution", "random-forest does not behave as a sum of a loss and"),
+        ("not-measured", "caution", "Not measured: there were no held-out rows"),
+        ("not-separable", "caution", "random-forest does not behave like the minimiser of a loss"),
         ("classes", "good", "log loss"),
     ],
 )
@@ -314,7 +314,7 @@ def test_the_exact_way_is_named_where_there_is_one() -> None:
     dear = run_of(result_of(), (line(1, "fit", "s000", 64),))
     assert not any("cross-products" in s for s in REPORT.headline(dear).more)
     cheap = run_of(result_of(), (line(1, "fit", "s000", 640_000),))
-    assert any("in place of 640.0 kB" in s for s in REPORT.headline(cheap).more)
+    assert any("instead of 640.0 kB" in s for s in REPORT.headline(cheap).more)
 
 
 def test_a_fit_that_is_worse_than_the_sites_own_is_not_hidden() -> None:
@@ -343,7 +343,7 @@ def test_too_small_a_reference_is_in_the_answer() -> None:
 def test_rounds_that_end_too_early_are_said_to() -> None:
     still = result_of(n_rounds=2)
     title = "What the rounds gained and cost"
-    assert "more of them may bring more" in blocks(still)[title].warning
+    assert "more rounds may gain more" in blocks(still)[title].warning
     done = result_of(n_rounds=40)
     assert not blocks(done)[title].warning
     assert "more of them would bring little" in spoken(blocks(done)[title])
@@ -358,7 +358,7 @@ def test_shares_are_of_the_loss_of_averaging() -> None:
 
 
 def test_totals_are_those_of_the_rounds() -> None:
-    table = blocks_of("gain")["Beside each site's own fit and plain averaging"].tables[0]
+    table = blocks_of("gain")["Compared with each site's own fit and plain averaging"].tables[0]
     total = dict(zip(table.head, table.rows[-1], strict=True))
     assert total["site"] == "all sites"
     assert total["held out"] == "100"
@@ -367,19 +367,19 @@ def test_totals_are_those_of_the_rounds() -> None:
 
 
 def test_no_total_is_made_of_different_sites() -> None:
-    table = blocks_of("gaps")["Beside each site's own fit and plain averaging"].tables[0]
+    table = blocks_of("gaps")["Compared with each site's own fit and plain averaging"].tables[0]
     total = dict(zip(table.head, table.rows[-1], strict=True))
     assert total["own fit"] == total["averaging"] == "\N{EN DASH}"
-    assert "said of all sites is then that of the others" in table.note
-    assert any("at the 4 of 5 sites that tell" in s for s in headline(gaps()).more)
-    assert any("s003 kept back a loss" in s for s in REPORT.handling(run_of(gaps())))
+    assert "figures for all sites are then those of the other sites" in table.note
+    assert any("at the 4 of 5 sites that report it" in s for s in headline(gaps()).more)
+    assert any("s003 withheld a loss" in s for s in REPORT.handling(run_of(gaps())))
     few = result_of(held=np.array([20.0, 20, 20, 0, 20]))
     assert any("s003 had too few rows" in s for s in REPORT.handling(run_of(few)))
 
 
 def test_rounds_that_nobody_measured_are_not_called_the_best() -> None:
     told = spoken(blocks_of("asynchronous")["What the rounds gained and cost"])
-    assert "only the last was measured" in told
+    assert "Only the last round was measured" in told
     assert "last round is the best one" not in told
 
 
@@ -446,13 +446,13 @@ def test_the_probe_has_a_limit_that_follows_the_noise() -> None:
     many = result_of(len(grid), probes=grid)
     above = grid[:, 0] > figures_reference.separable_limit(many)
     assert (above == figures_reference.unstable(many)).all(), "drawn limit and rule agree"
-    told = blocks(result)["Does the learner keep its own predictions?"]
-    assert "At s002 and s003 it did not" in told.warning
+    told = blocks(result)["Does the learner reproduce its own predictions?"]
+    assert "It failed at s002 and s003" in told.warning
     assert len(told.folded[0].rows) == 4
-    passed = blocks_of("gain")["Does the learner keep its own predictions?"]
+    passed = blocks_of("gain")["Does the learner reproduce its own predictions?"]
     assert "It passed at all 5 sites" in spoken(passed)
     assert "It failed at 5 of 5 sites" in spoken(
-        blocks_of("not-separable")["Does the learner keep its own predictions?"]
+        blocks_of("not-separable")["Does the learner reproduce its own predictions?"]
     )
 
 
@@ -546,7 +546,7 @@ def test_report_of_a_real_run(real: Run, tmp_path: Path) -> None:
         assert f"<h2>{heading}</h2>" in page
     assert "<h2>Limits</h2>" in page
     assert "The rounds help" in page
-    assert "There is an exact way" in page
+    assert "There is an exact method" in page
     assert "kilobytes that had left all sites by then" in page
     sent = figures_reference.bytes_by_round(real.result, real.transcript)
     total = sum(x.bytes for x in real.transcript if x.direction == "from-site")

@@ -133,11 +133,14 @@ def test_one_class_by_bic_is_said_plainly(sequences: Any) -> None:
     assert "because the study asked for them" in said.text and said.tone == "caution"
     blocks = {block.title: block for block in REPORT().evidence(one)}
     meaning = spoken(blocks["How many by votes?"])
-    assert "does not say that there are no kinds" in meaning and "did not choose" in meaning
+    assert (
+        "does not show that there is only one kind of record" in meaning
+        and "was not chosen by them" in meaning
+    )
     # Controls: other votes, and sites that could not tell.
     assert "By BIC" not in REPORT().headline(told(sequences, votes=dict.fromkeys(sites, 2))).text
     some = told(sequences, votes={**votes, sites[0]: 0})
-    assert "every site that could tell" in REPORT().headline(some).text
+    assert "every site that could vote" in REPORT().headline(some).text
     assert "By BIC" not in REPORT().headline(told(sequences, votes={})).text
 
 

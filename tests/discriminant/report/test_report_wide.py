@@ -19,7 +19,7 @@ from tests.discriminant.report import wide_fixture
 from tests.discriminant.report.wide_fixture import CASES, run_of
 from tests.report.told import check_told, drawn, spoken
 
-LINKS = "Columns that go together within the classes"
+LINKS = "Columns that are associated within the classes"
 METHODS = (
     "sparse-qda",
     "community-bayes",
@@ -59,12 +59,12 @@ def test_every_outcome_can_be_told(case: str, preset: str) -> None:
 @pytest.mark.parametrize(
     ("case", "tone", "text"),
     [
-        ("qda", "good", "5.0 % of 200 held-out rows are put into a wrong class (95 % interval"),
+        ("qda", "good", "5.0 % of 200 held-out rows are misclassified (95 % interval"),
         ("qda-useless", "caution", "50.0 % of 200"),
         ("qda-worse", "plain", "20.0 % of 200"),
         ("qda-loose", "plain", "5.0 % of 200"),
         ("qda-not-held-out", "caution", "Not measured"),
-        ("qda-withheld", "good", "too few are in a wrong class to say how many"),
+        ("qda-withheld", "good", "Too few of the 200 held-out rows are misclassified"),
         ("qda-sites-holdout", "plain", "held-out rows"),
         ("cb", "good", "6.0 % of 200 held-out rows"),
         ("cb-harm", "plain", "10.0 % of 200"),
@@ -81,10 +81,10 @@ def test_what_stands_beside_is_said_by_the_probabilities() -> None:
     more = " ".join(headline(CASES["qda"]()).more)
     assert "clearly better than those of naive Bayes, QDA and LDA with shrinkage" in more
     more = " ".join(headline(CASES["qda-worse"]()).more)
-    assert "Better probabilities come from naive Bayes." in more
-    assert "Beside QDA and LDA with shrinkage there is no clear difference" in more
+    assert "Its probabilities are clearly worse than those of naive Bayes." in more
+    assert "do not clearly differ in quality from those of QDA and LDA with shrinkage" in more
     useless = blocks_of("qda-useless")["Held-out rows"]
-    assert "largest class gets 50.0 % wrong" in useless.warning
+    assert "largest class misclassifies 50.0 %" in useless.warning
     assert not blocks_of("qda")["Held-out rows"].warning
 
 
@@ -124,7 +124,7 @@ def test_numbers_that_sites_rounded_have_no_interval() -> None:
     said = headline(result)
     assert said.text.startswith("About 5.3 % of 150") and "rounded" in said.text
     told = blocks(result)["Held-out rows"]
-    assert "round how many rows" in spoken(told)
+    assert "round the number of misclassified rows" in spoken(told)
     assert "95 % interval" not in told.tables[0].head
     assert told.picture is not None and "95 %" not in drawn(told.picture.figure)
     free = headline(result, "simulation")
@@ -147,7 +147,7 @@ def test_rows_of_a_class_that_is_not_told_are_a_gap() -> None:
     told = blocks_of("qda-withheld")
     rows = told["The rows"].tables[0].rows
     assert rows[0][1:] == ("\N{EN DASH}", "\N{EN DASH}") and rows[1][1] == "500"
-    assert "are not told" in spoken(told["The rows"])
+    assert "are not released" in spoken(told["The rows"])
     captions = [t.caption for t in told["Held-out rows"].tables]
     assert captions == ["Rules on held-out rows"], "no table of classes where nothing is told"
     assert len(blocks_of("qda")["Held-out rows"].tables) == 2
@@ -173,7 +173,7 @@ def test_links_are_listed_from_the_strongest() -> None:
     [
         ("qda-stays", LINKS, "stays at the site"),
         ("qda-naive", LINKS, "no two columns are linked"),
-        ("qda-untold", LINKS, "is not told"),
+        ("qda-untold", LINKS, "was not released"),
         ("cb-stays", "The communities", "stays at the site"),
     ],
 )
@@ -223,12 +223,12 @@ def test_what_sites_did_not_tell_is_named() -> None:
     own = report(run.result)
     assert "s001 (kind 1)" in " ".join(own.handling(run))
     more = " ".join(own.headline(run).more)
-    assert "also chose the penalty" in more and "Site s001 told no class." in more
+    assert "also used to choose the penalty" in more and "Site s001 told no class." in more
     run = run_of(CASES["cb-sites-gaps"]())
     assert "s001 told no rank" in " ".join(report(run.result).handling(run))
-    told = blocks_of("qda-sites")["Which columns were looked at together"]
+    told = blocks_of("qda-sites")["Which columns were considered together"]
     assert "2 questions led to 1 block of 4 columns" in spoken(told)
-    assert "Which columns were looked at together" not in blocks_of("qda-sites-holdout")
+    assert "Which columns were considered together" not in blocks_of("qda-sites-holdout")
 
 
 def test_a_choice_by_densities_is_said_to_be_one() -> None:

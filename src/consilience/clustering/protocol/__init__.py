@@ -139,11 +139,11 @@ class EnsembleClustering(Method):
     n_clusters : int or {"vote", "bic", "eigenvalues", "cv"}
         Number of classes K: given; the plurality of the sites' votes by BIC; with the smallest sum
         of the sites' BIC; from the spectrum of the ensemble distance; or with the smallest error of
-        held-out entries, over all sites. With "bic" sites count by how much they prefer a number,
-        which is mostly by their size; with "vote" each counts once. Each site's criterion pays for
-        all parameters, so both tend to fewer classes than BIC of all rows together: sequences of
-        four classes, short and dealt to 12 sites, gave two or three by either. Of "bic" only
-        numbers count that every voting site scored.
+        held-out entries, over all sites. With "bic" a site's strength of preference counts, so
+        large sites count for more; with "vote" each counts once. Each site is penalised for all
+        parameters, so both tend to fewer classes than the BIC of all rows together: short sequences
+        of four classes, distributed over 12 sites, gave two or three by either. "bic" considers
+        only numbers for which every voting site has a BIC.
     model : {"kmeans", "gaussian-mixture", "markov-mixture", "latent-class"}
         Local model. "markov-mixture" takes the study's sequence columns and no features;
         "latent-class" takes features with declared levels, coded one-hot. Both work with missing
@@ -152,12 +152,12 @@ class EnsembleClustering(Method):
     covariance_type : {"diag", "full", "spherical", "tied"}
         Of Gaussian mixtures.
     weighting : {"centred", "spectral", "equal"}
-        Weights of the models in the ensemble distance. The source's "spectral" hardly tells models
-        apart, since distance matrices are never orthogonal; "centred" takes their means off first
-        and did better wherever some models carry nothing (``replications``), unless most do.
+        Weights of the models in the ensemble distance. The source's "spectral" hardly distinguishes
+        models, since distance matrices are never orthogonal; "centred" subtracts their means first
+        and did better if some models are pure noise (``replications``), unless most are.
     max_clusters : int
-        Largest number of classes that is considered when the number is open. A smallest error at
-        this number chooses nothing: a note says so.
+        Largest number of classes that is considered when the number is open. If the
+        error is smallest at this number, the number is not determined, and a note says so.
     n_init : int
         Restarts of k-means++, at the sites and in the final step; starts of EM.
     n_resamples : int or None

@@ -112,27 +112,27 @@ class MetaClustering(Method):
         Tests of pairs with an equivalence margin and average linkage, or the source's spectral
         clustering.
     n_clusters : "auto", "cv" or int
-        By the rule; by the loss of the groups' averaged models on rows that took no part; or given.
+        Chosen by the rule; by the loss of the groups' averaged models on held-out rows; or given.
     max_clusters : int, optional
-        Most groups that "auto" and "cv" may find.
+        Largest number of groups that "auto" and "cv" may find.
     margin : float
         Equivalence margin tau: differences in predictive value below this share of the response
         variance are tolerated.
     scale : "self-tuning" or float
         Of the spectral rule; a number is in units of the loss.
     exchange : {"models", "reference"}
-        What travels: models, or predictions on points drawn from the pooled moments.
+        What sites send: models, or predictions on points drawn from the pooled moments.
     loss : {"auto", "squared", "brier", "log"}
-        "auto" is squared error, and Brier's where the target has declared levels.
+        "auto" is squared error, or the Brier score if the target has declared levels.
     standardize : bool
         Put columns and response of every site on its own scale first. Removes differences in level
-        and scale, which can be what sets sites apart.
+        and scale, which may be what distinguishes the sites.
     prediction : {"unpooled", "pooled"}
         Average of the group's models, or one refit for the group: from cross-products for
         ``"linear"``, else from rows, which only policies for signed partners send.
     gain_folds : int
         Folds for the gain of collaborating, 0 for none; 2 at least with ``n_clusters="cv"``.
-        Protected sites have three, each a third of their rows, and show two or all of them.
+        Protected sites have three, each a third of their rows, and report two or all of them.
     stability_runs : int
         Resamples of 80 % of the rows of every site.
 

@@ -190,7 +190,7 @@ class MetaClusteringResult(Result):
         """Answer in one sentence."""
         n = len(self.sites)
         if self.status == "one-site":
-            return f"Only {self.sites[0]} could be used: there is nobody to compare it with."
+            return f"Only {self.sites[0]} could be used: there is no site to compare it with."
         if self.status == "no-signal":
             return (
                 f"No signal: over the {n} sites, no model predicts "
@@ -204,8 +204,8 @@ class MetaClusteringResult(Result):
             )
         if self.status == "too-few-rows":
             return (
-                f"Too few rows to tell: the {n} sites were not told apart, but most pairs would "
-                "not have been even if their models were of no use to each other."
+                f"Too few rows: the {n} sites were not separated, but most pairs would not have "
+                "been separated even if their models were of no use to each other."
             )
         if self.status == "no-groups":
             return (
@@ -233,9 +233,9 @@ class MetaClusteringResult(Result):
             strong = int((usable & (self.power >= ENOUGH_POWER)).sum())
             middle = float(np.median(self.detectable[usable]))
             text += (
-                f"{strong} of {pairs} pairs would have been told apart with a chance of at least "
-                f"80% if each one's model were of no use to the other; the median pair could show "
-                f"an excess loss of {middle:.2f} of the response variance."
+                f"{strong} of {pairs} pairs would have been separated with a power of at least "
+                f"80% if each site's model were of no use to the other; in the median pair an "
+                f"excess loss of {middle:.2f} of the response variance could be detected."
             )
         return text.strip()
 

@@ -31,14 +31,14 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
 
     Minimises ``sum_k n_k (-logdet T_k + tr(S_k T_k)) + lam sum_{j != j'} |(T_1,jj', ...,
     T_K,jj')|_2`` over ordered pairs of features: from naive Bayes with normal densities (a large
-    penalty) to quadratic discriminant analysis (none). Features that stay linked interact within
-    the classes.
+    penalty) to quadratic discriminant analysis (none). Linked features are partially correlated
+    within the classes.
 
     Parameters
     ----------
     alpha : float or "cv"
-        Penalty for a row: lam is alpha times the number of rows, so that the same alpha means the
-        same on a part of the rows. With ``"cv"`` it is chosen by cross-validated errors.
+        Penalty for a row: lam is alpha times the number of rows, so that alpha has the same
+        meaning on a subset of the rows. With ``"cv"`` it is chosen by cross-validated errors.
     n_alphas : int
         Penalties of the grid, geometric from the smallest one without any link downwards.
     smallest : float or "auto"
@@ -51,7 +51,7 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
         as the rows of the largest class, if these are fewer), or stratified folds of whole groups
         where `fit` is given groups (speakers, patients). Pairs hold row numbers or boolean masks.
     ties : {"sparsest", "densest", "middle"}
-        Which penalty among those with the same number of errors, which is common.
+        Which penalty to take if several have the same number of errors, as is common.
     priors : (K,) array, optional
         Probabilities of the sorted classes; by default their shares of the rows.
     standardize : bool
@@ -101,7 +101,7 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
         Classes and columns that are constant within the class, but not everywhere: the pooled
         variance within the classes stands in.
     remarks_ : tuple of str
-        What was noticed.
+        Remarks on the fit.
     predictor_ : SparseQDAPredictor
     n_features_in_ : int
     feature_names_in_ : (p,) array of str
