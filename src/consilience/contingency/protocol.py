@@ -5,7 +5,7 @@ coordinator                     site
 ==============================  ==================================================
 count: Levels               ->
   rows (r), columns (c)
-                            <-  Table: counts (r c)                   AGGREGATE
+                            <-  Table: counts (m = r c)               AGGREGATE
 ==============================  ==================================================
 
 Sources: Pearson, Philosophical Magazine 50 (1900), for the chi-square test of the pooled table,
