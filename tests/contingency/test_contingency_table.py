@@ -1,4 +1,4 @@
-"""Contingency tables: statistics, what leaves, attacks, page and command line."""
+"""Contingency tables: statistics, what leaves, attacks, command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from scipy.stats import chi2_contingency
 from statsmodels.stats.contingency_tables import StratifiedTable
 
-from consilience import report
 from consilience.contingency.protocol import (
     ContingencyTable,
     Levels,
@@ -234,20 +233,7 @@ def test_studies_that_do_not_fit_are_refused(change: Any, said: str) -> None:
         run_on(BERKELEY, **change)
 
 
-# --- page and command line
-
-
-def test_page(tmp_path: Path) -> None:
-    few = {"ash": ((30, 300), (0, 20)), "birch": ((30, 3), (20, 40))}
-    for tables, said in (
-        (BERKELEY, ("differences between sites may have made it", "Not in them: b,")),
-        (few, ("an expected count below 5", "(1.7)")),
-    ):
-        run = run_on(tables)
-        text = report.write(run, tmp_path / "page.html").read_text(encoding="utf-8")
-        text = re.sub(r"\s+", " ", text)
-        for sentence in (*said, "Cochran-Mantel-Haenszel", "Nothing was told by b"):
-            assert sentence in text, sentence
+# --- command line
 
 
 STUDY = """\
