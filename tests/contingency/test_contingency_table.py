@@ -120,7 +120,7 @@ def test_sites_without_a_level_in_common_show_nothing_within() -> None:
     assert pearson(apart.sum(axis=0)).df == 1
 
 
-@pytest.mark.parametrize(("cell", "told"), [(0, True), (1, False), (9, False), (10, True)])
+@pytest.mark.parametrize(("cell", "told"), [(0, False), (1, False), (9, False), (10, True)])
 def test_a_table_with_a_small_cell_stays_as_a_whole(cell: int, told: bool) -> None:
     tables = {"ash": ((30, 20), (25, 40)), "birch": ((50, cell), (30, 20))}
     run = run_on(tables)
@@ -133,11 +133,16 @@ def test_a_table_with_a_small_cell_stays_as_a_whole(cell: int, told: bool) -> No
             run_on({"birch": tables["birch"]})
 
 
-def test_a_strict_site_keeps_a_table_with_an_empty_cell_like_one_with_a_small_cell() -> None:
+def test_presets() -> None:
+    """Strict sites tell tables of two levels each; where no record is protected all are told."""
     large = ((60, 40), (50, 70))
     for cell, told in ((0, ()), (3, ()), (40, ("birch",))):
-        run = run_on({"ash": large, "birch": ((60, cell), (50, 70))}, policy="strict")
-        assert run.result.sites == ("ash", *told)
+        tables = {"ash": large, "birch": ((60, cell), (50, 70))}
+        assert run_on(tables, policy="strict").result.sites == ("ash", *told)
+        assert run_on(tables, policy="simulation").result.sites == ("ash", "birch")
+    levels = {"x": ("a", "b", "c"), "y": ("1", "2")}
+    with pytest.raises(QuorumError, match="no site tells its table"):
+        run_on({"ash": np.full((3, 2), 40)}, levels, policy="strict")
 
 
 # --- attacks
@@ -193,14 +198,14 @@ def test_two_runs_do_not_tell_few_people_by_nearly_equal_columns() -> None:
 
 def test_a_coordinator_that_codes_otherwise_gets_no_table() -> None:
     """Three columns, or levels that are not all: a cell would be a rest of the others."""
-    x = np.eye(2)[np.arange(60) % 2]
+    first, second = np.eye(2)[np.arange(60) % 2], np.eye(2)[np.arange(60) // 2 % 2]
     message = Levels(rows=("a", "b"), columns=("c", "d"))
     step = ContingencyTable.steps[0]
     limits = type("Site", (), {"limits": Limits()})()
     whole = (Coded((0, 1), True), Coded((2, 3), True))
-    data = array_loader(np.hstack([x, x]), coded=whole)(Columns(), ONEHOT)
+    data = array_loader(np.hstack([first, second]), coded=whole)(Columns(), ONEHOT)
     table = step(message, data, {}, limits)[0].counts.value  # type: ignore[arg-type]
-    np.testing.assert_array_equal(table, [30, 0, 0, 30])
+    np.testing.assert_array_equal(table, [15, 15, 15, 15])
     blanked = data.without_content(["x1"])
     assert np.isnan(step(message, blanked, {}, limits)[0].counts.value).all()  # type: ignore[arg-type]
     for coded in (whole[:1], (*whole, whole[0]), (whole[0], Coded((2, 3), False))):

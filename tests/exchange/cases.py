@@ -247,9 +247,10 @@ def of_two_categories() -> Federation:
         cured = (rng.random(n) < 0.35 + 0.15 * (ward == 1)).astype(int)
         tables[name] = {"ward": np.array(levels["ward"])[ward]}
         tables[name] |= {"cured": np.array(levels["cured"])[cured]}
+        tables[name]["id"] = tables[name]["entity"] = np.array([f"{name}-{i}" for i in range(n)])
     return Federation.local(
         tables,
-        columns=Columns(features=tuple(levels), levels=levels),
+        columns=Columns(features=tuple(levels), id="id", entity="entity", levels=levels),
         preparation=Preparation(categorical="onehot"),
         policy=GRANTED,
     )

@@ -13,12 +13,13 @@ here without Yates' correction; Cramér, Mathematical Methods of Statistics (194
 Heyman and Koch, International Statistical Review 46 (1978), for the test within sites (general
 association; Agresti, Categorical Data Analysis, third edition, section 8.4).
 
-Rule for small cells: a site tells its whole table or nothing of it. It tells nothing where a cell
-holds 1 to `min_records` - 1 rows, or where a row has none of the declared levels. No total leaves,
-so whoever knows one from elsewhere has no told cell to subtract from it. The cells are sums of
-products of coded columns: a site that grants no models of others compares them with what other runs
-told, and blanks columns that would tell of few beside it (`docs/proofs/differencing.md`). There an
-empty cell keeps a table back like a small one; so does a category of three levels or more.
+Rule for small cells: a site that protects records tells its whole table or nothing of it. It tells
+nothing where a cell holds fewer than `min_records` rows, none included, so that nobody and few look
+alike, or where a row has none of the declared levels. No total leaves, and whoever knows one from
+elsewhere has no told cell to subtract from it. The cells are sums of products of coded columns: a
+site that grants no models of others compares them with what other runs told, and blanks columns
+that would tell of few beside it (`docs/proofs/differencing.md`). There a category of three levels
+or more keeps a table back, too.
 
 Absence: a site that does not answer is left out, down to the quorum; one that withholds its table
 is named in the result, and the run stops where all do.
@@ -104,8 +105,9 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     placed = ((first == 1).sum(axis=1) == 1) & ((second == 1).sum(axis=1) == 1)
     cells = first.argmax(axis=1) * sizes[1] + second.argmax(axis=1)
     table = cell_counts(np.where(placed, cells, -1), sizes[0] * sizes[1])
-    small = (table.value > 0) & (table.value < site.limits.min_records)
-    withheld = small.any() or not placed.all()
+    # Nobody and few look alike; where no record is protected an empty cell may be told.
+    least = site.limits.min_records
+    withheld = (least > 1 and table.value.min() < least) or not placed.all()
     return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
 
 
@@ -307,8 +309,8 @@ class ContingencyTable(Method):
         "is named in the result; the run stops where all do."
     )
     leakage: ClassVar[str] = (
-        "The coordinator knows the table of each site that tells one: all its cells are empty or "
-        "large enough. Of the others it knows that they do not tell theirs."
+        "The coordinator knows the table of each site that tells one: all its cells are large "
+        "enough. Of the others it knows that they do not tell theirs."
     )
     Result = ContingencyTableResult
 
