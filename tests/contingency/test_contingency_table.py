@@ -82,7 +82,7 @@ def test_the_pooled_test_is_that_of_all_rows() -> None:
 
 
 def test_admissions_to_berkeley_hang_on_sex_only_in_the_pooled_table() -> None:
-    """Without a limit on cells; R's mantelhaen.test(correct = FALSE) says 1.5246, p = .2169."""
+    """Without a limit on cells, as statsmodels computes it without a correction."""
     run = run_on(BERKELEY, policy="simulation")
     strata = [np.array(table) for table in BERKELEY.values()]
     peer = StratifiedTable(strata).test_null_odds(correction=False)

@@ -11,7 +11,7 @@ count: Levels               ->
 Sources: Pearson, Philosophical Magazine 50 (1900), for the chi-square test of the pooled table,
 here without Yates' correction; Cramér, Mathematical Methods of Statistics (1946), for V; Landis,
 Heyman and Koch, International Statistical Review 46 (1978), for the test within sites (general
-association; Agresti, Categorical Data Analysis, third edition, section 8.4).
+association; also in Agresti, Categorical Data Analysis, chapter 8 of the third edition).
 
 Rule for small cells: a site that protects records tells its whole table or nothing of it. It tells
 nothing where a cell holds fewer than `min_records` rows, none included, so that nobody and few look
@@ -165,7 +165,7 @@ def within_strata(tables: FloatArray) -> Test:
         cov(n_ij, n_i'j') = n_i+ (1[i = i'] n - n_i'+) n_+j (1[j = j'] n - n_+j') / (n^2 (n - 1)),
 
     the statistic is d' V^- d on as many degrees of freedom as V has rank: (r - 1)(c - 1) unless the
-    strata share too few levels (Landis, Heyman and Koch, 1978, equation 3.4).
+    strata share too few levels (Landis, Heyman and Koch, 1978).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The page of a contingency table says what both tests say, and which sites are not in it."""
+"""The page of a `ContingencyTable` says what both tests say, and which sites are not in it."""
 
 from __future__ import annotations
 
