@@ -21,6 +21,7 @@ _PUBLIC: dict[str, str] = {
     "AssistanceTest": "consilience.assisted.test",
     "AssistedGLM": "consilience.assisted.glm",
     "CommunityBayesClassifier": "consilience.discriminant.estimators.community_bayes",
+    "ContingencyTable": "consilience.contingency.protocol",
     "EnsembleClustering": "consilience.clustering.protocol",
     "FederatedSparseQDA": "consilience.discriminant.federated_sparse_qda",
     "FederatedCommunityBayes": "consilience.discriminant.federated_community_bayes",

@@ -22,6 +22,7 @@ from consilience.collaborators.protocol import MetaClustering
 from consilience.completion.federated_pca import FederatedPCA
 from consilience.completion.one_table.cluster_count import ClusterCountStudy
 from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
+from consilience.contingency.protocol import ContingencyTable
 from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudy
@@ -236,6 +237,31 @@ def of_categories() -> Federation:
     return _with_fixed_secrets(made)
 
 
+def of_two_categories() -> Federation:
+    """Two categories at three sites, of which cedar has a cell of few rows."""
+    rng = np.random.default_rng(16)
+    levels = {"ward": ("a", "b", "c"), "cured": ("no", "yes")}
+    tables = {}
+    for name, n in (("ash", 180), ("birch", 240), ("cedar", 150)):
+        ward = rng.choice(3, size=n, p=(0.3, 0.3, 0.4) if name != "cedar" else (0.1, 0.4, 0.5))
+        cured = (rng.random(n) < 0.35 + 0.15 * (ward == 1)).astype(int)
+        tables[name] = {"ward": np.array(levels["ward"])[ward]}
+        tables[name] |= {"cured": np.array(levels["cured"])[cured]}
+        tables[name]["id"] = tables[name]["entity"] = np.array([f"{name}-{i}" for i in range(n)])
+    return Federation.local(
+        tables,
+        columns=Columns(features=tuple(levels), id="id", entity="entity", levels=levels),
+        preparation=Preparation(categorical="onehot"),
+        policy=GRANTED,
+    )
+
+
+def pooled_table(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    """The table of the sites all of whose cells are large enough."""
+    tables = [data.features[:, :3].T @ data.features[:, 3:] for data in rows.values()]
+    return {"table": sum(table for table in tables if table.min() >= 10).astype(int)}
+
+
 def sites_with_gaps() -> Federation:
     """Rows of which some cells are missing, on a common scale."""
     rng = np.random.default_rng(12)
@@ -284,6 +310,7 @@ CASES: dict[str, Case] = {
     "mean-and-sd scaled": Case(MeanAndSD(), scaled),
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
+    "contingency-table": Case(ContingencyTable(), of_two_categories, pooled_table),
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
     ),

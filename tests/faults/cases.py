@@ -19,6 +19,7 @@ from consilience.collaborators.protocol import MetaClustering
 from consilience.completion.federated_pca import FederatedPCA
 from consilience.completion.one_table.cluster_count import ClusterCountStudy
 from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
+from consilience.contingency.protocol import ContingencyTable
 from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudy
@@ -41,6 +42,7 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.result import Result
 from consilience.wire.message import Public, message
+from consilience.wire.moment_facts import Coded
 
 SITES = ("ash", "birch-2")
 FEATURES = ("a", "b", "c")
@@ -143,6 +145,11 @@ class Case:
 CASES: dict[str, Case] = {
     "mean-and-sd": Case(MeanAndSD),
     "mean-and-sd, standardised": Case(MeanAndSD, preparation=Preparation(standardize="pooled")),
+    "contingency-table": Case(
+        ContingencyTable,
+        columns=Columns(features=ITEMS[:2], levels=dict.fromkeys(ITEMS[:2], ("no", "yes"))),
+        preparation=Preparation(categorical="onehot"),
+    ),
     "ensemble-clustering": Case(
         # Without stability pairs nothing is drawn from the secret streams.
         lambda: EnsembleClustering(n_clusters=2, n_init=2, stability_pairs=0)
@@ -248,6 +255,13 @@ def loader(site: str) -> Loader:
             states = (moves.cumsum(axis=1) + np.arange(n)[:, None] // 2) % 2
             known = {"sequence": states, "sequence_names": STEPS, "levels": dict(columns.levels)}
             return SiteData(np.empty((n, 0)), (), np.arange(n), **given | known)
+        if columns.features == ITEMS[:2]:
+            said = np.arange(n)[:, None] // (1, 2) % 2 == 1
+            coded = np.stack([~said, said], axis=2).reshape(n, -1).astype(float)
+            names = tuple(f"{item}={level}" for item in ITEMS[:2] for level in ("no", "yes"))
+            given |= {"levels": dict(columns.levels)}
+            given["coded"] = (Coded((0, 1), True), Coded((2, 3), True))
+            return SiteData(coded, names, np.arange(n), **given)
         if columns.features == ITEMS:
             often = np.where(np.arange(n) % 2 == 0, 0.85, 0.15)[:, None]
             said = rng.random((n, len(ITEMS))) < often

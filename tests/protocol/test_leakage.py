@@ -50,6 +50,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "column means": "sums.totals",
         "standard deviations": "deviations.squares",
     },
+    "contingency-table": {"the table of each site that tells one": "table.counts"},
     "federated-pca": {"numbers of rows, means and cross-products": "told.*"},
     "federated-sparse-qda": {
         "numbers of rows, used and held out": "offered.counts offered.held",

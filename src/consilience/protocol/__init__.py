@@ -5,6 +5,7 @@ BUILT_IN = {
     "assisted-glm": "consilience.assisted.glm",
     "cluster-count": "consilience.completion.one_table.cluster_count",
     "community-bayes": "consilience.discriminant.one_table.community_bayes",
+    "contingency-table": "consilience.contingency.protocol",
     "ensemble-clustering": "consilience.clustering.protocol",
     "federated-community-bayes": "consilience.discriminant.federated_community_bayes",
     "federated-pca": "consilience.completion.federated_pca",

@@ -1,0 +1,368 @@
+"""Contingency table of two categorical columns, in one round, with tests of their association.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+count: Levels               ->
+  rows (r), columns (c)
+                            <-  Table: counts (m = r c)               AGGREGATE
+==============================  ==================================================
+
+Sources: Pearson, Philosophical Magazine 50 (1900), for the chi-square test of the pooled table,
+here without Yates' correction; Cramér, Mathematical Methods of Statistics (1946), for V; Landis,
+Heyman and Koch, International Statistical Review 46 (1978), for the test within sites (general
+association; also in Agresti, Categorical Data Analysis, chapter 8 of the third edition).
+
+Rule for small cells: a site that protects records tells its whole table or nothing of it. It tells
+nothing where a cell holds fewer than `min_records` rows, none included, so that nobody and few look
+alike, or where a row has none of the declared levels. No total leaves, and whoever knows one from
+elsewhere has no told cell to subtract from it. The cells are sums of products of coded columns: a
+site that grants no models of others compares them with what other runs told, and blanks columns
+that would tell of few beside it (`docs/proofs/differencing.md`). There a category of three levels
+or more keeps a table back, too.
+
+Absence: a site that does not answer is left out, down to the quorum; one that withholds its table
+is named in the result, and the run stops where all do.
+Leakage: the coordinator knows the table of each site that tells one, and of the others that they do
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import DataError, QuorumError, StudyError
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
+from consilience.protocol.result import Result
+from consilience.wire.disclosure import Released, cell_counts
+from consilience.wire.message import Aggregate, Public, message
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIGNIFICANT = 0.05
+"""Below it a p-value is said to show an association."""
+LEAST_EXPECTED = 5.0
+"""Expected counts below it make the chi-square distribution a poor guide (Cochran, 1954)."""
+
+
+@message("contingency-table/levels", version=1)
+class Levels:
+    """The levels by which rows are counted, the same for everybody."""
+
+    rows: tuple[str, ...] = Public("r", "levels of the first column", kind="str", to="site")
+    columns: tuple[str, ...] = Public("c", "levels of the second column", kind="str", to="site")
+
+    def lengths(self) -> dict[str, int]:
+        """Cells of the table."""
+        return {"m": len(self.rows) * len(self.columns)}
+
+
+@message("contingency-table/table", version=1)
+class Table:
+    """Rows in each cell, level by level of the first column; NaN in all where they are withheld."""
+
+    counts: Released = Aggregate("m", "rows in each cell", gaps=True, low=0, high=1 << 50)
+
+    def check(self, request: Levels, known: Mapping[str, Any]) -> str | None:
+        """A table comes as a whole, and counts are whole numbers."""
+        gaps = np.isnan(self.counts.value)
+        if gaps.any():
+            return None if gaps.all() else "some cells are told and others are not"
+        whole = (self.counts.value == np.floor(self.counts.value)).all()
+        return None if whole else "a count is no whole number"
+
+
+@step("count")
+def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> tuple[Table, State]:
+    """Count the rows in each cell; tell all cells or none."""
+    sizes = (len(message.rows), len(message.columns))
+    if tuple(len(group.columns) for group in data.coded) != sizes or not all(
+        group.whole for group in data.coded
+    ):
+        raise DataError(
+            f"the study codes {data.feature_names}, which are not all levels of two columns",
+            public="the columns are not those of a table of two categories",
+        )
+    x = data.in_own_units()[0]
+    first, second = (x[:, list(group.columns)] for group in data.coded)
+    # Of a column that may not be told the site has blanked the content: such rows have no level.
+    placed = ((first == 1).sum(axis=1) == 1) & ((second == 1).sum(axis=1) == 1)
+    cells = first.argmax(axis=1) * sizes[1] + second.argmax(axis=1)
+    table = cell_counts(np.where(placed, cells, -1), sizes[0] * sizes[1])
+    # Nobody and few look alike; where no record is protected an empty cell may be told.
+    least = site.limits.min_records
+    withheld = (least > 1 and table.value.min() < least) or not placed.all()
+    return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
+
+
+class Test(NamedTuple):
+    """Statistic, degrees of freedom and p-value of a chi-square test."""
+
+    statistic: float
+    df: int
+    p_value: float
+
+
+def expected_counts(table: FloatArray) -> FloatArray:
+    """Counts under independence: n_i+ n_+j / n, (r, c); 0 in a table without rows."""
+    n = max(table.sum(), 1.0)
+    return np.asarray(np.outer(table.sum(axis=1), table.sum(axis=0)) / n)
+
+
+def pearson(table: FloatArray) -> Test:
+    """Test independence by the sum of (n_ij - e_ij)^2 / e_ij (Pearson, 1900).
+
+    Parameters
+    ----------
+    table : (r, c) array
+        Levels without any rows take no part.
+
+    Returns
+    -------
+    Test
+        Where only one level of a column has rows: 0 on 0 degrees of freedom, p-value 1.
+    """
+    used = table[table.any(axis=1)][:, table.any(axis=0)]
+    expected = expected_counts(used)
+    df = max(used.shape[0] - 1, 0) * max(used.shape[1] - 1, 0)
+    statistic = float(((used - expected) ** 2 / expected).sum()) if df else 0.0
+    return Test(statistic, df, _tail(statistic, df))
+
+
+def cramers_v(table: FloatArray) -> float:
+    """Strength of association, sqrt(chi2 / (n min(r - 1, c - 1))) in [0, 1] (Cramér, 1946).
+
+    Levels without rows take no part; NaN where a column has only one other.
+    """
+    smaller = min(table.any(axis=1).sum(), table.any(axis=0).sum()) - 1
+    if smaller < 1:
+        return float("nan")
+    return float(np.sqrt(min(pearson(table).statistic / (table.sum() * smaller), 1.0)))
+
+
+def within_strata(tables: FloatArray) -> Test:
+    """Test association within strata: Cochran, Mantel and Haenszel for nominal columns.
+
+    With d the sum over strata of observed less expected counts, and V the sum of their covariances
+    when the margins n_i+ and n_+j of each stratum are fixed,
+
+        cov(n_ij, n_i'j') = n_i+ (1[i = i'] n - n_i'+) n_+j (1[j = j'] n - n_+j') / (n^2 (n - 1)),
+
+    the statistic is d' V^- d on as many degrees of freedom as V has rank: (r - 1)(c - 1) unless the
+    strata share too few levels (Landis, Heyman and Koch, 1978).
+
+    Parameters
+    ----------
+    tables : (strata, r, c) array
+
+    Returns
+    -------
+    Test
+        Where no stratum can show an association: 0 on 0 degrees of freedom, p-value 1.
+    """
+    size = int(np.prod(tables.shape[1:]))
+    away, spread = np.zeros(size), np.zeros((size, size))
+    for table in tables:
+        n = table.sum()
+        if n < 2:
+            continue
+        p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
+        away += (table - n * np.outer(p, q)).ravel()
+        blocks = (np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
+        spread += n**2 / (n - 1) * np.kron(*blocks)
+    values, vectors = np.linalg.eigh(spread)
+    kept = values > 1e-10 * max(values.max(initial=0.0), 1e-300)
+    df = int(kept.sum())
+    statistic = float(((vectors.T @ away)[kept] ** 2 / values[kept]).sum())
+    return Test(statistic, df, _tail(statistic, df))
+
+
+def _tail(statistic: float, df: int) -> float:
+    """Chance of a larger value."""
+    from scipy.stats import chi2  # scipy.stats takes long to load
+
+    return float(chi2.sf(statistic, df)) if df else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ContingencyTableResult(Result):
+    """Pooled table and tests.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The two columns: that of the table's rows, and that of its columns.
+    row_levels, column_levels : tuple of str
+    sites, withheld : tuple of str
+        Sites whose tables are in it, and those that withhold theirs.
+    tables : (sites, r, c) int array
+    table : (r, c) int array
+        Over these sites.
+    expected : (r, c) array
+        Expected counts of the pooled table, if the columns were independent.
+    statistic, df, p_value
+        Pearson's chi-square test of the pooled table.
+    cramers_v : float
+        NaN where only one level of a column has rows.
+    within_statistic, within_df, within_p_value
+        Generalised Cochran-Mantel-Haenszel test, sites as strata.
+    """
+
+    names: tuple[str, ...]
+    row_levels: tuple[str, ...]
+    column_levels: tuple[str, ...]
+    sites: tuple[str, ...]
+    withheld: tuple[str, ...]
+    tables: IntArray
+    table: IntArray
+    expected: FloatArray
+    statistic: float
+    df: int
+    p_value: float
+    cramers_v: float
+    within_statistic: float
+    within_df: int
+    within_p_value: float
+
+    @property
+    def n(self) -> int:
+        """Rows in the pooled table."""
+        return int(self.table.sum())
+
+    @property
+    def n_small_expected(self) -> int:
+        """Cells, of levels that have rows, with an expected count below 5."""
+        return int(((self.expected > 0) & (self.expected < LEAST_EXPECTED)).sum())
+
+    def verdicts(self) -> tuple[bool, bool]:
+        """Whether the pooled test, and the one within sites, shows an association at 5 %."""
+        return self.p_value < SIGNIFICANT, self.within_p_value < SIGNIFICANT
+
+    def summary(self) -> str:
+        """Answer by both tests, and say whether they disagree."""
+        first, second = self.names
+        pooled, within = self.verdicts()
+        parts = [
+            f"{first} and {second} in {self.n:,} rows of {', '.join(self.sites)}: chi-square "
+            f"{self.statistic:.4g} on {self.df} df (p = {self.p_value:.3g}), Cramér's V "
+            f"{self.cramers_v:.3g}; within sites {self.within_statistic:.4g} on {self.within_df} "
+            f"df (p = {self.within_p_value:.3g}).",
+        ]
+        if pooled and not within:
+            parts.append(
+                "The tests disagree: the pooled association does not show within sites, so "
+                "differences between sites may have made it."
+            )
+        elif within and not pooled:
+            parts.append(
+                "The tests disagree: an association within sites does not show in the pooled table."
+            )
+        if self.withheld:
+            parts.append(f"Not in it, as their tables are withheld: {', '.join(self.withheld)}.")
+        return " ".join(parts)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the pooled table."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            self.table,
+            index=pd.Index(self.row_levels, name=self.names[0]),
+            columns=pd.Index(self.column_levels, name=self.names[1]),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ContingencyTable(Method):
+    """Table of two categorical columns over all sites, with tests of their association.
+
+    The two feature columns of the study are those of the table, the first one its rows. Both need
+    declared levels, and ``categorical = "onehot"``.
+    """
+
+    name: ClassVar[str] = "contingency-table"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Do two categories hang together, over all sites and within them?"
+    steps = (count,)
+    roles: ClassVar[tuple[str, ...]] = ()
+    # Counts of a table are sums of products of coded columns: sites hold them against other runs.
+    tells: ClassVar = "moments"
+    absence: ClassVar[str] = (
+        "A site that does not answer is left out, down to the quorum. One that withholds its table "
+        "is named in the result; the run stops where all do."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows the table of each site that tells one: all its cells are large "
+        "enough. Of the others it knows that they do not tell theirs."
+    )
+    Result = ContingencyTableResult
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are two columns with levels, coded as they are."""
+        features, rules = ctx.columns.features, ctx.preparation
+        if len(features) != 2 or not set(features) <= set(ctx.columns.levels):
+            fault = "a contingency table needs two features, both with levels in [data] levels"
+        elif rules.categorical != "onehot" or rules.indicators or rules.standardize != "none":
+            fault = (
+                "a contingency table needs all levels as they are: set [preparation] categorical "
+                "to 'onehot', without indicators and standardize"
+            )
+        elif rules.missing not in ("refuse", "complete-rows"):
+            fault = "a contingency table counts known levels: set missing to 'complete-rows'"
+        else:
+            return
+        raise StudyError(fault, public=fault)
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """One round: send the levels, add the tables."""
+        names = ctx.columns.features
+        rows, columns = (ctx.columns.levels[name] for name in names)
+        replies = ctx.require((yield Ask("count", Levels(rows=rows, columns=columns))))
+        told = {s: r.counts.value for s, r in replies.items() if not np.isnan(r.counts.value).any()}
+        withheld = tuple(site for site in replies if site not in told)
+        if withheld:
+            ctx.note(
+                f"Tables withheld, so not counted: {', '.join(withheld)}. A cell there has too few "
+                "rows, or would have beside what other runs told."
+            )
+        if not told:
+            raise QuorumError(
+                "no site tells its table: ask for fewer levels; the sites' logs say more"
+            )
+        tables = np.stack(list(told.values())).reshape(-1, len(rows), len(columns))
+        table = tables.sum(axis=0)
+        pooled, within = pearson(table), within_strata(tables)
+        return ContingencyTableResult(
+            names=names,
+            row_levels=rows,
+            column_levels=columns,
+            sites=tuple(told),
+            withheld=withheld,
+            tables=tables.astype(np.int64),
+            table=table.astype(np.int64),
+            expected=expected_counts(table),
+            statistic=pooled.statistic,
+            df=pooled.df,
+            p_value=pooled.p_value,
+            cramers_v=cramers_v(table),
+            within_statistic=within.statistic,
+            within_df=within.df,
+            within_p_value=within.p_value,
+        )
