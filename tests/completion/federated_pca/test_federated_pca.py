@@ -643,7 +643,7 @@ def test_digits_are_those_of_a_column_in_its_own_units() -> None:
 
 
 def test_units_of_others_do_not_decide_which_columns_leave() -> None:
-    """A scale near 1 moves numbers above some value off their steps: who has such a value is told."""
+    """A scale near 1 moves numbers above some value off their steps: whose they are was told."""
     x = np.random.default_rng(1).integers(45, 110, (300, 3)).astype(float)
     centre, scale = np.zeros(3), np.full(3, 1 / (1 - 1e-6 / 105))
     scaled = data_of(
