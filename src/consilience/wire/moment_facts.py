@@ -137,7 +137,7 @@ def off_grid(column: FloatArray, least: int) -> tuple[float, BoolArray] | None:
         return None
     top = int(np.floor(np.log10(largest)))
     decimal = (lead * 10.0**k for k in range(top, top - 14, -1) for lead in _LEADS)
-    least_step = largest * len(known) * 1e-15  # a sum does not hold further digits
+    least_step = largest * max(len(known) * 1e-15, 1e-12)  # a sum does not hold further digits
     for step in sorted({*decimal, *_PARTS}, reverse=True):
         if step > largest:
             continue
@@ -151,7 +151,8 @@ def off_grid(column: FloatArray, least: int) -> tuple[float, BoolArray] | None:
         else:
             if not off.any():
                 return None
-            if len(np.unique(np.rint(multiple[~off]))) >= _GRID:
+            on = np.rint(multiple[~off])
+            if len(on) >= least and len(np.unique(on)) >= _GRID:
                 place = np.zeros(len(column), dtype=bool)
                 place[np.flatnonzero(np.isfinite(column))[off]] = True
                 return step, place
