@@ -134,15 +134,20 @@ def test_a_table_with_a_small_cell_stays_as_a_whole(cell: int, told: bool) -> No
 
 
 def test_presets() -> None:
-    """Strict sites tell tables of two levels each; where no record is protected all are told."""
+    """Strict sites tell tables of large cells; where no record is protected all are told."""
     large = ((60, 40), (50, 70))
     for cell, told in ((0, ()), (3, ()), (40, ("birch",))):
         tables = {"ash": large, "birch": ((60, cell), (50, 70))}
         assert run_on(tables, policy="strict").result.sites == ("ash", *told)
         assert run_on(tables, policy="simulation").result.sites == ("ash", "birch")
     levels = {"x": ("a", "b", "c"), "y": ("1", "2")}
-    with pytest.raises(QuorumError, match="no site tells its table"):
-        run_on({"ash": np.full((3, 2), 40)}, levels, policy="strict")
+    for cell in (40, 9):
+        table = {"ash": np.array([[40, 41], [42, 43], [cell, 44]])}
+        if cell < 10:
+            with pytest.raises(QuorumError, match="no site tells its table"):
+                run_on(table, levels, policy="strict")
+        else:
+            assert run_on(table, levels, policy="strict").result.sites == ("ash",)
 
 
 # --- attacks

@@ -477,3 +477,18 @@ def test_columns_whose_digits_tell_nothing_of_few() -> None:
         np.full(300, np.nan),
     ):
         assert off_grid(column, 10) is None
+
+
+def test_levels_of_a_category_do_not_hang_together_by_their_coding() -> None:
+    """Nobody has two of them, as everybody knows; without the coding it is one like others."""
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(3, size=300), rng.integers(4, size=300)
+    x = np.hstack([np.eye(3)[a], np.eye(4)[b]])
+    coded = (Coded((0, 1, 2), True), Coded((3, 4, 5, 6), True))
+    every = np.ones(7, dtype=bool)
+    assert hanging_together(x, 10, every, coded) == []
+    assert hanging_together(x, 10, every) != []
+    # A relation between two categories is found all the same: level 0 of one is that of the other.
+    x[:, :3] = np.eye(3)[np.where(b == 0, 0, 1 + a % 2)]
+    x[0, :3] = np.eye(3)[1] if b[0] == 0 else np.eye(3)[0]
+    assert hanging_together(x, 10, every, coded) != []

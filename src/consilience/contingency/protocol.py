@@ -18,8 +18,7 @@ nothing where a cell holds fewer than `min_records` rows, none included, so that
 alike, or where a row has none of the declared levels. No total leaves, and whoever knows one from
 elsewhere has no told cell to subtract from it. The cells are sums of products of coded columns: a
 site that grants no models of others compares them with what other runs told, and blanks columns
-that would tell of few beside it (`docs/proofs/differencing.md`). There a category of three levels
-or more keeps a table back, too.
+that would tell of few beside it (`docs/proofs/differencing.md`).
 
 Absence: a site that does not answer is left out, down to the quorum; one that withholds its table
 is named in the result, and the run stops where all do.

@@ -245,8 +245,10 @@ def hanging_together(
     least : int
     joint : (p,) bool array
     coded : sequence of Coded
-        Of a whole category one level is left out: everybody knows that they add up to 1.
+        Of a whole category one level is left out: everybody knows that they add up to 1. Nor is a
+        product of two of its levels among the functions: everybody knows that nobody has both.
     """
+    of = {j: g for g, group in enumerate(coded) for j in group.columns}
     spare = {group.columns[-1] for group in coded if group.whole}
     columns = [j for j in range(x.shape[1]) if j not in spare and _of_two(x[:, j])][:_MOST]
     known = x[~np.isnan(x[:, columns]).any(axis=1)][:, columns]
@@ -256,7 +258,11 @@ def hanging_together(
     points, times = np.unique(codes, return_counts=True)
     high = ((points[:, None] >> np.arange(len(columns))) & 1).astype(float)
     singles: list[tuple[int, ...]] = [(), *((k,) for k in range(len(columns)))]
-    pairs = itertools.combinations([k for k, j in enumerate(columns) if joint[j]], 2)
+    pairs = [
+        (a, b)
+        for a, b in itertools.combinations([k for k, j in enumerate(columns) if joint[j]], 2)
+        if columns[a] not in of or of[columns[a]] != of.get(columns[b])
+    ]
     for terms, bound in ((singles, least / 4), ([*singles, *pairs], least / 16)):
         z = np.stack([high[:, term].prod(axis=1) for term in terms], axis=1)
         values, vectors = np.linalg.eigh(z.T @ (z * times[:, None]))
