@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
-from consilience.report import disclosure, drawing, sections
+from consilience.report import disclosure, drawing, general, sections
 from consilience.wire.files import atomic_write
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -63,7 +63,7 @@ def write(run: Run | str | Path, path: str | Path | None = None) -> Path:
 
 def render(run: Run) -> str:
     """Return the report as text."""
-    method = sections.method_of(run)
+    method = general.method_of(run)
     own = sections.report_of(run.info.method)
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -79,15 +79,15 @@ def render(run: Run) -> str:
         "simulated": disclosure.simulated(run),
         "headline": own.headline(run),
         "facts": [*own.facts(run), *disclosure.key_figures(run)],
-        "question": sections.question(run, method),
+        "question": general.question(run, method),
         "evidence": own.evidence(run),
         "disclosure": disclosure.disclosure(run, method, own),
-        "limits": sections.limits(run, method, own),
-        "ladder": sections.ladder(method),
+        "limits": general.limits(run, method, own),
+        "ladder": general.ladder(method),
         "phases": disclosure.phases(run, method),
         "head": run.transcript[-1].chain if run.transcript else "",
         "n_lines": len(run.transcript),
-        "code": sections.repeat_code(run, method),
+        "code": general.repeat_code(run, method),
         "svg": inline_svg,
     }
     return environment.get_template("report.html").render(facts)

@@ -7,24 +7,18 @@ method gets `MethodReport` itself.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
-import inspect
 import math
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
-import consilience
 from consilience.engines.federation import Run
 from consilience.protocol import BUILT_IN
-from consilience.protocol.method import Method, get_method
 from consilience.report.drawing import short
 
 Tone = Literal["plain", "good", "caution"]
@@ -129,7 +123,7 @@ def report_of(method: str) -> MethodReport:
 def number(value: Any) -> str:
     """Write a number for people: three digits or so, a dash for what is not known."""
     if value is None or isinstance(value, bool | str | list | tuple | dict):
-        return _plain(value)
+        return plain(value)
     if isinstance(value, int) or (hasattr(value, "dtype") and value.dtype.kind in "iu"):
         return f"{int(value):,}"
     return numbers([value])[0]
@@ -154,21 +148,22 @@ def with_error(value: float, error: float) -> str:
     return f"{first} \N{PLUS-MINUS SIGN} {rest[0]}" if rest else first
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Write a parameter or a setting as people would."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        if _is_table(value):
+        if is_table(value):
             return f"{len(value)} rows of {len(value[0])} numbers"
-        return ", ".join(_plain(v) for v in value)
+        return ", ".join(plain(v) for v in value)
     if isinstance(value, dict):
-        return "; ".join(f"{k}: {_plain(v)}" for k, v in value.items())
+        return "; ".join(f"{k}: {plain(v)}" for k, v in value.items())
     return str(value)
 
 
-def _is_table(value: Any) -> bool:
+def is_table(value: Any) -> bool:
     """Whether a parameter is rows of numbers, of which people want to see the size only."""
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], list | tuple)
 
@@ -228,117 +223,3 @@ def frame_table(frame: Any, caption: str) -> Table:
         columns.append(numbers(values) if floats else tuple(number(v) for v in values))
     rows = tuple(zip((str(i) for i in frame.index), *columns, strict=True))
     return Table(caption, head, rows)
-
-
-# --------------------------------------------------------------------------- question
-
-
-ROLES = {
-    "features": "columns that the method works on",
-    "target": "target",
-    "id": "id",
-    "agent": "agent",
-    "entity": "entity",
-    "weight": "weight",
-    "sequence": "sequence",
-}
-
-
-def question(run: Run, method: type[Method]) -> list[Block]:
-    """What was asked, of whom, and of which columns."""
-    asked = run.info.settings
-    columns, preparation = asked.get("columns") or {}, asked.get("preparation") or {}
-    given = [role for role in ROLES if columns.get(role)]
-    rows = [(ROLES[role], _named(columns[role]), _levels(columns, role)) for role in given]
-    if not any(levels for *_, levels in rows):
-        rows = [row[:2] for row in rows]  # type: ignore[misc]
-    words, parameters = parameter_docs(method), _parameters(run, method)
-    indicators = sorted((preparation.get("indicators") or {}).items())
-    facts = {
-        "roles": [f"{site} is {role}" for site, role in sorted((asked.get("roles") or {}).items())],
-        "columns": columns,
-        "preparation": preparation,
-        "indicators": [(name, [f"{name} = {v}" for v in values]) for name, values in indicators],
-        "described": rows,
-        "settings": [(name, number(value), words.get(name, "")) for name, value in parameters],
-    }
-    return _said("question", run, facts)
-
-
-def _said(slot: str, run: Run, facts: dict[str, Any]) -> list[Block]:
-    from consilience.report.words import said  # which knows the classes of this module
-
-    return said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
-
-
-def _named(columns: Any) -> str:
-    """Names of columns; of very many (pixels, words) the first and how many more."""
-    if isinstance(columns, list | tuple):
-        names = [str(name) for name in columns]
-        return listed(names, 24) if len(names) > MOST_NAMES else ", ".join(names)
-    return _plain(columns)
-
-
-def _levels(columns: dict[str, Any], role: str) -> str:
-    levels = columns.get("levels") or {}
-    named = columns[role] if isinstance(columns[role], list | tuple) else [columns[role]]
-    return "; ".join(f"{c}: {_plain(levels[c])}" for c in named if c in levels)
-
-
-def _parameters(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
-    """Parameters in the order of the method, which files do not keep."""
-    order = [f.name for f in dataclasses.fields(method)]  # type: ignore[arg-type]
-    given = run.info.parameters
-    return sorted(
-        given.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)
-    )
-
-
-def parameter_docs(method: type[Method]) -> dict[str, str]:
-    """Read what each parameter means from the docstring of the method's class."""
-    found: dict[str, list[str]] = {}
-    lines = (inspect.getdoc(method) or "").splitlines()
-    start = lines.index("Parameters") + 2 if "Parameters" in lines else len(lines)
-    name = ""
-    for line in lines[start:]:
-        if line.startswith("---"):
-            break
-        if line.startswith(" ") and name:
-            found[name].append(line.strip())
-        elif ":" in line:
-            name = line.split(":")[0].strip()
-            found[name] = []
-    return {name: " ".join(words).replace("`", "") for name, words in found.items()}
-
-
-# --------------------------------------------------------------------------- limits
-
-
-def limits(run: Run, method: type[Method], own: MethodReport) -> list[Block]:
-    """Notes of the run, limits of the method, and how to repeat the run."""
-    libraries = [(k, v) for k, v in sorted(run.info.libraries.items()) if k != "lock"]
-    facts = {"own": own.limits(run), "absence": method.absence, "libraries": libraries}
-    return _said("limits", run, facts)
-
-
-def repeat_code(run: Run, method: type[Method]) -> str:
-    """Return the call in Python that repeats the run over a federation."""
-    name = method.__name__
-    home = "consilience" if hasattr(consilience, name) else method.__module__
-    defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
-    given = ", ".join(
-        f"{key}={key if _is_table(value) else repr(value)}"
-        for key, value in _parameters(run, method)
-        if key not in defaults or defaults[key] != value
-    )
-    return f"from {home} import {name}\n\n{name}({given}).run(federation, seed={run.info.seed})"
-
-
-def ladder(method: type[Method]) -> str:
-    """Return the exchange as the method's file states it."""
-    return inspect.cleandoc(sys.modules[method.__module__].__doc__ or method.__doc__ or "")
-
-
-def method_of(run: Run) -> type[Method]:
-    """Return the run's method."""
-    return get_method(run.info.method)

@@ -553,9 +553,10 @@ def _too_many(
     hidden = np.zeros(len(asked), dtype=bool)
     for view in views:
         n = int(view.rows.sum())
-        told = view.told & (view.fixed | ~asked | free)
+        # What was told of these rows counts, also where this run tells nothing of it.
+        told = view.told & (view.fixed | ~asked | free | again)
         while True:
-            left = told & (~hidden | again)
+            left = told & ~hidden
             joint = int((left & view.joint).sum())
             new = np.flatnonzero(left & free & ~again & ~hidden)
             if not len(new) or limits.allow_columns(n, joint, int(left.sum()) - joint):

@@ -1,0 +1,134 @@
+"""What the page of every method says: who was asked, known limits, how to repeat the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import consilience
+from consilience.engines.federation import Run
+from consilience.protocol.method import Method, get_method
+from consilience.report.sections import (
+    MOST_NAMES,
+    Block,
+    MethodReport,
+    is_table,
+    listed,
+    number,
+    plain,
+)
+from consilience.report.words import said
+
+# --------------------------------------------------------------------------- question
+
+
+ROLES = {
+    "features": "columns that the method works on",
+    "target": "target",
+    "id": "id",
+    "agent": "agent",
+    "entity": "entity",
+    "weight": "weight",
+    "sequence": "sequence",
+}
+
+
+def question(run: Run, method: type[Method]) -> list[Block]:
+    """What was asked, of whom, and of which columns."""
+    asked = run.info.settings
+    columns, preparation = asked.get("columns") or {}, asked.get("preparation") or {}
+    given = [role for role in ROLES if columns.get(role)]
+    rows = [(ROLES[role], _named(columns[role]), _levels(columns, role)) for role in given]
+    if not any(levels for *_, levels in rows):
+        rows = [row[:2] for row in rows]  # type: ignore[misc]
+    words, parameters = parameter_docs(method), _parameters(run, method)
+    indicators = sorted((preparation.get("indicators") or {}).items())
+    facts = {
+        "roles": [f"{site} is {role}" for site, role in sorted((asked.get("roles") or {}).items())],
+        "columns": columns,
+        "preparation": preparation,
+        "indicators": [(name, [f"{name} = {v}" for v in values]) for name, values in indicators],
+        "described": rows,
+        "settings": [(name, number(value), words.get(name, "")) for name, value in parameters],
+    }
+    return _said("question", run, facts)
+
+
+def _said(slot: str, run: Run, facts: dict[str, Any]) -> list[Block]:
+    return said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
+
+
+def _named(columns: Any) -> str:
+    """Names of columns; of very many (pixels, words) the first and how many more."""
+    if isinstance(columns, list | tuple):
+        names = [str(name) for name in columns]
+        return listed(names, 24) if len(names) > MOST_NAMES else ", ".join(names)
+    return plain(columns)
+
+
+def _levels(columns: dict[str, Any], role: str) -> str:
+    levels = columns.get("levels") or {}
+    named = columns[role] if isinstance(columns[role], list | tuple) else [columns[role]]
+    return "; ".join(f"{c}: {plain(levels[c])}" for c in named if c in levels)
+
+
+def _parameters(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
+    """Parameters in the order of the method, which files do not keep."""
+    order = [f.name for f in dataclasses.fields(method)]  # type: ignore[arg-type]
+    given = run.info.parameters
+    return sorted(
+        given.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)
+    )
+
+
+def parameter_docs(method: type[Method]) -> dict[str, str]:
+    """Read what each parameter means from the docstring of the method's class."""
+    found: dict[str, list[str]] = {}
+    lines = (inspect.getdoc(method) or "").splitlines()
+    start = lines.index("Parameters") + 2 if "Parameters" in lines else len(lines)
+    name = ""
+    for line in lines[start:]:
+        if line.startswith("---"):
+            break
+        if line.startswith(" ") and name:
+            found[name].append(line.strip())
+        elif ":" in line:
+            name = line.split(":")[0].strip()
+            found[name] = []
+    return {name: " ".join(words).replace("`", "") for name, words in found.items()}
+
+
+# --------------------------------------------------------------------------- limits
+
+
+def limits(run: Run, method: type[Method], own: MethodReport) -> list[Block]:
+    """Notes of the run, limits of the method, and how to repeat the run."""
+    libraries = [(k, v) for k, v in sorted(run.info.libraries.items()) if k != "lock"]
+    facts = {"own": own.limits(run), "absence": method.absence, "libraries": libraries}
+    return _said("limits", run, facts)
+
+
+def repeat_code(run: Run, method: type[Method]) -> str:
+    """Return the call in Python that repeats the run over a federation."""
+    name = method.__name__
+    home = "consilience" if hasattr(consilience, name) else method.__module__
+    defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    given = ", ".join(
+        f"{key}={key if is_table(value) else repr(value)}"
+        for key, value in _parameters(run, method)
+        if key not in defaults or defaults[key] != value
+    )
+    return f"from {home} import {name}\n\n{name}({given}).run(federation, seed={run.info.seed})"
+
+
+def ladder(method: type[Method]) -> str:
+    """Return the exchange as the method's file states it."""
+    return inspect.cleandoc(sys.modules[method.__module__].__doc__ or method.__doc__ or "")
+
+
+def method_of(run: Run) -> type[Method]:
+    """Return the run's method."""
+    return get_method(run.info.method)
