@@ -281,3 +281,10 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert called.exit_code == 0, called.output
     assert "1,710 rows of c, d" in re.sub(r"\s+", " ", call("show", "run").output)
     assert "count: Levels" in call("methods", "contingency-table").output
+    # What a run would refuse at once, the check refuses too.
+    one = STUDY.replace('["sex", "admitted"]', '["sex"]')
+    one = one.replace(', admitted = ["yes", "no"] }', " }")
+    Path("one.toml").write_text(one, encoding="utf-8")
+    said = [call("check", "one.toml"), call("run", "one.toml", "--out", "other")]
+    assert [done.exit_code for done in said] == [2, 2]
+    assert all("needs two features" in re.sub(r"\s+", " ", done.output) for done in said)

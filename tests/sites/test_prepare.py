@@ -342,7 +342,7 @@ def test_indicators_of_declared_levels() -> None:
     [
         (Columns(features=("c",), levels={"c": ("x", "y")}), {}, "how to code"),
         (Columns(features=("c",), levels={"c": ("x",)}), {}, "two different"),
-        (Columns(features=("c",), levels={"c": ("1", "1.0")}), {}, "two different"),
+        (Columns(features=("c",), levels={"c": ("1", "1.0")}), {}, "name '1' twice"),
         (Columns(id="c", levels={"c": ("x", "y")}), {}, "no category in its role"),
         (Columns(features=("c",)), {"indicators": {"d": (1,)}}, "not a feature"),
         (Columns(features=("c",)), {"indicators": {"c": ()}}, "some of its levels"),

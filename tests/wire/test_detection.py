@@ -85,3 +85,6 @@ def test_columns_that_rows_may_tell_of() -> None:
     given = ((60, 10, 0), (60, 10, 1), (60, 0, 30), (60, 0, 31), (100, 10, 20), (100, 10, 21))
     allowed = [STRICT.allow_columns(*one) for one in given]
     assert allowed == [True, False, True, False, True, False]
+    assert one.allow_columns(10, 10, 9)
+    for d in (2.0, 100.0):
+        assert Limits(max_detection=d).columns_for(40, products=False) == 40

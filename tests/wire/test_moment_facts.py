@@ -457,6 +457,14 @@ def test_digits_of_few(few: int, step: float, digits: float, wanted: float | Non
         assert not unsafe_columns(column[:, None], limits=LIMITS).any()
 
 
+def test_few_of_a_small_table_are_a_fifth_of_it() -> None:
+    column = np.arange(20.0, 40.0) * 2
+    for few, found in ((4, True), (5, False)):
+        odd = column.copy()
+        odd[:few] += 1.0
+        assert (off_grid(odd, 10) is not None) == found
+
+
 def test_digits_of_large_numbers_and_of_three_values() -> None:
     seconds = 1.7e9 + np.random.default_rng(2).integers(0, 10**6, 300)
     doses = np.repeat([0.0, 1.0, 2.0], [100, 150, 50])

@@ -69,6 +69,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
     """Ask the sites of a federation over Flower."""
     from consilience.cli.flower import tell_seen
     from consilience.engines.flower import join
+    from consilience.engines.study_check import check_admitted
     from consilience.engines.study_run import method_of
     from consilience.exceptions import QuorumError, StudyError
     from consilience.sites.study import Study
@@ -77,6 +78,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
         raise StudyError("--engine flower needs --superlink and --keys")
     study = Study.load(path)
     method = method_of(study)
+    check_admitted(study, method)
     through = join.engine(study, superlink, keys, insecure=insecure)
     try:
         found = join.look(study, through)

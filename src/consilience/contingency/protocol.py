@@ -106,11 +106,17 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     table = cell_counts(np.where(placed, cells, -1), sizes[0] * sizes[1])
     # Nobody and few look alike; where no record is protected an empty cell may be told.
     least = site.limits.min_records
-    withheld = (least > 1 and table.value.min() < least) or not placed.all()
+    small = np.argwhere(np.asarray(table.value).reshape(sizes) < least).tolist() * (least > 1)
+    withheld = len(small) > 0 or not placed.all()
+    if withheld:  # in the site's own log, which may name cells
+        cells_of = ", ".join(f"{message.rows[i]} with {message.columns[j]}" for i, j in small[:5])
+        few = [f"fewer than {least} rows have {cells_of}"] * bool(small)
+        without = ["some rows have none of the declared levels"] * (not placed.all())
+        site.note(f"The table stays here: {'; '.join(few + without)}.")
     return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
 
 
-class Test(NamedTuple):
+class ChiSquareTest(NamedTuple):
     """Statistic, degrees of freedom and p-value of a chi-square test."""
 
     statistic: float
@@ -124,7 +130,7 @@ def expected_counts(table: FloatArray) -> FloatArray:
     return np.asarray(np.outer(table.sum(axis=1), table.sum(axis=0)) / n)
 
 
-def pearson(table: FloatArray) -> Test:
+def pearson(table: FloatArray) -> ChiSquareTest:
     """Test independence by the sum of (n_ij - e_ij)^2 / e_ij (Pearson, 1900).
 
     Parameters
@@ -134,14 +140,14 @@ def pearson(table: FloatArray) -> Test:
 
     Returns
     -------
-    Test
+    ChiSquareTest
         Where only one level of a column has rows: 0 on 0 degrees of freedom, p-value 1.
     """
     used = table[table.any(axis=1)][:, table.any(axis=0)]
     expected = expected_counts(used)
     df = max(used.shape[0] - 1, 0) * max(used.shape[1] - 1, 0)
     statistic = float(((used - expected) ** 2 / expected).sum()) if df else 0.0
-    return Test(statistic, df, _tail(statistic, df))
+    return ChiSquareTest(statistic, df, _tail(statistic, df))
 
 
 def cramers_v(table: FloatArray) -> float:
@@ -155,7 +161,7 @@ def cramers_v(table: FloatArray) -> float:
     return float(np.sqrt(min(pearson(table).statistic / (table.sum() * smaller), 1.0)))
 
 
-def within_strata(tables: FloatArray) -> Test:
+def within_strata(tables: FloatArray) -> ChiSquareTest:
     """Test association within strata: Cochran, Mantel and Haenszel for nominal columns.
 
     With d the sum over strata of observed less expected counts, and V the sum of their covariances
@@ -172,7 +178,7 @@ def within_strata(tables: FloatArray) -> Test:
 
     Returns
     -------
-    Test
+    ChiSquareTest
         Where no stratum can show an association: 0 on 0 degrees of freedom, p-value 1.
     """
     size = int(np.prod(tables.shape[1:]))
@@ -189,7 +195,7 @@ def within_strata(tables: FloatArray) -> Test:
     kept = values > 1e-10 * max(values.max(initial=0.0), 1e-300)
     df = int(kept.sum())
     statistic = float(((vectors.T @ away)[kept] ** 2 / values[kept]).sum())
-    return Test(statistic, df, _tail(statistic, df))
+    return ChiSquareTest(statistic, df, _tail(statistic, df))
 
 
 def _tail(statistic: float, df: int) -> float:
@@ -257,13 +263,18 @@ class ContingencyTableResult(Result):
         """Answer by both tests, and say whether they disagree."""
         first, second = self.names
         pooled, within = self.verdicts()
-        parts = [
-            f"{first} and {second} in {self.n:,} rows of {', '.join(self.sites)}: chi-square "
-            f"{self.statistic:.4g} on {self.df} df (p = {self.p_value:.3g}), Cramér's V "
-            f"{self.cramers_v:.3g}; within sites {self.within_statistic:.4g} on {self.within_df} "
-            f"df (p = {self.within_p_value:.3g}).",
-        ]
-        if pooled and not within:
+        rows = f"{first} and {second} in {self.n:,} rows of {', '.join(self.sites)}"
+        if not self.df:
+            parts = [f"{rows}: nothing can be tested, since one column has rows of one level only."]
+        else:
+            parts = [
+                f"{rows}: chi-square {self.statistic:.4g} on {self.df} df (p = {self.p_value:.3g}),"
+                f" Cramér's V {self.cramers_v:.3g}; within sites {self.within_statistic:.4g} on "
+                f"{self.within_df} df (p = {self.within_p_value:.3g})."
+            ]
+        if self.df and not self.within_df:
+            parts.append("Within sites nothing can be tested: no site has two levels of both.")
+        elif pooled and not within:
             parts.append(
                 "The tests disagree: the pooled association does not show within sites, so "
                 "differences between sites may have made it."

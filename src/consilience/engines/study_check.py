@@ -24,8 +24,9 @@ from consilience.exceptions import (
 )
 from consilience.numerics.own_rows import compare_rows, row_digests
 from consilience.numerics.reference_average import ReferenceFacts, reference_facts
-from consilience.protocol.method import Columns, Method, SiteData
+from consilience.protocol.method import Columns, CoordinatorContext, Method, SiteData
 from consilience.protocol.phases.align_ids import MIN_MATCHED
+from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.accounting import Budget
 from consilience.sites.home import DiskHome
 from consilience.sites.loaders import load_under, offered_columns
@@ -82,6 +83,7 @@ def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> 
     DataError
         The reference rows of the study do not fit it.
     """
+    check_admitted(study, method)
     check_site_files(study, files)
     ids: Ids = {}
     reference = None if study.reference is None else read_reference(study)
@@ -89,6 +91,30 @@ def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> 
     if study.partition == "columns":
         return _over_columns(checks, files, ids)
     return checks
+
+
+def check_admitted(study: Study, method: Method) -> None:
+    """Check what the method asks of a study, as the coordinator does before its first question.
+
+    A study that follows a run is looked at when it runs: what it needs is in that run.
+
+    Raises
+    ------
+    StudyError
+    """
+    if study.follows is not None:
+        return
+    context = CoordinatorContext(
+        sites=study.sites.names,
+        columns=study.columns,
+        preparation=study.preparation,
+        rng=np.random.default_rng(0),
+        quorum=study.quorum,
+        roles=study.roles,
+        partition=study.partition,
+    )
+    check_missing(type(method), study.preparation)
+    method.admit(context)
 
 
 def check_one(study: Study, file: SiteFile, method: Method) -> SiteCheck:

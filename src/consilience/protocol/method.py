@@ -783,9 +783,8 @@ class Method(ABC):
                 raise ParameterError(f"method {cls.name!r} needs the parameter {name!r}: give it")
         for name in parameters:
             if name not in known:
-                raise ParameterError(
-                    f"method {cls.name!r} has no parameter {name!r}: it knows {', '.join(known)}"
-                )
+                has = f"it knows {', '.join(known)}" if known else "it has none"
+                raise ParameterError(f"method {cls.name!r} has no parameter {name!r}: {has}")
         try:
             method = cls(**parameters)
             method.validate()

@@ -27,7 +27,7 @@ CLASSES = {
 }
 VERDICTS = {
     "released": "passed the site's rules and left",
-    "withheld": "left with gaps: cells that rest on too few records were kept back",
+    "withheld": "left with gaps: cells of too few records were kept back, or there were none",
     "repeated": "the last release was sent again, because too few records had changed since",
     "public": "says nothing of any record, so no rule applies",
     "refused": "the site, or its gate, declined to answer",

@@ -20,6 +20,7 @@ write numbers and names (`number`, `percent`, `plural`, `listed`, ...).
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -141,7 +142,7 @@ class _Page:
 
 def paragraphs(text: str) -> list[str]:
     """Split at blank lines."""
-    found = (" ".join(part.split()) for part in text.replace("\n\n", "\0").split("\0"))
+    found = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return [part for part in found if part]
 
 

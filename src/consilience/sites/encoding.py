@@ -118,7 +118,10 @@ def _check_levels(columns: Columns) -> None:
         if name not in allowed:
             raise StudyError(f"column {name!r} is no category in its role: it needs no levels")
         keys = [float(v) if is_number(v) else v for v in levels]
-        if len(levels) < 2 or len(set(keys)) < len(keys):
+        twice = [level for level, key in zip(levels, keys, strict=True) if keys.count(key) > 1]
+        if twice:
+            raise StudyError(f"levels of {name!r} name {twice[0]!r} twice")
+        if len(levels) < 2:
             raise StudyError(f"levels of {name!r} must be at least two different values")
     if columns.sequence and columns.sequence[0] not in columns.levels:
         raise StudyError(f"a sequence needs levels for its first column {columns.sequence[0]!r}")

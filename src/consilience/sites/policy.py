@@ -28,7 +28,7 @@ _DATA_ID = Allowed(
     "1 to 64 letters, digits, '.', '_' or '-'",
 )
 _SHARE = Allowed(number(above=0, high=1).holds, "a number in (0, 1]")
-_DETECTION = Allowed((LEFT_OUT | number(above=0)).holds, "a number above 0")
+_DETECTION = Allowed((LEFT_OUT | number(0.1, 100)).holds, "a number from 0.1 to 100")
 _EPSILON = Allowed(number(0, 1e6).holds, "a number of at least 0")
 _WHOLE_OR_ANY = Allowed((LEFT_OUT | whole(1)).holds, whole(1).words)
 _RANK = Allowed(

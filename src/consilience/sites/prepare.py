@@ -281,7 +281,7 @@ class _Loader:
             return local
         raise _refusal(name, f"is of type {kind}{but}: convert it first", f"its type is {rule}")
 
-    def _numbers(self, name: str) -> NDArray[np.float64]:
+    def _numbers(self, name: str, *, rounded: bool = True) -> NDArray[np.float64]:
         local = self._local(name, " and the study uses it as a number", "not a number")
         values, wrong = self.table.numbers(local, self.site.codes(name))
         if len(wrong) >= self.few:
@@ -293,10 +293,11 @@ class _Loader:
                 "text where the study expects numbers; a category needs declared levels",
             )
         # In units of the table, in which somebody wrote the digits.
-        finer = off_grid(values, self.round_below) if self.round_below > 1 else None
-        if finer is not None:
+        finer = off_grid(values, self.round_below) if rounded and self.round_below > 1 else None
+        while finer is not None:  # what is rounded may be few beside a coarser step
             values = np.where(finer[1], np.rint(values / finer[0]) * finer[0], values)
             self.rounded[name] = finer[0]
+            finer = off_grid(values, self.round_below)
         unit = self.site.units.get(name)
         if unit is not None:
             with np.errstate(over="ignore"):  # infinite values are refused below
@@ -455,7 +456,7 @@ class _Loader:
         name = self.columns.weight
         if name is None:
             return None
-        weight = self._numbers(name)
+        weight = self._numbers(name, rounded=False)  # a small one would count nothing
         wrong = np.flatnonzero(weight <= 0)
         if len(wrong) >= self.few:
             raise _refusal(

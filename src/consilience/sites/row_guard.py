@@ -39,6 +39,7 @@ from consilience.wire.moment_facts import (
     hardly_apart,
     left_over,
     moment_facts,
+    off_grid,
     unsafe_columns,
 )
 
@@ -311,7 +312,8 @@ class RowGuard:
         joint = method.tells == "moments"
         record = {name: dict(of) for name, of in dict(kept.get("told", {})).items()}
         # It takes a while where rows are many, and comes out the same as long as nothing is new.
-        state = (data.content_hash, list(everyone.prepared), number, joint, record)
+        limits = self._policy.limits
+        state = (data.content_hash, list(everyone.prepared), number, joint, record, limits)
         key = digest(repr(state).encode())[:20]
         judged = dict(kept.get("judged", {}))
         if key not in judged:
@@ -320,7 +322,6 @@ class RowGuard:
             again = np.zeros(len(told.names), dtype=bool)
             if number < len(told.sets):
                 again = (told.joint if joint else told.sets)[number]
-            limits = self._policy.limits
             bad = failing(told.x, views, told.asked, limits, told.coded, again)
             judged[key] = [name for name, hidden in zip(told.names, bad, strict=True) if hidden]
         for name in everyone.prepared:
@@ -335,8 +336,8 @@ class RowGuard:
         home.write_kept(self._policy.data_id, KEPT, noted)
         for name in judged[key]:
             said = (
-                f"Nothing of column {name} is told: beside what was told, few rows would be, or "
-                "too many columns for the rows."
+                f"Nothing of column {name} is told: by itself or beside what was told, few rows "
+                "would be, or too many columns for the rows."
             )
             home.log("read", run=run, said=said)
         if judged[key]:
@@ -349,7 +350,9 @@ class RowGuard:
         if self._policy.foreign_models:
             return None
         kept = home.kept(self._policy.data_id, KEPT) or {}
-        told = self._told(data, all_rows(self._names), kept)
+        everyone = all_rows(tuple(kept["names"]))
+        self._know(data, everyone, bytes(kept["secret"]))  # a run may go on after a restart
+        told = self._told(data, everyone, kept)
         history = RowHistory.from_plain(kept)
         self._place(history)
         atom = history.of_rows(self._places)
@@ -505,10 +508,11 @@ def failing(
         The rows themselves hang together with a column that was told: no column can be left out.
     """
     hidden = np.zeros(len(asked), dtype=bool)
+    finer: dict[tuple[int, int], bool] = {}
     while True:
         bad = np.zeros((len(asked), len(asked)), dtype=bool)
         free = asked & ~hidden
-        for view in views:
+        for v, view in enumerate(views):
             columns = np.flatnonzero(view.told & (view.fixed | ~asked | free))
             if not (view.rows.any() and (free[columns].any() or view.inside is not None)):
                 continue
@@ -522,6 +526,11 @@ def failing(
             part = _bad(own[some], joint, few, limits, inner)
             if some.step > 1 and part.any():
                 part = _bad(own, joint, inside, limits, inner)
+            if some.step > 1 and limits.max_detection < np.inf:  # digits of few may not be in it
+                for i, j in enumerate(columns.tolist()):
+                    if (v, j) not in finer:
+                        finer[v, j] = off_grid(own[:, i], limits.min_records) is not None
+                    part[i, i] |= finer[v, j]
             if view.inside is not None:
                 with_rows, part = part[-1, :-1], part[:-1, :-1]
                 if (with_rows & ~free[columns]).any():
@@ -556,9 +565,10 @@ def _too_many(
         # What was told of these rows counts, also where this run tells nothing of it.
         told = view.told & (view.fixed | ~asked | free | again)
         while True:
-            left = told & ~hidden
-            joint = int((left & view.joint).sum())
-            new = np.flatnonzero(left & free & ~again & ~hidden)
+            # A column that gives way keeps what earlier runs told of it: its mean, at most.
+            left = told & (~hidden | view.fixed)
+            joint = int((told & ~hidden & view.joint).sum())
+            new = np.flatnonzero(told & free & ~again & ~hidden)
             if not len(new) or limits.allow_columns(n, joint, int(left.sum()) - joint):
                 break
             hidden[new[-1]] = True

@@ -78,7 +78,7 @@ class Limits:
         if self.min_records <= 1:
             return np.iinfo(np.int64).max
         if not products:  # squares are told with them
-            return n_records if d2 == np.inf else int(d2 * n_records / 2)
+            return int(n_records * min(1.0, d2 / 2))
         if d2 == np.inf:
             return n_records // 2
         of_person = np.sqrt(1 + 2 * d2 * n_records) - 1
@@ -86,6 +86,8 @@ class Limits:
 
     def allow_columns(self, n_records: int, joint: int, alone: int) -> bool:
         """Whether so many columns with products, and others without, may be told together."""
+        if self.min_records <= 1:
+            return True
         if joint > self.columns_for(n_records, products=True):
             return False
         if self.max_detection == np.inf or not alone:

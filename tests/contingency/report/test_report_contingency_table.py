@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "said", "tone"),
     [
-        ({"a": APART, "b": APART}, "hang together, over all sites and within them", "plain"),
+        ({"a": APART, "b": APART}, "hang together, over all sites and within them", "good"),
         ({"a": EQUAL, "b": EQUAL}, "do not show an association", "plain"),
         (MIRRORED, "the pooled table does not show it", "caution"),
         (BERKELEY, "but this does not show within sites", "caution"),
@@ -40,6 +41,20 @@ def test_page(tmp_path: Path) -> None:
 def test_headline(tables: dict[str, object], said: str, tone: str) -> None:
     headline = REPORT().headline(run_on(tables))
     assert said in headline.text and headline.tone == tone
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"a": ((60, 0), (40, 0)), "b": ((50, 0), (70, 0))}, "Nothing can be tested"),
+        ({"a": ((60, 20), (0, 0)), "b": ((0, 0), (20, 60))}, "within sites nothing can be tested"),
+    ],
+)
+def test_what_cannot_be_tested_is_not_called_no_association(tables: Any, said: str) -> None:
+    run = run_on(tables, policy="simulation")
+    headline = REPORT().headline(run)
+    assert said in headline.text and headline.tone == "caution"
+    assert "can be tested" in run.result.summary() and "nan" not in run.result.summary()
 
 
 def test_long_names_are_cut() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray
 from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.numerics.held_out_entries import EntryCurve
+from consilience.protocol.one_table import counted
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
@@ -255,9 +256,10 @@ class EnsembleClusteringResult(Result):
                 f"{s['null_reached']} of {s['null_pairs']} pairs agree as well"
             )
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
+        pairs = counted(int(s["pairs"]), "pair")
         said = (
             f"Runs on disjoint halves of the rows{asked} agree by {two['mean']} (adjusted Rand "
-            f"index, {two['low']} to {two['high']} over {s['pairs']} pairs), {verdict} "
+            f"index, {two['low']} to {two['high']} over {pairs}), {verdict} "
             f"({two['null_mean']}, {two['null_low']} to {two['null_high']})."
         )
         if not np.isnan(s["alone_mean"]):

@@ -19,6 +19,7 @@ from consilience.exceptions import ParameterError
 from consilience.learners.candidates import label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.protocol.method import CoordinatorContext
+from consilience.protocol.one_table import counted
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
@@ -252,7 +253,8 @@ class MetaClusteringResult(Result):
             parts.append(f"sites of one group fall together in {self.together[same].mean():.0%}")
         if other.any():
             parts.append(f"sites of different groups in {self.together[other].mean():.0%}")
-        return f"Over {self.stability_runs} resamples of 80% of the rows, {' and '.join(parts)}."
+        resamples = counted(self.stability_runs, "resample")
+        return f"Over {resamples} of 80% of the rows, {' and '.join(parts)}."
 
     def gain_sentence(self) -> str:
         """What working together gains, on rows that took no part in the grouping."""

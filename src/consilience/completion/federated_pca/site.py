@@ -28,7 +28,6 @@ from consilience.wire.moment_facts import (
     coded_within,
     hanging_together,
     moment_facts,
-    off_grid,
 )
 
 # --- Which groups of rows, and which columns, a site may tell moments of.
@@ -102,7 +101,6 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
         if all(
             _may_leave(told[rows], limits, coded, len(columns))
-            and not _finer(x[np.ix_(rows, columns)], limits)
             and told.shape[1] <= limits.columns_for(len(rows), products=True)
             and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
             for rows in members
@@ -177,12 +175,6 @@ def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np
     unsafe = moment_facts(x, limits=limits, coded=coded).unsafe
     means = aggregate(x, mean=True).withhold_unsafe(limits)
     return np.asarray(unsafe | np.diag(np.isnan(means.value)))
-
-
-def _finer(x: FloatArray, limits: Limits) -> bool:
-    """Whether few rows of a group have digits that the others lack, in a column's own units."""
-    least = limits.min_records
-    return limits.max_detection < np.inf and any(off_grid(column, least) for column in x.T)
 
 
 def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) -> bool:

@@ -121,6 +121,11 @@ class MatrixCompletionResult(EntryStudyResult):
         """Mean squared error of row + column means on the same cells."""
         return float(self.final_errors[1])
 
+    @property
+    def simpler(self) -> int:
+        """Place among `RULES` of the simpler rule that predicts best, to be beaten by the model."""
+        return 1 + int(np.argmin(np.nan_to_num(self.final_errors[1:], nan=np.inf)))
+
     def summary(self) -> str:
         """Say what was chosen and how well it predicts."""
         return " ".join([self.choice_sentence(), self.final_sentence()]).strip()
@@ -158,10 +163,11 @@ class MatrixCompletionResult(EntryStudyResult):
             f"On {counted(self.n_final, 'cell')} that took no part the root mean squared error is "
             f"{np.sqrt(self.final_error):.4g}"
         )
-        if np.isnan(self.baseline_error):
+        error = float(self.final_errors[self.simpler])
+        if np.isnan(error):
             return f"{text}."
-        worse = "" if self.final_error < self.baseline_error else ", which is no better"
-        return f"{text}, of row + column means {np.sqrt(self.baseline_error):.4g}{worse}."
+        worse = "" if self.final_error < error else ", which is no worse"
+        return f"{text}, of {RULES[self.simpler]} {np.sqrt(error):.4g}{worse}."
 
 
 @register

@@ -25,13 +25,15 @@ class MatrixCompletionReport(selection_study.EntryStudyReport[MatrixCompletionRe
         errors, se = np.asarray(result.final_errors), np.asarray(result.final_se)
         known = np.isfinite(errors)
         roots = iter(numbers(np.sqrt(errors[known])))
-        gain = result.baseline_error - result.final_error
+        simpler = float(errors[result.simpler])
+        gain = simpler - result.final_error
         return {
             **super().context(result, run),
             "means": RULES,
-            "roots": numbers(np.sqrt([result.final_error, result.baseline_error])),
+            "roots": numbers(np.sqrt([result.final_error, simpler])),
+            "simpler": RULES[result.simpler].replace("+", "and"),
             "useless": gain <= 0,
-            "clear": gain > Z95 * float(result.final_gain_se[1]),
+            "clear": gain > Z95 * float(result.final_gain_se[result.simpler]),
             "told": known.any(),
             "gaps": not known.all(),
             "error_rows": [
