@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,16 +207,18 @@ def test_a_coordinator_that_codes_otherwise_gets_no_table() -> None:
     first, second = np.eye(2)[np.arange(60) % 2], np.eye(2)[np.arange(60) // 2 % 2]
     message = Levels(rows=("a", "b"), columns=("c", "d"))
     step = ContingencyTable.steps[0]
-    limits = type("Site", (), {"limits": Limits()})()
+    said: list[str] = []
+    limits: Any = SimpleNamespace(limits=Limits(), note=said.append)
     whole = (Coded((0, 1), True), Coded((2, 3), True))
     data = array_loader(np.hstack([first, second]), coded=whole)(Columns(), ONEHOT)
-    table = step(message, data, {}, limits)[0].counts.value  # type: ignore[arg-type]
+    table = step(message, data, {}, limits)[0].counts.value
     np.testing.assert_array_equal(table, [15, 15, 15, 15])
     blanked = data.without_content(["x1"])
-    assert np.isnan(step(message, blanked, {}, limits)[0].counts.value).all()  # type: ignore[arg-type]
+    assert np.isnan(step(message, blanked, {}, limits)[0].counts.value).all()
+    assert "some rows have none of the declared levels" in said[0]
     for coded in (whole[:1], (*whole, whole[0]), (whole[0], Coded((2, 3), False))):
         with pytest.raises(DataError, match="not all levels of two columns"):
-            step(message, dataclasses.replace(data, coded=coded), {}, limits)  # type: ignore[arg-type]
+            step(message, dataclasses.replace(data, coded=coded), {}, limits)
 
 
 def test_a_reply_is_a_whole_table_of_whole_numbers() -> None:
