@@ -28,15 +28,17 @@ from consilience.discriminant.federated_community_bayes.messages import (
     Slope,
     n_numbers,
 )
+from consilience.exceptions import WireError
+from consilience.parameters import plain
 from consilience.protocol.method import Ask, Refused, SiteData
 from consilience.protocol.phases import holdout
 from consilience.sites.policy import Policy
 from consilience.testing.attacks import canaries_after, number_canary, plant
 from consilience.testing.fakes import federation_of, rows_of, scripted, with_data
-from consilience.wire.codec import unpack
+from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply
-from consilience.wire.message import Disclosure
+from consilience.wire.message import Disclosure, message_type
 from tests.collaborators.protocol.test_meta_clustering import numbers
 from tests.discriminant.federated_community_bayes.test_federated_community_bayes import (
     federation,
@@ -58,10 +60,10 @@ class _Answered(Exception):
 def hostile(table: pd.DataFrame, policy: Any, *questions: Ask, s: Settings | None = None) -> Any:
     """Answers of a real site to an offer and to questions of any kind, up to the first refusal."""
     found: list[Any] = []
-    text = (settings() if s is None else s).to_json()
+    first = Offer(settings=settings() if s is None else s)
 
     def coordinate(self: FederatedCommunityBayes, ctx: Any) -> Any:
-        for question in (Ask("offer", Offer(settings=text)), *questions):
+        for question in (Ask("offer", first), *questions):
             found.append((yield question)["s"])
             if isinstance(found[-1], Refused):
                 break
@@ -79,25 +81,25 @@ def hostile(table: pd.DataFrame, policy: Any, *questions: Ask, s: Settings | Non
 
 
 def settings(**changes: Any) -> Settings:
-    plain = Settings(levels=LEVELS, c=1.0, choosing=0.0, holdout=0.0)
-    return dataclasses.replace(plain, **changes)
+    given = Settings(levels=LEVELS, c=1.0, choosing=0.0, holdout=0.0)
+    return dataclasses.replace(given, **changes)
 
 
 CLASSES = relayed(np.array([0, 1]), AGGREGATE)
 
 
 def rank(s: Settings) -> Ask:
-    return Ask("ranks", Rank(settings=s.to_json()))
+    return Ask("ranks", Rank(settings=s))
 
 
 def fit(s: Settings, *communities: Sequence[int]) -> Ask:
     listed = tuple(np.array(c, dtype=np.int64) for c in communities)
-    return Ask("fit", Fit(settings=s.to_json(), communities=relayed(listed, AGGREGATE)))
+    return Ask("fit", Fit(settings=s, communities=relayed(listed, AGGREGATE)))
 
 
 def slope(s: Settings, columns: Sequence[int], phi: Any, round_: int = 1) -> Ask:
     message = Slope(
-        settings=s.to_json(),
+        settings=s,
         round=round_,
         classes=CLASSES,
         communities=relayed((np.array(columns, dtype=np.int64),), AGGREGATE),
@@ -108,7 +110,7 @@ def slope(s: Settings, columns: Sequence[int], phi: Any, round_: int = 1) -> Ask
 
 def judge(s: Settings, *models: Any) -> Ask:
     stack = np.stack([np.atleast_2d(np.asarray(m, dtype=float)) for m in models])
-    message = Judge(settings=s.to_json(), classes=CLASSES, models=relayed(stack, MODEL))
+    message = Judge(settings=s, classes=CLASSES, models=relayed(stack, MODEL))
     return Ask("judge", message)
 
 
@@ -116,7 +118,7 @@ def conclude(s: Settings, *models: Any) -> Ask:
     stack = np.stack([np.atleast_2d(np.asarray(m, dtype=float)) for m in models])
     p = stack.shape[2] - 1
     message = Conclude(
-        settings=s.to_json(),
+        settings=s,
         classes=CLASSES,
         priors=relayed(np.array([0.5, 0.5]), AGGREGATE),
         communities=relayed((np.arange(p),), AGGREGATE),
@@ -359,8 +361,9 @@ def _split(codes: NDArray[Any], policy: str) -> NDArray[Any]:
     target = np.array(LEVELS)[codes]
     data = SiteData(x, ("x",), np.arange(len(x)), target=target, levels={"y": LEVELS})
     site: Any = SimpleNamespace(limits=Policy.from_settings(policy).limits)
-    state = {"seed": SEED, "thin": np.empty(0)}
-    return at_rows.by_part(data, settings(choosing=0.4), site, state).part
+    s = settings(choosing=0.4)
+    state = {"settings": plain(s), "seed": SEED, "thin": np.empty(0)}
+    return at_rows.by_part(data, s, site, state).part
 
 
 @pytest.fixture
@@ -548,10 +551,22 @@ def test_more_models_than_candidates_are_not_judged(n: int) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"c": 1e9}, {"choosing": 0.9}, {"holdout": -0.1}, {"holdout": 0.21}, {"levels": ("no",)}],
+    [
+        {"c": 1e9},
+        {"c": "1"},
+        {"choosing": 0.9},
+        {"holdout": -0.1},
+        {"holdout": 0.21},
+        {"levels": ("no",)},
+        {"levels": LEVELS[:1] * 2},
+        {"more": 1.0},
+    ],
 )
-def test_settings_that_no_study_has_are_refused(changes: dict[str, Any]) -> None:
-    refused(hostile(table_of(), "strict", s=settings(**changes))[0])
+def test_settings_that_no_study_has_are_not_read(changes: dict[str, Any]) -> None:
+    kind, given = message_type(Offer), {**plain(settings()), **changes}
+    sent = pack({"m": kind.name, "v": kind.version, "f": {"settings": given}})
+    with pytest.raises(WireError, match=r"offer\.settings"):
+        decode_message(sent)
 
 
 def test_settings_do_not_change_within_a_run() -> None:

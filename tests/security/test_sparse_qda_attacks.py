@@ -31,16 +31,17 @@ from consilience.discriminant.federated_sparse_qda.messages import (
     Offer,
     Settings,
 )
+from consilience.exceptions import WireError
 from consilience.protocol.method import Preparation, get_method
 from consilience.protocol.phases.opening import Open
 from consilience.sites.policy import Policy
 from consilience.testing.attacks import canaries_after, number_canary, plant
 from consilience.testing.fakes import members, rows_of, scripted, with_data
 from consilience.wire import disclosure
-from consilience.wire.codec import decode_message, encode_message, unpack
+from consilience.wire.codec import decode_message, encode_message, pack, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
-from consilience.wire.message import Disclosure
+from consilience.wire.message import Disclosure, message_type
 from tests.collaborators.protocol.test_meta_clustering import numbers
 from tests.discriminant.federated_sparse_qda.sparse_qda import draw, federation_over, labels, names
 from tests.granted import granted
@@ -68,7 +69,7 @@ class Villain:
         made = Federation.local({"s": table}, columns=self.columns, policy=granted(policy))
         self.site = members(made)["s"] if site is None else site
         self.run, self.p = run, len(self.columns.features)
-        self.text = Settings(levels, float(study.get("holdout", 0.0))).to_json()
+        self.settings = Settings(levels, float(study.get("holdout", 0.0)))
         self.asked, self.last = 0, (0, 0)
         rules = json.dumps(dataclasses.asdict(Preparation()))
         text = json.dumps(dataclasses.asdict(self.columns))
@@ -100,13 +101,13 @@ class Villain:
         return decode_message(reply.message)
 
     def offer(self) -> Any:
-        return self.ask("offer", Offer(settings=self.text))
+        return self.ask("offer", Offer(settings=self.settings))
 
     def links(self, threshold: float, scale: Any = 1.0, features: Any = True) -> Any:
         mask = np.broadcast_to(np.asarray(features, dtype=bool), self.p).copy()
         m = int(mask.sum())
         message = Links(
-            settings=self.text,
+            settings=self.settings,
             features=mask,
             classes=np.ones(2, dtype=bool),
             scale=relayed(np.broadcast_to(np.asarray(scale, float), m).copy(), AGGREGATE),
@@ -117,7 +118,7 @@ class Villain:
     def moments(self, blocks: Any, features: Any = True, **changes: Any) -> Any:
         mask = np.broadcast_to(np.asarray(features, dtype=bool), self.p).copy()
         message = Moments(
-            settings=self.text,
+            settings=self.settings,
             features=mask,
             classes=np.ones(2, dtype=bool),
             labels=relayed(np.asarray(blocks, dtype=np.int64), AGGREGATE),
@@ -125,11 +126,11 @@ class Villain:
         return self.ask("moments", dataclasses.replace(message, **changes)).products.value
 
     def judge(self, *models: Any, held: bool = False) -> Array:
-        message = Judge(settings=self.text, held=held, models=relayed(tuple(models), MODEL))
+        message = Judge(settings=self.settings, held=held, models=relayed(tuple(models), MODEL))
         return np.array(self.ask("judge", message).rates.value)
 
     def conclude(self, *models: Any) -> Any:
-        message = Conclude(settings=self.text, models=relayed(tuple(models), MODEL))
+        message = Conclude(settings=self.settings, models=relayed(tuple(models), MODEL))
         return self.ask("conclude", message)
 
 
@@ -322,7 +323,9 @@ def test_judging_is_once_in_a_run() -> None:
     villain.judge(half_space(direction, 0.0))
     for follows in (None, after):
         message = Judge(
-            settings=villain.text, held=False, models=relayed((half_space(direction, 0.1),), MODEL)
+            settings=villain.settings,
+            held=False,
+            models=relayed((half_space(direction, 0.1),), MODEL),
         )
         with pytest.raises(Refused, match="once"):
             villain.ask("judge", message, after=follows)
@@ -588,16 +591,37 @@ def test_questions_that_do_not_fit() -> None:
         lambda: fresh().links(1.0, scale=1e31),
         lambda: fresh().moments([1, 1]),
         lambda: fresh().moments([1, 1, 1], classes=np.ones(3, dtype=bool)),
-        lambda: fresh().moments([1, 1, 1], settings=Settings(LEVELS, 0.1).to_json()),
-        lambda: fresh().moments([1, 1, 1], settings="{}"),
+        lambda: fresh().moments([1, 1, 1], settings=Settings(LEVELS, 0.1)),
+        lambda: fresh().moments([1, 1, 1], settings=Settings(LEVELS[::-1], 0.0)),
         lambda: fresh().offer(),
-        lambda: Villain(table, holdout=0.9).offer(),
         lambda: Villain(table).links(1.0),
         lambda: fresh().conclude(half_space(np.ones(3), 0.0)),
     ]
     for ask in odd:
         with pytest.raises((Refused, consilience.ConsilienceError)):
             ask()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"levels": LEVELS, "holdout": 0.9},
+        {"levels": LEVELS, "holdout": -0.1},
+        {"levels": LEVELS, "holdout": "0.2"},
+        {"levels": LEVELS},
+        {"levels": LEVELS[:1], "holdout": 0.2},
+        {"levels": (*LEVELS, LEVELS[0]), "holdout": 0.2},
+        {"levels": (0, 1), "holdout": 0.2},
+        {"levels": labels(101), "holdout": 0.2},
+        {},
+        "{}",
+    ],
+)
+def test_settings_that_no_study_has_are_not_read(settings: Any) -> None:
+    kind = message_type(Offer)
+    sent = pack({"m": kind.name, "v": kind.version, "f": {"settings": settings}})
+    with pytest.raises(WireError, match=r"offer\.settings"):
+        decode_message(sent)
 
 
 # --------------------------------------------------------------------------- values of rows

@@ -10,8 +10,14 @@ import numpy as np
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAInteractions
 from consilience.exceptions import StudyError
+from consilience.parameters import Allowed, several
 from consilience.protocol.method import CoordinatorContext, Method
 from consilience.protocol.result import Result
+
+
+def levels_of(most: int | None = None) -> Allowed:
+    """Allow the names of two classes or more."""
+    return several(Allowed(lambda v: isinstance(v, str), "a text"), 2, most)
 
 
 class ClassesMethod(Method):

@@ -26,6 +26,7 @@ from consilience.discriminant.federated_community_bayes.messages import (
     Fitted,
     Rank,
     Ranks,
+    Settings,
     packed,
     unpacked,
 )
@@ -47,6 +48,7 @@ from tests.wire.replies import refusal
 Array = NDArray[np.float64]
 Tables = dict[str, pd.DataFrame]
 LEVELS = ("a", "b", "c")
+SETTINGS = Settings(LEVELS, 1.0, 0.0, 0.0)
 PROTECTED, OPEN = Limits(), Limits(1, 1.0, 1)
 
 
@@ -181,7 +183,7 @@ def test_packed_fits_come_out_as_they_went_in() -> None:
 def test_fits_that_no_rows_have() -> None:
     """Of two communities of a column each, and two classes: two coefficients and a curvature."""
     communities = relayed((np.array([0]), np.array([1])), Disclosure.AGGREGATE)
-    request = Fit(settings="", communities=communities)
+    request = Fit(settings=SETTINGS, communities=communities)
     good = packed(np.array([0.1, 7.0]), curvature=np.array([[20.0, 1.0], [1.0, 300.0]]))
     nothing = np.zeros(0)
 
@@ -373,9 +375,9 @@ def test_withheld_ranks_come_from_the_others() -> None:
 def test_tables_that_are_no_correlations_are_not_believed(table: Array) -> None:
     p = 3 if len(table) == 3 and not np.array_equal(table, np.eye(3)) else 2
     good, known = np.eye(p), {"p": p, "K": 2}
-    assert refusal(Ranks, {"tables": (good, good[:0, :0])}, Rank(settings=""), known) == ""
-    assert refusal(Ranks, {"tables": (good, table)}, Rank(settings=""), known)
-    assert refusal(Ranks, {"tables": (good,)}, Rank(settings=""), known)
+    assert refusal(Ranks, {"tables": (good, good[:0, :0])}, Rank(settings=SETTINGS), known) == ""
+    assert refusal(Ranks, {"tables": (good, table)}, Rank(settings=SETTINGS), known)
+    assert refusal(Ranks, {"tables": (good,)}, Rank(settings=SETTINGS), known)
 
 
 def test_protected_ranks_leave_rare_values_out() -> None:

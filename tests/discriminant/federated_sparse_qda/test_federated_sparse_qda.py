@@ -16,7 +16,7 @@ from consilience.discriminant import federated_sparse_qda
 from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
-from consilience.discriminant.federated_sparse_qda.messages import Moments, Products
+from consilience.discriminant.federated_sparse_qda.messages import Moments, Products, Settings
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
@@ -574,7 +574,7 @@ def test_a_thousand_columns() -> None:
 )
 def test_products_that_rows_of_the_spreads_have_not(values: Any, words: str) -> None:
     request = Moments(
-        settings="",
+        settings=Settings(labels(2), 0.2),
         features=np.array([True, False, True]),
         classes=np.ones(2, dtype=bool),
         labels=relayed(np.ones(2, dtype=np.int64), Disclosure.AGGREGATE),

@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.discriminant.one_table.messages import STAYS, STAYS_FEW
+from consilience.discriminant.one_table.messages import STAYS, STAYS_FEW, Fit, Settings
 from consilience.engines.federation import Run
-from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
-from consilience.protocol.method import Preparation
+from consilience.exceptions import (
+    ConsilienceError,
+    ParameterError,
+    QuorumError,
+    StudyError,
+    WireError,
+)
+from consilience.protocol.method import Ask, Preparation
 from consilience.protocol.one_table import Rows, fitted_and_held, hidden, judge
 from consilience.sites.policy import Policy
+from consilience.wire.codec import decode_message, pack
 from consilience.wire.disclosure import Limits
+from consilience.wire.message import message_type
 from tests.discriminant.one_table.one_table import ShrunkenLDA, federation, table
 from tests.protocol.own_lists import with_own_lists
 
@@ -410,18 +418,15 @@ class Careless(ShrunkenLDA):
     """Sends settings that no study file could hold."""
 
     def coordinate(self, ctx: Any) -> Any:
-        from consilience.discriminant.one_table.messages import Fit, Settings
-        from consilience.protocol.method import Ask
-
-        for text in WRONG_SETTINGS:
-            message = Fit(settings=text or Settings({"holdout": 0.99}, ("calm", "wild")).to_json())
+        for parameters in WRONG_PARAMETERS:
+            message = Fit(settings=Settings(parameters, ("calm", "wild")))
             replies = yield Ask("fit", message)
-            assert not replies.present, text
+            assert not replies.present, parameters
             reasons.extend(r.reason for r in replies.missing.values())
         ctx.require(replies, at_least=1)
 
 
-WRONG_SETTINGS = ("", "{}", "[1]", '{"parameters": 3, "levels": []}', "{" * 5000)
+WRONG_PARAMETERS: tuple[dict[str, Any], ...] = ({"holdout": 0.99}, {"other": 1}, {"holdout": {}})
 reasons: list[str] = []
 
 
@@ -429,5 +434,16 @@ def test_settings_are_checked_at_the_site() -> None:
     """Each is refused there, in words that show nothing."""
     with pytest.raises(QuorumError):
         run_of(table(), Careless())
-    assert len(reasons) == len(WRONG_SETTINGS)
-    assert all("cannot be read" in said or "do not fit the study" in said for said in reasons)
+    assert len(reasons) == len(WRONG_PARAMETERS)
+    assert all("do not fit the study" in said for said in reasons)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["", {}, {"parameters": 3, "levels": ("a", "b")}, {"parameters": {}, "levels": ()}],
+)
+def test_settings_of_another_form_are_not_read(settings: Any) -> None:
+    kind = message_type(Fit)
+    sent = pack({"m": kind.name, "v": kind.version, "f": {"settings": settings}})
+    with pytest.raises(WireError, match=r"fit\.settings"):
+        decode_message(sent)

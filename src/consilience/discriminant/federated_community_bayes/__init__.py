@@ -97,7 +97,7 @@ from consilience.discriminant.federated_community_bayes.site import STEPS
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import Linkage
 from consilience.exceptions import ParameterError, QuorumError
-from consilience.parameters import Allowed, allows, is_number, just, number, one_of, several, whole
+from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
@@ -110,7 +110,6 @@ Answers = Generator[Ask, Replies, Any]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 
 _GRID = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
-_SHARE = Allowed(lambda v: is_number(v) and v in messages.SHARES, "a share of 0, .1, .2, .3 or .4")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -266,15 +265,15 @@ class FederatedCommunityBayes(SitesMethod):
     candidates: tuple[int, ...] = allows(
         several(whole(1), most=messages.MAX_CANDIDATES), default=()
     )
-    C: float = allows(number(messages.SMALLEST_C, messages.LARGEST_C), default=1.0)
+    C: float = allows(messages.C, default=1.0)
     fit: str = allows(one_of("auto", "one-shot", "exact"), default="auto")
     linkage: str = allows(one_of(*get_args(Linkage)), default="average")
-    choosing: float = allows(_SHARE, default=0.2)
-    holdout: float = allows(_SHARE, default=0.2)
+    choosing: float = allows(messages.SHARE, default=0.2)
+    holdout: float = allows(messages.SHARE, default=0.2)
     max_rounds: int = allows(whole(1, messages.MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = STEPS
     absence: ClassVar[str] = (
@@ -316,9 +315,8 @@ class FederatedCommunityBayes(SitesMethod):
             choosing=float(self.choosing) if chooses else 0.0,
             holdout=float(self.holdout),
         )
-        text = s.to_json()
         say_share(ctx, s.choosing, s.holdout)
-        offered = ctx.require((yield Ask("offer", messages.Offer(settings=text))))
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=s))))
         survey = pooling.survey_of(s, offered, chooses=len(wanted) > 1)
         small = [site for site in offered if site not in survey.sites]
         if len(survey.sites) < ctx.quorum:
@@ -326,7 +324,7 @@ class FederatedCommunityBayes(SitesMethod):
                 f"{len(survey.sites)} sites have enough training rows of some class and the study "
                 f"needs {ctx.quorum}: {', '.join(small)} have not"
             )
-        tables = ctx.require((yield Ask("ranks", messages.Rank(settings=text), to=survey.sites)))
+        tables = ctx.require((yield Ask("ranks", messages.Rank(settings=s), to=survey.sites)))
         told = sorted(tables)
         counts = np.stack([survey.counts[site] for site in told])
         pooled = pooling.pool_ranks([tables[site].tables.value for site in told], counts, p)
@@ -348,7 +346,7 @@ class FederatedCommunityBayes(SitesMethod):
         classes = relayed(survey.classes, AGGREGATE)
         if len(numbers) > 1:  # which is best on rows that no fit has seen
             models = relayed(np.stack([made[n].model for n in numbers]), MODEL)
-            message = messages.Judge(settings=text, classes=classes, models=models)
+            message = messages.Judge(settings=s, classes=classes, models=models)
             sites = tuple(site for site in survey.sites if survey.choosing[site])
             judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
         choice = Choice.of(judged, survey, len(numbers))
@@ -361,7 +359,7 @@ class FederatedCommunityBayes(SitesMethod):
             "class frequencies": nothing,
         }
         last = messages.Conclude(
-            settings=text,
+            settings=s,
             classes=classes,
             priors=relayed(survey.priors, AGGREGATE),
             communities=relayed(kept.communities, AGGREGATE),
@@ -420,7 +418,7 @@ class FederatedCommunityBayes(SitesMethod):
     def _one_shot(self, ctx: CoordinatorContext, survey: Survey, tree: Tree) -> Answers:
         """One fit of each site, joined by their curvature."""
         communities, s = relayed(tree.communities, AGGREGATE), survey.settings
-        message = messages.Fit(settings=s.to_json(), communities=communities)
+        message = messages.Fit(settings=s, communities=communities)
         ask = Ask("fit", message, to=survey.sites, known=survey.told)
         replies = dict(sorted(ctx.require((yield ask)).items()))
         counts = np.stack([survey.counts[site][survey.classes] for site in replies])
@@ -444,7 +442,7 @@ class FederatedCommunityBayes(SitesMethod):
             rounds += 1
             active = descent.active
             message = messages.Slope(
-                settings=s.to_json(),
+                settings=s,
                 round=rounds,
                 classes=relayed(survey.classes, AGGREGATE),
                 communities=relayed(tuple(tree.communities[c] for c in active), AGGREGATE),

@@ -6,27 +6,28 @@ rows, with the intercept in the first column.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import DisclosureError
+from consilience.discriminant.classes import levels_of
+from consilience.parameters import Allowed, allows, is_number, number
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Public, is_gram, message
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
 MAX_ROUNDS = 100
 """Newton rounds that a site answers in a run, where records are protected."""
 MAX_CANDIDATES = 20
 """Numbers of communities that are judged in a run: each tells a figure of the choosing rows."""
-SMALLEST_C, LARGEST_C = 1e-6, 1e6
 _MOST_ROWS = 1 << 40
 _ROUNDING = 1e-6
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 """Shares of rows that may be held out: with any, two runs could differ by a single training row."""
+SHARE = Allowed(lambda v: is_number(v) and v in SHARES, "a share of 0, .1, .2, .3 or .4")
+C = number(1e-6, 1e6)
 
 
 @dataclass(frozen=True)
@@ -43,47 +44,22 @@ class Settings:
         Shares of each class's rows that choose the number of communities, and that judge the end.
     """
 
-    levels: tuple[str, ...]
-    c: float
-    choosing: float
-    holdout: float
+    levels: tuple[str, ...] = allows(levels_of())
+    c: float = allows(C)
+    choosing: float = allows(SHARE)
+    holdout: float = allows(SHARE)
 
     @property
     def ridge(self) -> float:
         """Penalty of half the squared coefficients, per sum of losses."""
         return 1.0 / self.c
 
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            Shares or a penalty that a site does not answer for.
-        """
-        raw = json.loads(text)
-        raw["levels"] = tuple(raw["levels"])
-        s = cls(**raw)
-        if (
-            not {s.choosing, s.holdout} <= set(SHARES)
-            or not SMALLEST_C <= s.c <= LARGEST_C
-            or len(s.levels) < 2
-        ):
-            sentence = "a penalty, or shares of held-out rows, that a site does not answer for"
-            raise DisclosureError(sentence, public=sentence)
-        return s
-
-
-@message("federated-community-bayes/offer", version=1)
+@message("federated-community-bayes/offer", version=2)
 class Offer:
     """Ask what the sites bring."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    settings: Settings = states(Settings)
 
 
 @message("federated-community-bayes/offered", version=1)
@@ -101,11 +77,11 @@ class Offered:
     test: Released = Aggregate("", "test rows", kind="int", low=0, high=_MOST_ROWS)
 
 
-@message("federated-community-bayes/rank", version=1)
+@message("federated-community-bayes/rank", version=2)
 class Rank:
     """Ask for the rank correlations."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
 
 
 @message("federated-community-bayes/ranks", version=1)
@@ -124,11 +100,11 @@ class Ranks:
     )
 
 
-@message("federated-community-bayes/fit", version=1)
+@message("federated-community-bayes/fit", version=2)
 class Fit:
     """Ask for fits of the site's own rows."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     communities: Released = Aggregate(
         "q", "columns of each community", kind="int", many="c", to="all"
     )
@@ -150,11 +126,11 @@ class Fitted:
         return None if fine else "a fit that no rows of the site's classes have"
 
 
-@message("federated-community-bayes/slope", version=1)
+@message("federated-community-bayes/slope", version=2)
 class Slope:
     """Ask for sums at some coefficients."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     round: int = Public("", "1 is the first", kind="int", to="all")
     classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all")
     communities: Released = Aggregate(
@@ -179,11 +155,11 @@ class Slopes:
         return None if fine else "sums that no rows have"
 
 
-@message("federated-community-bayes/judge", version=1)
+@message("federated-community-bayes/judge", version=2)
 class Judge:
     """Have the numbers of communities judged."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all")
     models: Released = Model("a f w", "by number of communities", to="all")
 
@@ -207,11 +183,11 @@ class Judged:
     )
 
 
-@message("federated-community-bayes/conclude", version=1)
+@message("federated-community-bayes/conclude", version=2)
 class Conclude:
     """The classifier that is kept, and what it is compared with."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all")
     priors: Released = Aggregate("m", "class frequencies in training rows", to="all")
     communities: Released = Aggregate(

@@ -29,6 +29,7 @@ from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
 from consilience.protocol.phases import holdout
 from consilience.wire import disclosure
@@ -81,7 +82,11 @@ def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None 
     ------
     DataError
         No response, levels that are not the declared ones, or missing values.
+    ProtocolError
+        Other settings than in the offer.
     """
+    if state is not None and plain(s) != state.get("settings"):
+        raise ProtocolError("a run goes on with the settings of its offer")
     codes = holdout.class_codes(data, s.levels)
     holdout.require_numbers(data)
     seed = (
@@ -360,22 +365,14 @@ def offer(
     message: messages.Offer, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Offered, State]:
     """Say how many rows of each class take part."""
-    s = Settings.from_json(message.settings)
-    rows = by_part(data, s, site)
+    s, rows = message.settings, by_part(data, message.settings, site)
     training = np.where(rows.part == TRAINING, rows.codes, -1)
     reply = messages.Offered(
         training=disclosure.cell_counts(training, len(s.levels)),
         choosing=disclosure.count(int((rows.part == CHOOSING).sum())),
         test=disclosure.count(int((rows.part == TEST).sum())),
     )
-    return reply, {"settings": message.settings, "seed": rows.seed, "thin": rows.thin}
-
-
-def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tuple[Settings, Rows]:
-    if text != state.get("settings"):
-        raise ProtocolError("a run goes on with the settings of its offer")
-    s = Settings.from_json(text)
-    return s, by_part(data, s, site, state)
+    return reply, {"settings": plain(s), "seed": rows.seed, "thin": rows.thin}
 
 
 @step("ranks", once=True)
@@ -383,7 +380,7 @@ def ranks(
     message: messages.Rank, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Ranks, State]:
     """Tell rank correlations within each class."""
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_part(data, message.settings, site, state)
     x, codes = rows.of(TRAINING)
     tables = [class_ranks(x[codes == k], site.limits, data.coded) for k in range(len(s.levels))]
     return messages.Ranks(tables=disclosure.bundle(tables)), state
@@ -397,7 +394,7 @@ def fit(
     message: messages.Fit, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Fitted, State]:
     """Fit every community to the site's own rows, and tell coefficients and curvature."""
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_part(data, message.settings, site, state)
     x, codes = rows.of(TRAINING)
     communities = _communities(message.communities.value, x.shape[1])
     present, local = np.unique(codes, return_inverse=True)
@@ -459,7 +456,7 @@ def slopes_(
     message: messages.Slope, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Slopes, State]:
     """Tell loss, gradient and curvature at coefficients that the coordinator chose."""
-    _, rows = _goes_on(message.settings, data, state, site)
+    rows = by_part(data, message.settings, site, state)
     if not site.per_record:
         sentence = (
             "this site tells no sums at coefficients that a coordinator chose (its steward grants "
@@ -499,7 +496,7 @@ def judge(
     message: messages.Judge, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
     """Judge numbers of communities on the choosing rows."""
-    _, rows = _goes_on(message.settings, data, state, site)
+    rows = by_part(data, message.settings, site, state)
     if len(message.models.value) > messages.MAX_CANDIDATES:
         sentence = "more numbers of communities than a site judges"
         raise DisclosureError(sentence, public=sentence)
@@ -511,7 +508,7 @@ def conclude(
     message: messages.Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
     """Judge the classifier on the test rows, and keep it."""
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_part(data, message.settings, site, state)
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
@@ -536,7 +533,7 @@ def conclude(
         "probability": chances[np.arange(len(best)), best],
     }
     site.table("predictions", table if data.id is None else {"id": data.id, **table})
-    return reply, {"settings": message.settings}
+    return reply, {"settings": plain(s)}
 
 
 STEPS: tuple[Step, ...] = (offer, ranks, fit, slopes_, judge, conclude)

@@ -363,7 +363,7 @@ class FederatedSparseQDA(SitesMethod):
     tol: float = allows(number(above=0, below=1), default=1e-8)
 
     name: ClassVar[str] = "federated-sparse-qda"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = STEPS
     absence: ClassVar[str] = (
@@ -406,7 +406,7 @@ class FederatedSparseQDA(SitesMethod):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, links, moments, choice, end."""
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
-        settings = messages.Settings(levels=levels, holdout=float(self.holdout)).to_json()
+        settings = messages.Settings(levels=levels, holdout=float(self.holdout))
         say_share(ctx, self.holdout)
         offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
         brought = pooling.survey_of(offered, levels)
@@ -572,8 +572,7 @@ class Choice:
     ----------
     method : FederatedSparseQDA
     ctx : CoordinatorContext
-    settings : str
-        As messages have them.
+    settings : Settings
     survey : Survey
         Of the sites whose moments are pooled.
     products : SiteProducts
@@ -586,7 +585,7 @@ class Choice:
 
     method: FederatedSparseQDA
     ctx: CoordinatorContext
-    settings: str
+    settings: messages.Settings
     survey: Survey
     products: pooling.SiteProducts
     prepared: PreparedMoments

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import IntArray
-from consilience.exceptions import DisclosureError
+from consilience.discriminant.classes import levels_of
+from consilience.parameters import allows, number
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Public, is_gram, message
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
 MAX_CLASSES = 100
 _MOST_ROWS = 1 << 40
@@ -38,38 +38,15 @@ class Settings:
         Share of each site's rows that no model sees.
     """
 
-    levels: tuple[str, ...]
-    holdout: float
-
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            More classes, or a larger share of held-out rows, than a site answers for.
-        """
-        raw = json.loads(text)
-        settings = cls(tuple(str(level) for level in raw["levels"]), float(raw["holdout"]))
-        sound = 2 <= len(settings.levels) <= MAX_CLASSES and 0 <= settings.holdout <= 0.5
-        if not sound or len(set(settings.levels)) < len(settings.levels):
-            raise DisclosureError(
-                "other classes, or a larger share of held-out rows, than a site answers for",
-                public="other classes than a site answers for",
-            )
-        return settings
+    levels: tuple[str, ...] = allows(levels_of(MAX_CLASSES))
+    holdout: float = allows(number(0, 0.5))
 
 
-@message("federated-sparse-qda/offer", version=1)
+@message("federated-sparse-qda/offer", version=2)
 class Offer:
     """Ask what the sites bring."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    settings: Settings = states(Settings)
 
 
 @message("federated-sparse-qda/offered", version=1)
@@ -101,11 +78,11 @@ class Offered:
         return None if fine else "columns of which something is withheld and something told"
 
 
-@message("federated-sparse-qda/links", version=1)
+@message("federated-sparse-qda/links", version=2)
 class Links:
     """Ask which columns are linked at the site."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     features: NDArray[np.bool_] = Public("p", "columns that take part", kind="bool", to="all")
     classes: NDArray[np.bool_] = Public("K", "classes that count here", kind="bool", to="site")
     scale: Released = Aggregate("m", "pooled spread within the classes", to="all")
@@ -129,11 +106,11 @@ class Linked:
     )
 
 
-@message("federated-sparse-qda/moments", version=1)
+@message("federated-sparse-qda/moments", version=2)
 class Moments:
     """Ask for sums of products within blocks."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     features: NDArray[np.bool_] = Public("p", "columns that take part", kind="bool", to="all")
     classes: NDArray[np.bool_] = Public("K", "classes that count here", kind="bool", to="site")
     labels: Released = Aggregate("m", "block of each column, 0 for none", kind="int", to="all")
@@ -209,11 +186,11 @@ def unpacked(
     return tuple(found)
 
 
-@message("federated-sparse-qda/judge", version=1)
+@message("federated-sparse-qda/judge", version=2)
 class Judge:
     """Models that are to be judged on the site's rows, one for each penalty."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     held: bool = Public(
         "",
         "judge on the held-out rows; otherwise on the others, which these models did not see",
@@ -242,11 +219,11 @@ class Judged:
     )
 
 
-@message("federated-sparse-qda/conclude", version=1)
+@message("federated-sparse-qda/conclude", version=2)
 class Conclude:
     """The model, and one without links."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     models: Released = Model("*the model, then the one without links", "two models", to="all")
 
     def lengths(self) -> dict[str, int]:

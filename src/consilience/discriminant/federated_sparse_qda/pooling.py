@@ -392,14 +392,14 @@ def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
 
 
 def ask_for_links(
-    ctx: CoordinatorContext, settings: str, survey: Survey, alphas: FloatArray
+    ctx: CoordinatorContext, settings: messages.Settings, survey: Survey, alphas: FloatArray
 ) -> Generator[Ask, Replies, tuple[Survey, QDAUnits, Blocks]]:
     """Find the smallest of the penalties whose blocks can be told, by bisection.
 
     Parameters
     ----------
     ctx : CoordinatorContext
-    settings : str
+    settings : Settings
     survey : Survey
     alphas : (A,) array
         Falling.

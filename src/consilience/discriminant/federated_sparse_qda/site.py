@@ -16,6 +16,7 @@ from consilience.discriminant.federated_sparse_qda.messages import Settings
 from consilience.discriminant.kernels.joint_precision import RowMoments, components
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, Step, step
 from consilience.protocol.phases import holdout
 from consilience.wire import disclosure
@@ -65,7 +66,11 @@ def by_class(data: SiteData, s: Settings, site: SiteContext, state: State | None
     ------
     DataError
         No classes, or others than the study's.
+    ProtocolError
+        Other settings than in the offer.
     """
+    if state is not None and plain(s) != state.get("settings"):
+        raise ProtocolError("a question goes on with the settings of the offer")
     codes = holdout.class_codes(data, s.levels)
     holdout.require_numbers(data)
     codes = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
@@ -90,8 +95,8 @@ def offer(
     message: messages.Offer, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Offered, State]:
     """Tell rows, means and spreads by class."""
-    s = Settings.from_json(message.settings)
-    rows, limits, k = by_class(data, s, site), site.limits, len(s.levels)
+    s, limits, k = message.settings, site.limits, len(message.settings.levels)
+    rows = by_class(data, s, site)
     centred, unsafe = np.array(rows.x), np.zeros((k, rows.x.shape[1]), dtype=bool)
     for c in range(k):
         members = np.flatnonzero(rows.cells == c)
@@ -115,7 +120,7 @@ def offer(
         spreads=spreads,
     )
     withheld = np.isnan(means.value)
-    return reply, {"settings": message.settings, "seed": rows.seed, "withheld": withheld}
+    return reply, {"settings": plain(s), "seed": rows.seed, "withheld": withheld}
 
 
 # --------------------------------------------------------------------------- links
@@ -131,7 +136,7 @@ def links(
     message: messages.Links, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Linked, State]:
     """Say which columns are linked, if every component could leave as moments."""
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_class(data, message.settings, site, state)
     columns, cells = _asked(message, rows, state)
     scale = np.asarray(message.scale.value, dtype=float)
     if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
@@ -179,14 +184,6 @@ def _asked(
     return np.flatnonzero(features), np.where(used, rows.cells, -1)
 
 
-def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tuple[Settings, Rows]:
-    """Settings and rows of a later question."""
-    if text != state.get("settings"):
-        raise ProtocolError("a question goes on with the settings of the offer")
-    s = Settings.from_json(text)
-    return s, by_class(data, s, site, state)
-
-
 # --------------------------------------------------------------------------- moments
 
 
@@ -195,7 +192,7 @@ def moments(
     message: messages.Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Products, State]:
     """Tell sums of products within blocks, by class."""
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_class(data, message.settings, site, state)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
@@ -230,7 +227,7 @@ def judge(
     message: messages.Judge, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Judged, State]:
     """Say how many rows each model gets wrong, rounded."""
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_class(data, message.settings, site, state)
     if not _judges(site):
         sentence = "this site does not say how many of its rows models get wrong"
         raise DisclosureError(sentence, public=sentence)
@@ -346,7 +343,7 @@ def conclude(
     under a made-up model a single row may be all of a loss. It would be withheld, which says that
     there is such a row.
     """
-    s, rows = _goes_on(message.settings, data, state, site)
+    s, rows = message.settings, by_class(data, message.settings, site, state)
     models, limits = message.models.value, site.limits
     if not isinstance(models, tuple) or len(models) != 2:
         raise ProtocolError("the end takes the model and the one without links")

@@ -230,7 +230,7 @@ class OneTableStudy(ClassesMethod):
         say_share(ctx, self.holdout)
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
         settings = messages.Settings(self.parameters(), levels)
-        asked = Ask("fit", messages.Fit(settings=settings.to_json()), to=ctx.sites[:1])
+        asked = Ask("fit", messages.Fit(settings=settings), to=ctx.sites[:1])
         replies = ctx.require((yield asked), at_least=1)
         (site, reply), *_ = replies.items()
         if not reply.n_held.value and self.holdout:
@@ -277,7 +277,7 @@ def fit_step(method: str) -> Step:
         message: messages.Fit, data: SiteData, state: State, site: SiteContext
     ) -> tuple[messages.Fitted, State]:
         """Fit, judge held-out rows, keep the predictor."""
-        settings = messages.Settings.from_json(message.settings)
+        settings = message.settings
         study = get_method(method).from_parameters(settings.parameters)
         if not isinstance(study, OneTableStudy):
             raise StudyError(f"method {method!r} does not fit one table")

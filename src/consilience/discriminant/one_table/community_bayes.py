@@ -160,7 +160,7 @@ class CommunityBayesStudy(one_table.OneTableStudy):
     scoring: str = allows(one_of(*get_args(Scoring)), default="error")
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which groups of features tell the classes of one table apart?"
     steps = (one_table.fit_step(NAME),)
     leakage: ClassVar[str] = (

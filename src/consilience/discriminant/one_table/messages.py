@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import ProtocolError
+from consilience.discriminant.classes import levels_of
+from consilience.parameters import Allowed, allows
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Public, message, part
+from consilience.wire.message import Aggregate, Model, Public, message, part, states
 
 SCORES = ("log_loss", "brier")
 """What a held-out row is judged by, besides right or wrong."""
@@ -38,39 +38,21 @@ class Settings:
         Declared levels of the target.
     """
 
-    parameters: Mapping[str, Any]
-    levels: tuple[str, ...]
-
-    def to_json(self) -> str:
-        """Text that crosses."""
-        return json.dumps(asdict(self), sort_keys=True, default=list)
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read what :meth:`to_json` wrote.
-
-        Raises
-        ------
-        ProtocolError
-            It is something else.
-        """
-        try:
-            read = json.loads(text)
-            return cls(dict(read["parameters"]), tuple(str(level) for level in read["levels"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            sentence = "the settings of a fit cannot be read"
-            raise ProtocolError(sentence, public=sentence) from None
+    parameters: Mapping[str, Any] = allows(
+        Allowed(lambda v: isinstance(v, dict), "values of parameters by name")
+    )
+    levels: tuple[str, ...] = allows(levels_of())
 
 
-@message("one-table/fit", version=1)
+@message("one-table/fit", version=2)
 class Fit:
     """Fit, judge, keep."""
 
-    settings: str = Public("", "parameters and levels, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site", doc="parameters and levels")
 
     def lengths(self) -> dict[str, int]:
         """Classes, and cells of a table of them."""
-        k = len(Settings.from_json(self.settings).levels)
+        k = len(self.settings.levels)
         return {"K": k, "c": k * k}
 
 
