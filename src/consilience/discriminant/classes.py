@@ -25,12 +25,15 @@ class ClassesMethod(Method):
 
     roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # held-out rows judge models of somebody's choice
+    single_values: ClassVar[bool] = False  # a grid may be one value
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             given = getattr(self, field.name)
-            if isinstance(field.default, tuple) and isinstance(given, list | tuple | np.ndarray):
-                plain = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
+            listed = isinstance(given, list | tuple | np.ndarray)
+            if isinstance(field.default, tuple) and (listed or self.single_values):
+                values = given if listed else (given,)
+                plain = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
                 object.__setattr__(self, field.name, plain)
 
     def admit(self, ctx: CoordinatorContext) -> None:
@@ -56,15 +59,7 @@ class SitesMethod(ClassesMethod):
         "judge": "any",
         "conclude": "any",
     }
-
-    def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
-            given = getattr(self, field.name)
-            if isinstance(field.default, tuple) and not isinstance(
-                given, list | tuple | np.ndarray
-            ):
-                object.__setattr__(self, field.name, (given,))
-        super().__post_init__()
+    single_values = True
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are classes and features, and that columns mean the same everywhere."""

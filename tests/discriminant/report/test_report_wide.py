@@ -260,5 +260,5 @@ def test_report_of_a_real_run(name: str, policy: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_report_refuses_the_result_of_another_method(name: str) -> None:
     other = CASES["cb-sites" if name != "federated-community-bayes" else "cb"]()
-    with pytest.raises(TypeError, match="the run is not one of"):
+    with pytest.raises(TypeError, match="the result of the run is no "):
         report_of(name).headline(run_of(other))

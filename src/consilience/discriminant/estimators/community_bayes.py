@@ -16,11 +16,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators import community_bayes_fit
 from consilience.discriminant.estimators.community_bayes_fit import Scoring, check_number, fit_base
 from consilience.discriminant.estimators.folds import folds_of
-from consilience.discriminant.estimators.predictors import (
-    CommunityBayesPredictor,
-    ScoredClasses,
-    linear_parts,
-)
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor, ScoredClasses
 from consilience.discriminant.kernels.communities import Linkage, cut, linkage_tree
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
@@ -326,3 +322,40 @@ def default_base() -> Any:
     from sklearn.preprocessing import StandardScaler
 
     return make_pipeline(StandardScaler(), LogisticRegression(C=DEFAULT_C, tol=1e-6, max_iter=1000))
+
+
+def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
+    """Coefficients (1 or K, q) and intercepts (1 or K,) of logistic regression, in table units.
+
+    Parameters
+    ----------
+    fitted : classifier
+        scikit-learn's ``LogisticRegression``, alone or after ``StandardScaler`` in a pipeline.
+    n_classes : int
+        K.
+
+    Raises
+    ------
+    ParameterError
+        Another base.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    # A pipeline, or the classifier alone.
+    steps = [step for _, step in fitted.steps] if hasattr(fitted, "steps") else [fitted]
+    *before, last = steps
+    known = isinstance(last, LogisticRegression) and len(last.classes_) == n_classes
+    if not known or len(before) > 1 or not all(isinstance(b, StandardScaler) for b in before):
+        raise ParameterError(
+            "only logistic regression, alone or after StandardScaler, has a predictor of arrays: "
+            "keep the classifier itself"
+        )
+    coef, intercept = np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
+    for scaler in before:
+        if scaler.scale_ is not None:
+            # Slopes of (x - mean) / scale are those of x over scale.
+            coef = coef / scaler.scale_
+        if scaler.with_mean:
+            intercept = intercept - coef @ scaler.mean_
+    return coef, intercept

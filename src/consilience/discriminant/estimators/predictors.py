@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.kernels.multinomial import log_softmax
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
 
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
@@ -468,7 +468,11 @@ class CommunityBayesPredictor(RowsPredictor):
         scaling: ArrayLike | None = None,
     ) -> None:
         self.communities_ = tuple(np.asarray(part, dtype=np.int64) for part in communities)
-        both = [both_classes(*pair) for pair in rows]
+        # A row for each class, where one row has the log odds of the second of two.
+        both = [
+            (coef, free) if len(coef) > 1 else (np.vstack([0.0 * coef, coef]), np.append(0.0, free))
+            for coef, free in rows
+        ]
         self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef, _ in both)
         self.intercepts = np.array([intercept for _, intercept in both], dtype=np.float64)
         self.priors_ = np.atleast_1d(np.asarray(priors, dtype=np.float64))
@@ -573,47 +577,3 @@ class CommunityBayesPredictor(RowsPredictor):
         except (KeyError, ValueError, TypeError):
             raise DataError("these arrays do not hold a predictor") from None
         return cls(**parts)
-
-
-def both_classes(coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """A row for each class, where one row has the log odds of the second of two."""
-    if len(coef) > 1:
-        return coef, intercept
-    return np.vstack([0.0 * coef, coef]), np.append(0.0, intercept)
-
-
-def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
-    """Coefficients (1 or K, q) and intercepts (1 or K,) of logistic regression, in table units.
-
-    Parameters
-    ----------
-    fitted : classifier
-        scikit-learn's ``LogisticRegression``, alone or after ``StandardScaler`` in a pipeline.
-    n_classes : int
-        K.
-
-    Raises
-    ------
-    ParameterError
-        Another base.
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
-    # A pipeline, or the classifier alone.
-    steps = [step for _, step in fitted.steps] if hasattr(fitted, "steps") else [fitted]
-    *before, last = steps
-    known = isinstance(last, LogisticRegression) and len(last.classes_) == n_classes
-    if not known or len(before) > 1 or not all(isinstance(b, StandardScaler) for b in before):
-        raise ParameterError(
-            "only logistic regression, alone or after StandardScaler, has a predictor of arrays: "
-            "keep the classifier itself"
-        )
-    coef, intercept = np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
-    for scaler in before:
-        if scaler.scale_ is not None:
-            # Slopes of (x - mean) / scale are those of x over scale.
-            coef = coef / scaler.scale_
-        if scaler.with_mean:
-            intercept = intercept - coef @ scaler.mean_
-    return coef, intercept

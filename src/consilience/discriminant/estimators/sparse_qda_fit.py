@@ -15,11 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.kernels import joint_precision
-from consilience.discriminant.kernels.joint_precision import (
-    ClassMoments,
-    JointPrecision,
-    fit_precisions,
-)
+from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
@@ -295,7 +291,7 @@ class LinkForest:
     norms: FloatArray
 
     @classmethod
-    def of(cls, moments: ClassMoments, lam: float) -> LinkForest:
+    def of(cls, moments: joint_precision.ClassMoments, lam: float) -> LinkForest:
         """Forest of the links above a penalty, tile by tile.
 
         Parameters
@@ -374,7 +370,7 @@ class ForestMoments:
         Smallest penalty that will be asked about.
     """
 
-    def __init__(self, inner: ClassMoments, forest: LinkForest, lam: float) -> None:
+    def __init__(self, inner: joint_precision.ClassMoments, forest: LinkForest, lam: float) -> None:
         self.n, self.n_features, self.diagonal = inner.n, inner.n_features, inner.diagonal
         self._inner, self._forest, self._home = inner, forest, forest.labels(lam)
         self._known: dict[int, tuple[IntArray, FloatArray]] = {}
@@ -471,12 +467,15 @@ class PreparedMoments:
     units : QDAUnits
     moments : ClassMoments
         Of the columns that take part, in their units.
+    whole : bool
+        Whether they are known between all columns, not within blocks only.
     """
 
     n: FloatArray
     means: FloatArray
     units: QDAUnits
-    moments: ClassMoments
+    moments: joint_precision.ClassMoments
+    whole: bool = True
 
     @property
     def total(self) -> float:
@@ -485,8 +484,12 @@ class PreparedMoments:
 
     @property
     def full_rank(self) -> bool:
-        """Whether every class has more rows than there are features."""
-        return bool(self.n.min() > self.moments.n_features)
+        """Whether every class has more rows than there are features, all moments known.
+
+        What lies between blocks is known to be small, not what it is: without a penalty there is
+        no fit then.
+        """
+        return self.whole and bool(self.n.min() > self.moments.n_features)
 
     def predictor(
         self,

@@ -87,12 +87,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import CommunitiesResult, SitesMethod, SitesResult
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.federated_community_bayes import messages, pooling
-from consilience.discriminant.federated_community_bayes.pooling import (
-    Candidate,
-    Choice,
-    Survey,
-    Tree,
-)
+from consilience.discriminant.federated_community_bayes.pooling import Survey, Tree
 from consilience.discriminant.federated_community_bayes.site import STEPS
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import Linkage
@@ -335,7 +330,7 @@ class FederatedCommunityBayes(SitesMethod):
         )
         fitted, rounds = yield from (self._exact if exact else self._one_shot)(ctx, survey, tree)
         cuts = tree.among(fitted, wanted, survey.total)
-        made = {n: Candidate.of(parts, fitted, survey.priors, p) for n, parts in cuts.items()}
+        made = {n: pooling.Candidate.of(c, fitted, survey.priors, p) for n, c in cuts.items()}
         numbers = [n for n in wanted if n in made]
         if not numbers:
             raise QuorumError(
@@ -349,7 +344,7 @@ class FederatedCommunityBayes(SitesMethod):
             message = messages.Judge(settings=s, classes=classes, models=models)
             sites = tuple(site for site in survey.sites if survey.choosing[site])
             judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
-        choice = Choice.of(judged, survey, len(numbers))
+        choice = pooling.Choice.of(judged, survey, len(numbers))
         kept = made[numbers[choice.index]]
         nothing = np.zeros_like(kept.model)
         nothing[:, 0] = pooling.contrast_of(np.log(survey.priors))

@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes import messages
-from consilience.discriminant.federated_community_bayes.messages import (
-    Judged,
-    Settings,
-    n_parameters,
-)
+from consilience.discriminant.federated_community_bayes.messages import Judged, Settings
 from consilience.discriminant.kernels import communities as trees
 from consilience.discriminant.kernels import multinomial
 from consilience.exceptions import ProtocolError, QuorumError
@@ -116,14 +112,14 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
     """
     m = counts.shape[1]
     common = multinomial.contrasts(m)
-    size = n_parameters(q, m)
+    size = messages.n_parameters(q, m)
     left, right = np.zeros((size, size)), np.zeros(size)
     used, joined = [], np.eye(m, dtype=bool)
     for b, values in enumerate(fits):
         if not values.size:
             continue
         present = np.flatnonzero(counts[b] > 0)
-        own = n_parameters(q, len(present))
+        own = messages.n_parameters(q, len(present))
         flat, curvature = messages.unpacked(values, own, own)
         phi = flat.reshape(len(present) - 1, q + 1)
         pull = ridge * phi
@@ -225,10 +221,8 @@ class Descent:
             self.asked[c] = self.phi[c] + 0.5 ** self.halved[c] * step
             return
         self.phi[c], self.loss[c], self.halved[c] = at, found.loss, 0
-        new = multinomial.newton_step(found)
-        self.gain[c] = multinomial.decrement(found, new)
-        forward = np.asarray(new.reshape(at.shape))
-        self.step[c] = forward
+        new, self.gain[c] = multinomial.newton_step(found)
+        self.step[c] = forward = np.asarray(new.reshape(at.shape))
         # The error that is left is of the order of the last step's square.
         if not self.gain[c] > 1e-18 * n:
             self.done[c] = True

@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.federated_community_bayes import messages
-from consilience.discriminant.federated_community_bayes.messages import (
-    Judged,
-    Settings,
-    n_parameters,
-)
+from consilience.discriminant.federated_community_bayes.messages import Judged, Settings
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
@@ -248,7 +244,7 @@ def judged_models(
         raise ProtocolError("judged models are none of the study's columns and classes")
     y = np.searchsorted(classes, rows.codes[rows.part == part])
     untold = [disclosure.rounded(float("nan"), n_records=0, step=1.0)] * n_models
-    few = len(y) < 2 * n_parameters(p, m)
+    few = len(y) < 2 * messages.n_parameters(p, m)
     if not len(y) or (few and protected and not site.per_record):
         nothing = disclosure.aggregate(np.full((0, n_models), np.nan))
         gaps = nothing.withhold(np.ones(n_models, dtype=bool))
@@ -427,7 +423,7 @@ def _fitted(
     x: FloatArray, codes: IntArray, m: int, ridge: float, limits: Limits
 ) -> Released | None:
     """A fit that may leave, or None."""
-    size = n_parameters(x.shape[1], m)
+    size = messages.n_parameters(x.shape[1], m)
     if limits.min_records > 1 and len(x) < max(limits.min_records, 2 * size):
         return None
     try:

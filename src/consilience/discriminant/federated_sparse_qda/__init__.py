@@ -79,18 +79,7 @@ from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.numerics.block_moments import BlockMoments
-from consilience.parameters import (
-    LEFT_OUT,
-    Allowed,
-    allows,
-    is_number,
-    just,
-    number,
-    one_of,
-    plain,
-    several,
-    whole,
-)
+from consilience.parameters import LEFT_OUT, Allowed, allows, just, number, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
@@ -110,11 +99,11 @@ MOST_LOST = 0.1
 """Share of the rows of a class that one block for all columns may cost before links are asked."""
 
 
-def _are_shares(priors: Any) -> bool:
-    listed = isinstance(priors, tuple) and all(is_number(v) and v > 0 for v in priors)
-    return listed and (not priors or abs(sum(priors) - 1) <= 1e-6)
-
-
+_POSITIVE = several(number(above=0), different=False)
+_SHARES = Allowed(
+    lambda v: _POSITIVE.holds(v) and (not v or abs(sum(v) - 1) <= 1e-6),
+    "one share for each class, together 1",
+)
 _OF_PATH = tuple(sparse_qda_fit.SparseQDAPath.__dataclass_fields__)[1:]
 _OF_PRECISION = ("precisions", "diagonal", "log_det", "objective", "dual", "penalty_norm")
 """Fields of the fit that the result has by the same names: of its path all but the penalties."""
@@ -355,9 +344,7 @@ class FederatedSparseQDA(SitesMethod):
     choose: str = allows(one_of("auto", "likelihood", "sites", "holdout"), default="auto")
     ties: str = allows(one_of(*sparse_qda_fit.TIES), default="sparsest")
     screening: str | bool = allows(just("auto", True, False), default="auto")
-    priors: tuple[float, ...] = allows(
-        Allowed(_are_shares, "one share for each class, together 1"), default=()
-    )
+    priors: tuple[float, ...] = allows(_SHARES, default=())
     holdout: float = allows(number(0, 0.5), default=0.2)
     max_block: int = allows(whole(2, 100_000), default=2000)
     tol: float = allows(number(above=0, below=1), default=1e-8)
@@ -409,24 +396,21 @@ class FederatedSparseQDA(SitesMethod):
         settings = messages.Settings(levels=levels, holdout=float(self.holdout))
         say_share(ctx, self.holdout)
         offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
-        brought = pooling.survey_of(offered, levels)
-        units = brought.units()
-        blocks = pooling.Blocks(np.ones(len(units.kept), dtype=np.int64))  # one, and nothing asked
-        if self.screening is False and not pooling.tells_all(brought, blocks.labels):
+        blocks = pooling.Blocks.one(pooling.survey_of(offered, levels))  # and nothing asked
+        if self.screening is False and not blocks.told():
             raise QuorumError(
                 "no site has twice as many rows of some class as there are columns: set screening "
                 'to "auto", or drop columns'
             )
         # One block for all columns costs rows of small classes.
-        enough = self.screening != "auto" or pooling.tells_all(brought, blocks.labels, MOST_LOST)
+        enough = self.screening != "auto" or blocks.told(MOST_LOST)
         if self.screening is True or not enough:
-            brought, units, blocks = yield from pooling.ask_for_links(
-                ctx, settings, brought, self._wanted()
-            )
+            blocks = yield from pooling.ask_for_links(ctx, settings, blocks.survey, self._wanted())
+        brought, kept = blocks.survey, blocks.units.kept
         questions = {
             name: messages.Moments(
                 settings=settings,
-                features=np.isin(np.arange(units.n_features), units.kept),
+                features=np.isin(np.arange(blocks.units.n_features), kept),
                 classes=brought.used[b],
                 labels=relayed(blocks.labels, Disclosure.AGGREGATE),
             )
@@ -435,17 +419,16 @@ class FederatedSparseQDA(SitesMethod):
         ask = Ask("moments", questions, to=brought.sites, known=brought.squares())
         replies = ctx.require((yield ask))
         left = pooling.remaining(brought, replies)
-        products = pooling.SiteProducts.of(replies, units.kept, blocks.labels, levels)
+        products = pooling.SiteProducts.of(replies, kept, blocks.labels, levels)
         prepared = products.prepared(left)
         # Sites that are missing now may leave less proven than all proved together.
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
-            lowest = max(lowest, pooling.proven_alpha(blocks, brought, units, left))
+            lowest = max(lowest, blocks.proven_alpha(left))
         for sentence in pooling.notes_of(left, products, prepared.units, ctx.feature_names):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
-        linked = (blocks, brought, units)
-        choice = Choice(self, ctx, settings, left, products, prepared, alphas, linked)
+        choice = Choice(self, ctx, settings, left, products, prepared, alphas, blocks)
         fit, (way, judges, loss) = yield from choice.made()
         # The model, and the one without links: above the largest penalty nothing is linked.
         none = max(prepared.total, joint_precision.largest_penalty(prepared.moments))
@@ -458,7 +441,7 @@ class FederatedSparseQDA(SitesMethod):
         links = sparse_qda_fit.SparseQDAInteractions.of(
             precision, units, np.array(levels), ctx.feature_names
         )
-        path = plain(fit.path)
+        path = dict(vars(fit.path))
         alphas, wrong = path.pop("alphas"), path["cv_wrong"]
         alpha = float(alphas[fit.chosen])
         return FederatedSparseQDAResult(
@@ -579,8 +562,7 @@ class Choice:
     prepared : PreparedMoments
     alphas : (A,) array
         Penalties for a row, falling.
-    linked : tuple of Blocks, Survey, QDAUnits
-        Blocks, and what the sites had brought when they told which columns are linked.
+    blocks : Blocks
     """
 
     method: FederatedSparseQDA
@@ -590,7 +572,7 @@ class Choice:
     products: pooling.SiteProducts
     prepared: PreparedMoments
     alphas: FloatArray
-    linked: tuple[pooling.Blocks, Survey, sparse_qda_fit.QDAUnits]
+    blocks: pooling.Blocks
 
     def made(self) -> Answers:
         """The fit that is chosen, and who chose: by what, which sites, with which mean losses."""
@@ -616,8 +598,8 @@ class Choice:
                 if found is None:
                     continue
                 others, paths[site] = found
-                known = len(self.linked[0].thresholds) > 0
-                if known and pooling.proven_alpha(*self.linked, others) > self.alphas[-1]:
+                known = len(self.blocks.thresholds) > 0
+                if known and self.blocks.proven_alpha(others) > self.alphas[-1]:
                     near.append(site)
         elif way == "holdout":  # one path, and the errors on rows that sites hold out
             held = zip(sites, survey.held.sum(axis=1), strict=True)

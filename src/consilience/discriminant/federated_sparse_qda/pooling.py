@@ -263,8 +263,7 @@ class SiteProducts:
         whole = len(self.blocks) == 1 and len(self.blocks[0]) == len(self.columns)
         all_means = np.zeros((len(means), len(survey.features)))
         all_means[:, units.kept] = means
-        kind = PreparedMoments if whole else ScreenedMoments
-        return kind(survey.n, all_means, units, known)
+        return PreparedMoments(survey.n, all_means, units, known, whole)
 
     def _pooled(self, survey: Survey, b: int, inside: Block) -> FloatArray:
         """Covariances of a block by class, (K, q, q), from the sites that tell them."""
@@ -289,15 +288,6 @@ class SiteProducts:
     def told(self, site: str, b: int, k: int) -> bool:
         """Whether a site tells a block in a class."""
         return not bool(np.isnan(self.sums[site][b][k]).any())
-
-
-class ScreenedMoments(PreparedMoments):
-    """Moments that are known within blocks only: there is no fit without a penalty."""
-
-    @property
-    def full_rank(self) -> bool:
-        """Never: what lies between blocks is known to be small, not what it is."""
-        return False
 
 
 def notes_of(
@@ -362,6 +352,10 @@ class Blocks:
 
     Attributes
     ----------
+    survey : Survey
+        Of the sites that told which columns are linked.
+    units : QDAUnits
+        In which they did.
     labels : (m,) array of int
         Block of each column that takes part.
     thresholds : (B,) array
@@ -372,28 +366,60 @@ class Blocks:
         Questions for links.
     """
 
+    survey: Survey
+    units: QDAUnits
     labels: IntArray
     thresholds: FloatArray = field(default_factory=lambda: np.empty(0))
     alpha: float = 0.0
     asked: int = 0
 
+    @classmethod
+    def one(cls, survey: Survey) -> Blocks:
+        """Make one block of all columns."""
+        units = survey.units()
+        return cls(survey, units, np.ones(len(units.kept), dtype=np.int64))
 
-def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
-    """Whether for every block and class some site, and enough of the rows, can tell the moments."""
-    largest = max((len(block) for block in messages.blocks_of(labels)), default=1)
-    if largest == 1:
-        return True
-    free = np.array([not survey.protected[site] for site in survey.sites])
-    # The gate of moments: twice as many rows as columns.
-    tells = (survey.sizes >= 2 * largest) | (free[:, None] & survey.used)
-    told = np.where(tells, survey.sizes, 0.0).sum(axis=0)
-    lost = 1.0 - told / np.maximum(survey.n, 1.0)
-    return bool((told > 0).all() and (lost <= most_lost).all())
+    def told(self, most_lost: float = 1.0) -> bool:
+        """Whether for every block and class some site, and enough of the rows, can tell moments."""
+        survey = self.survey
+        largest = max((len(block) for block in messages.blocks_of(self.labels)), default=1)
+        if largest == 1:
+            return True
+        free = np.array([not survey.protected[site] for site in survey.sites])
+        # The gate of moments: twice as many rows as columns.
+        tells = (survey.sizes >= 2 * largest) | (free[:, None] & survey.used)
+        told = np.where(tells, survey.sizes, 0.0).sum(axis=0)
+        lost = 1.0 - told / np.maximum(survey.n, 1.0)
+        return bool((told > 0).all() and (lost <= most_lost).all())
+
+    def proven_alpha(self, survey: Survey) -> float:
+        """Penalty for a row down to which blocks are proven for some of the sites.
+
+        Parameters
+        ----------
+        survey : Survey
+            Of those of the sites whose moments are pooled.
+        """
+        own = survey.units()
+        at = np.searchsorted(self.units.kept, own.kept)
+        # Thresholds were in the units of all; norms scale by both columns.
+        ratio = self.units.scale[at] / own.scale
+        sites = [self.survey.sites.index(site) for site in survey.sites]
+        sum_of_thresholds = float(self.thresholds[sites].sum())
+        between, labels, worst = survey.between(own), self.labels[at], 0.0
+        for rows, columns in joint_precision.tiles(len(at)):
+            bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
+            bound += between.norms(rows, columns)
+            # Pairs of two blocks, and of a column in none with any other.
+            apart = labels[rows][:, None] != labels[columns][None, :]
+            apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
+            worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
+        return worst / float(survey.n.sum())
 
 
 def ask_for_links(
     ctx: CoordinatorContext, settings: messages.Settings, survey: Survey, alphas: FloatArray
-) -> Generator[Ask, Replies, tuple[Survey, QDAUnits, Blocks]]:
+) -> Generator[Ask, Replies, Blocks]:
     """Find the smallest of the penalties whose blocks can be told, by bisection.
 
     Parameters
@@ -403,13 +429,6 @@ def ask_for_links(
     survey : Survey
     alphas : (A,) array
         Falling.
-
-    Returns
-    -------
-    survey : Survey
-        Of the sites that answered to the end.
-    units : QDAUnits
-    blocks : Blocks
 
     Raises
     ------
@@ -453,9 +472,9 @@ def ask_for_links(
             _, first, of = np.unique(own[linked], return_index=True, return_inverse=True)
             joined = joint_precision.merged(joined, linked[first[of.ravel()]], linked)
         labels = messages.component_labels(joined)
-        good = all(reply.fits for reply in replies.values()) and tells_all(survey, labels)
-        if good:
-            best, low = Blocks(labels, thresholds, float(alphas[place]), asked), place
+        found = Blocks(survey, units, labels, thresholds, float(alphas[place]))
+        if all(reply.fits for reply in replies.values()) and found.told():
+            best, low = found, place
         else:
             high = place
         place = (low + high) // 2
@@ -465,7 +484,7 @@ def ask_for_links(
             "half the rows of a class at some site: raise the smallest alpha, or let sites with "
             "more rows take part"
         )
-    return survey, survey.units(), replace(best, asked=asked)
+    return replace(best, asked=asked)
 
 
 def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
@@ -480,36 +499,6 @@ def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
     if not left.complete:
         raise QuorumError("the sites that are left have no rows of one of the classes")
     return left
-
-
-def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) -> float:
-    """Penalty for a row down to which blocks are proven for some of the sites that told them.
-
-    Parameters
-    ----------
-    blocks : Blocks
-    told : Survey
-        Of the sites that told their links.
-    units : QDAUnits
-        In which they did.
-    survey : Survey
-        Of those of them whose moments are pooled.
-    """
-    own = survey.units()
-    at = np.searchsorted(units.kept, own.kept)
-    # Thresholds were in the units of all; norms scale by both columns.
-    ratio = units.scale[at] / own.scale
-    sites = [told.sites.index(site) for site in survey.sites]
-    sum_of_thresholds = float(blocks.thresholds[sites].sum())
-    between, labels, worst = survey.between(own), blocks.labels[at], 0.0
-    for rows, columns in joint_precision.tiles(len(at)):
-        bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
-        bound += between.norms(rows, columns)
-        # Pairs of two blocks, and of a column in none with any other.
-        apart = labels[rows][:, None] != labels[columns][None, :]
-        apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
-        worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
-    return worst / float(survey.n.sum())
 
 
 # --------------------------------------------------------------------------- the end

@@ -171,11 +171,6 @@ def linkage_tree(similar: ArrayLike, linkage: Linkage = "average") -> FloatArray
     return np.asarray(scipy_linkage(distance, method=linkage))
 
 
-def n_features_of(tree: FloatArray) -> int:
-    """Features of a tree: p."""
-    return len(tree) + 1
-
-
 def cut_nodes(tree: FloatArray, n_communities: int) -> tuple[int, ...]:
     """Nodes that are left after the first ``p - L`` merges, by the first feature of each.
 
@@ -196,7 +191,7 @@ def cut_nodes(tree: FloatArray, n_communities: int) -> tuple[int, ...]:
     ParameterError
         L is out of its range.
     """
-    p = n_features_of(tree)
+    p = len(tree) + 1
     if not 1 <= n_communities <= p:
         raise ParameterError.of("n_communities", f"from 1 to {p} features", n_communities)
     # Nodes that are there, with their first feature.
@@ -224,7 +219,7 @@ def members(tree: FloatArray, node: int) -> IntArray:
     ParameterError
         There is no such node.
     """
-    p = n_features_of(tree)
+    p = len(tree) + 1
     if not 0 <= node <= 2 * p - 2:
         raise ParameterError.of("node", f"from 0 to {2 * p - 2}", node)
     # From the node down to its leaves.

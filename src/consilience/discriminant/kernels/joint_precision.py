@@ -318,6 +318,7 @@ def evaluate(problem: Problem, t: FloatArray) -> Point | None:
         return None
     factor, log_det = found
     norms = pair_norms(t)
+    # Equation 4 of the source.
     trace = np.einsum("kij,kij->k", problem.s, t)
     value = float(problem.n @ (trace - log_det)) + problem.lam * penalty(norms)
     return Point(t, factor, log_det, norms, value)
@@ -349,6 +350,7 @@ def dual_value(problem: Problem, point: Point) -> float:
     for factor in (sphere, ball):
         scaled = gamma * factor
         for _ in range(4):
+            # W_k = S_k + Gamma_k / n_k must be positive definite: Gamma shrinks until it is.
             found = cholesky(problem.s + scaled / n)
             if found is not None:
                 value = float(problem.n @ (found[1] + gamma.shape[1]))
@@ -712,24 +714,6 @@ class JointPrecision:
             out[:, block[:, None], block[None, :]] = precision
         return out
 
-    def quadratic(self, x: FloatArray, means: FloatArray) -> FloatArray:
-        """Squared Mahalanobis distances ``(x - mu_k)' T_k (x - mu_k)``, shape (n, K).
-
-        Parameters
-        ----------
-        x : ndarray of shape (n, p)
-        means : ndarray of shape (K, p)
-        """
-        out = np.zeros((len(x), len(self.n)))
-        single = np.flatnonzero(~np.isnan(self.diagonal[0]))
-        for k, mean in enumerate(means):
-            centred = x[:, single] - mean[single]
-            out[:, k] = np.square(centred) @ self.diagonal[k, single]
-            for block, precision in zip(self.blocks, self.precisions, strict=True):
-                centred = x[:, block] - mean[block]
-                out[:, k] += np.einsum("ij,ij->i", centred @ precision[k], centred)
-        return out
-
     def links(self) -> tuple[Indices, FloatArray]:
         """Linked pairs ``j < j'``, shape (n_links, 2), and their entries, shape (n_links, K)."""
         pairs: list[Indices] = [np.empty((0, 2), dtype=np.intp)]
@@ -788,6 +772,7 @@ def fit_precisions(
             f"feature {j} has no positive variance in class {k} (numbered from 0): leave it out, "
             "or give it a variance"
         )
+    # Exact: between two components no entry of the minimum differs from zero.
     labels = components(moments, lam)
     # Components of two features or more, in order of first features.
     order = np.argsort(labels, kind="stable")
@@ -828,6 +813,7 @@ def fit_precisions(
         norm += float(norms.sum())
         n_links += int(np.count_nonzero(norms)) // 2
         solvers.update(solution.solvers)
+    # Blocks add up: so do their gaps, without the cancellation of large values.
     gap = float(sum(solution.gap for solution in solutions))
     return JointPrecision(
         lam=float(lam),

@@ -34,6 +34,7 @@ def group_prox(a, b, lam, z):
     norm2 = 0.0
     for k in range(n):
         norm2 += b[k] * b[k]
+    # Where |b| is at most lam, zero satisfies the condition of the group.
     if norm2 <= lam * lam:
         z[:] = 0.0
         return
@@ -62,6 +63,7 @@ def model_row(d, w, start, neighbours, i, own, m, v, c):
         for row in range(q):
             total = 0.0
             lo, hi = start[row], start[row + 1]
+            # A whole row is read in order; a list of partners would only slow it down.
             if hi - lo == q:
                 for col in range(q):
                     total += d[k, row, col] * w[k, i, col]
@@ -81,6 +83,7 @@ def move_variance(g, w, n, i, s, own, m, c, d):
     """Exact step of the diagonal element ``i``, at place ``s`` of its row; its relative size."""
     largest = 0.0
     for k in range(g.shape[0]):
+        # The diagonal is not penalised: the step is that of a parabola.
         curve = n[k] * w[k, i, i] * w[k, i, i]
         step = -(g[k, i, i] + n[k] * c[k, s]) / curve
         d[k, i, i] += step
@@ -135,6 +138,7 @@ def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
                 if neighbours[e] >= i:
                     own[m] = neighbours[e]
                     m += 1
+            # As long as D is zero, W D W is.
             if empty:
                 c[:, :m] = 0.0
             else:
@@ -243,6 +247,7 @@ def bound(s, n, lam, t, w, v, lower):
                 norm2 += gamma * gamma
                 linked = linked or t[k, i, j] != 0.0
             norm = np.sqrt(norm2)
+            # At the optimum the norm is lam on the support, and at most lam elsewhere.
             factor = 1.0 if norm == 0.0 or (norm <= lam and not linked) else lam / norm
             for k in range(classes):
                 v[k, i, j] = s[k, i, j] + factor * (w[k, i, j] - s[k, i, j])
@@ -288,6 +293,7 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
             invert(factors[k], w[k])
             g[k] = n[k] * (s[k] - w[k])
         d[:] = 0.0
+        # Values of the dual do not rise steadily: the best one is kept.
         dual = max(dual, bound(s, n, lam, t, w, v, lower))
         if iteration > 1 and objective - dual <= tol * scale:
             return objective, dual, iteration

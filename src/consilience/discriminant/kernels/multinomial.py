@@ -55,14 +55,9 @@ def design_of(x: FloatArray) -> FloatArray:
     return np.column_stack([np.ones(len(x)), x])
 
 
-def scores(design: FloatArray, phi: FloatArray, q: FloatArray) -> FloatArray:
-    """Linear predictors of the classes, (n, m)."""
-    return np.asarray(design @ phi.T @ q.T)
-
-
 def log_probabilities(design: FloatArray, phi: FloatArray, q: FloatArray) -> FloatArray:
     """Log probabilities of the classes, (n, m)."""
-    return log_softmax(scores(design, phi, q))
+    return log_softmax(design @ phi.T @ q.T)
 
 
 def log_softmax(scores: FloatArray) -> FloatArray:
@@ -84,11 +79,9 @@ def log_softmax(scores: FloatArray) -> FloatArray:
 
 def row_weights(probabilities: FloatArray, q: FloatArray) -> FloatArray:
     """Curvature of each row's loss, ``Q' (diag p - p p') Q``: (n, m - 1, m - 1)."""
-    # Q' (diag p - p p') Q.
     mixed = probabilities @ q
-    return np.asarray(
-        np.einsum("ik,ka,kb->iab", probabilities, q, q) - mixed[:, :, None] * mixed[:, None, :]
-    )
+    own = np.einsum("ik,ka,kb->iab", probabilities, q, q)
+    return np.asarray(own - mixed[:, :, None] * mixed[:, None, :])
 
 
 def weighted_products(design: FloatArray, weights: FloatArray) -> FloatArray:
@@ -145,8 +138,8 @@ def penalised(found: Pieces, phi: FloatArray, ridge: float) -> Pieces:
     )
 
 
-def newton_step(found: Pieces) -> FloatArray:
-    """What Newton's method adds to the coefficients, (P,).
+def newton_step(found: Pieces) -> tuple[FloatArray, float]:
+    """What Newton's method adds to the coefficients, (P,), and twice what this should gain.
 
     Raises
     ------
@@ -162,17 +155,11 @@ def newton_step(found: Pieces) -> FloatArray:
         raise DataError(
             "the coefficients are not determined: give a smaller C, or drop columns"
         ) from None
-    return np.asarray(-step / scale)
+    step = np.asarray(-step / scale)
+    return step, float(-found.gradient @ step)
 
 
-def decrement(found: Pieces, step: FloatArray) -> float:
-    """Twice what a step is expected to gain."""
-    return float(-found.gradient @ step)
-
-
-def fit(
-    x: FloatArray, codes: IntArray, n_classes: int, ridge: float, start: FloatArray | None = None
-) -> FloatArray:
+def fit(x: FloatArray, codes: IntArray, n_classes: int, ridge: float) -> FloatArray:
     """Fit by Newton's method with halved steps.
 
     Parameters
@@ -183,7 +170,6 @@ def fit(
     n_classes : int
     ridge : float
         ``1 / C``, positive.
-    start : (m - 1, q + 1) array, optional
 
     Returns
     -------
@@ -196,11 +182,10 @@ def fit(
         The coefficients are not determined by these rows.
     """
     q, design = contrasts(n_classes), design_of(x)
-    phi = np.zeros((n_classes - 1, design.shape[1])) if start is None else np.array(start)
+    phi = np.zeros((n_classes - 1, design.shape[1]))
     found = penalised(pieces(design, codes, phi, q), phi, ridge)
     for _ in range(MAX_STEPS):
-        step = newton_step(found)
-        expected = decrement(found, step)
+        step, expected = newton_step(found)
         if not expected > TOLERANCE * TOLERANCE * max(len(x), 1):
             break
         size = 1.0

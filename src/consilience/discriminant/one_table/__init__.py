@@ -302,6 +302,7 @@ def _answered(
     # Levels that do not occur are never predicted.
     log_proba = {name: np.full((len(rows.y), n_levels), -np.inf) for name in made.rules}
     there = [rows.levels.index(name) for name in made.classes]
+    # Scores of rows that were fitted go to the site's own table only.
     for name, rule in made.rules.items():
         log_proba[name][:, there] = rule(rows.x)
     # Scores of the class frequencies would tell of a small class.

@@ -20,6 +20,7 @@ STAYS = "its smallest class has fewer than twice as many rows as the model has p
 """Why what a model tells stays at the site."""
 _SCORED = f"m {len(SCORES)}"
 _MOST_ROWS = 1 << 40
+# What a model is told with: of community Bayes, and of sparse discriminant analysis.
 _MODELS = (
     frozenset(("communities", "tree")),
     frozenset(("pairs", "strength", "precision", "partial", "blocks")),
@@ -132,6 +133,7 @@ class Fitted:
         whole = [parts <= set(told) for parts in _MODELS if parts & set(told)]
         if (told and self.stays) or not all(whole):
             return "parts of a model"
+        # A site knows its columns by their places in the study.
         columns = [*told.get("communities", ()), *told.get("blocks", ()), told.get("pairs", [])]
         within = all((np.asarray(of) < known["p"]).all() for of in columns)
         return None if within else "columns that the study does not have"

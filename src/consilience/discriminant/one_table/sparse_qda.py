@@ -252,6 +252,7 @@ class SparseQDAStudy(one_table.OneTableStudy):
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
         x, y, _ = rows.table
+        # No pair is linked at a penalty that no correlation reaches.
         naive = self._estimator(rows, alpha=_NO_PAIR).fit(x, y)
         found: dict[str, one_table.LogProba] = {"naive Bayes": naive.predict_log_proba}
         # Without a penalty every class needs more rows than columns.

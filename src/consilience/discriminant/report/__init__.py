@@ -128,17 +128,10 @@ def apart(names: Sequence[str]) -> list[str]:
 class ClassesReport(TemplateReport[Any]):
     """Words, tables and figures on classes that are told apart; sentences stand in ``classes.j2``.
 
-    A page says by class attributes of what runs it is, and whether these are over sites.
+    A page says by a class attribute whether its runs are over sites.
     """
 
-    study: ClassVar[str]
     over_sites: ClassVar[bool] = False
-
-    def read(self, run: Run) -> Any:
-        """Return the result, checked."""
-        if not isinstance(run.result, self.kind):
-            raise TypeError(f"the run is not one of {self.study}")
-        return run.result
 
     def context(self, result: Any, run: Run) -> dict[str, Any]:
         """Rules on held-out rows, the choice, and rows of the tables that all pages have."""

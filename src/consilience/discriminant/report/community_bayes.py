@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,10 @@ class CommunityBayesReport(ClassesReport):
 
     kind: type[Any] = CommunityBayesStudyResult
     template = "community_bayes.j2"
-    study: ClassVar[str] = "community Bayes"
 
     def context(self, result: Any, run: Run) -> dict[str, Any]:
         """Communities, their tree and coefficients, and what candidates gain."""
+        # Losses and gains of candidates are told over sites only.
         losses = getattr(result, "candidate_loss", None)
         gains = np.asarray(getattr(result, "candidate_gain", np.empty(0)), dtype=float)
         of_candidates: dict[str, list[str]] = {}
@@ -68,6 +68,7 @@ def _communities(result: Any) -> dict[str, list[str]]:
         "which": [listed([names[j] for j in members], NAMED) for members in result.communities],
     }
     if similar.size:
+        # On the scale of the most similar pair, for similarities grow with the rows.
         top = similar[np.triu_indices(len(similar), 1)].max(initial=0.0)
         pairs = [
             similar[np.ix_(m, m)][np.triu_indices(len(m), 1)] / (top or 1.0)
@@ -93,6 +94,7 @@ def _coefficients(result: Any) -> tuple[list[str], list[tuple[str, ...]]]:
         )
         for j, slopes in zip(members, np.asarray(by_class, dtype=float).T, strict=True)
     ]
+    # A longer table is read by nobody: the coefficients stand in the result.
     if not rows or len(rows) > 400:
         return [], []
     levels = [f"for {short(level, 30)}" for level in result.levels]

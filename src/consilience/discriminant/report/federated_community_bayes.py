@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ class FederatedCommunityBayesReport(CommunityBayesReport):
     """Words, tables and figures on classifiers by communities of columns, over sites."""
 
     kind: type[Any] = FederatedCommunityBayesResult
-    study: ClassVar[str] = "community Bayes over sites"
     over_sites = True
 
     def context(self, result: Any, run: Run) -> dict[str, Any]:

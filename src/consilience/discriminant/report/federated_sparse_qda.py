@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,13 @@ class FederatedSparseQDAReport(SparseQDAReport):
     """Words, tables and figures on classes told apart by linked columns, over sites."""
 
     kind: type[Any] = FederatedSparseQDAResult
-    study: ClassVar[str] = "sparse quadratic discriminant analysis of sites"
     over_sites = True
 
     def context(self, result: Any, run: Run) -> dict[str, Any]:
         """As for one table, and the blocks that were asked for; classes that sites do not tell."""
         names, asked = result.feature_names, result.screened_blocks
         levels = np.array([short(level, 30) for level in result.levels], dtype=object)
+        # A class whose columns a site withholds is not in the moments.
         used = zip(result.sites, np.asarray(result.used, dtype=bool), strict=True)
         return super().context(result, run) | {
             "looked_at": [len(block) for block in asked],

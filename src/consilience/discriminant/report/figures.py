@@ -70,7 +70,7 @@ def lay_out(n: int, pairs: IntArray, widest: float = 11.0, highest: float = 9.0)
     Layout
     """
     parts = connected(n, pairs)
-    drawn = [_upright(_place(part, pairs)) for part in parts]
+    drawn = [_place(part, pairs) for part in parts]
     width = widest
     while True:
         shelved = _shelves(drawn, width)
@@ -95,51 +95,18 @@ def connected(n: int, pairs: IntArray) -> list[IntArray]:
 
 
 def _place(part: IntArray, pairs: IntArray) -> FloatArray:
-    """Places of the nodes of one part, about its middle."""
-    q = len(part)
-    if q < 3:
-        return np.column_stack([np.arange(q) - 0.5 * (q - 1), np.zeros(q)])
-    far = _ways(part, pairs)
-    places = _beginning(far)
-    weight = np.where(far > 0, far, 1.0) ** -2.0
-    np.fill_diagonal(weight, 0.0)
-    laplacian = np.diag(weight.sum(axis=1)) - weight
-    inverse = np.linalg.pinv(laplacian, hermitian=True)
-    for _ in range(_ROUNDS):
-        apart = np.hypot(*(places[:, None, :] - places[None, :, :]).transpose(2, 0, 1))
-        pull = weight * far / np.where(apart > 1e-9, apart, np.inf)
-        moved = inverse @ (np.diag(pull.sum(axis=1)) - pull) @ places
-        change = float(np.abs(moved - places).max())
-        places = moved
-        if change < _SETTLED:
-            break
-    return _roomy(places - places.mean(axis=0))
-
-
-def _roomy(places: FloatArray) -> FloatArray:
-    """Draw a crowded part larger, so that most nodes are `_APART` from their neighbour."""
-    apart = np.hypot(*(places[:, None, :] - places[None, :, :]).transpose(2, 0, 1))
-    np.fill_diagonal(apart, np.inf)
-    nearest = float(np.quantile(apart.min(axis=1), 0.25))
-    grown = min(max(_APART / max(nearest, 1e-9), 1.0), _MOST_GROWN)
-    return np.asarray(places * grown)
-
-
-def _ways(part: IntArray, pairs: IntArray) -> FloatArray:
-    """Number of links on the shortest way between any two nodes of a part."""
+    """Places of the nodes of one part about its middle, broader than high."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
 
     q = len(part)
-    inside = np.isin(pairs[:, 0], part)
-    ends = np.searchsorted(part, pairs[inside])
+    if q < 3:
+        return np.column_stack([np.arange(q) - 0.5 * (q - 1), np.zeros(q)])
+    # Links on the shortest way between any two nodes.
+    ends = np.searchsorted(part, pairs[np.isin(pairs[:, 0], part)])
     graph = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(q, q)).tocsr()
-    return np.asarray(shortest_path(graph, directed=False, unweighted=True), dtype=np.float64)
-
-
-def _beginning(far: FloatArray) -> FloatArray:
-    """Classical scaling, with a sunflower added where that has no two directions."""
-    q = len(far)
+    far = np.asarray(shortest_path(graph, directed=False, unweighted=True), dtype=np.float64)
+    # The start is classical scaling, with a sunflower added where that has no two directions.
     centred = far**2 - (far**2).mean(axis=0)
     centred = -0.5 * (centred - centred.mean(axis=1, keepdims=True))
     values, vectors = np.linalg.eigh(centred)
@@ -147,19 +114,34 @@ def _beginning(far: FloatArray) -> FloatArray:
     top = vectors[:, -2:][:, ::-1]
     sign = np.sign(top[np.abs(top).argmax(axis=0), [0, 1]])
     scaled = top * sign * np.sqrt(np.maximum(values[-2:][::-1], 0.0))
-    turn = np.arange(q) * _GOLDEN
-    radius = 0.2 * np.sqrt(np.arange(q) + 0.5)
-    sunflower = np.column_stack([np.cos(turn), np.sin(turn)]) * radius[:, None]
-    return np.asarray(scaled + sunflower)
-
-
-def _upright(places: FloatArray) -> FloatArray:
-    """Turn a part so that it is broader than high."""
-    if len(places) < 3:
-        return places
+    turn, radius = np.arange(q) * _GOLDEN, 0.2 * np.sqrt(np.arange(q) + 0.5)
+    places = scaled + np.column_stack([np.cos(turn), np.sin(turn)]) * radius[:, None]
+    # Majorization: each round solves the normal equations at the present distances.
+    weight = np.where(far > 0, far, 1.0) ** -2.0
+    np.fill_diagonal(weight, 0.0)
+    inverse = np.linalg.pinv(np.diag(weight.sum(axis=1)) - weight, hermitian=True)
+    for _ in range(_ROUNDS):
+        apart = _distances(places)
+        pull = weight * far / np.where(apart > 1e-9, apart, np.inf)
+        moved = inverse @ (np.diag(pull.sum(axis=1)) - pull) @ places
+        change = float(np.abs(moved - places).max())
+        places = moved
+        if change < _SETTLED:
+            break
+    places = places - places.mean(axis=0)
+    # A crowded part is drawn larger, so that most nodes are `_APART` from their neighbour.
+    apart = _distances(places)
+    np.fill_diagonal(apart, np.inf)
+    nearest = float(np.quantile(apart.min(axis=1), 0.25))
+    places = places * min(max(_APART / max(nearest, 1e-9), 1.0), _MOST_GROWN)
+    # The principal axes, the longest across.
     _, _, turned = np.linalg.svd(places, full_matrices=False)
     turned = turned * np.sign(turned[:, :1] + (turned[:, :1] == 0))
     return np.asarray(places @ turned.T)
+
+
+def _distances(places: FloatArray) -> FloatArray:
+    return np.asarray(np.hypot(*(places[:, None, :] - places[None, :, :]).transpose(2, 0, 1)))
 
 
 def _shelves(parts: Sequence[FloatArray], width: float) -> Layout:
@@ -222,9 +204,41 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
         most_room = _INCHES if len(nodes) < 5 else _ROOMY
         unit = min(most_room, drawing.WIDTH / layout.width, _HIGHEST / layout.height)
         fig, ax = drawing.sheet(unit * layout.height + 0.45)
-        _links(ax, network, layout.places[ends], unit)
+        which, value = (found[: len(pairs)] for found in strongest(network))
+        shades, coloured = drawing.CLASS_COLOURS, len(network.levels) <= len(drawing.CLASS_COLOURS)
+        strength = network.strength[: len(pairs)]
+        size = np.sqrt(strength / max(float(strength[0]), np.finfo(float).tiny))
+        widths = (0.5 + 3.2 * size) * min(1.0, 0.4 + unit / _INCHES)
+        colours = [shades[k] if coloured and k >= 0 else drawing.BLUE for k in which]
+        # The strongest are drawn last, above the others.
+        back = slice(None, None, -1)
+        lines = LineCollection(
+            list(layout.places[ends][back]),
+            colors=colours[back],
+            linewidths=widths[back],
+            linestyles=["--" if v < 0 else "-" for v in value[back]],
+            alpha=0.8,
+        )
+        ax.add_collection(lines)
         _nodes(ax, [network.names[j] for j in nodes], layout.places, unit)
-        _legend(fig, network, len(pairs))
+        handles = []
+        for k in np.unique(which[which >= 0]) if coloured else ():
+            words = drawing.label(network.levels[k], 20)
+            handles.append(Line2D([], [], color=shades[k], linewidth=2.5, label=words))
+        if (value < 0).any():
+            style: Any = {"color": drawing.MUTED, "linestyle": "--", "linewidth": 1.5}
+            handles.append(Line2D([], [], label="negative", **style))
+        if handles:
+            fig.legend(
+                handles=handles,
+                loc="outside upper left",
+                ncols=min(len(handles), 6),
+                handlelength=1.8,
+                columnspacing=1.4,
+                title="partial correlation largest in" if coloured else None,
+                title_fontsize=9,
+                alignment="left",
+            )
         ax.set_xlim(0, max(layout.width, drawing.WIDTH / unit))
         ax.set_ylim(0, layout.height)
         ax.set_aspect("equal", anchor="NW")
@@ -250,32 +264,6 @@ def strongest(network: Network) -> tuple[IntArray, FloatArray]:
     return np.where(np.isfinite(value), where, -1), value
 
 
-def _coloured(network: Network) -> bool:
-    return len(network.levels) <= len(drawing.CLASS_COLOURS)
-
-
-def _links(ax: Axes, network: Network, lines: FloatArray, unit: float) -> None:
-    m = len(lines)
-    which, value = (found[:m] for found in strongest(network))
-    size = np.sqrt(network.strength[:m] / max(float(network.strength[0]), np.finfo(float).tiny))
-    colours = [
-        drawing.CLASS_COLOURS[k] if _coloured(network) and k >= 0 else drawing.BLUE for k in which
-    ]
-    styles = ["--" if v < 0 else "-" for v in value]
-    widths = (0.5 + 3.2 * size) * min(1.0, 0.4 + unit / _INCHES)
-    # The strongest are drawn last, above the others.
-    back = slice(None, None, -1)
-    ax.add_collection(
-        LineCollection(
-            list(lines[back]),
-            colors=colours[back],
-            linewidths=widths[back],
-            linestyles=styles[back],
-            alpha=0.8,
-        )
-    )
-
-
 def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     room = unit / _INCHES
     size = 3.0 + 2.5 * min(room, 1.0)
@@ -286,29 +274,6 @@ def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
         box = {"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
         beside: Any = {"ha": "center", "va": "bottom", "fontsize": letters, "bbox": box}
         charts.note(ax, drawing.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
-
-
-def _legend(fig: Figure, network: Network, m: int) -> None:
-    which, value = (found[:m] for found in strongest(network))
-    handles = []
-    for k in np.unique(which[which >= 0]) if _coloured(network) else ():
-        colour, words = drawing.CLASS_COLOURS[k], drawing.label(network.levels[k], 20)
-        handles.append(Line2D([], [], color=colour, linewidth=2.5, label=words))
-    if (value < 0).any():
-        handles.append(
-            Line2D([], [], color=drawing.MUTED, linestyle="--", linewidth=1.5, label="negative")
-        )
-    if handles:
-        fig.legend(
-            handles=handles,
-            loc="outside upper left",
-            ncols=min(len(handles), 6),
-            handlelength=1.8,
-            columnspacing=1.4,
-            title="partial correlation largest in" if _coloured(network) else None,
-            title_fontsize=9,
-            alignment="left",
-        )
 
 
 # --------------------------------------------------------------------------- tree
@@ -406,42 +371,32 @@ def drawn_tree(tree: Tree, most: int = MOST_LEAVES) -> DrawnTree:
         ends = [(height[a], place[a]), (far, place[a]), (far, place[b]), (height[b], place[b])]
         lines.append(np.array(ends))
         place[p + step], height[p + step] = 0.5 * (place[a] + place[b]), far
-    return DrawnTree(
-        [_leaf(tree, node) for node in lined],
-        lines,
-        _groups(ids, p, hidden, inside),
-        _cut_at(tree.merges[:, 2], inside),
-    )
-
-
-def _leaf(tree: Tree, node: int) -> str:
-    p = len(tree.names)
-    if node < p:
-        return tree.names[node]
-    first, n = node, int(tree.merges[node - p, 3])
-    while first >= p:
-        first = int(tree.merges[first - p, :2].min())
-    return f"{drawing.short(tree.names[first], 20)} and {n - 1:,} more"
-
-
-def _groups(ids: IntArray, p: int, hidden: int, inside: int) -> list[int]:
-    """Community of each drawn merge; -1 beyond the cut."""
+    # Community of each drawn merge, -1 beyond the cut.
     parent = np.full(2 * p - 1, -1)
     for step in range(inside):
         parent[ids[step]] = p + step
-    found: list[int] = []
+    groups: list[int] = []
     numbers: dict[int, int] = {}
     for step in range(hidden, p - 1):
         node = p + step
         while parent[node] >= 0:
             node = int(parent[node])
-        found.append(numbers.setdefault(node, len(numbers)) if step < inside else -1)
-    return found
-
-
-def _cut_at(heights: FloatArray, inside: int) -> float | None:
-    """Half way between the last merge within communities and the next."""
-    if inside >= len(heights):
-        return float(heights[-1]) * 1.03 if len(heights) else None
-    low = float(heights[inside - 1]) if inside else 0.0
-    return 0.5 * (low + float(heights[inside]))
+        groups.append(numbers.setdefault(node, len(numbers)) if step < inside else -1)
+    # The cut is half way between the last merge within communities and the next.
+    heights, cut = tree.merges[:, 2], None
+    if inside < len(heights):
+        low = float(heights[inside - 1]) if inside else 0.0
+        cut = 0.5 * (low + float(heights[inside]))
+    elif len(heights):
+        cut = float(heights[-1]) * 1.03
+    names = []
+    for node in lined:
+        first = node
+        while first >= p:
+            first = int(tree.merges[first - p, :2].min())
+        if node < p:
+            names.append(tree.names[node])
+        else:
+            others = int(tree.merges[node - p, 3]) - 1
+            names.append(f"{drawing.short(tree.names[first], 20)} and {others:,} more")
+    return DrawnTree(names, lines, groups, cut)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ class SparseQDAReport(ClassesReport):
 
     kind: type[Any] = SparseQDAStudyResult
     template = "sparse_qda.j2"
-    study: ClassVar[str] = "sparse quadratic discriminant analysis"
 
     def context(self, result: Any, run: Run) -> dict[str, Any]:
         """Links, their blocks, and what the candidates link."""
@@ -35,6 +34,7 @@ class SparseQDAReport(ClassesReport):
         return super().context(result, run) | {
             "linked": linked,
             "n_pairs": pairs,
+            # A hundred times the default tolerance: links may be other ones then.
             "loose": math.isfinite(result.gap) and result.gap > 1e-6,
             "network": network,
             "shown": min(len(network.pairs), figures.MOST_LINKS),
@@ -86,6 +86,7 @@ def _pairs(network: Network) -> tuple[list[str], list[tuple[str, ...]]]:
     rows = []
     for i, strength in enumerate(numbers(network.strength)):
         a, b = (short(network.names[j], 30) for j in network.pairs[i])
+        # Of many classes one column says the largest, and another one where it is.
         if by_class:
             cells = [correlation(v) for v in network.partial[i]]
         else:
