@@ -148,6 +148,26 @@ class RowsPredictor(ScoredClasses):
             arrays |= ids_to_arrays(names, self.feature_names_in_.astype(np.str_))
         return arrays
 
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild a predictor from `to_arrays` of it; numbers of classes become whole numbers.
+
+        Raises
+        ------
+        DataError
+            The arrays are not those of a predictor.
+        """
+        try:
+            parts = cls._parts(arrays)
+        except (LookupError, TypeError, ValueError):
+            raise DataError("these arrays do not hold a predictor") from None
+        return cls(**parts)
+
+    @classmethod
+    def _parts(cls, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Arguments of a predictor; some error where they are none."""
+        raise NotImplementedError
+
     @staticmethod
     def _shared_parts(arrays: Mapping[str, NDArray[Any]], names: str) -> dict[str, Any]:
         """Arguments of a predictor from these arrays."""
@@ -337,40 +357,26 @@ class SparseQDAPredictor(RowsPredictor):
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> SparseQDAPredictor:
-        """Rebuild a predictor from `to_arrays` of it; numbers of classes become whole numbers.
-
-        Raises
-        ------
-        DataError
-            The arrays are not those of a predictor.
-        """
-        try:
-            parts: dict[str, Any] = {name: np.asarray(arrays[name]) for name in _PARTS}
-            n_features = int(np.asarray(arrays["n_features"])[0])
-            members, sizes = parts.pop("members"), parts.pop("sizes").astype(np.int64)
-            triangles = np.asarray(parts.pop("triangles"), dtype=np.float64)
-        except (KeyError, ValueError, TypeError, IndexError):
-            raise DataError("these arrays do not hold a predictor") from None
+    def _parts(cls, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        parts: dict[str, Any] = {name: np.asarray(arrays[name]) for name in _PARTS}
+        parts["n_features"] = int(np.asarray(arrays["n_features"])[0])
+        members, sizes = parts.pop("members"), parts.pop("sizes").astype(np.int64)
+        triangles = np.asarray(parts.pop("triangles"), dtype=np.float64)
         # Numbers of a triangle.
         halves = sizes * (sizes + 1) // 2
         fits = sizes.ndim == members.ndim == 1 and triangles.ndim == 2
         fits = fits and bool((sizes > 0).all()) and int(sizes.sum()) == len(members)
         if not fits or triangles.shape[1] != int(halves.sum()):
-            raise DataError("these arrays do not hold a predictor")
+            raise ValueError("triangles of other blocks")
         ends, precisions = np.cumsum(sizes), []
         for q, end, size in zip(sizes, np.cumsum(halves), halves):
             full = np.zeros((len(triangles), q, q))
             rows, columns = np.tril_indices(q)
             full[:, rows, columns] = full[:, columns, rows] = triangles[:, end - size : end]
             precisions.append(full)
-        return cls(
-            **parts,
-            blocks=[members[end - q : end] for q, end in zip(sizes, ends)],
-            precisions=precisions,
-            n_features=n_features,
-            **cls._shared_parts(arrays, "features"),
-        )
+        parts |= cls._shared_parts(arrays, "features")
+        blocks = [members[end - q : end] for q, end in zip(sizes, ends)]
+        return parts | {"blocks": blocks, "precisions": precisions}
 
 
 @cache
@@ -548,32 +554,21 @@ class CommunityBayesPredictor(RowsPredictor):
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> CommunityBayesPredictor:
-        """Rebuild a predictor from `to_arrays` of it.
-
-        Raises
-        ------
-        DataError
-            The arrays are not those of a predictor.
-        """
-        try:
-            sizes = np.asarray(arrays["sizes"], dtype=np.int64)
-            bounds = np.cumsum([0, *sizes.tolist()])
-            features = np.asarray(arrays["features"], dtype=np.int64)
-            coefs = np.asarray(arrays["coefs"], dtype=np.float64)
-            fits = sizes.ndim == 1 and (sizes > 0).all() and features.shape == (bounds[-1],)
-            if not fits or coefs.ndim != 2 or coefs.shape[1] != bounds[-1]:
-                raise DataError("these arrays do not hold a predictor")
-            intercepts = np.asarray(arrays["intercepts"], dtype=np.float64)
-            slopes = (coefs[:, i:j] for i, j in pairwise(bounds))
-            parts = cls._shared_parts(arrays, "names")
-            parts |= {
-                "communities": [features[i:j] for i, j in pairwise(bounds)],
-                "rows": list(zip(slopes, intercepts, strict=True)),
-                "priors": np.asarray(arrays["priors"]),
-            }
-            if "classes_are_booleans" in arrays:
-                parts["classes"] = parts["classes"].astype(bool)
-        except (KeyError, ValueError, TypeError):
-            raise DataError("these arrays do not hold a predictor") from None
-        return cls(**parts)
+    def _parts(cls, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        sizes = np.asarray(arrays["sizes"], dtype=np.int64)
+        bounds = np.cumsum([0, *sizes.tolist()])
+        features = np.asarray(arrays["features"], dtype=np.int64)
+        coefs = np.asarray(arrays["coefs"], dtype=np.float64)
+        fits = sizes.ndim == 1 and (sizes > 0).all() and features.shape == (bounds[-1],)
+        if not fits or coefs.ndim != 2 or coefs.shape[1] != bounds[-1]:
+            raise ValueError("coefficients of other communities")
+        intercepts = np.asarray(arrays["intercepts"], dtype=np.float64)
+        slopes = (coefs[:, i:j] for i, j in pairwise(bounds))
+        parts = cls._shared_parts(arrays, "names")
+        if "classes_are_booleans" in arrays:
+            parts["classes"] = parts["classes"].astype(bool)
+        return parts | {
+            "communities": [features[i:j] for i, j in pairwise(bounds)],
+            "rows": list(zip(slopes, intercepts, strict=True)),
+            "priors": np.asarray(arrays["priors"]),
+        }
