@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.estimators.folds import Fold
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
@@ -399,8 +400,6 @@ class ForestMoments:
 
 # --------------------------------------------------------------------------- settings
 
-
-Fold = tuple[IntArray, IntArray]
 
 _NONE = np.empty(0, dtype=np.int64)
 TIES = ("sparsest", "densest", "middle")
