@@ -156,7 +156,7 @@ class MetaClustering(Method):
     stability_runs: int = allows(whole(0, messages.MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,
@@ -284,7 +284,7 @@ class MetaClustering(Method):
         p = len(ctx.feature_names)
         points = np.empty((0, p)) if reference is None else reference
         request = messages.SelectRequest(
-            settings=s.to_json(), reference=relayed(points, Disclosure.AGGREGATE)
+            settings=s, reference=relayed(points, Disclosure.AGGREGATE)
         )
         rows = {site: {"n": n} for site, n in moments.n.items()}
         asked = yield Ask("select", request, to=tuple(moments.n), known=rows)
@@ -343,7 +343,7 @@ class MetaClustering(Method):
         """Send all models to all sites in play; drop models that fail at most of them."""
         by_view = tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views))
         request = messages.Models(
-            settings=s.to_json(),
+            settings=s,
             owners=partners.sites,
             models=relayed(by_view, Disclosure.MODEL),
             sizes=relayed(partners.sizes, Disclosure.AGGREGATE),

@@ -32,6 +32,7 @@ from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.foreign_models import predict_all
 from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import class_codes, drawing_seed, uniform, without_thin
 from consilience.wire import disclosure, estimators
@@ -300,7 +301,7 @@ def select_step(
     message: messages.SelectRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Selected, State]:
     """Choose, fit and cross-fit in every view."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     if data.n_rows < max(MIN_ROWS, 2 * site.limits.min_records):
         return _nothing("too-few-rows", s, 0, {}), {}
     rows = standardised(data, s)
@@ -367,7 +368,7 @@ def select_step(
         useful_error=useful.variance,
     )
     own_losses = tuple(found.own_losses for found in chosen)
-    return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
+    return reply, {"seed": seed, "own": own_losses, "settings": plain(s)}
 
 
 def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
@@ -442,8 +443,8 @@ def exchange(
     message: messages.Models, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Losses, State]:
     """Try everybody's models on the rows of every view."""
-    s = Settings.from_json(state["settings"])
-    if message.settings != state["settings"]:
+    s = message.settings
+    if s != Settings(**state["settings"]):
         raise ProtocolError("the exchange goes on with the settings of the selection")
     rows = standardised(data, s)
     owners = message.owners
@@ -506,7 +507,7 @@ def score(
     message: messages.Cuts, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.CutLosses, State]:
     """Compare numbers of groups by the loss of the group's average on held-out rows."""
-    s = Settings.from_json(state["settings"])
+    s = Settings(**state["settings"])
     rows = standardised(data, s)
     labels = np.asarray(message.labels.value)
     me = state["owners"].index(site.site)
@@ -536,7 +537,7 @@ def use(
     message: messages.Groups, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Gains, State]:
     """Keep the group's predictor; compare ways of predicting on held-out rows."""
-    s = Settings.from_json(state["settings"])
+    s = Settings(**state["settings"])
     rows = standardised(data, s)
     me = state["owners"].index(site.site)
     if message.members.value:
@@ -624,5 +625,5 @@ def pool_rows(
 
 
 def _check_pooling(state: State) -> None:
-    if Settings.from_json(state["settings"]).prediction != "pooled":
+    if state["settings"]["prediction"] != "pooled":
         raise ProtocolError("a refit is for studies with prediction = 'pooled'")

@@ -116,7 +116,12 @@ class ClusterCountResult(EntryStudyResult):
         if not self.criteria:
             return ""
         said = ", ".join(f"{name} {k or 'none'}" for name, k in self.criteria.items())
-        return f"Other criteria: {said}."
+        if all(self.criteria.values()):
+            return f"Other criteria: {said}."
+        return (
+            f"Other criteria: {said}. None stands where the numbers that were tried end before the "
+            "criterion's rule holds."
+        )
 
 
 @register
@@ -147,7 +152,7 @@ class ClusterCountStudy(EntryStudy):
     n_splits: int = allows(whole(2, entry_study.MOST_SPLITS), default=10)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "How many classes do the rows of one table fall into?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
