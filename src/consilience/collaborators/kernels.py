@@ -488,8 +488,6 @@ class Merges:
         Mean z over comparable pairs; +inf where no pair is comparable. Not always ascending.
     thresholds : array, shape (L - 1,)
         Largest mean z at which the rule would have merged these two.
-    sizes : array of int64, shape (L - 1,)
-        Sites in the new cluster.
     stop : int
         Number of merges that the rule makes; the others only complete the tree.
     """
@@ -497,7 +495,6 @@ class Merges:
     ids: IntArray
     heights: FloatArray
     thresholds: FloatArray
-    sizes: IntArray
     stop: int
 
 
@@ -510,19 +507,11 @@ class Clustering:
     labels : array of int64, shape (L,)
         0 is the largest cluster; clusters of one size in the order of their first member.
     merges : Merges
-        How they came about.
-    relocated : array of bool, shape (L,)
-        Sites that left the cluster in which the merges had put them.
+        How they came about, before single sites moved to the cluster of smallest mean z.
     """
 
     labels: IntArray
     merges: Merges
-    relocated: BoolArray
-
-    @property
-    def n_clusters(self) -> int:
-        """K."""
-        return int(self.labels.max()) + 1
 
 
 @dataclass(frozen=True)
@@ -535,18 +524,10 @@ class Spectral:
         Numbered as in `Clustering`.
     eigenvalues : array, shape (L,)
         Of the normalised similarity matrix, in descending order; the first is 1.
-    similarity : array, shape (L, L)
-        Between 0 and 1; diagonal 1, 0 where the dissimilarity is not known.
     """
 
     labels: IntArray
     eigenvalues: FloatArray
-    similarity: FloatArray
-
-    @property
-    def n_clusters(self) -> int:
-        """K."""
-        return int(self.labels.max()) + 1
 
 
 def merge_threshold(size: ArrayLike) -> FloatArray:
@@ -581,7 +562,6 @@ def linkage(z: FloatArray) -> Merges:
     n_merges = max(n_sites - 1, 0)
     ids = np.zeros((n_merges, 2), dtype=np.int64)
     heights, thresholds = np.zeros(n_merges), np.zeros(n_merges)
-    merged = np.zeros(n_merges, dtype=np.int64)
     tree = _Tree(total, pairs)
     stop = n_merges
     for step in range(n_merges):
@@ -596,8 +576,7 @@ def linkage(z: FloatArray) -> Merges:
         heights[step] = tree.mean(a, b)
         thresholds[step] = merge_threshold(min(tree.size[a], tree.size[b]))
         tree.merge(a, b, n_sites + step)
-        merged[step] = tree.size[a]
-    return Merges(ids, heights, thresholds, merged, stop)
+    return Merges(ids, heights, thresholds, stop)
 
 
 def cut(merges: Merges, n_merges: int) -> IntArray:
@@ -660,9 +639,7 @@ def cluster(
         wanted = _check_n_clusters(n_clusters, n_sites)
     elif max_clusters is not None:
         wanted = min(wanted, max_clusters)
-    before = cut(merges, n_sites - wanted)
-    after, moved = _relocate(z, before)
-    return Clustering(_numbered(after), merges, moved)
+    return Clustering(relocate(z, cut(merges, n_sites - wanted)), merges)
 
 
 def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
@@ -688,7 +665,31 @@ def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
     DataError
         As `linkage`, or if there is not one label per site.
     """
-    return _numbered(_relocate(z, np.asarray(labels, dtype=np.int64))[0])
+    now = np.array(labels, dtype=np.int64)
+    total, pairs = _sums_and_counts(z)
+    n_sites = len(total)
+    if now.shape != (n_sites,) or now.size == 0 or now.min() < 0:
+        raise DataError("every site needs a cluster, numbered from 0")
+    sites = np.arange(n_sites)
+    member = (now[:, None] == np.arange(now.max() + 1)).astype(np.float64)
+    sums, counts = total @ member, pairs @ member
+    for _ in range(_MOVES_PER_SITE * n_sites):  # means need not fall with every move
+        mean = np.where(counts > 0, sums / np.maximum(counts, 1.0), np.inf)
+        target = mean.argmin(axis=1)
+        own, other = mean[sites, now], mean[sites, target]
+        known = np.isfinite(other)
+        gain = np.zeros(n_sites)
+        gain[known] = own[known] - other[known]
+        gain[np.bincount(now, minlength=mean.shape[1])[now] == 1] = 0.0
+        site = int(gain.argmax())
+        if not gain[site] > _GAIN * max(1.0, abs(other[site])):
+            break
+        left, entered = now[site], target[site]
+        for matrix, values in ((sums, total), (counts, pairs)):
+            matrix[:, left] -= values[:, site]
+            matrix[:, entered] += values[:, site]
+        now[site] = entered
+    return _numbered(now)
 
 
 def join(z_new: FloatArray, labels: ArrayLike, threshold: float = LONE_THRESHOLD) -> IntArray:
@@ -806,12 +807,12 @@ def spectral(
     _check_n_clusters(n_clusters, n_sites)
     if n_clusters in (1, n_sites):
         labels = np.arange(n_sites) if n_clusters > 1 else np.zeros(n_sites, dtype=np.int64)
-        return Spectral(labels, values, s)
+        return Spectral(labels, values)
     top = vectors[:, :n_clusters]
     lengths = np.linalg.norm(top, axis=1, keepdims=True)
     points = top / np.where(lengths > 0.0, lengths, 1.0)
     found = weighted_kmeans(points, np.ones(n_sites), n_clusters, rng=rng, n_init=_N_INIT)
-    return Spectral(_numbered(found.labels), values, s)
+    return Spectral(_numbered(found.labels), values)
 
 
 def join_similar(similarity_new: FloatArray, labels: ArrayLike) -> IntArray:
@@ -931,34 +932,6 @@ def _mean_by_cluster(z: FloatArray, labels: IntArray) -> FloatArray:
     count = known.astype(np.float64) @ member
     total = np.where(known, z, 0.0) @ member
     return np.where(count > 0, total / np.maximum(count, 1.0), np.inf)
-
-
-def _relocate(z: FloatArray, labels: IntArray) -> tuple[IntArray, BoolArray]:
-    total, pairs = _sums_and_counts(z)
-    n_sites = len(total)
-    if labels.shape != (n_sites,) or labels.size == 0 or labels.min() < 0:
-        raise DataError("every site needs a cluster, numbered from 0")
-    now = labels.copy()
-    sites = np.arange(n_sites)
-    member = (now[:, None] == np.arange(now.max() + 1)).astype(np.float64)
-    sums, counts = total @ member, pairs @ member
-    for _ in range(_MOVES_PER_SITE * n_sites):  # means need not fall with every move
-        mean = np.where(counts > 0, sums / np.maximum(counts, 1.0), np.inf)
-        target = mean.argmin(axis=1)
-        own, other = mean[sites, now], mean[sites, target]
-        known = np.isfinite(other)
-        gain = np.zeros(n_sites)
-        gain[known] = own[known] - other[known]
-        gain[np.bincount(now, minlength=mean.shape[1])[now] == 1] = 0.0
-        site = int(gain.argmax())
-        if not gain[site] > _GAIN * max(1.0, abs(other[site])):
-            break
-        left, entered = now[site], target[site]
-        for matrix, values in ((sums, total), (counts, pairs)):
-            matrix[:, left] -= values[:, site]
-            matrix[:, entered] += values[:, site]
-        now[site] = entered
-    return now, now != labels
 
 
 def _numbered(labels: IntArray) -> IntArray:
