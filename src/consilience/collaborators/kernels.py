@@ -148,9 +148,11 @@ def shrunk_covariance(
         raise DataError("pooling covariances needs square matrices")
     if not np.isfinite(moments).all() or not (n > 0).all():
         raise DataError("pooling covariances needs finite moments and positive sizes")
+    # N - L: the mean of each site was estimated
     freedom = max(float(n.sum()) - n.size, 1.0)
     pooled = np.tensordot(n, moments, axes=(0, 0)) / freedom
     p = moments.shape[1]
+    # l = min(1, p / (N - L)): of few rows the inverse of S would be mostly noise
     shrink = 1.0 if moments.ndim == 2 else min(1.0, p / freedom)
     deviations = np.sqrt(np.maximum(pooled if moments.ndim == 2 else np.diagonal(pooled), 0.0))
     floor = np.zeros(p) if means is None else _CONSTANT * np.abs(np.asarray(means)).max(axis=0)
@@ -199,11 +201,13 @@ def overlap_weights_all(
     """
     n = np.asarray(sizes, dtype=np.float64)
     delta = means - means[j]
+    # g = S*^-1 (m_i - m_j), the linear discriminant of the two sites' predictors
     direction = delta @ pooled.inverse
     distance = np.einsum("ip,ip->i", delta, direction)
     noise = pooled.trace * (1.0 / n + 1.0 / n[j])
     factor = np.zeros(len(n))
     apart = distance > 0.0
+    # f: what of the squared distance of the means is not sampling noise
     factor[apart] = np.maximum(0.0, 1.0 - noise[apart] / distance[apart])
     score = factor * ((x - means[j]) @ direction.T - distance / 2.0)
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(score, -_MAX_EXPONENT, _MAX_EXPONENT))))
@@ -240,6 +244,7 @@ def excess_loss(d: FloatArray, h: FloatArray) -> ExcessLoss:
     usable = (total > 0.0) & np.isfinite(d).all(axis=0)
     safe = np.where(total > 0.0, total, 1.0)
     values = np.where(usable, d, 0.0)
+    # D = sum h d / sum h
     mean = (weights * values).sum(axis=0) / safe
     # with (w/W)^2 written as a product, losses up to 1e150 do not overflow on the way
     variance = np.square(weights * (values - mean) / safe).sum(axis=0)
@@ -310,11 +315,14 @@ def pairwise_tests(
     if not min_effective >= 0.0:
         raise ParameterError.of("min_effective", "at least 0", min_effective)
     share = n[:, None] / (n[:, None] + n[None, :])  # n_i / (n_i + n_j)
+    # Q holds the models fixed, but they are estimates too
     inflated = variance * (1.0 + share)
+    # tau (Var y_i + Var y_j)
     tolerated = margin * (spread[:, None] + spread[None, :])
     usable = np.isfinite(excess) & np.isfinite(variance) & (variance >= 0.0)
     usable &= effective >= min_effective
     comparable = usable & usable.T & np.isfinite(tolerated)
+    # w_ij = D_ij + D_ji, without the absolute values of the source: about 0 in equal sites
     difference = np.where(comparable, excess + excess.T, np.nan)
     standard_error = np.sqrt(np.where(comparable, inflated + inflated.T, np.nan))
     z = _bounded_ratio(difference - tolerated, standard_error)
@@ -417,6 +425,7 @@ def source_dissimilarity(cross_loss: FloatArray, own_loss: ArrayLike) -> FloatAr
     array, shape (L, L)
         NaN where either loss is.
     """
+    # |e_ij - e_j| of the source, with its training errors
     apart = np.abs(cross_loss - np.asarray(own_loss, dtype=np.float64)[None, :])
     result = apart + apart.T
     np.fill_diagonal(result, 0.0)
@@ -745,6 +754,7 @@ def similarity(v: FloatArray, scale: Scale = "self-tuning") -> FloatArray:
     np.fill_diagonal(v, 0.0)
     n_sites = len(v)
     if scale == "self-tuning":
+        # The 7th neighbour of Zelnik-Manor and Perona is too far off among few sites.
         neighbour = min(int(np.clip(n_sites // 3, 2, 7)), n_sites - 1)
         known = np.isfinite(v).sum(axis=1) - 1  # position 0 of a sorted row is the site itself
         own = np.sort(v, axis=1)[np.arange(n_sites), np.minimum(neighbour, known)]
@@ -797,9 +807,11 @@ def spectral(
     s = similarity(v, scale)
     n_sites = len(s)
     root = np.sqrt(s.sum(axis=1))
+    # D^-1/2 S D^-1/2 (Ng, Jordan and Weiss 2002)
     values, vectors = np.linalg.eigh(s / root[:, None] / root[None, :])
     values, vectors = values[::-1].copy(), vectors[:, ::-1]
     if n_clusters is None:
+        # The largest gap of the eigenvalues stands in for the source's criterion (3).
         bound = max(min(max_clusters, n_sites - 1), 1)
         n_clusters = (
             1 if n_sites == 1 else int(np.argmax(values[:bound] - values[1 : bound + 1])) + 1
@@ -809,6 +821,7 @@ def spectral(
         labels = np.arange(n_sites) if n_clusters > 1 else np.zeros(n_sites, dtype=np.int64)
         return Spectral(labels, values)
     top = vectors[:, :n_clusters]
+    # rows of unit length, before K-means
     lengths = np.linalg.norm(top, axis=1, keepdims=True)
     points = top / np.where(lengths > 0.0, lengths, 1.0)
     found = weighted_kmeans(points, np.ones(n_sites), n_clusters, rng=rng, n_init=_N_INIT)

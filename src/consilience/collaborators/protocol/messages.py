@@ -292,9 +292,9 @@ class PoolRows:
 # -------------------------------------------------------------------------- replies that do not fit
 
 
-_LONGEST = 200
-_NAMED = 10
-_FAR_OFF = 10.0
+_LONGEST = 200  # characters of another site's words that are repeated
+_NAMED = 10  # sites in one sentence
+_FAR_OFF = 10.0  # times the loss of the best constant
 
 WHY = {
     "too-few-rows": "it has too few rows",

@@ -141,9 +141,9 @@ def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
 
 MODELS_PER_ROW = 20
 """Models, over all views, that a site tries at most for each of its rows (but 200 always)."""
-LOW_WEIGHT = 0.1
-PROBES = 16
-BEYOND = 5.0
+LOW_WEIGHT = 0.1  # of the largest weight
+PROBES = 16  # rows of nobody, on which a model that failed is tried again
+BEYOND = 5.0  # ranges between the inner predictions
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -289,7 +289,7 @@ def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -
 MIN_ROWS = 20
 """A pair with an effective number of rows below this is not compared, so neither is the site."""
 MAX_REFERENCE = 300
-MAX_CUTS = 20
+MAX_CUTS = 20  # each is one more question on the held-out rows
 PART = ", on a part of the rows: gain_folds and stability_runs ask for fits on parts"
 
 
@@ -307,6 +307,7 @@ def select_step(
     rows = standardised(data, s)
     if has_rare_level(rows.y, s, site.limits):
         return _nothing("rare-level", s, data.n_rows, {}), {}
+    # A response in which only a few rows differ would be told by a model of it.
     varied, _ = without_thin(rows.y[:, None], site.limits)
     if len(np.unique(varied)) < 2:
         return _nothing("constant-response", s, data.n_rows, {}), {}
@@ -563,6 +564,7 @@ def use(
             _group_average(predictions, cut, me, state["sizes"]),
             everyone,
             everyone + message.shifts.value[w],
+            # the constant of the rows that were not held out, as for every model
             np.tile(constant_prediction(rows.y[view.rows], s.n_outputs)[:1], (len(held), 1)),
         )
         # losses of each way of predicting

@@ -102,6 +102,7 @@ def verdict(result: MetaClusteringResult) -> str:
         mean, error = np.nan, np.nan
         if "group_minus_all" in figures_meta.gains(result):
             mean, error = result.overall_gain("group_minus_all")
+        # with 95 % confidence one model for all predicts better
         if mean - Z95 * error > 0:
             return "worse-groups"
         if not found_again(result):
@@ -159,6 +160,7 @@ def site_rows(result: MetaClusteringResult) -> Cells:
     order = figures_meta.site_order(result)
     columns = [result.explained, np.full(len(order), np.nan)]
     # Against the constant, record by record: the losses of both are high for the same rows.
+    # results of earlier versions lack it
     if len(result.explained_error) == len(order):
         columns[1] = Z95 * result.explained_error
     if "own_minus_group" in figures_meta.gains(result):

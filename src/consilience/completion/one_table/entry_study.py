@@ -249,12 +249,11 @@ class EntryStudyResult(Result):
             se=self.curve_se if len(self.curve_se) else None,
         )
 
-    def missing_sentence(self) -> str:
-        """Say how large the matrix is and how much of it is observed."""
-        n, p = self.shape
-        missing = 1 - self.n_observed / (n * p)
-        told = f"{missing:.0%} of the cells are missing" if missing > 0 else "hardly a cell missing"
-        return f"{n:,} x {p:,} matrix, {told}"
+    @property
+    def by_other_rule(self) -> int:
+        """Place of what the other rule would choose; -1 where that is not told, or the same."""
+        other = self.one_standard_error if self.rule == "minimum" else self.minimiser
+        return other if other != self.chosen and other < len(self.candidates) else -1
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per candidate: error per held-out entry and its standard error."""
@@ -348,6 +347,11 @@ class EntryStudy(Method):
     foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
     accepts_missing: ClassVar[bool] = True
     takes_triplets: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, value in self.parameters().items():  # grids as people write them
+            if isinstance(value, list | range | np.ndarray):
+                object.__setattr__(self, name, tuple(value))
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study names a matrix."""
@@ -478,7 +482,16 @@ def search_step(method: str) -> Step:
         remarks = dict.fromkeys((*made.remarks, *(str(one.message) for one in caught)))
         for remark in (*remarks, *([] if edge is None else [edge])):
             site.note(remark)
-        _keep(made, site)
+        # Predictor, values by line and tables stay here.
+        for name, values in made.outputs.items():
+            site.output(name, values)
+        site.output("predictor", made.predictor)
+        curve = made.curve
+        found = {"error": curve.mean, "standard_error": curve.se}
+        by_fold = {f"fold_{f}": line for f, line in enumerate(curve.errors)}
+        site.table("curve", {curve.parameter: curve.parameters, **found, **by_fold})
+        for name, columns in made.tables.items():
+            site.table(name, columns)
         return _told(made, matrix, site.limits), state
 
     return search
@@ -573,22 +586,3 @@ def _centres(made: LocalSearch, matrix: Matrix, limits: Limits) -> Released:
     for j in range(p):
         means[hidden(counts[:, j], limits.min_records) | (counts[:, j] == 0), j] = np.nan
     return model(means, kind="centroids", n_records=int(sizes.sum()), cells=shown)
-
-
-def _keep(made: LocalSearch, site: SiteContext) -> None:
-    """Leave predictor, values by line and tables at the site."""
-    for name, values in made.outputs.items():
-        site.output(name, values)
-    site.output("predictor", made.predictor)
-    curve = made.curve
-    site.table(
-        "curve",
-        {
-            curve.parameter: curve.parameters,
-            "error": curve.mean,
-            "standard_error": curve.se,
-            **{f"fold_{f}": line for f, line in enumerate(curve.errors)},
-        },
-    )
-    for name, columns in made.tables.items():
-        site.table(name, columns)
