@@ -588,13 +588,13 @@ def linkage(z: FloatArray) -> Merges:
     return Merges(ids, heights, thresholds, stop)
 
 
-def cut(merges: Merges, n_merges: int) -> IntArray:
+def cut(ids: IntArray, n_merges: int) -> IntArray:
     """Labels after the first merges.
 
     Parameters
     ----------
-    merges : Merges
-        From `linkage`.
+    ids : array of int64, shape (L - 1, 2)
+        As in `Merges`.
     n_merges : int
         From 0 (every site alone) to L - 1.
 
@@ -603,10 +603,10 @@ def cut(merges: Merges, n_merges: int) -> IntArray:
     array of int64, shape (L,)
         Numbered as in `Clustering`.
     """
-    n_sites = len(merges.ids) + 1
+    n_sites = len(ids) + 1
     members = [[site] for site in range(n_sites)]
     labels = np.arange(n_sites)
-    for a, b in merges.ids[:n_merges]:
+    for a, b in ids[:n_merges]:
         members.append(members[a] + members[b])
         labels[members[-1]] = n_sites + len(members)
     return _numbered(labels)
@@ -648,7 +648,7 @@ def cluster(
         wanted = _check_n_clusters(n_clusters, n_sites)
     elif max_clusters is not None:
         wanted = min(wanted, max_clusters)
-    return Clustering(relocate(z, cut(merges, n_sites - wanted)), merges)
+    return Clustering(relocate(z, cut(merges.ids, n_sites - wanted)), merges)
 
 
 def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:

@@ -54,15 +54,14 @@ def _number(value: Any) -> bool:
     return isinstance(value, float | np.floating | np.integer)
 
 
-def _single(value: Any) -> bool:
-    return not isinstance(value, np.ndarray) and getattr(value, "shape", ()) == ()
-
-
 def _whole(most: int, words: str) -> Allowed:
     # What is too small each solver says itself, as it does of a number.
     return Allowed(lambda value: is_whole(value) and value <= most, words)
 
 
+_ONE = Allowed(
+    lambda v: not isinstance(v, np.ndarray) and not getattr(v, "shape", ()), "a single value"
+)
 _RULES: dict[str, Allowed] = {
     "tol": Allowed(_number, "a number, 0 or more"),
     "max_iter": _whole(_MOST_STEPS, f"a whole number from 1 to {_MOST_STEPS}"),
@@ -71,7 +70,7 @@ _RULES: dict[str, Allowed] = {
         lambda value: value != 0 and value >= -_MOST_STEPS, ""
     ),
     "max_rank": _whole(_MOST_STEPS, "None or a whole number, 0 or more"),
-    **dict.fromkeys(_SINGLE, Allowed(_single, "a single value")),
+    **dict.fromkeys(_SINGLE, _ONE),
 }
 
 
