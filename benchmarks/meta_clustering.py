@@ -34,6 +34,7 @@ from consilience.learners.candidates import build
 from consilience.learners.foreign_models import predict_all
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteData
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.estimators import encode
@@ -69,7 +70,7 @@ def by_step(
     sizes = np.array([len(y) for y in drawn.responses])
     settings = Settings(("linear",), "squared", (), False, 0, 0, "models", "unpooled")
     message = Models(
-        settings=settings.to_json(),
+        settings=settings,
         owners=drawn.names,
         models=relayed((tuple(models),), Disclosure.MODEL),
         sizes=relayed(sizes, Disclosure.AGGREGATE),
@@ -87,7 +88,7 @@ def by_step(
             target=drawn.responses[j],
         )
         context: Any = SimpleNamespace(site=name, limits=limits)
-        state = {"seed": 0, "own": (own[j],)}
+        state = {"seed": 0, "own": (own[j],), "settings": plain(settings)}
         reply, _ = at_site.exchange.function(message, data, state, context)
         found.append(
             np.stack([reply.excess.value[0], reply.variance.value[0], reply.effective.value[0]])

@@ -19,7 +19,15 @@ from consilience.engines.local import LocalEngine
 from consilience.engines.rundir import read_lines
 from consilience.exceptions import DataError
 from tests.cli.test_site import Workspace as FolderSpace
-from tests.cli.workspace import CANARY_NUMBER, CANARY_TEXT, Workspace, call, ran_once, sentence
+from tests.cli.workspace import (
+    CANARY_NUMBER,
+    CANARY_TEXT,
+    SITES,
+    Workspace,
+    call,
+    ran_once,
+    sentence,
+)
 
 CANARIES = (
     CANARY_TEXT.encode(),
@@ -247,6 +255,21 @@ def test_a_site_with_too_few_rows_for_its_policy(space: Workspace) -> None:
     said = refused(space, 8)
     assert "lyon refused: the gate refused field 'n'" in said
     assert said.endswith("--resume --retry-refused")
+
+
+def test_sites_that_all_answered_are_not_to_be_asked_again(space: Workspace) -> None:
+    """Each withholds a table with an empty cell, and would do so again."""
+    levels = 'x = ["a", "b"]\ny = ["c", "d"]\n'
+    for site in SITES:
+        space.table(site, "x,y", ["a,c"] * 20 + ["a,d"] * 20 + ["b,c"] * 20)
+        space.site(site, more=levels)
+    space.write(
+        method="contingency-table",
+        data=f"[data.levels]\n{levels}",
+        more='[preparation]\ncategorical = "onehot"',
+    )
+    said = refused(space, 8)
+    assert said.endswith("ask for fewer levels; the sites' logs say more")
 
 
 def test_constant_columns(space: Workspace) -> None:

@@ -117,7 +117,7 @@ def test_the_proposal_is_lines_of_a_site_file(tmp_path: Path) -> None:
         (Columns(features=("pid",)), {}, "column pid: the site offers it as an id only"),
         (Columns(features=("age",), target="pid"), {}, "column pid: .* as an id only"),
         (Columns(features=("age",), entity="stage"), {}, "column stage: .* not offer it as an id"),
-        (Columns(features=("sex",)), {}, "column sex: .* by its levels, not as a number"),
+        (Columns(features=("sex",)), {}, "column sex: .* by its levels, not as a number: declare"),
         (
             Columns(features=("age",)),
             {"indicators": {"age": (44,)}},
@@ -270,7 +270,7 @@ def test_few_rows_are_left_out_for_the_sites_own_eyes() -> None:
     assert odd.data.n_rows == N - 5
 
 
-@pytest.mark.parametrize("offer", ["numbers", 3, [], [1, 1], {"a": 1}])
+@pytest.mark.parametrize("offer", ["numbers", 3, [], [1, 1], {"a": 1}, ["a", []], True])
 def test_an_offer_that_is_none(offer: Any) -> None:
     with pytest.raises(ParameterError, match='"number", "id", "none" or a list'):
         SiteColumns(offered={"age": offer})

@@ -249,6 +249,7 @@ def test_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("scale =", "scal =", "did you mean 'scale'"),
         ("scale = 2", "scale = 0", "scale"),
         ("scale = 2", 'scale = "2"', "'columns.units.a.scale'"),
+        ("[policy]", "[columns.offered]\na = 3\n[policy]", '"none" or a list of different levels'),
         ("[policy]", "[polcy]", "did you mean 'policy'"),
         ("[policy]", '[trust]\ncoordinators = ["x"]\n[policy]', "is not a public key"),
     ],

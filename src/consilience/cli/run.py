@@ -437,11 +437,15 @@ def _stopped_run(study: Study) -> Path:
 @contextmanager
 def _way_back(plan: Plan, out: Path) -> Iterator[None]:
     """Say how to go on with a run that stopped."""
+    from consilience.engines.rundir import read_lines
     from consilience.exceptions import QuorumError
 
     try:
         yield
     except QuorumError as error:
+        # Sites that all answered, with less than the method needs, would answer the same again.
+        if not any(line.verdict in ("refused", "absent") for line in read_lines(out)):
+            raise
         again = plan.again(out, retry=True)
         raise QuorumError(f"{error}; to ask them again: {again}") from error
     except KeyboardInterrupt:

@@ -148,9 +148,11 @@ def shrunk_covariance(
         raise DataError("pooling covariances needs square matrices")
     if not np.isfinite(moments).all() or not (n > 0).all():
         raise DataError("pooling covariances needs finite moments and positive sizes")
+    # N - L: the mean of each site was estimated
     freedom = max(float(n.sum()) - n.size, 1.0)
     pooled = np.tensordot(n, moments, axes=(0, 0)) / freedom
     p = moments.shape[1]
+    # l = min(1, p / (N - L)): of few rows the inverse of S would be mostly noise
     shrink = 1.0 if moments.ndim == 2 else min(1.0, p / freedom)
     deviations = np.sqrt(np.maximum(pooled if moments.ndim == 2 else np.diagonal(pooled), 0.0))
     floor = np.zeros(p) if means is None else _CONSTANT * np.abs(np.asarray(means)).max(axis=0)
@@ -199,11 +201,13 @@ def overlap_weights_all(
     """
     n = np.asarray(sizes, dtype=np.float64)
     delta = means - means[j]
+    # g = S*^-1 (m_i - m_j), the linear discriminant of the two sites' predictors
     direction = delta @ pooled.inverse
     distance = np.einsum("ip,ip->i", delta, direction)
     noise = pooled.trace * (1.0 / n + 1.0 / n[j])
     factor = np.zeros(len(n))
     apart = distance > 0.0
+    # f: what of the squared distance of the means is not sampling noise
     factor[apart] = np.maximum(0.0, 1.0 - noise[apart] / distance[apart])
     score = factor * ((x - means[j]) @ direction.T - distance / 2.0)
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(score, -_MAX_EXPONENT, _MAX_EXPONENT))))
@@ -240,6 +244,7 @@ def excess_loss(d: FloatArray, h: FloatArray) -> ExcessLoss:
     usable = (total > 0.0) & np.isfinite(d).all(axis=0)
     safe = np.where(total > 0.0, total, 1.0)
     values = np.where(usable, d, 0.0)
+    # D = sum h d / sum h
     mean = (weights * values).sum(axis=0) / safe
     # with (w/W)^2 written as a product, losses up to 1e150 do not overflow on the way
     variance = np.square(weights * (values - mean) / safe).sum(axis=0)
@@ -310,11 +315,14 @@ def pairwise_tests(
     if not min_effective >= 0.0:
         raise ParameterError.of("min_effective", "at least 0", min_effective)
     share = n[:, None] / (n[:, None] + n[None, :])  # n_i / (n_i + n_j)
+    # Q holds the models fixed, but they are estimates too
     inflated = variance * (1.0 + share)
+    # tau (Var y_i + Var y_j)
     tolerated = margin * (spread[:, None] + spread[None, :])
     usable = np.isfinite(excess) & np.isfinite(variance) & (variance >= 0.0)
     usable &= effective >= min_effective
     comparable = usable & usable.T & np.isfinite(tolerated)
+    # w_ij = D_ij + D_ji, without the absolute values of the source: about 0 in equal sites
     difference = np.where(comparable, excess + excess.T, np.nan)
     standard_error = np.sqrt(np.where(comparable, inflated + inflated.T, np.nan))
     z = _bounded_ratio(difference - tolerated, standard_error)
@@ -417,6 +425,7 @@ def source_dissimilarity(cross_loss: FloatArray, own_loss: ArrayLike) -> FloatAr
     array, shape (L, L)
         NaN where either loss is.
     """
+    # |e_ij - e_j| of the source, with its training errors
     apart = np.abs(cross_loss - np.asarray(own_loss, dtype=np.float64)[None, :])
     result = apart + apart.T
     np.fill_diagonal(result, 0.0)
@@ -488,8 +497,6 @@ class Merges:
         Mean z over comparable pairs; +inf where no pair is comparable. Not always ascending.
     thresholds : array, shape (L - 1,)
         Largest mean z at which the rule would have merged these two.
-    sizes : array of int64, shape (L - 1,)
-        Sites in the new cluster.
     stop : int
         Number of merges that the rule makes; the others only complete the tree.
     """
@@ -497,7 +504,6 @@ class Merges:
     ids: IntArray
     heights: FloatArray
     thresholds: FloatArray
-    sizes: IntArray
     stop: int
 
 
@@ -510,19 +516,11 @@ class Clustering:
     labels : array of int64, shape (L,)
         0 is the largest cluster; clusters of one size in the order of their first member.
     merges : Merges
-        How they came about.
-    relocated : array of bool, shape (L,)
-        Sites that left the cluster in which the merges had put them.
+        How they came about, before single sites moved to the cluster of smallest mean z.
     """
 
     labels: IntArray
     merges: Merges
-    relocated: BoolArray
-
-    @property
-    def n_clusters(self) -> int:
-        """K."""
-        return int(self.labels.max()) + 1
 
 
 @dataclass(frozen=True)
@@ -535,18 +533,10 @@ class Spectral:
         Numbered as in `Clustering`.
     eigenvalues : array, shape (L,)
         Of the normalised similarity matrix, in descending order; the first is 1.
-    similarity : array, shape (L, L)
-        Between 0 and 1; diagonal 1, 0 where the dissimilarity is not known.
     """
 
     labels: IntArray
     eigenvalues: FloatArray
-    similarity: FloatArray
-
-    @property
-    def n_clusters(self) -> int:
-        """K."""
-        return int(self.labels.max()) + 1
 
 
 def merge_threshold(size: ArrayLike) -> FloatArray:
@@ -581,7 +571,6 @@ def linkage(z: FloatArray) -> Merges:
     n_merges = max(n_sites - 1, 0)
     ids = np.zeros((n_merges, 2), dtype=np.int64)
     heights, thresholds = np.zeros(n_merges), np.zeros(n_merges)
-    merged = np.zeros(n_merges, dtype=np.int64)
     tree = _Tree(total, pairs)
     stop = n_merges
     for step in range(n_merges):
@@ -596,17 +585,16 @@ def linkage(z: FloatArray) -> Merges:
         heights[step] = tree.mean(a, b)
         thresholds[step] = merge_threshold(min(tree.size[a], tree.size[b]))
         tree.merge(a, b, n_sites + step)
-        merged[step] = tree.size[a]
-    return Merges(ids, heights, thresholds, merged, stop)
+    return Merges(ids, heights, thresholds, stop)
 
 
-def cut(merges: Merges, n_merges: int) -> IntArray:
+def cut(ids: IntArray, n_merges: int) -> IntArray:
     """Labels after the first merges.
 
     Parameters
     ----------
-    merges : Merges
-        From `linkage`.
+    ids : array of int64, shape (L - 1, 2)
+        As in `Merges`.
     n_merges : int
         From 0 (every site alone) to L - 1.
 
@@ -615,10 +603,10 @@ def cut(merges: Merges, n_merges: int) -> IntArray:
     array of int64, shape (L,)
         Numbered as in `Clustering`.
     """
-    n_sites = len(merges.ids) + 1
+    n_sites = len(ids) + 1
     members = [[site] for site in range(n_sites)]
     labels = np.arange(n_sites)
-    for a, b in merges.ids[:n_merges]:
+    for a, b in ids[:n_merges]:
         members.append(members[a] + members[b])
         labels[members[-1]] = n_sites + len(members)
     return _numbered(labels)
@@ -660,9 +648,7 @@ def cluster(
         wanted = _check_n_clusters(n_clusters, n_sites)
     elif max_clusters is not None:
         wanted = min(wanted, max_clusters)
-    before = cut(merges, n_sites - wanted)
-    after, moved = _relocate(z, before)
-    return Clustering(_numbered(after), merges, moved)
+    return Clustering(relocate(z, cut(merges.ids, n_sites - wanted)), merges)
 
 
 def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
@@ -688,7 +674,31 @@ def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
     DataError
         As `linkage`, or if there is not one label per site.
     """
-    return _numbered(_relocate(z, np.asarray(labels, dtype=np.int64))[0])
+    now = np.array(labels, dtype=np.int64)
+    total, pairs = _sums_and_counts(z)
+    n_sites = len(total)
+    if now.shape != (n_sites,) or now.size == 0 or now.min() < 0:
+        raise DataError("every site needs a cluster, numbered from 0")
+    sites = np.arange(n_sites)
+    member = (now[:, None] == np.arange(now.max() + 1)).astype(np.float64)
+    sums, counts = total @ member, pairs @ member
+    for _ in range(_MOVES_PER_SITE * n_sites):  # means need not fall with every move
+        mean = np.where(counts > 0, sums / np.maximum(counts, 1.0), np.inf)
+        target = mean.argmin(axis=1)
+        own, other = mean[sites, now], mean[sites, target]
+        known = np.isfinite(other)
+        gain = np.zeros(n_sites)
+        gain[known] = own[known] - other[known]
+        gain[np.bincount(now, minlength=mean.shape[1])[now] == 1] = 0.0
+        site = int(gain.argmax())
+        if not gain[site] > _GAIN * max(1.0, abs(other[site])):
+            break
+        left, entered = now[site], target[site]
+        for matrix, values in ((sums, total), (counts, pairs)):
+            matrix[:, left] -= values[:, site]
+            matrix[:, entered] += values[:, site]
+        now[site] = entered
+    return _numbered(now)
 
 
 def join(z_new: FloatArray, labels: ArrayLike, threshold: float = LONE_THRESHOLD) -> IntArray:
@@ -744,6 +754,7 @@ def similarity(v: FloatArray, scale: Scale = "self-tuning") -> FloatArray:
     np.fill_diagonal(v, 0.0)
     n_sites = len(v)
     if scale == "self-tuning":
+        # The 7th neighbour of Zelnik-Manor and Perona is too far off among few sites.
         neighbour = min(int(np.clip(n_sites // 3, 2, 7)), n_sites - 1)
         known = np.isfinite(v).sum(axis=1) - 1  # position 0 of a sorted row is the site itself
         own = np.sort(v, axis=1)[np.arange(n_sites), np.minimum(neighbour, known)]
@@ -796,9 +807,11 @@ def spectral(
     s = similarity(v, scale)
     n_sites = len(s)
     root = np.sqrt(s.sum(axis=1))
+    # D^-1/2 S D^-1/2 (Ng, Jordan and Weiss 2002)
     values, vectors = np.linalg.eigh(s / root[:, None] / root[None, :])
     values, vectors = values[::-1].copy(), vectors[:, ::-1]
     if n_clusters is None:
+        # The largest gap of the eigenvalues stands in for the source's criterion (3).
         bound = max(min(max_clusters, n_sites - 1), 1)
         n_clusters = (
             1 if n_sites == 1 else int(np.argmax(values[:bound] - values[1 : bound + 1])) + 1
@@ -806,12 +819,13 @@ def spectral(
     _check_n_clusters(n_clusters, n_sites)
     if n_clusters in (1, n_sites):
         labels = np.arange(n_sites) if n_clusters > 1 else np.zeros(n_sites, dtype=np.int64)
-        return Spectral(labels, values, s)
+        return Spectral(labels, values)
     top = vectors[:, :n_clusters]
+    # rows of unit length, before K-means
     lengths = np.linalg.norm(top, axis=1, keepdims=True)
     points = top / np.where(lengths > 0.0, lengths, 1.0)
     found = weighted_kmeans(points, np.ones(n_sites), n_clusters, rng=rng, n_init=_N_INIT)
-    return Spectral(_numbered(found.labels), values, s)
+    return Spectral(_numbered(found.labels), values)
 
 
 def join_similar(similarity_new: FloatArray, labels: ArrayLike) -> IntArray:
@@ -931,34 +945,6 @@ def _mean_by_cluster(z: FloatArray, labels: IntArray) -> FloatArray:
     count = known.astype(np.float64) @ member
     total = np.where(known, z, 0.0) @ member
     return np.where(count > 0, total / np.maximum(count, 1.0), np.inf)
-
-
-def _relocate(z: FloatArray, labels: IntArray) -> tuple[IntArray, BoolArray]:
-    total, pairs = _sums_and_counts(z)
-    n_sites = len(total)
-    if labels.shape != (n_sites,) or labels.size == 0 or labels.min() < 0:
-        raise DataError("every site needs a cluster, numbered from 0")
-    now = labels.copy()
-    sites = np.arange(n_sites)
-    member = (now[:, None] == np.arange(now.max() + 1)).astype(np.float64)
-    sums, counts = total @ member, pairs @ member
-    for _ in range(_MOVES_PER_SITE * n_sites):  # means need not fall with every move
-        mean = np.where(counts > 0, sums / np.maximum(counts, 1.0), np.inf)
-        target = mean.argmin(axis=1)
-        own, other = mean[sites, now], mean[sites, target]
-        known = np.isfinite(other)
-        gain = np.zeros(n_sites)
-        gain[known] = own[known] - other[known]
-        gain[np.bincount(now, minlength=mean.shape[1])[now] == 1] = 0.0
-        site = int(gain.argmax())
-        if not gain[site] > _GAIN * max(1.0, abs(other[site])):
-            break
-        left, entered = now[site], target[site]
-        for matrix, values in ((sums, total), (counts, pairs)):
-            matrix[:, left] -= values[:, site]
-            matrix[:, entered] += values[:, site]
-        now[site] = entered
-    return now, now != labels
 
 
 def _numbered(labels: IntArray) -> IntArray:

@@ -103,6 +103,7 @@ def select(
     refused = dict(known or {})
     order = rng.permutation(len(y))
     seeds = draws.integers(2**31 - 1, size=len(candidates))
+    # the odd row goes to the training half, on which the source is silent
     train, test = order[: (len(y) + 1) // 2], order[(len(y) + 1) // 2 :]
 
     def fit(c: int, rows: IntArray) -> Any:
@@ -129,6 +130,7 @@ def select(
                     refused[label(candidates[c])] = "it predicted values that are not finite"
                     losses[:, c] = np.nan
         tried = [c for c in open_ if np.isfinite(losses[:, c]).all() and len(test)]
+        # the smallest loss first, and of equal ones the first candidate
         for c in sorted(tried, key=lambda c: (losses[:, c].mean(), c)):
             try:
                 fitted = fit(c, np.arange(len(y)))

@@ -322,6 +322,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         value = curve.parameters[curve.place(self.rule)].item()
         remark = curve.edge_remark()
         self.remarks_ = () if remark is None else (remark,)
+        # of an earlier fit
         if hasattr(self, "best_estimator_"):
             del self.best_estimator_
         if self.refit:

@@ -143,6 +143,7 @@ def pearson(table: FloatArray) -> ChiSquareTest:
     ChiSquareTest
         Where only one level of a column has rows: 0 on 0 degrees of freedom, p-value 1.
     """
+    # An empty level has expected counts of 0, by which nothing can be divided.
     used = table[table.any(axis=1)][:, table.any(axis=0)]
     expected = expected_counts(used)
     df = max(used.shape[0] - 1, 0) * max(used.shape[1] - 1, 0)
@@ -158,6 +159,7 @@ def cramers_v(table: FloatArray) -> float:
     smaller = min(table.any(axis=1).sum(), table.any(axis=0).sum()) - 1
     if smaller < 1:
         return float("nan")
+    # at most 1, but for rounding
     return float(np.sqrt(min(pearson(table).statistic / (table.sum() * smaller), 1.0)))
 
 
@@ -188,10 +190,13 @@ def within_strata(tables: FloatArray) -> ChiSquareTest:
         if n < 2:
             continue
         p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
+        # n_ij - n_i+ n_+j / n
         away += (table - n * np.outer(p, q)).ravel()
+        # the covariance above, as a product of one matrix for rows and one for columns
         blocks = (np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
         spread += n**2 / (n - 1) * np.kron(*blocks)
     values, vectors = np.linalg.eigh(spread)
+    # V has no inverse: each margin is fixed
     kept = values > 1e-10 * max(values.max(initial=0.0), 1e-300)
     df = int(kept.sum())
     statistic = float(((vectors.T @ away)[kept] ** 2 / values[kept]).sum())
@@ -345,6 +350,7 @@ class ContingencyTable(Method):
         names = ctx.columns.features
         rows, columns = (ctx.columns.levels[name] for name in names)
         replies = ctx.require((yield Ask("count", Levels(rows=rows, columns=columns))))
+        # `Table.check` has seen to it that a table comes as a whole or not at all.
         told = {s: r.counts.value for s, r in replies.items() if not np.isnan(r.counts.value).any()}
         withheld = tuple(site for site in replies if site not in told)
         if withheld:

@@ -746,7 +746,9 @@ class Method(ABC):
         """
         text = getattr(message, "settings", None)
         if dataclasses.is_dataclass(text):
-            text = json.dumps(dataclasses.asdict(text), default=list)  # type: ignore[arg-type]
+            text = dataclasses.asdict(text)  # type: ignore[arg-type]
+        if isinstance(text, Mapping):
+            text = json.dumps(text, default=list)
         told = {k: v for k, _, v in iterate_fields(message) if isinstance(v, str | int | float)}
         if isinstance(text, str):
             try:

@@ -98,7 +98,7 @@ class SiteColumns:
     levels: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     long: LongColumns | None = None
-    offered: Mapping[str, Offer] | None = None
+    offered: Mapping[str, Any] | None = None  # `_offer` says in one sentence what is wrong
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
@@ -177,6 +177,7 @@ class SiteColumns:
             as_number = name in measured and not levels and not all(map(is_number, wanted))
             as_number |= name in measured and not levels and not wanted
             rule = ""
+            advice = ": add it to [columns.offered] of the site file if studies may use it so"
             if offer == NONE:
                 rule = "the site does not offer it"
             elif name in self.rename.values() and name not in self.rename:
@@ -191,12 +192,9 @@ class SiteColumns:
                 rule = "an indicator is of a value that the site does not offer"
             elif isinstance(offer, tuple) and as_number and not all(map(is_number, offer)):
                 rule = "the site offers it by its levels, not as a number"
+                rule, advice = f"{rule}: declare them in [data] levels", ""  # for the study's eyes
             if rule:
-                raise DataError(
-                    f"column {name!r}: {rule}: add it to [columns.offered] of the site file if "
-                    "studies may use it so",
-                    public=f"column {name}: {rule}",
-                )
+                raise DataError(f"column {name!r}: {rule}{advice}", public=f"column {name}: {rule}")
 
     def local(self, name: str) -> str:
         """Name of a study's column in the site's table."""
@@ -215,7 +213,7 @@ def _offer(name: str, what: Any) -> Any:
     ------
     ParameterError
     """
-    if isinstance(what, list | tuple):
+    if isinstance(what, list | tuple) and all(isinstance(v, str | int | float) for v in what):
         levels = tuple(plain_text(value) for value in what)
         if len(set(levels)) == len(levels) > 0:
             return levels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,20 +15,22 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from consilience import Columns, Federation, MetaClustering, Run
-from consilience.collaborators.protocol.messages import Settings
+from consilience.collaborators.protocol.messages import SelectRequest, Settings
 from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.exceptions import (
     DataError,
-    DisclosureError,
     ParameterError,
     QuorumError,
     StudyError,
+    WireError,
 )
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.numerics.random import stream
 from consilience.testing.fakes import members, scripted, with_fixed_secrets
+from consilience.wire import codec, disclosure
 from consilience.wire.codec import unpack
 from consilience.wire.envelope import Reply
+from consilience.wire.message import Disclosure
 from tests.granted import granted
 from tests.reference import meta_clustering_naive as naive
 from tests.reference import meta_clustering_sec as textbook
@@ -789,6 +790,9 @@ def test_columns_in_which_few_rows_differ_stay_out_of_the_models() -> None:
         {"candidates": ["linear"] * 21},
         {"candidates": []},
         {"exchange": "rows"},
+        {"loss": "absolute"},
+        {"levels": "ab"},
+        {"more": 1},
     ],
     ids=str,
 )
@@ -804,7 +808,9 @@ def test_a_site_bounds_what_it_is_asked(changes: dict[str, Any]) -> None:
         exchange="models",
         prediction="unpooled",
     )
-    assert Settings.from_json(settings.to_json()) == settings
-    asked = json.dumps({**json.loads(settings.to_json()), **changes})
-    with pytest.raises(DisclosureError, match="than a site answers for"):
-        Settings.from_json(asked)
+    request = SelectRequest(settings, disclosure.relayed(np.empty((0, 1)), Disclosure.AGGREGATE))
+    asked = codec.unpack(codec.encode_message(request))
+    assert codec.decode_message(codec.pack(asked)).settings == settings
+    asked["f"]["settings"] |= changes
+    with pytest.raises(WireError, match=r"select-request\.settings"):
+        codec.decode_message(codec.pack(asked))

@@ -79,8 +79,8 @@ def result_of(
         sites=sites,
         labels=found.labels,
         left_out={},
-        n_clusters=found.n_clusters,
-        status="groups" if found.n_clusters > 1 else "no-groups",
+        n_clusters=int(found.labels.max()) + 1,
+        status="groups" if found.labels.any() else "no-groups",
         chosen_by="rule",
         rule="pairwise",
         exchange="models",
@@ -349,7 +349,11 @@ def test_merges_of_parts_without_a_pair_are_drawn_at_the_edge() -> None:
         "thresholds": found.merges.thresholds,
     }
     result = dataclasses.replace(
-        result_of(4, 1), z=z, merges=merges, labels=found.labels, n_clusters=found.n_clusters
+        result_of(4, 1),
+        z=z,
+        merges=merges,
+        labels=found.labels,
+        n_clusters=int(found.labels.max()) + 1,
     )
     assert np.isinf(found.merges.heights).any()
     assert "no pair to" in letters(drawn(room.plot_merges(result)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.completion.one_table.entry_study import Search, Searched, settings_text
+from consilience.completion.one_table.entry_study import Search, Searched
 from consilience.protocol.phases.entry_errors import (
     entry_seed,
     few_missing,
@@ -183,8 +183,8 @@ def test_told_errors_may_be_those_of_large_entries(size: float, entries: float, 
         "centres": np.zeros((0, 0)),
         "figures": {},
     }
-    request = Search(settings=settings_text({"n_splits": 2}), names=("a", "b", "c"))
+    request = Search(settings={"n_splits": 2}, names=("a", "b", "c"))
     assert (refusal(Searched, fields, request, {"p": 4}) == "") is fine
     assert refusal(Searched, fields, request, {"p": 5}), "other columns than the study's"
-    one = Search(settings=settings_text({"n_splits": 1}), names=("a", "b", "c"))
+    one = Search(settings={"n_splits": 1}, names=("a", "b", "c"))
     assert refusal(Searched, fields, one, {"p": 4}), "more folds than were asked for"

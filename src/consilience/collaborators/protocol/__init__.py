@@ -156,7 +156,7 @@ class MetaClustering(Method):
     stability_runs: int = allows(whole(0, messages.MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,
@@ -237,15 +237,15 @@ class MetaClustering(Method):
         moments = yield from site_moments.site_moments(ctx)
         reference = self.exchange == "reference"
         points = decisions.reference_points(ctx.rng, moments) if reference else None
-        partners, left_out, refused = yield from self.select(ctx, s, moments, points)
+        partners = yield from self.select(ctx, s, moments, points)
         if reference:
-            groupings = self._by_predictions(ctx, s, partners)
+            groupings = self._by_predictions(ctx, partners)
+            # No losses were exchanged: all of them are unknown, like z.
             unseen = Seen(*[groupings[0].tests.z] * 4)
-            found = ctx, s, partners, groupings, unseen, left_out, refused
-            return results.build_result(self, *found)
-        replies = yield from self.try_models(ctx, s, partners, left_out)
+            return results.build_result(self, ctx, partners, groupings, unseen)
+        replies = yield from self.try_models(ctx, partners)
         main_seen = decisions.seen_by(replies, partners.sites, 0)
-        kept = decisions.placeable(partners.sites, replies, main_seen, left_out, self.rule)
+        kept = decisions.placeable(partners, replies, main_seen, self.rule)
         seen = [decisions.seen_by(replies, partners.sites, v).only(kept) for v in range(s.n_views)]
         partners = partners.only(kept)
         number = self._given_number(ctx, partners)
@@ -255,6 +255,7 @@ class MetaClustering(Method):
             folds = groupings[1 : 1 + s.gain_folds]
             number, cv_losses = yield from self._score(ctx, partners, folds)
             groupings = [self._decide(ctx, view, partners, number) for view in seen]
+        # the first view has all rows
         labels = groupings[0].labels
         shifts, spread = decisions.intercepts(replies, partners.sites, s.gain_folds)
         all_placed = len(partners.sites) == partners.n_owners
@@ -263,15 +264,13 @@ class MetaClustering(Method):
             shifts, spread = np.zeros_like(shifts), float("nan")
         members = decisions.members_of(partners, labels)
         if self.prediction == "pooled":
-            members = yield from decisions.refit(ctx, s, partners, labels, members)
+            members = yield from decisions.refit(ctx, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
-        gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
+        gain = yield from self._use(ctx, partners, labels, held, shifts, members)
         if not all_placed:
             gain = {k: v * np.nan if "shifted" in k else v for k, v in gain.items()}
-        found = ctx, s, partners, groupings, seen[0], left_out, refused
-        return results.build_result(
-            self, *found, cv_losses=cv_losses, gain=gain, shift_spread=spread
-        )
+        made: dict[str, Any] = {"cv_losses": cv_losses, "gain": gain, "shift_spread": spread}
+        return results.build_result(self, ctx, partners, groupings, seen[0], **made)
 
     def select(
         self,
@@ -279,12 +278,12 @@ class MetaClustering(Method):
         s: Settings,
         moments: SiteMoments,
         reference: FloatArray | None,
-    ) -> Generator[Ask, Replies, tuple[Partners, dict[str, str], dict[str, str]]]:
-        """Ask for models; returns the sites in play, those left out, and refused candidates."""
+    ) -> Generator[Ask, Replies, Partners]:
+        """Ask for models; returns the sites in play."""
         p = len(ctx.feature_names)
         points = np.empty((0, p)) if reference is None else reference
         request = messages.SelectRequest(
-            settings=s.to_json(), reference=relayed(points, Disclosure.AGGREGATE)
+            settings=s, reference=relayed(points, Disclosure.AGGREGATE)
         )
         rows = {site: {"n": n} for site, n in moments.n.items()}
         asked = yield Ask("select", request, to=tuple(moments.n), known=rows)
@@ -317,7 +316,7 @@ class MetaClustering(Method):
             # Every site has its own scale: means are 0 and rows are not weighted.
             means = np.zeros_like(means)
         models = [usable[x] for x in sites]
-        partners = Partners(
+        return Partners(
             sites=sites,
             replies=usable,
             sizes=np.array([int(r.n.value) for r in models], dtype=np.int64),
@@ -328,22 +327,19 @@ class MetaClustering(Method):
             models=tuple(tuple(r.models.value) for r in models),
             position=np.arange(len(sites)),
             n_owners=len(sites),
+            settings=s,
+            left_out=left_out,
+            refused=refused,
         )
-        return partners, left_out, refused
 
     def try_models(
-        self,
-        ctx: CoordinatorContext,
-        s: Settings,
-        partners: Partners,
-        left_out: dict[str, str],
-        *,
-        to: tuple[str, ...] | None = None,
+        self, ctx: CoordinatorContext, partners: Partners, to: tuple[str, ...] | None = None
     ) -> Generator[Ask, Replies, dict[str, Losses]]:
         """Send all models to all sites in play; drop models that fail at most of them."""
+        s, left_out = partners.settings, partners.left_out
         by_view = tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views))
         request = messages.Models(
-            settings=s.to_json(),
+            settings=s,
             owners=partners.sites,
             models=relayed(by_view, Disclosure.MODEL),
             sizes=relayed(partners.sizes, Disclosure.AGGREGATE),
@@ -402,7 +398,6 @@ class MetaClustering(Method):
     def _use(
         self,
         ctx: CoordinatorContext,
-        s: Settings,
         partners: Partners,
         labels: IntArray,
         held: Sequence[IntArray],
@@ -413,7 +408,7 @@ class MetaClustering(Method):
         told = decisions.messages_of(partners, labels, members, held, shifts)
         asked = yield Ask("use", told, to=partners.sites)
         said = ctx.require(asked, at_least=0)
-        if not s.gain_folds:
+        if not partners.settings.gain_folds:
             return {}
         # NaN where a site did not answer
         means, errors = np.full((2, len(partners.sites), len(GAINS)), np.nan)
@@ -470,7 +465,7 @@ class MetaClustering(Method):
         self, ctx: CoordinatorContext, view: Seen, p: Partners, n_clusters: int | None
     ) -> Decision:
         """Groups of the sites in one view."""
-        tests = decisions.tests_of(view, p.sizes, p.variance, p.own, self.margin)
+        tests = p.tests(view, self.margin)
         if self.rule == "spectral":
             v = source_dissimilarity(view.raw, np.diagonal(view.raw))
             return self._spectral(ctx, v, tests, n_clusters)
@@ -478,14 +473,12 @@ class MetaClustering(Method):
         merges = {name: getattr(found.merges, name) for name in ("ids", "heights", "thresholds")}
         return Decision(found.labels, tests, merges)
 
-    def _by_predictions(
-        self, ctx: CoordinatorContext, s: Settings, partners: Partners
-    ) -> list[Decision]:
+    def _by_predictions(self, ctx: CoordinatorContext, partners: Partners) -> list[Decision]:
         """Groups of the sites in every view by predictions on common points."""
         replies = [partners.replies[x] for x in partners.sites]
         tests, number = decisions.untested(len(replies)), self._given_number(ctx, partners)
         found = []
-        for view in range(s.n_views):
+        for view in range(partners.settings.n_views):
             v = reference_dissimilarity(np.stack([r.predictions.value[view] for r in replies]))
             found.append(self._spectral(ctx, v, tests, number))
         return found

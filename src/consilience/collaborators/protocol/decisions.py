@@ -117,14 +117,6 @@ def pooled_covariance(moments: SiteMoments, sites: Sequence[str]) -> tuple[Float
     return means, Pooled(inverse, found.trace, found.shrink)
 
 
-def tests_of(
-    seen: Seen, sizes: IntArray, variance: FloatArray, own_loss: FloatArray, margin: float
-) -> PairwiseTests:
-    """Tests of all pairs of one view."""
-    losses = (seen.excess, seen.variance, seen.effective)
-    return kernels.pairwise_tests(*losses, sizes, variance, margin=margin, own_loss=own_loss)
-
-
 def untested(n_sites: int) -> PairwiseTests:
     """No pair was tested."""
     unknown = np.full((n_sites, n_sites), np.nan)
@@ -152,6 +144,7 @@ def detection(
     strength = kernels.power(target, tests.margin, tests.standard_error, growth=tests.growth)
     with np.errstate(divide="ignore", invalid="ignore"):
         least = kernels.detectable(tests.margin, tests.standard_error, growth=tests.growth) / unit
+    # A pair that could not be compared could have shown nothing.
     usable = tests.comparable & ~np.eye(len(variance), dtype=bool)
     return np.where(usable, strength, 0.0), np.where(usable, least, np.nan)
 
@@ -289,6 +282,11 @@ class Partners:
     position : (L,) int array
         Place of each site among the owners of the models that were sent round.
     n_owners : int
+    settings : Settings
+    left_out : dict of str to str
+        Sites without a group, each with the reason; the rounds add to it.
+    refused : dict of str to str
+        Candidates that a site left out, and why.
     """
 
     sites: tuple[str, ...]
@@ -301,6 +299,14 @@ class Partners:
     models: tuple[tuple[dict[str, Any], ...], ...]
     position: IntArray
     n_owners: int
+    settings: Settings
+    left_out: dict[str, str]
+    refused: dict[str, str]
+
+    def tests(self, seen: Seen, margin: float) -> PairwiseTests:
+        """Tests of all pairs of one view."""
+        known = (seen.excess, seen.variance, seen.effective, self.sizes, self.variance)
+        return kernels.pairwise_tests(*known, margin=margin, own_loss=self.own)
 
     def only(self, kept: Sequence[int]) -> Partners:
         """Those that can be placed; `position` tells where they were among all owners."""
@@ -362,17 +368,13 @@ def seen_by(replies: dict[str, messages.Losses], sites: Sequence[str], view: int
 
 
 def placeable(
-    sites: tuple[str, ...],
-    replies: dict[str, messages.Losses],
-    seen: Seen,
-    left_out: dict[str, str],
-    rule: str,
+    partners: Partners, replies: dict[str, messages.Losses], seen: Seen, rule: str
 ) -> list[int]:
     """Sites that can be placed: with an answer, and comparable with somebody.
 
     Where no pair at all can be compared, all sites stay, each alone.
     """
-    answered = [i for i, site in enumerate(sites) if site in replies]
+    answered = [i for i, site in enumerate(partners.sites) if site in replies]
     if len(answered) < 2:
         return answered
     if rule == "spectral":
@@ -388,7 +390,7 @@ def placeable(
         return answered
     for i in answered:
         if i not in met:
-            left_out[sites[i]] = NOT_COMPARABLE
+            partners.left_out[partners.sites[i]] = NOT_COMPARABLE
     return met
 
 
@@ -478,6 +480,7 @@ def by_held_out_loss(
     losses = np.where(rows > 0, total / np.maximum(rows, 1), np.nan)
     if np.isnan(losses).all():
         return 1, losses
+    # More than one group must be better by a one-sided test at 5 %.
     best = int(np.nanargmin(losses))
     return (best + 1 if gain[best] > 1.645 * np.sqrt(spread[best]) else 1), losses
 
@@ -486,14 +489,10 @@ def by_held_out_loss(
 
 
 def refit(
-    ctx: CoordinatorContext,
-    s: Settings,
-    partners: Partners,
-    labels: IntArray,
-    members: Members,
+    ctx: CoordinatorContext, partners: Partners, labels: IntArray, members: Members
 ) -> Generator[Ask, Replies, Members]:
     """Replace the models of each group by one refit, where every member sends what it needs."""
-    sites = np.array(partners.sites, dtype=object)
+    s, sites = partners.settings, np.array(partners.sites, dtype=object)
     groups = {g: tuple(sites[labels == g]) for g in np.unique(labels)}
     best, needed = {}, {}
     for g, inside in groups.items():

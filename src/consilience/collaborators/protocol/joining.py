@@ -55,8 +55,8 @@ def follow(
         )
     s = dataclasses.replace(s, gain_folds=0, stability_runs=0)
     moments = yield from site_moments.site_moments(ctx)
-    partners, left_out, refused = yield from method.select(ctx, s, moments, None)
-    n_old = len(earlier.sites)
+    partners = yield from method.select(ctx, s, moments, None)
+    left_out, n_old = partners.left_out, len(earlier.sites)
     new = tuple(x for x in partners.sites if x not in earlier.sites)
     if not new and not any(x not in earlier.sites for x in left_out):
         raise StudyError(
@@ -65,13 +65,13 @@ def follow(
     if not new:
         return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
     wide = _all_partners(earlier, partners, new)
-    replies = yield from method.try_models(ctx, s, wide, left_out, to=partners.sites)
+    replies = yield from method.try_models(ctx, wide, to=partners.sites)
     new = tuple(x for x in new if x in replies)
     seen = decisions.seen_by(replies, wide.sites, 0)
     z, tests = _tests(seen, wide, method.margin)
     if earlier.rule == "pairwise":
         alone = {x for i, x in enumerate(wide.sites) if np.isfinite(z[i]).sum() < 2}
-        left_out |= {x: decisions.NOT_COMPARABLE for x in new if x in alone}
+        left_out.update({x: decisions.NOT_COMPARABLE for x in new if x in alone})
         new = tuple(x for x in new if x not in alone)
         # In one direction alone the errors of two fits do not cancel: a model of few rows does
         # worse than one of many though both have one function. So a newcomer that no earlier site
@@ -102,7 +102,7 @@ def follow(
             f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
             "and their pairs rest on one direction only, which is provisional."
         )
-    return _extended(earlier, method, partners, wide, labels, z, seen, tests, left_out, refused)
+    return _extended(earlier, method, wide, labels, z, seen, tests)
 
 
 def _all_partners(
@@ -133,7 +133,7 @@ def _all_partners(
 
 def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, PairwiseTests]:
     """All pairs: in both directions where they are known, else in one."""
-    tests = decisions.tests_of(seen, wide.sizes, wide.variance, wide.own, margin)
+    tests = wide.tests(seen, margin)
     n = wide.sizes.astype(float)
     # one direction alone: the error of the other fit does not cancel
     share = n[:, None] / (n[:, None] + n[None, :])
@@ -187,14 +187,11 @@ def _labels(
 def _extended(
     earlier: MetaClusteringResult,
     method: MetaClustering,
-    partners: Partners,
     wide: Partners,
     labels: IntArray,
     z: FloatArray,
     seen: Seen,
     tests: PairwiseTests,
-    left_out: dict[str, str],
-    refused: dict[str, str],
 ) -> MetaClusteringResult:
     """The earlier result with the newcomers in it."""
     n_old = len(earlier.sites)
@@ -206,7 +203,7 @@ def _extended(
         full[:n_old, :n_old] = old
         return full
 
-    replies = [partners.replies[x] for x in new]
+    replies = [wide.replies[x] for x in new]
     own = wide.own
     error = np.sqrt([float(r.own_error.value[0]) for r in replies])
     useful = np.sqrt([float(r.useful_error.value[0]) for r in replies])
@@ -235,14 +232,14 @@ def _extended(
         earlier,
         sites=wide.sites,
         labels=labels,
-        left_out=_not_placed(earlier, left_out, new),
+        left_out=_not_placed(earlier, wide.left_out, new),
         n_clusters=n_clusters,
         status=status,
         n_records=wide.sizes,
         candidates=names,
         chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
         candidate_losses=np.vstack([known, *(np.asarray(r.losses.value)[None] for r in replies)]),
-        refused_candidates={**earlier.refused_candidates, **refused},
+        refused_candidates={**earlier.refused_candidates, **wide.refused},
         target_variance=variance,
         own_loss=own,
         own_loss_error=np.concatenate([earlier.own_loss_error, error]),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import DisclosureError
 from consilience.learners.candidates import Task
+from consilience.parameters import FLAG, Allowed, allows, just, one_of, several, whole
 from consilience.wire import estimators
 from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, PerRecord, Public, message
+from consilience.wire.message import Aggregate, Model, PerRecord, Public, message, states
 
 MAX_RUNS = 99
 MAX_CANDIDATES = 20
@@ -35,6 +34,7 @@ GAINS = (
 )
 """What is told of ways of predicting."""
 _MOST_ROWS = 1 << 40
+_TEXT = Allowed(lambda v: isinstance(v, str), "a text")
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,15 @@ class Settings:
         "unpooled" or "pooled".
     """
 
-    candidates: tuple[str, ...]
-    loss: str
-    levels: tuple[str, ...]
-    standardize: bool
-    gain_folds: int
-    stability_runs: int
-    exchange: str
-    prediction: str
+    # A site does not rely on what the coordinator checked: these bounds are its own.
+    candidates: tuple[str, ...] = allows(several(_TEXT, 1, MAX_CANDIDATES))
+    loss: str = allows(one_of("squared", "brier", "log"))
+    levels: tuple[str, ...] = allows(several(_TEXT))
+    standardize: bool = allows(FLAG)
+    gain_folds: int = allows(just(0) | whole(2, 10))
+    stability_runs: int = allows(whole(0, MAX_RUNS))
+    exchange: str = allows(one_of("models", "reference"))
+    prediction: str = allows(one_of("unpooled", "pooled"))
 
     @property
     def n_outputs(self) -> int:
@@ -83,43 +84,12 @@ class Settings:
         """Main view, folds, resamples."""
         return 1 + self.gain_folds + self.stability_runs
 
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            More views of the rows, or more candidates, than a site answers for. The coordinator
-            checks its parameters too, but a site does not rely on that.
-        """
-        raw = json.loads(text)
-        for name in ("candidates", "levels"):
-            raw[name] = tuple(raw[name])
-        settings = cls(**raw)
-        folds, runs = settings.gain_folds, settings.stability_runs
-        fine = _whole(folds, 10) and folds != 1 and _whole(runs, MAX_RUNS)
-        fine &= 1 <= len(settings.candidates) <= MAX_CANDIDATES
-        fine &= settings.exchange in ("models", "reference")
-        if not fine:
-            sentence = "more views of the rows, or more candidates, than a site answers for"
-            raise DisclosureError(sentence, public=sentence)
-        return settings
-
-
-def _whole(value: Any, most: int) -> bool:
-    return type(value) is int and 0 <= value <= most
-
-
-@message("meta-clustering/select-request", version=1)
+@message("meta-clustering/select-request", version=2)
 class SelectRequest:
     """Choose and fit your own model."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site")
     reference: Released = Aggregate(
         "a p",
         "points drawn from the pooled moments, on which to predict; none if models travel",
@@ -128,7 +98,7 @@ class SelectRequest:
 
     def lengths(self) -> dict[str, int]:
         """Candidates, views of the rows, columns of a prediction."""
-        s = Settings.from_json(self.settings)
+        s = self.settings
         return {"c": len(s.candidates), "v": s.n_views, "outputs": s.n_outputs}
 
 
@@ -167,7 +137,7 @@ class Selected:
             return "candidates that were left out, without a reason"
         if self.status != "ok":
             return None
-        s = Settings.from_json(request.settings)
+        s = request.settings
         if self.n.value != known.get("n", self.n.value) or self.n.value < 1:
             return "another number of rows than that of its moments"
         if len(self.chosen.value) != s.n_views or max(self.chosen.value) >= len(s.candidates):
@@ -193,11 +163,11 @@ def _are_reasons(pairs: Any) -> bool:
     )
 
 
-@message("meta-clustering/models", version=1)
+@message("meta-clustering/models", version=2)
 class Models:
     """Everybody's models: try them on your rows."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site")
     owners: tuple[str, ...] = Public("l", "whose model each one is", kind="str", to="all")
     models: Released = Model("*by view, by owner: a model", "models of all sites", to="all")
     sizes: Released = Aggregate("l", "rows of each owner", kind="int", to="all")
@@ -207,8 +177,7 @@ class Models:
 
     def lengths(self) -> dict[str, int]:
         """Views of the rows, and those with held-out rows."""
-        s = Settings.from_json(self.settings)
-        return {"v": s.n_views, "w": s.gain_folds}
+        return {"v": self.settings.n_views, "w": self.settings.gain_folds}
 
 
 @message("meta-clustering/losses", version=1)
@@ -323,9 +292,9 @@ class PoolRows:
 # -------------------------------------------------------------------------- replies that do not fit
 
 
-_LONGEST = 200
-_NAMED = 10
-_FAR_OFF = 10.0
+_LONGEST = 200  # characters of another site's words that are repeated
+_NAMED = 10  # sites in one sentence
+_FAR_OFF = 10.0  # times the loss of the best constant
 
 WHY = {
     "too-few-rows": "it has too few rows",

@@ -13,7 +13,6 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.protocol import decisions
 from consilience.collaborators.protocol.decisions import Decision, Partners, Seen
-from consilience.collaborators.protocol.messages import Settings
 from consilience.collaborators.protocol.site import FOLDS
 from consilience.exceptions import ParameterError
 from consilience.learners.candidates import label
@@ -378,12 +377,9 @@ def travelling(model: dict[str, Any]) -> dict[str, Any]:
 def build_result(
     method: MetaClustering,
     ctx: CoordinatorContext,
-    s: Settings,
     partners: Partners,
     groupings: Sequence[Decision],
     seen: Seen,
-    left_out: dict[str, str],
-    refused: dict[str, str],
     *,
     cv_losses: FloatArray | None = None,
     gain: dict[str, FloatArray] | None = None,
@@ -393,14 +389,15 @@ def build_result(
 
     Parameters
     ----------
-    method, ctx, s
-        Parameters, context and settings of the run.
+    method, ctx
+        Parameters and context of the run.
     partners, groupings, seen
         Sites that were placed, their groups by view, and what was seen of them in the main one.
-    left_out, refused, cv_losses, gain, shift_spread
+    cv_losses, gain, shift_spread
         As the fields of the result.
     """
-    main, together = groupings[0], [g.labels for g in groupings[1 + s.gain_folds :]]
+    s, main = partners.settings, groupings[0]
+    together = [g.labels for g in groupings[1 + s.gain_folds :]]
     n_clusters = int(main.labels.max()) + 1
     replies = [partners.replies[x] for x in partners.sites]
     # what could have been seen, whatever was found
@@ -423,11 +420,12 @@ def build_result(
     if method.rule == "pairwise" and status == "groups" and not apart.any():
         status = "too-few-rows"  # nobody could be compared with anybody: every site stands alone
     sent = method.exchange == "models"
+    # Protected sites hold out thirds, however many folds were asked for.
     thirds = any(preset != "simulation" for preset in ctx.presets.values())
     return MetaClusteringResult(
         sites=partners.sites,
         labels=main.labels,
-        left_out=left_out,
+        left_out=partners.left_out,
         n_clusters=n_clusters,
         chosen_by={"auto": "rule", "cv": "cv"}.get(str(method.n_clusters), "given"),
         rule=method.rule,
@@ -439,7 +437,7 @@ def build_result(
         levels=s.levels,
         n_records=partners.sizes,
         candidates=tuple(label(c) for c in s.candidates),
-        refused_candidates=refused,
+        refused_candidates=partners.refused,
         target_variance=partners.variance,
         own_loss=partners.own,
         excess=seen.excess,

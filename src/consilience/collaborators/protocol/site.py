@@ -32,6 +32,7 @@ from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.foreign_models import predict_all
 from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import class_codes, drawing_seed, uniform, without_thin
 from consilience.wire import disclosure, estimators
@@ -140,9 +141,9 @@ def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
 
 MODELS_PER_ROW = 20
 """Models, over all views, that a site tries at most for each of its rows (but 200 always)."""
-LOW_WEIGHT = 0.1
-PROBES = 16
-BEYOND = 5.0
+LOW_WEIGHT = 0.1  # of the largest weight
+PROBES = 16  # rows of nobody, on which a model that failed is tried again
+BEYOND = 5.0  # ranges between the inner predictions
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -288,7 +289,7 @@ def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -
 MIN_ROWS = 20
 """A pair with an effective number of rows below this is not compared, so neither is the site."""
 MAX_REFERENCE = 300
-MAX_CUTS = 20
+MAX_CUTS = 20  # each is one more question on the held-out rows
 PART = ", on a part of the rows: gain_folds and stability_runs ask for fits on parts"
 
 
@@ -300,12 +301,13 @@ def select_step(
     message: messages.SelectRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Selected, State]:
     """Choose, fit and cross-fit in every view."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     if data.n_rows < max(MIN_ROWS, 2 * site.limits.min_records):
         return _nothing("too-few-rows", s, 0, {}), {}
     rows = standardised(data, s)
     if has_rare_level(rows.y, s, site.limits):
         return _nothing("rare-level", s, data.n_rows, {}), {}
+    # A response in which only a few rows differ would be told by a model of it.
     varied, _ = without_thin(rows.y[:, None], site.limits)
     if len(np.unique(varied)) < 2:
         return _nothing("constant-response", s, data.n_rows, {}), {}
@@ -367,7 +369,7 @@ def select_step(
         useful_error=useful.variance,
     )
     own_losses = tuple(found.own_losses for found in chosen)
-    return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
+    return reply, {"seed": seed, "own": own_losses, "settings": plain(s)}
 
 
 def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
@@ -442,8 +444,8 @@ def exchange(
     message: messages.Models, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Losses, State]:
     """Try everybody's models on the rows of every view."""
-    s = Settings.from_json(state["settings"])
-    if message.settings != state["settings"]:
+    s = message.settings
+    if s != Settings(**state["settings"]):
         raise ProtocolError("the exchange goes on with the settings of the selection")
     rows = standardised(data, s)
     owners = message.owners
@@ -506,7 +508,7 @@ def score(
     message: messages.Cuts, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.CutLosses, State]:
     """Compare numbers of groups by the loss of the group's average on held-out rows."""
-    s = Settings.from_json(state["settings"])
+    s = Settings(**state["settings"])
     rows = standardised(data, s)
     labels = np.asarray(message.labels.value)
     me = state["owners"].index(site.site)
@@ -536,7 +538,7 @@ def use(
     message: messages.Groups, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Gains, State]:
     """Keep the group's predictor; compare ways of predicting on held-out rows."""
-    s = Settings.from_json(state["settings"])
+    s = Settings(**state["settings"])
     rows = standardised(data, s)
     me = state["owners"].index(site.site)
     if message.members.value:
@@ -562,6 +564,7 @@ def use(
             _group_average(predictions, cut, me, state["sizes"]),
             everyone,
             everyone + message.shifts.value[w],
+            # the constant of the rows that were not held out, as for every model
             np.tile(constant_prediction(rows.y[view.rows], s.n_outputs)[:1], (len(held), 1)),
         )
         # losses of each way of predicting
@@ -624,5 +627,5 @@ def pool_rows(
 
 
 def _check_pooling(state: State) -> None:
-    if Settings.from_json(state["settings"]).prediction != "pooled":
+    if state["settings"]["prediction"] != "pooled":
         raise ProtocolError("a refit is for studies with prediction = 'pooled'")

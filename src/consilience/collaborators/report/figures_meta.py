@@ -79,6 +79,17 @@ def group_ticks(labels: IntArray, smallest: float) -> tuple[list[float], list[st
     return [(a + b) / 2 for a, b, _ in found], [words.format(g) for _, _, g in found]
 
 
+def _list_sites(ax: Axes, result: Any, order: IntArray, words: str) -> None:
+    """Name the lines of a list: each site, or where they are many each group."""
+    labels, n = np.asarray(result.labels)[order], len(order)
+    if n > NAMES_IN_LIST:
+        ax.set_yticks(*group_ticks(labels, 0.04))
+        return
+    sites = [drawing.label(result.sites[i], 24) for i in order]
+    names = [words.format(site=s, group=g) for s, g in zip(sites, labels, strict=True)]
+    ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
+
+
 # --------------------------------------------------------------------------- maps
 
 
@@ -176,8 +187,21 @@ def _map(
                 lambda v: bool(np.dot(colours(scale(v))[:3], (0.3, 0.59, 0.11)) < 0.5),
                 zorder=4,
             )
-        _borders(ax, np.asarray(result.labels)[order])
-        _site_ticks(ax, result, order, named)
+        labels = np.asarray(result.labels)[order]
+        frame: dict[str, Any] = {"linewidth": 1.8 if n <= 100 else 1.0, "zorder": 5}
+        frame |= {"fill": False, "edgecolor": drawing.INK, "clip_on": False}
+        for start, end, _ in runs(labels):
+            ax.add_patch(Rectangle((start, start), end - start, end - start, **frame))
+        at, names = group_ticks(labels, 0.0 if n <= 12 else 0.04)
+        if len(names) > 2 and n <= 6:  # no room for the word before each number
+            names = [name.removeprefix("group ") for name in names]
+        ax.set_xticks(at, names)
+        ax.xaxis.tick_top()
+        if named:
+            sites = [drawing.label(result.sites[i], 26) for i in order]
+            ax.set_yticks(np.arange(n) + 0.5, sites, fontsize=9 if n <= 24 else 8)
+        else:
+            ax.set_yticks(at, names)
         ax.set_xlim(0, n)
         ax.set_ylim(n, 0)
         ax.set_aspect("equal")
@@ -204,29 +228,6 @@ def _hatched(ax: Axes, shown: FloatArray) -> None:
             ax.add_patch(Rectangle((i, i), 1, 1, **plain))
     else:
         ax.plot([0, n], [0, n], color=drawing.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
-
-
-def _borders(ax: Axes, labels: IntArray) -> None:
-    """Frame the groups."""
-    line: dict[str, Any] = {"linewidth": 1.8 if len(labels) <= 100 else 1.0, "zorder": 5}
-    line |= {"fill": False, "edgecolor": drawing.INK, "clip_on": False}
-    for start, end, _ in runs(labels):
-        ax.add_patch(Rectangle((start, start), end - start, end - start, **line))
-
-
-def _site_ticks(ax: Axes, result: Any, order: IntArray, named: bool) -> None:
-    labels = np.asarray(result.labels)[order]
-    n = len(order)
-    at, words = group_ticks(labels, 0.0 if n <= 12 else 0.04)
-    if n <= 6:
-        words = [w.removeprefix("group ") for w in words] if len(words) > 2 else words
-    ax.set_xticks(at, words)
-    ax.xaxis.tick_top()
-    if not named:
-        ax.set_yticks(at, words)
-        return
-    names = [drawing.label(result.sites[i], 26) for i in order]
-    ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 24 else 8)
 
 
 # --------------------------------------------------------------------------- merges
@@ -319,16 +320,9 @@ def _merge_axes(
         ticks, words = np.append(ticks, beyond), [*words, "no pair to\ncompare"]
     ax.set_xticks(ticks, words)
     ax.minorticks_off()
-    labels = np.asarray(result.labels)[order]
+    _list_sites(ax, result, order, "{site} \N{MIDDLE DOT} {group}")
     if n <= NAMES_IN_LIST:
-        names = [
-            f"{drawing.label(result.sites[i], 24)} \N{MIDDLE DOT} {g}"
-            for i, g in zip(order, labels, strict=True)
-        ]
-        ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
         ax.set_ylabel("site \N{MIDDLE DOT} group")
-    else:
-        ax.set_yticks(*group_ticks(labels, 0.04))
     ax.set_ylim(n, 0)
     ax.set_xlabel("mean z between the two parts that meet")
     drawing.bare(ax)
@@ -396,27 +390,14 @@ def plot_detectable(result: Any) -> Figure:
     with drawing.style():
         fig, (top, ax) = charts.panels(2, 3.7, height_ratios=(0.14, 1))
         _power_bar(top, np.bincount(kinds, minlength=len(POWER_WORDS)).tolist())
-        ax.hist(
-            [shown[kinds == 1], shown[kinds == 2]],
-            bins=bins.tolist(),
-            stacked=True,
-            color=[drawing.BLUE, drawing.ORANGE],
-            hatch=["", "////"],
-            edgecolor=drawing.PAPER,
-            linewidth=0.5,
-        )
+        look: dict[str, Any] = {"color": [drawing.BLUE, drawing.ORANGE], "hatch": ["", "////"]}
+        look |= {"edgecolor": drawing.PAPER, "linewidth": 0.5}
+        parts = [shown[kinds == 1], shown[kinds == 2]]
+        ax.hist(parts, bins=bins.tolist(), stacked=True, **look)
         if result.margin > 0:
             ax.axvline(result.margin, color=drawing.INK, linestyle=":", linewidth=1.2)
-            ax.annotate(
-                "margin",
-                (result.margin, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(-4, 0),
-                textcoords="offset points",
-                ha="right",
-                va="top",
-                fontsize=8.5,
-            )
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "right"}
+            charts.note(ax, "margin", (result.margin, 1), (-4, 0), va="top", **place)
         ax.set_xscale("log")
         ax.set_xlim(min(bins[0], result.margin or 1.0) * 0.65, bins[-1])
         ends = ax.get_xlim()
@@ -494,11 +475,7 @@ def plot_gain(result: Any) -> Figure:
             ax.locator_params(axis="x", nbins=4)
             drawing.bare(ax)
         axes[0].set_ylim(n, 0)
-        if named:
-            names = [drawing.label(result.sites[i], 24) for i in order]
-            axes[0].set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
-        else:
-            axes[0].set_yticks(*group_ticks(np.asarray(result.labels)[order], 0.04))
+        _list_sites(axes[0], result, order, "{site}")
         fig.supxlabel(
             "loss saved, share of the response variance (right of 0: better)", fontsize=9.5
         )
@@ -548,13 +525,8 @@ def plot_spectrum(result: Any) -> Figure:
             words = f"gap {values[k - 1] - values[k]:.2f}"
             ax.text(len(values) + 0.45, middle, words, ha="right", va="center", fontsize=8.5)
         for inside, face in ((at <= k, drawing.BLUE), (at > k, drawing.PAPER)):
-            ax.vlines(
-                at[inside],
-                min(0.0, values.min(initial=0.0)),
-                values[inside],
-                color=drawing.MUTED,
-                linewidth=1,
-            )
+            foot = min(0.0, values.min(initial=0.0))
+            ax.vlines(at[inside], foot, values[inside], color=drawing.MUTED, linewidth=1)
             edge = drawing.BLUE if face == drawing.BLUE else drawing.MUTED
             ax.plot(at[inside], values[inside], "o", markerfacecolor=face, markeredgecolor=edge)
         ax.set_xticks(at)
@@ -583,13 +555,11 @@ def plot_held_out_loss(result: Any) -> Figure:
     with drawing.style():
         fig, ax = drawing.sheet(2.6)
         ax.plot(at, losses, color=drawing.MUTED, linewidth=1.2)
-        ax.plot(
-            at[~chosen],
-            losses[~chosen],
-            "o",
-            markerfacecolor=drawing.PAPER,
-            markeredgecolor=drawing.MUTED,
-        )
+        hollow: dict[str, Any] = {
+            "markerfacecolor": drawing.PAPER,
+            "markeredgecolor": drawing.MUTED,
+        }
+        ax.plot(at[~chosen], losses[~chosen], "o", **hollow)
         ax.plot(at[chosen], losses[chosen], "o", color=drawing.BLUE, markersize=8)
         step = max(1, len(losses) // 12)
         ax.set_xticks(at[::step])

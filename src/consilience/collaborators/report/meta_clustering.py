@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray
-from consilience.collaborators.kernels import ENOUGH_POWER
+from consilience.collaborators.kernels import ENOUGH_POWER, cut
 from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
 from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.collaborators.report import figures_meta
@@ -102,6 +102,7 @@ def verdict(result: MetaClusteringResult) -> str:
         mean, error = np.nan, np.nan
         if "group_minus_all" in figures_meta.gains(result):
             mean, error = result.overall_gain("group_minus_all")
+        # with 95 % confidence one model for all predicts better
         if mean - Z95 * error > 0:
             return "worse-groups"
         if not found_again(result):
@@ -159,6 +160,7 @@ def site_rows(result: MetaClusteringResult) -> Cells:
     order = figures_meta.site_order(result)
     columns = [result.explained, np.full(len(order), np.nan)]
     # Against the constant, record by record: the losses of both are high for the same rows.
+    # results of earlier versions lack it
     if len(result.explained_error) == len(order):
         columns[1] = Z95 * result.explained_error
     if "own_minus_group" in figures_meta.gains(result):
@@ -220,15 +222,10 @@ def merges_made(result: MetaClusteringResult) -> dict[str, Any]:
 
 def moved(result: MetaClusteringResult) -> bool:
     """Whether sites moved after the merges: the groups are not the branches of the tree."""
-    n = len(result.sites)
-    members: list[list[int]] = [[i] for i in range(n)]
-    cut = np.arange(n)
-    for step, (a, b) in enumerate(np.asarray(result.merges["ids"])[: n - result.n_clusters]):
-        members.append(members[int(a)] + members[int(b)])
-        cut[members[-1]] = n + step
-    same = cut[:, None] == cut[None, :]
+    branches = cut(np.asarray(result.merges["ids"]), len(result.sites) - result.n_clusters)
     labels = np.asarray(result.labels)
-    return bool((same != (labels[:, None] == labels[None, :])).any())
+    apart = (labels[:, None] == labels) != (branches[:, None] == branches)
+    return bool(apart.any())
 
 
 # --------------------------------------------------------------------------- how sure

@@ -6,7 +6,7 @@ it: a text would give Python's own sentence, a fraction a loop without an end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
+from consilience.parameters import Allowed, is_whole
 
 # --- Settings that several estimators share, as far as their kind goes.
 
@@ -38,18 +39,11 @@ def check_settings(estimator: Any) -> None:
     ParameterError
         A number is no number or no whole one, or there is an array for a word or a switch.
     """
-    given = vars(estimator)
-    for name, (fits, allowed) in _RULES.items():
-        if name in given and not fits(given[name]) and not _by_default(estimator, name):
-            raise ParameterError.of(name, allowed, given[name])
-
-
-def _by_default(estimator: Any, name: str) -> bool:
-    """Whether a setting is None, and is so by default."""
-    if getattr(estimator, name) is not None:
-        return False
-    defaults: Mapping[str, Any] = type(estimator).__init__.__kwdefaults__ or {}
-    return name in defaults and defaults[name] is None
+    given, defaults = vars(estimator), type(estimator).__init__.__kwdefaults__ or {}
+    for name, rule in _RULES.items():
+        left_out = given.get(name) is None and defaults.get(name, name) is None
+        if name in given and not left_out and not rule.holds(given[name]):
+            raise ParameterError.of(name, rule.words, given[name])
 
 
 def _number(value: Any) -> bool:
@@ -60,29 +54,23 @@ def _number(value: Any) -> bool:
     return isinstance(value, float | np.floating | np.integer)
 
 
-def _whole(most: int) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        return whole and bool(value <= most)
-
-    return fits
+def _whole(most: int, words: str) -> Allowed:
+    # What is too small each solver says itself, as it does of a number.
+    return Allowed(lambda value: is_whole(value) and value <= most, words)
 
 
-def _jobs(value: Any) -> bool:
-    return _whole(_MOST_STEPS)(value) and value != 0 and value >= -_MOST_STEPS
-
-
-def _single(value: Any) -> bool:
-    return not isinstance(value, np.ndarray) and getattr(value, "shape", ()) == ()
-
-
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tol": (_number, "a number, 0 or more"),
-    "max_iter": (_whole(_MOST_STEPS), f"a whole number from 1 to {_MOST_STEPS}"),
-    "n_init": (_whole(_MOST_STARTS), f"a whole number from 1 to {_MOST_STARTS}"),
-    "n_jobs": (_jobs, "None or a whole number other than 0"),
-    "max_rank": (_whole(_MOST_STEPS), "None or a whole number, 0 or more"),
-    **{name: (_single, "a single value") for name in _SINGLE},
+_ONE = Allowed(
+    lambda v: not isinstance(v, np.ndarray) and not getattr(v, "shape", ()), "a single value"
+)
+_RULES: dict[str, Allowed] = {
+    "tol": Allowed(_number, "a number, 0 or more"),
+    "max_iter": _whole(_MOST_STEPS, f"a whole number from 1 to {_MOST_STEPS}"),
+    "n_init": _whole(_MOST_STARTS, f"a whole number from 1 to {_MOST_STARTS}"),
+    "n_jobs": _whole(_MOST_STEPS, "None or a whole number other than 0").but(
+        lambda value: value != 0 and value >= -_MOST_STEPS, ""
+    ),
+    "max_rank": _whole(_MOST_STEPS, "None or a whole number, 0 or more"),
+    **dict.fromkeys(_SINGLE, _ONE),
 }
 
 
@@ -123,7 +111,8 @@ def observed_entries(estimator: Any, X: Any, *, reset: bool) -> Entries:
     if isinstance(X, np.ma.MaskedArray):
         X = np.ma.filled(X.astype(np.float64), np.nan)
     checked = _validated(estimator, X, reset)
-    if not reset and _blank(checked):
+    stored = checked.tocoo().data if hasattr(checked, "tocoo") else checked
+    if not reset and np.isnan(stored).all():
         none = np.zeros(0, dtype=np.int64)
         return Entries(checked.shape, none, none, np.zeros(0))
     return of_usual_size(Entries.of(checked))
@@ -208,11 +197,6 @@ def _own_width(estimator: Any, entries: Entries, reset: bool) -> Entries:
             f"the matrix has {entries.shape[1]} columns, but {estimator.n_features_in_} were fitted"
         )
     return entries
-
-
-def _blank(X: Any) -> bool:
-    values = X.tocoo().data if hasattr(X, "tocoo") else X
-    return bool(np.isnan(values).all())
 
 
 # --- What estimators that keep the table they were fitted to say of its cells.

@@ -148,7 +148,14 @@ class ObservedKMeans(
             max_iter=self.max_iter,
             tol=self.tol,
         )
-        self._take(fit)
+        self._fit = fit
+        self.labels_ = fit.labels
+        self.cluster_centers_ = fit.centres
+        self.counts_ = fit.sizes
+        self.inertia_ = fit.inertia
+        self.column_means_ = fit.column_means
+        self.n_iter_ = fit.n_iter
+        self.converged_ = fit.converged
         if not self.converged_:
             sentence = f"no start settled within max_iter = {self.max_iter}: raise it"
             warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
@@ -167,17 +174,6 @@ class ObservedKMeans(
             allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
             raise ParameterError.of("random_state", allowed, self.random_state) from None
         return int(drawn.randint(2**31 - 1))
-
-    def _take(self, fit: solvers.ClusterFit) -> None:
-        """Keep a fit."""
-        self._fit = fit
-        self.labels_ = fit.labels
-        self.cluster_centers_ = fit.centres
-        self.counts_ = fit.sizes
-        self.inertia_ = fit.inertia
-        self.column_means_ = fit.column_means
-        self.n_iter_ = fit.n_iter
-        self.converged_ = fit.converged
 
     # ------------------------------------------------------------------ rows
 

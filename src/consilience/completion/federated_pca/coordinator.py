@@ -99,6 +99,7 @@ def _giving_way(
     used, columns = np.ones(len(has), dtype=bool), np.ones(has.shape[1], dtype=bool)
     gaps = ~has
     while gaps.any():
+        # gaps that are closed, over the share of the columns that it costs
         by_column = gaps.sum(axis=0) * columns.sum()
         share = rows / rows[used].sum()
         only = used.sum() == 1
@@ -245,6 +246,7 @@ def build_result(
     """Fit the model of a rank, and put the result together."""
     whole = pool.together()
     model = from_moments(whole.mean, whole.covariance, int(whole.n), rank)
+    # rounding may leave the smallest ones a little below 0
     variances = np.maximum(np.linalg.eigvalsh(whole.covariance)[::-1], 0.0)
     curve = errors.curve()
     place = np.flatnonzero(errors.candidates == rank)

@@ -193,6 +193,7 @@ def _left_out(
     x: FloatArray, fit: FloatArray, cross: FloatArray, c: FloatArray, d: FloatArray, variant: str
 ) -> FloatArray:
     """Predictions from the fit, the matrix of the last term, and leverages of columns and rows."""
+    # 1 + c and X^(k) - X (1 + 2 c), as the thesis prints it
     if variant == "as_printed":
         r, q = fit - x * (1.0 + 2.0 * c), fit - x * (1.0 + 2.0 * d[:, None])
         by_row, by_column = 1.0 + c, 1.0 + d[:, None]
@@ -202,6 +203,7 @@ def _left_out(
         by_row = np.where(free_c > _LEVERAGE, free_c, np.nan)
         by_column = np.where(free_d > _LEVERAGE, free_d, np.nan)[:, None]
     r, q = r / by_row, q / by_column
+    # r c / (1 - c) + r d / (1 - d) + r^2 u'D^-1 v / ((1 - c) (1 - d)), on top of X^(k)
     return np.asarray(fit + r * c + q * d[:, None] + r * q * cross)
 
 

@@ -103,10 +103,9 @@ class ClusterCountResult(EntryStudyResult):
         best = f"{mean[self.chosen]:.4g} with {self.n_clusters}"
         told = one if self.chosen == 0 else f"{best}, {one}"
         text = f"{text}: mean squared error per held-out entry {told}{tried}."
-        other = self.one_standard_error if self.rule == "minimum" else self.minimiser
-        if other in (-1, self.chosen):
+        if self.by_other_rule < 0:
             return text
-        number = int(self.candidates[other])
+        number = int(self.candidates[self.by_other_rule])
         if self.rule == "minimum":
             return f"{text} Within one standard error of it is {number} already."
         return f"{text} The smallest error itself is at {number}."
@@ -116,7 +115,12 @@ class ClusterCountResult(EntryStudyResult):
         if not self.criteria:
             return ""
         said = ", ".join(f"{name} {k or 'none'}" for name, k in self.criteria.items())
-        return f"Other criteria: {said}."
+        if all(self.criteria.values()):
+            return f"Other criteria: {said}."
+        return (
+            f"Other criteria: {said}. None stands where the numbers that were tried end before the "
+            "criterion's rule holds."
+        )
 
 
 @register
@@ -147,7 +151,7 @@ class ClusterCountStudy(EntryStudy):
     n_splits: int = allows(whole(2, entry_study.MOST_SPLITS), default=10)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "How many classes do the rows of one table fall into?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
@@ -162,10 +166,6 @@ class ClusterCountStudy(EntryStudy):
     several: ClassVar[str] = "ensemble-clustering"
     roles: ClassVar[tuple[str, ...]] = ()
     takes_triplets: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.n_clusters, list | range | np.ndarray):
-            object.__setattr__(self, "n_clusters", tuple(self.n_clusters))
 
     @property
     def largest_asked(self) -> int:

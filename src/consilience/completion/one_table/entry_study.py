@@ -16,7 +16,6 @@ search: Search              ->  holds entries out by folds that it alone knows,
 from __future__ import annotations
 
 import dataclasses
-import json
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.completion.kernels.cluster_criteria import NAMES
 from consilience.completion.one_table import matrix as matrices
 from consilience.completion.one_table.matrix import Matrix
-from consilience.exceptions import ConsilienceError, DataError, ProtocolError, StudyError
+from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.held_out_entries import EntryCurve
@@ -61,36 +60,28 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 1 << 40
 _LARGEST = 1e250  # of sums of squared errors, where entries of a table are 1e100 at most
+MOST_SPLITS = 20
+_RULES = ("minimum", "one-standard-error")
 _PLACES = ("chosen", "minimiser", "one_standard_error")
 CHOICE = "choice of "
 """Before the name of a criterion: how many classes it chooses."""
 
 
-def settings_text(parameters: Mapping[str, Any]) -> str:
-    """Parameters of a method as the text that crosses."""
-    return json.dumps(dict(parameters), sort_keys=True, default=list)
-
-
-def settings_read(text: str) -> dict[str, Any]:
-    """Read what :func:`settings_text` wrote.
-
-    Raises
-    ------
-    ProtocolError
-        It is something else.
-    """
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError, RecursionError):
-        sentence = "the settings of a search cannot be read"
-        raise ProtocolError(sentence, public=sentence) from None
-
-
-@message("one-table/search", version=1)
+@message("one-table/search", version=2)
 class Search:
     """Choose by held-out entries, fit, keep."""
 
-    settings: str = Public("", "parameters, as JSON", kind="str", to="site")
+    # Each method has parameters of its own, which the site holds against the method's rules.
+    settings: Mapping[str, Any] = Public(
+        "*by parameter: its value",
+        "parameters of the method",
+        to="site",
+        others=True,
+        parts={
+            "n_splits": part(kind="int", low=2, high=MOST_SPLITS),
+            "rule": part(kind="str", choices=_RULES),
+        },
+    )
     names: tuple[str, ...] = Public(
         "3", "what rows, columns and values of the matrix are called", kind="str", to="site"
     )
@@ -154,7 +145,7 @@ class Searched:
 
     def check(self, request: Search, known: Mapping[str, Any]) -> str | None:
         """Errors are those of held-out entries; what goes together has one length."""
-        settings, figures = settings_read(request.settings), self.figures.value
+        settings, figures = request.settings, self.figures.value
         n_cells = self.n_rows.value * self.n_columns.value
         # The columns of triplets are the site's own.
         columns = known["p"] in (0, self.n_columns.value)
@@ -258,12 +249,11 @@ class EntryStudyResult(Result):
             se=self.curve_se if len(self.curve_se) else None,
         )
 
-    def missing_sentence(self) -> str:
-        """Say how large the matrix is and how much of it is observed."""
-        n, p = self.shape
-        missing = 1 - self.n_observed / (n * p)
-        told = f"{missing:.0%} of the cells are missing" if missing > 0 else "hardly a cell missing"
-        return f"{n:,} x {p:,} matrix, {told}"
+    @property
+    def by_other_rule(self) -> int:
+        """Place of what the other rule would choose; -1 where that is not told, or the same."""
+        other = self.one_standard_error if self.rule == "minimum" else self.minimiser
+        return other if other != self.chosen and other < len(self.candidates) else -1
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per candidate: error per held-out entry and its standard error."""
@@ -276,8 +266,6 @@ class EntryStudyResult(Result):
 
 
 # --- What every study does that chooses by held-out entries of one table.
-
-MOST_SPLITS = 20
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -350,7 +338,7 @@ class EntryStudy(Method):
     """
 
     n_splits: int = allows(whole(2, MOST_SPLITS), default=5)
-    rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
+    rule: str = allows(one_of(*_RULES), default="minimum")
 
     absence: ClassVar[str] = (
         "There is one site: without it the run stops, and goes on with it when it is asked again."
@@ -359,6 +347,11 @@ class EntryStudy(Method):
     foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
     accepts_missing: ClassVar[bool] = True
     takes_triplets: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, value in self.parameters().items():  # grids as people write them
+            if isinstance(value, list | range | np.ndarray):
+                object.__setattr__(self, name, tuple(value))
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study names a matrix."""
@@ -410,7 +403,7 @@ class EntryStudy(Method):
         names = (columns.id or "row", "column", "value")
         if triplets:
             names = (str(columns.agent), str(columns.entity), str(columns.target))
-        message = Search(settings=settings_text(self.parameters()), names=names)
+        message = Search(settings=self.parameters(), names=names)
         replies = ctx.require((yield Ask("search", message, to=ctx.sites[:1])), at_least=1)
         (site, reply), *_ = replies.items()
         figures = reply.figures.value
@@ -464,7 +457,7 @@ def search_step(method: str) -> Step:
         message: Search, data: SiteData, state: State, site: SiteContext
     ) -> tuple[Searched, State]:
         """Choose by held-out entries, fit, keep."""
-        study = get_method(method).from_parameters(settings_read(message.settings))
+        study = get_method(method).from_parameters(message.settings)
         if not isinstance(study, EntryStudy):
             raise StudyError(f"method {method!r} does not choose by held-out entries")
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
@@ -489,7 +482,16 @@ def search_step(method: str) -> Step:
         remarks = dict.fromkeys((*made.remarks, *(str(one.message) for one in caught)))
         for remark in (*remarks, *([] if edge is None else [edge])):
             site.note(remark)
-        _keep(made, site)
+        # Predictor, values by line and tables stay here.
+        for name, values in made.outputs.items():
+            site.output(name, values)
+        site.output("predictor", made.predictor)
+        curve = made.curve
+        found = {"error": curve.mean, "standard_error": curve.se}
+        by_fold = {f"fold_{f}": line for f, line in enumerate(curve.errors)}
+        site.table("curve", {curve.parameter: curve.parameters, **found, **by_fold})
+        for name, columns in made.tables.items():
+            site.table(name, columns)
         return _told(made, matrix, site.limits), state
 
     return search
@@ -584,22 +586,3 @@ def _centres(made: LocalSearch, matrix: Matrix, limits: Limits) -> Released:
     for j in range(p):
         means[hidden(counts[:, j], limits.min_records) | (counts[:, j] == 0), j] = np.nan
     return model(means, kind="centroids", n_records=int(sizes.sum()), cells=shown)
-
-
-def _keep(made: LocalSearch, site: SiteContext) -> None:
-    """Leave predictor, values by line and tables at the site."""
-    for name, values in made.outputs.items():
-        site.output(name, values)
-    site.output("predictor", made.predictor)
-    curve = made.curve
-    site.table(
-        "curve",
-        {
-            curve.parameter: curve.parameters,
-            "error": curve.mean,
-            "standard_error": curve.se,
-            **{f"fold_{f}": line for f, line in enumerate(curve.errors)},
-        },
-    )
-    for name, columns in made.tables.items():
-        site.table(name, columns)

@@ -145,10 +145,9 @@ class MatrixCompletionResult(EntryStudyResult):
                 "where the grid ends."
             )
         text = f"Held-out entries choose {kept} for {where}."
-        other = self.one_standard_error if self.rule == "minimum" else self.minimiser
-        if other in (-1, self.chosen) or other >= len(self.candidates):
+        if self.by_other_rule < 0:
             return text
-        value = f"{name} {self.candidates[other]:.4g}"
+        value = f"{name} {self.candidates[self.by_other_rule]:.4g}"
         if self.rule == "minimum":
             return f"{text} Within one standard error of the smallest error is {value} already."
         return f"{text} The smallest error itself is at {value}."
@@ -205,7 +204,7 @@ class MatrixCompletionStudy(EntryStudy):
     max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "What is in the missing cells of one table?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
@@ -219,10 +218,6 @@ class MatrixCompletionStudy(EntryStudy):
     predictor: ClassVar[Any] = CompletionPredictor
     several: ClassVar[str] = "federated-pca"
     roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity")  # of triplets
-
-    def __post_init__(self) -> None:
-        if isinstance(self.grid, list | range | np.ndarray):
-            object.__setattr__(self, "grid", tuple(self.grid))
 
     def check_together(self) -> None:
         """The grid is of penalties or of ranks; only penalties know a limit on the rank."""
@@ -343,6 +338,7 @@ class MatrixCompletionStudy(EntryStudy):
         """Squared errors of the last part by row and rule, (n, 3), and how many there are."""
         if not last.n_observed:
             return np.zeros((0, len(RULES))), np.zeros(0, dtype=np.int64)
+        # the model that judges has not seen the last part; the one that is kept has
         fit = fitted_model(self.model, value, train, center=self.center, max_rank=self.max_rank)
         guesses = [fit.factors.at(last.rows, last.columns)]
         for kind in ("rows-and-columns", "columns"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from consilience.contingency.protocol import LEAST_EXPECTED, SIGNIFICANT, ContingencyTableResult
 from consilience.report.drawing import short
@@ -33,7 +31,13 @@ class ContingencyTableReport(TemplateReport[ContingencyTableResult]):
             "significant": SIGNIFICANT,
             "least": LEAST_EXPECTED,
             "tests": [(name, number(x), f"{df:,}", p_value(p)) for name, x, df, p in tests],
-            "counts": list(_lines(result)),
+            # each count with what is expected of independent columns
+            "counts": [
+                (short(level, 40), *(f"{n:,} ({e:,.1f})" for n, e in zip(told, due, strict=True)))
+                for level, told, due in zip(
+                    result.row_levels, result.table, result.expected, strict=True
+                )
+            ],
             "sites": [
                 (site_name(site), f"{table.sum():,}")
                 for site, table in zip(result.sites, result.tables, strict=True)
@@ -44,13 +48,6 @@ class ContingencyTableReport(TemplateReport[ContingencyTableResult]):
         """Rows, and sites that tell their tables."""
         result = self.read(run)
         return (("rows", f"{result.n:,}"), ("sites in the table", f"{len(result.sites):,}"))
-
-
-def _lines(result: ContingencyTableResult) -> Iterator[tuple[str, ...]]:
-    """Counts, each with what is expected of independent columns."""
-    for level, told, due in zip(result.row_levels, result.table, result.expected, strict=True):
-        cells = (f"{n:,} ({e:,.1f})" for n, e in zip(told, np.asarray(due), strict=True))
-        yield (short(level, 40), *cells)
 
 
 REPORT = ContingencyTableReport
