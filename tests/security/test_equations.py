@@ -19,6 +19,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
 from consilience.wire import digits, moment_facts
 from tests.security.test_federated_pca_attacks import Villain, site_of
+from tests.security.test_strict_attacks import summed
 
 Array = np.ndarray
 N, WHO = 300, 7
@@ -210,3 +211,11 @@ def test_one_of_many_rows_that_breaks_an_equation() -> None:
         x[WHO, 2] = x[WHO, 3] + away
         found = row_guard.failing(x, [view], every, limits)
         assert np.flatnonzero(found).tolist() == hidden
+
+
+def test_codes_that_few_rows_have_are_not_rounded_to_others() -> None:
+    """An indicator counts the rows with its value; rows of a rare one take no part."""
+    codes = np.repeat([1.0, 3.0, 5.0, 2.0], [100, 120, 80, 4])
+    site = site_of(pd.DataFrame({"code": codes}))
+    n, totals = summed(site, "one", ["code"], indicators={"code": [1, 3]})
+    assert (n, totals.tolist()) == (300, [100.0, 120.0])

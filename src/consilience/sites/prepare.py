@@ -413,7 +413,7 @@ class _Loader:
             return [self._numbers(one.column)]
         value: NDArray[Any]
         if levels is None and all(is_number(v) for v in one.values):
-            value = self._numbers(one.column)
+            value = self._numbers(one.column, rounded=False)  # codes, not digits
             found, unknown = [value == float(v) for v in one.values], np.isnan(value)
         elif levels is None:
             value, texts = self._categories(one.column)
