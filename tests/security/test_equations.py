@@ -13,11 +13,13 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, Federation
+from consilience.completion.federated_pca import site as groups
 from consilience.completion.federated_pca.messages import Moments, Settings
 from consilience.sites import prepare, row_guard
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
 from consilience.wire import digits, moment_facts
+from tests.security.test_detection import told
 from tests.security.test_federated_pca_attacks import Villain, site_of
 from tests.security.test_strict_attacks import summed
 
@@ -125,9 +127,8 @@ def test_products_of_two_equations(monkeypatch: pytest.MonkeyPatch) -> None:
         for kind in ("change", "twice"):
             table, combination, wanted = tables(kind)
             names, sums = moments(table)
-            told = set(names) == set(table)
-            assert told == off
-            if told:
+            assert (set(names) == set(table)) == off
+            if off:
                 place = {name: 1 + names.index(name) for name in names}
                 value = sum(w * sums[place[a], place[b]] for (a, b), w in combination.items())
                 assert value == pytest.approx(wanted, abs=1e-6)
@@ -162,12 +163,12 @@ def test_digits_of_the_difference_of_two_columns(monkeypatch: pytest.MonkeyPatch
     rng = np.random.default_rng(1)
     table = pd.DataFrame({"born": rng.uniform(1930, 1990, N).round(2), "x": rng.normal(size=N)})
     table["seen"] = table["born"] + rng.integers(1, 30, N)
-    told = ["born", "x", "seen"]
-    assert moments(table, told)[0] == told
+    asked = ["born", "x", "seen"]
+    assert moments(table, asked)[0] == asked
     table.loc[WHO, "seen"] += 0.37
-    assert moments(table, told)[0] == told[:2]
+    assert moments(table, asked)[0] == asked[:2]
     monkeypatch.setattr(row_guard, "finer_between", no_pairs)
-    _, sums = moments(table, told)
+    _, sums = moments(table, asked)
     assert (sums[0, 3] - sums[0, 1]) % 1.0 == pytest.approx(0.37, abs=1e-6)
 
 
@@ -219,3 +220,15 @@ def test_codes_that_few_rows_have_are_not_rounded_to_others() -> None:
     site = site_of(pd.DataFrame({"code": codes}))
     n, totals = summed(site, "one", ["code"], indicators={"code": [1, 3]})
     assert (n, totals.tolist()) == (300, [100.0, 120.0])
+
+
+@pytest.mark.parametrize("kind", ["equation", "digits"])
+def test_few_of_a_group_that_are_many_of_all(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve people of 300: of each of five groups they would be few, so there is one group."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(50, 10, (N, 3)).round(2), columns=["a", "b", "c"])
+    table["b"] = table["a"] + (table["c"] if kind == "equation" else rng.integers(1, 30, N))
+    table.loc[:11, "b"] += 5.37
+    assert told(site_of(table), "one", list(table), 5)[0].tolist() == [N]
+    monkeypatch.setattr(groups, "_of_few", lambda *_: False)
+    assert len(told(site_of(table), "one", list(table), 5)[0]) == 5
