@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from consilience.wire.digits import off_grid
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import (
     Coded,
@@ -14,7 +15,6 @@ from consilience.wire.moment_facts import (
     hanging_together,
     left_over,
     moment_facts,
-    off_grid,
     unsafe_columns,
 )
 from tests.reference.told_moments import counts_that_follow, unsafe_moments, withheld
@@ -450,8 +450,8 @@ def test_digits_of_few(few: int, step: float, digits: float, wanted: float | Non
     found = off_grid(column, 10)
     assert (found is None) == (wanted is None)
     if found is not None:
-        assert found[0] == pytest.approx(wanted)
-        assert np.flatnonzero(found[1]).tolist() == list(range(20, 20 + few))
+        assert found.step == pytest.approx(wanted)
+        assert np.flatnonzero(found.off).tolist() == list(range(20, 20 + few))
         strict = Limits(max_detection=1.0)
         assert unsafe_columns(column[:, None], limits=strict).all()
         assert not unsafe_columns(column[:, None], limits=LIMITS).any()
@@ -472,7 +472,7 @@ def test_digits_of_large_numbers_and_of_three_values() -> None:
         assert off_grid(column, 10) is None
         column[3] += 0.5
         found = off_grid(column, 10)
-        assert found is not None and np.flatnonzero(found[1]).tolist() == [3]
+        assert found is not None and np.flatnonzero(found.off).tolist() == [3]
 
 
 def test_columns_whose_digits_tell_nothing_of_few() -> None:

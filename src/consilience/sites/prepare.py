@@ -36,7 +36,7 @@ from consilience.sites import encoding
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Table, is_number, plain_text, row_list
-from consilience.wire.moment_facts import off_grid
+from consilience.wire.digits import off_grid
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
@@ -131,6 +131,7 @@ class _Loader:
     ) -> None:
         self.table, self.source = table, source
         self.few = min_records if partition == "rows" else 1
+        self.refused_from = self.few
         self.columns = site_columns.merged(columns, partition)
         self.preparation = preparation
         if partition == "columns":  # nobody else says how a party's own columns are coded
@@ -224,6 +225,8 @@ class _Loader:
                 self.table, self.source, columns, self.preparation, self.site, "rows", 1
             )
             again.round_below = self.round_below
+            # Odd cells stop no run because an earlier one asked for their column.
+            again.refused_from = self.table.n_rows + 1
             arrays = np.array(list(again._encoded(one))).T
             found |= encoding.by_name([one], arrays, columns.levels)
         return {name: found[name] for name in codings if name in found}
@@ -284,7 +287,7 @@ class _Loader:
     def _numbers(self, name: str, *, rounded: bool = True) -> NDArray[np.float64]:
         local = self._local(name, " and the study uses it as a number", "not a number")
         values, wrong = self.table.numbers(local, self.site.codes(name))
-        if len(wrong) >= self.few:
+        if len(wrong) >= self.refused_from:
             raise _refusal(
                 name,
                 f"holds text in {len(wrong)} cells where the study expects numbers"
@@ -295,15 +298,15 @@ class _Loader:
         # In units of the table, in which somebody wrote the digits.
         finer = off_grid(values, self.round_below) if rounded and self.round_below > 1 else None
         while finer is not None:  # what is rounded may be few beside a coarser step
-            values = np.where(finer[1], np.rint(values / finer[0]) * finer[0], values)
-            self.rounded[name] = finer[0]
+            values = finer.rounded(values)
+            self.rounded[name] = finer.step
             finer = off_grid(values, self.round_below)
         unit = self.site.units.get(name)
         if unit is not None:
             with np.errstate(over="ignore"):  # infinite values are refused below
                 values = values * unit.scale + unit.offset
         infinite = np.flatnonzero(np.isinf(values))
-        if len(infinite) >= self.few:
+        if len(infinite) >= self.refused_from:
             raise _refusal(
                 name,
                 f"holds {len(infinite)} infinite values{row_list(infinite + 1)}: correct them, or "
@@ -410,7 +413,7 @@ class _Loader:
             return [self._numbers(one.column)]
         value: NDArray[Any]
         if levels is None and all(is_number(v) for v in one.values):
-            value = self._numbers(one.column)
+            value = self._numbers(one.column, rounded=False)  # codes, not digits
             found, unknown = [value == float(v) for v in one.values], np.isnan(value)
         elif levels is None:
             value, texts = self._categories(one.column)
@@ -663,7 +666,7 @@ class ColumnReport:
         Rows whose value counts as missing: it is not on offer, a level that few rows have, or no
         number in few rows.
     rounded_to : float
-        Step of which the values are multiples now, because few rows had further digits; 0 where
+        Step to which the values keep now, because few rows had further digits; 0 where
         nothing was rounded.
     """
 
@@ -744,7 +747,7 @@ class Report:
             if column.rounded_to:
                 said.append(
                     f"Column {column.name}: digits that few rows have were rounded away, to "
-                    f"multiples of {column.rounded_to:g}."
+                    f"steps of {column.rounded_to:g}."
                 )
         said += [f"Column {name} holds one value only." for name in self.constant]
         if self.missing_ids:

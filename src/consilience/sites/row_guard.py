@@ -31,6 +31,8 @@ from consilience.sites.policy import Policy
 from consilience.sites.prepare import AllRows, Everyone
 from consilience.sites.row_history import UNSEEN, Atoms, RowHistory, row_keys
 from consilience.wire.codec import digest
+from consilience.wire.digits import finer_between, off_grid
+from consilience.wire.equations import equations, outweighed
 from consilience.wire.evidence import Limits
 from consilience.wire.moment_facts import (
     Coded,
@@ -39,7 +41,6 @@ from consilience.wire.moment_facts import (
     hardly_apart,
     left_over,
     moment_facts,
-    off_grid,
     unsafe_columns,
 )
 
@@ -519,18 +520,18 @@ def failing(
             own = x[np.ix_(view.rows, columns)]
             joint = view.joint[columns] & (view.fixed | free)[columns]
             inside, inner = view.within(), coded_within(coded, columns)
-            # What enough of some rows have enough of all have; that none outweighs all the others
-            # the gate sees to when sums of so many leave.
+            # What enough of some rows have enough of all have.
             some = slice(None, None, max(len(own) // _SAMPLE, 1))
             few = None if inside is None else inside[some]
             part = _bad(own[some], joint, few, limits, inner)
             if some.step > 1 and part.any():
                 part = _bad(own, joint, inside, limits, inner)
-            if some.step > 1 and limits.max_detection < np.inf:  # digits of few may not be in it
+            if some.step > 1 and limits.max_detection < np.inf:
                 for i, j in enumerate(columns.tolist()):
                     if (v, j) not in finer:
                         finer[v, j] = off_grid(own[:, i], limits.min_records) is not None
                     part[i, i] |= finer[v, j]
+                part[: len(columns), : len(columns)] |= _of_one(own, joint, limits)
             if view.inside is not None:
                 with_rows, part = part[-1, :-1], part[:-1, :-1]
                 if (with_rows & ~free[columns]).any():
@@ -575,6 +576,20 @@ def _too_many(
     return hidden
 
 
+def _of_one(x: FloatArray, joint: BoolArray, limits: Limits) -> BoolArray:
+    """Pairs of columns that rest on few of many rows, which are not among some of them."""
+    found = finer_between(x, limits.min_records)
+    squares = (x - np.nanmean(x, axis=0)) ** 2
+    alone = np.nanmax(squares, axis=0) > limits.max_share * np.nansum(squares, axis=0)
+    left = np.flatnonzero(joint & ~alone)
+    weights = outweighed(x[:, left], limits.max_share) if len(left) > 1 else None
+    if weights is not None:
+        heavy = left[np.argsort(np.abs(weights))[-2:]]
+        found[np.ix_(heavy, heavy)] = True
+    found[np.diag_indices(len(alone))] = alone
+    return found
+
+
 def _bad(
     x: FloatArray,
     joint: BoolArray,
@@ -590,6 +605,8 @@ def _bad(
     alone = unsafe_columns(x, limits=limits, coded=coded)
     bad = np.zeros((p + (inside is not None),) * 2, dtype=bool)
     bad[:p, :p] = np.diag(alone) | hardly_apart(x, least)
+    if limits.max_detection < np.inf:
+        bad[:p, :p] |= finer_between(x, least)
     for group in coded:  # levels of one category have nobody in common, as everybody knows
         bad[np.ix_(group.columns, group.columns)] &= np.eye(len(group.columns), dtype=bool)
     places = np.flatnonzero(joint & ~alone)
@@ -603,6 +620,8 @@ def _bad(
     coded = coded_within(coded, free)
     sets = left_over(x[:, free], least, coded)
     sets += hanging_together(x[:, free], least, joint[free], coded)
+    if limits.max_detection < np.inf:
+        sets += equations(x[:, free], joint[free], limits, coded)
     for columns in sets:
         bad[np.ix_(free[columns], free[columns])] = True
     bad[np.diag_indices(p)] = alone

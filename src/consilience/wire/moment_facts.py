@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.cell_facts import product_facts
+from consilience.wire.digits import off_grid
 from consilience.wire.evidence import Limits
 
 MOST_LEVELS = 5
@@ -108,56 +109,6 @@ def column_facts(x: FloatArray, coded: Sequence[Coded] = ()) -> tuple[IntArray, 
             places = list(group.columns)
             records[places] = np.minimum(records[places], max(int(rest.sum()), 1))
     return records, share
-
-
-_LEADS = (10.0, 9.0, 7.5, 7.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.2, 1.0)
-_PARTS = (1 / 3, 1 / 6, 1 / 7, 1 / 12, 1 / 24, 1 / 60, 0.45359237, 2.54)
-"""Thirds, days in weeks, months in years, hours, minutes, pounds and inches."""
-
-
-def off_grid(column: FloatArray, least: int) -> tuple[float, BoolArray] | None:
-    """Records with more digits than all others, fewer than `least`, and the step of the others.
-
-    What a sum of the column's products has beyond whole multiples of the steps is of these records
-    alone. Steps are `_LEADS` times powers of ten from the size of the largest value down to what a
-    sum of doubles holds, and `_PARTS`.
-
-    Returns
-    -------
-    step : float
-    off : (n,) bool array
-    """
-    known = column[np.isfinite(column)]
-    # Of a small table few are at most a fifth: by chance, nine of twenty ages are odd.
-    least = min(least, len(known) // 5 + 1)
-    if not len(known):
-        return None
-    largest = float(np.abs(known).max())
-    if largest == 0:
-        return None
-    top = int(np.floor(np.log10(largest)))
-    decimal = (lead * 10.0**k for k in range(top, top - 14, -1) for lead in _LEADS)
-    least_step = largest * max(len(known) * 1e-15, 1e-12)  # a sum does not hold further digits
-    for step in sorted({*decimal, *_PARTS}, reverse=True):
-        if step > largest:
-            continue
-        if step < least_step:
-            return None
-        for part in (known[:512], known):
-            multiple = part / step
-            off = np.abs(multiple - np.rint(multiple)) > 1e-6 + 1e-15 * np.abs(multiple)
-            if off.sum() >= least:
-                break
-        else:
-            if not off.any():
-                return None
-            on = np.rint(multiple[~off])
-            others = on[on != on[:1]]
-            if len(on) >= least and (others != others[:1]).any():  # three values at least
-                place = np.zeros(len(column), dtype=bool)
-                place[np.flatnonzero(np.isfinite(column))[off]] = True
-                return step, place
-    return None
 
 
 def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) -> BoolArray:

@@ -22,7 +22,9 @@ from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire import disclosure
+from consilience.wire.digits import finer_between
 from consilience.wire.disclosure import Limits, Released, aggregate, replaced
+from consilience.wire.equations import equations
 from consilience.wire.moment_facts import (
     Coded,
     coded_within,
@@ -101,6 +103,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
         if all(
             _may_leave(told[rows], limits, coded, len(columns))
+            and (number == 1 or not _of_few(told[rows], limits, coded))
             and told.shape[1] <= limits.columns_for(len(rows), products=True)
             and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
             for rows in members
@@ -193,6 +196,16 @@ def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) ->
     if least > 1 and hanging_together(x, least, joint, coded):
         return False
     return not _unsafe(x, limits, coded).any()
+
+
+def _of_few(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> bool:
+    """Whether columns of a group hang together but for few; of all rows the guard knows."""
+    if limits.max_detection == np.inf:
+        return False
+    joint = np.ones(x.shape[1], dtype=bool)
+    return bool(equations(x, joint, limits, coded)) or bool(
+        finer_between(x, limits.min_records).any()
+    )
 
 
 # --- What a site does: tell moments of groups of its rows, keep the model and what it says of them.
