@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.datasets import check_choice
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def partition(
         if array.ndim != 2:
             raise ParameterError.of("X", "a DataFrame or an array with two dimensions", array.shape)
         frame = pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
-    if scheme not in get_args(Scheme):
-        raise ParameterError.of("scheme", f"one of {get_args(Scheme)}", scheme)
+    check_choice("scheme", scheme, Scheme)
     if (scheme == "sizes") != (sizes is not None):
         raise ParameterError.of("sizes", "given exactly when scheme is 'sizes'", sizes)
     site_names = _site_names(n_sites, sizes, names)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_least
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class LatentClassEvents:
 
     def take(self, where: NDArray[Any]) -> LatentClassEvents:
         """Return some events: a mask or places."""
-        parts = (self.agent, self.entity, self.x, self.y, self.label, self.event, self.fold)
-        return LatentClassEvents(*(part[where] for part in parts))
+        return LatentClassEvents(**{name: part[where] for name, part in vars(self).items()})
 
     def to_frame(self) -> DataFrame:
         """Return a table of ``agent``, ``entity``, ``x1`` and so on, and ``y``."""
@@ -190,21 +190,10 @@ def simulate_latent_classes(
     ParameterError
         A setting is out of its range.
     """
-    counts: dict[str, tuple[float, float]] = {
-        "n_classes": (n_classes, 1),
-        "n_agents": (n_agents, 1),
-        "n_features": (n_features, 1),
-        "n_entities": (n_entities, 1),
-        "n_events": (n_events, 2),
-        "new_events": (new_events, 1),
-        "new_entities": (new_entities, 0),
-        "new_agents": (new_agents, 0),
-        "spread": (spread, 0),
-        "sigma": (sigma, 0),
-    }
-    for name, (value, least) in counts.items():
-        if not value >= least:
-            raise ParameterError.of(name, f"at least {least:g}", value)
+    check_least(1, n_classes=n_classes, n_agents=n_agents, n_features=n_features)
+    check_least(1, n_entities=n_entities, new_events=new_events)
+    check_least(2, n_events=n_events)
+    check_least(0, new_entities=new_entities, new_agents=new_agents, spread=spread, sigma=sigma)
     alpha = float(n_classes) if alpha is None else alpha
     for name, value in {"delta": delta, "alpha": alpha, "beta": beta}.items():
         if not value > 0:

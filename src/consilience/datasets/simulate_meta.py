@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_choice
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ class GroupedSites:
         """Return one table per site, with columns x1, x2, ... and y."""
         import pandas as pd
 
-        made = {}
-        for name, x, y in zip(self.names, self.features, self.responses, strict=True):
-            made[name] = pd.DataFrame(x, columns=list(self.feature_names)).assign(y=y)
-        return made
+        return {
+            name: pd.DataFrame(x, columns=list(self.feature_names)).assign(y=y)
+            for name, x, y in zip(self.names, self.features, self.responses, strict=True)
+        }
 
 
 # --------------------------------------------------------------------------- general designs
@@ -129,20 +130,15 @@ def simulate_functions(
     `separation` to an earlier one is drawn again.
     """
     _check_sizes(sizes)
-    for name, value, allowed in (
-        ("design", design, get_args(Grouping)),
-        ("shape", shape, get_args(Shape)),
-        ("errors", errors, get_args(Errors)),
-    ):
-        if value not in allowed:
-            raise ParameterError.of(name, f"one of {allowed}", value)
+    check_choice("design", design, Grouping)
+    check_choice("shape", shape, Shape)
+    check_choice("errors", errors, Errors)
     least = NONLINEAR_FEATURES if shape == "nonlinear" else 1
     if n_features < least:
         raise ParameterError.of("n_features", f"at least {least} for this shape", n_features)
-    if not noise >= 0:
-        raise ParameterError.of("noise", "0 or more", noise)
-    if not drift >= 0:
-        raise ParameterError.of("drift", "0 or more", drift)
+    for name, value in (("noise", noise), ("drift", drift)):
+        if not value >= 0:
+            raise ParameterError.of(name, "0 or more", value)
     groups = _groups(design, len(sizes))
     coefficients = _unit_vectors(
         int(groups.max()) + 1, 4 if shape == "nonlinear" else n_features, separation, rng
@@ -279,8 +275,7 @@ def tamper(
     -----
     The source flips signs; the other ways are ours.
     """
-    if how not in get_args(Tampering):
-        raise ParameterError.of("how", f"one of {get_args(Tampering)}", how)
+    check_choice("how", how, Tampering)
     if not np.isfinite(amount):
         raise ParameterError.of("amount", "finite", amount)
     y = np.asarray(y, dtype=np.float64)

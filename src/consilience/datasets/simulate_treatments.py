@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_least
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def simulate_treatments(
     ParameterError
         No patient, or another number out of its range.
     """
-    if n_patients < 1:
-        raise ParameterError.of("n_patients", "at least 1", n_patients)
+    check_least(1, n_patients=n_patients)
     if not 1 <= lengths[0] <= lengths[1]:
         raise ParameterError.of("lengths", "a fewest and a most of at least 1", lengths)
     if not 0 <= missing < 1:

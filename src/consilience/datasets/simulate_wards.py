@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consilience.datasets import check_least
 from consilience.datasets.simulate_latent_classes import simulate_latent_classes
-from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -62,8 +62,7 @@ def simulate_wards(
     ParameterError
         Fewer than one ward, or another number out of its range.
     """
-    if n_wards < 1:
-        raise ParameterError.of("n_wards", "at least 1", n_wards)
+    check_least(1, n_wards=n_wards)
     drawn = simulate_latent_classes(
         len(KINDS),
         rng=np.random.default_rng(seed),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_choice, check_least
 from consilience.exceptions import ParameterError
 
 Structure = Literal["full", "decreasing", "block"]
@@ -233,8 +234,7 @@ def community_classes(
     ParameterError
         A setting is out of its range.
     """
-    if structure not in get_args(Structure):
-        raise ParameterError.of("structure", f"one of {get_args(Structure)}", structure)
+    check_choice("structure", structure, Structure)
     if not 1 <= n_classes <= n_features:
         raise ParameterError.of("n_classes", f"from 1 to {n_features} features", n_classes)
     if not 0 <= correlation < 1:
@@ -297,10 +297,7 @@ def simulate_separate_groups(
     ParameterError
         A setting is out of its range.
     """
-    counts = {"n_per_class": n_per_class, "n_groups": n_groups, "group": group}
-    for name, value in counts.items():
-        if value < 1:
-            raise ParameterError.of(name, "at least 1", value)
+    check_least(1, n_per_class=n_per_class, n_groups=n_groups, group=group)
     if not 0 <= correlation < 1:
         raise ParameterError.of("correlation", "in [0, 1)", correlation)
     n, p = n_classes * n_per_class, n_groups * group
