@@ -159,6 +159,7 @@ def simulate_setting(
     else:
         beta = (0.5 if family == "binomial" else 0.1) * rng.standard_normal(N_COLUMNS)
     place = np.arange(N_COLUMNS)
+    # S S = R with R_ij = rho^|i - j|, and S symmetric: the source's root
     values, vectors = np.linalg.eigh(rho ** np.abs(place[:, None] - place).astype(np.float64))
     root = (vectors * np.sqrt(values)) @ vectors.T
     x = rng.uniform(size=(n_records, N_COLUMNS)) @ root
@@ -202,14 +203,17 @@ def draw_response(
     check_choice("errors", errors, Errors)
     eta = np.asarray(eta, dtype=np.float64)
     if family == "binomial":
+        # u < 1 / (1 + e^-eta), without the division
         return (rng.uniform(size=eta.shape) * (1.0 + np.exp(-eta)) < 1.0).astype(np.float64)
     if family == "poisson":
         return rng.poisson(np.exp(eta)).astype(np.float64)
     if family == "gamma":
+        # mean shape * scale = e^eta
         return rng.gamma(GAMMA_SHAPE, np.exp(eta) / GAMMA_SHAPE)
     if family == "tweedie":
         return _compound_poisson(np.exp(eta), rng)
     if errors == "t3":
+        # t with 3 degrees of freedom has variance 3 / (3 - 2)
         return eta + rng.standard_t(3, eta.shape) / np.sqrt(3.0)
     return eta + rng.standard_normal(eta.shape)
 
@@ -217,6 +221,7 @@ def draw_response(
 def _compound_poisson(mean: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Sum of a Poisson number of gamma variables with variance dispersion * mean^power."""
     p, phi = TWEEDIE_POWER, TWEEDIE_DISPERSION
+    # Jorgensen 1987: Poisson rate, gamma shape and scale of a Tweedie variable
     number = rng.poisson(mean ** (2.0 - p) / (phi * (2.0 - p)))
     shape = number * (2.0 - p) / (p - 1.0)
     scale = phi * (p - 1.0) * mean ** (p - 1.0)

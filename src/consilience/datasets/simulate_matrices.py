@@ -120,15 +120,18 @@ def simulate_low_rank(
             raise ParameterError.of(name, "in (0, 1]", value)
     share = sparsity if factors == "sparse" else 1.0
     u, v = (_factor(size, len(d), share, rng) for size in (n_rows, n_columns))
+    # sqrt(p): singular values of the signal beside those of noise, which grow so
     signal = np.sqrt(n_columns) * (u * d) @ v.T
     x = signal + _noise(n_rows, n_columns, noise, rng)
     if observed < 1:
+        # one entry at least is observed
         missing = rng.permutation(x.size)[max(round(observed * x.size), 1) :]
         x.ravel()[missing] = np.nan
     return LowRankTable(x, signal, len(d))
 
 
 def _factor(size: int, rank: int, share: float, rng: np.random.Generator) -> FloatArray:
+    # expected length 1, whatever share of the entries is 0
     drawn = rng.standard_normal((size, rank)) / np.sqrt(share * size)
     if share < 1:
         drawn *= rng.random((size, rank)) < share
@@ -216,6 +219,7 @@ def simulate_clusters(
     if design == "correlated":
         p = _DIMENSIONS
         for j, rho in enumerate(_CORRELATIONS):
+            # rows times L' have covariance L L'
             factor = np.linalg.cholesky(np.full((p, p), rho) + (1.0 - rho) * np.eye(p))
             around[labels == j] @= factor.T
     return ClusterTable(means[labels] + around, labels.astype(np.int64), means)

@@ -75,7 +75,9 @@ def simulate_wards(
         shares=SHARES,
     )
     events = drawn.events
+    # what is left without the drawn coefficients: those here have units
     noise = events.y - drawn.expected(events)
+    # rounded before the response follows from it: a table holds what was measured
     features = (CENTRES + SPREADS * events.x).round(1)
     slopes = SLOPES[events.label]
     pressure = AT_CENTRE[events.label] + ((features - CENTRES) * slopes).sum(axis=1) + noise
@@ -84,6 +86,7 @@ def simulate_wards(
     hospital = ward // n_wards
     letters = np.array([name[0].upper() for name in HOSPITALS])[hospital]
     table["ward"] = [f"{a}{i:02d}" for a, i in zip(letters, ward % n_wards + 1, strict=True)]
+    # names that people would give, in place of the simulator's
     number = table["entity"].str.rpartition("-e")[2].astype(int) + 1
     table["patient"] = [f"{w}-{i:02d}" for w, i in zip(table["ward"], number, strict=True)]
     for j, name in enumerate(FEATURES):

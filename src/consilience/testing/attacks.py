@@ -77,6 +77,7 @@ class Canary:
 
 def number_canary(name: str, value: float) -> Canary:
     """Forms of a number: raw bytes in both precisions and widths, and printed digits."""
+    # a file or a library may hold numbers in either order of bytes
     raw = [np.array(value, dtype=kind).tobytes() for kind in ("<f8", ">f8")]
     texts = {repr(float(value)), f"{value:.9e}"} | {f"{value:.{n}g}" for n in range(7, 13)}
     return Canary(name, (*raw, *(text.encode() for text in sorted(texts))))
@@ -93,6 +94,7 @@ def plant(data: SiteData) -> tuple[SiteData, list[Canary]]:
         column = x[:, j][~np.isnan(x[:, j])]
         if not len(column) or (column == np.round(column)).all():
             continue
+        # another row for each column: no row is odd in all of them
         row = (3 + j) % len(x)
         x[row, j] = np.median(column) + column.std() * (0.1234567891011 + 0.0011122233344 * j)
         canaries.append(number_canary(f"column {name}", x[row, j]))
@@ -160,6 +162,7 @@ def canaries_after(
 def _scaled(canaries: list[Canary], scaling: FloatArray) -> list[Canary]:
     """Canaries as the later steps see them, in pooled units."""
     numbers = [c for c in canaries if c.name.startswith("column ")]
+    # columns that were left alone have no canary, and so no place in the scaling
     if len(numbers) != scaling.shape[1]:
         return []
     values = [float(np.frombuffer(c.forms[0], dtype="<f8")[0]) for c in numbers]
@@ -187,11 +190,13 @@ def _continuous(factory: Factory) -> Federation:
     federation = factory()
     policy = next(iter(members(federation).values())).policy
     rng = np.random.default_rng(SEED)
+    # enough for three classes of which each may be told, with room to move edges
     n = 9 * max(policy.min_records, 10)
     tables = {name: rng.normal(size=(n, 3)) for name in federation.engine.sites}
     roles = {
         name: {
             "id": np.array([f"{name}-{i}" for i in range(n)]),
+            # two records each: an entity is more than a record
             "entity": np.array([f"{name}-e{i // 2}" for i in range(n)]),
         }
         for name in tables
@@ -211,6 +216,7 @@ def released_values(engine: Any, site: str) -> Iterator[tuple[str, FloatArray]]:
         for field, _, content in iterate_fields(decode_message(reply.message)):
             if isinstance(content, Released):
                 for _, leaf in leaves(content.value):
+                    # a gap tells nothing
                     yield f"round {round_}, field {field}", leaf[~np.isnan(leaf)]
 
 
@@ -234,6 +240,7 @@ def _dominating(method: Method, factory: Factory) -> Outcome:
     name = federation.engine.sites[0]
     if members(federation)[name].policy.max_share >= 1:
         return Outcome("accounted", "the policy lets one record be all of a sum")
+    # far above all other values: any sum that holds one is near it
     giants = 1e7 * np.arange(3, 3 + rows_of(federation)[name].features.shape[1])
 
     def plant(data: SiteData) -> SiteData:
@@ -243,6 +250,7 @@ def _dominating(method: Method, factory: Factory) -> Outcome:
 
     planted = scripted(with_data(federation, name, plant))
     _try_run(method, planted)
+    # sums of products hold squares
     wanted = np.concatenate([giants, giants**2])
     for where, values in released_values(planted.engine, name):
         near = np.abs(values[:, None] - wanted) <= 0.01 * wanted
@@ -278,6 +286,7 @@ def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> 
         if site.policy.min_records == 1:
             return Outcome("accounted", "the policy protects no record: it is one for simulation")
         x = rows_of(federation)[name].features
+        # `ClassSums` makes classes of the first column
         first, second, victim = edges_of(x[:, 0], site.policy.min_records)
         run, error = _try_run(ClassSums(edges=(first, second)), federation)
         if run is None:
@@ -312,6 +321,7 @@ def _forbidden_class(method: Method, factory: Factory) -> Outcome:
     if run is None:
         return Outcome("blocked", f"values for each record were refused: {error}")
     lines = [line for line in run.transcript if line.disclosure == "per-record"]
+    # a policy may allow it; what must not be is that nobody can read so afterwards
     if lines and all(line.rule == "per-record" for line in lines):
         return Outcome("accounted", "the policies allow values for each record; it is recorded")
     return Outcome("open", "values for each record left without a line that says so")
@@ -334,6 +344,7 @@ def _put(site: Site, data: bytes) -> tuple[bool, str]:
         said = site.answer(data)
     except ConsilienceError as error:
         return True, error.public
+    # a steward may still refuse it: nothing has left
     if isinstance(said, Held):
         return True, "the reply waits for the steward"
     reply = Reply.from_bytes(said)
@@ -354,6 +365,7 @@ def _forge(change: Callable[[Request], bytes]) -> Callable[[Method, Factory], Ou
 
 def _replay(method: Method, factory: Factory) -> Outcome:
     site, requests = _recorded(method, factory)
+    # a counter of steps: the same bytes alone could have been computed twice
     computed = site.computed
     for request in requests:
         data = request.to_bytes()
@@ -366,6 +378,7 @@ def _unopened(method: Method, factory: Factory) -> Outcome:
     _, requests = _recorded(method, factory)
     for request in requests:
         fresh = members(factory())[request.site]
+        # the opening itself may be answered
         if request.step != opening.NAME and not _put(fresh, request.to_bytes())[0]:
             return Outcome("open", f"step {request.step!r} was answered before the run was opened")
     return Outcome("blocked", "nothing was answered before the run was opened")
@@ -383,6 +396,7 @@ def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
             text = json.dumps({**json.loads(getattr(message, name)), **settings})
             raw = unpack(first.message)
             forged = pack({**raw, "f": {**raw["f"], name: text}})
+            # another run: in the same one a second opening is refused for that alone
             asked = dataclasses.replace(first, run="relaxed", message=forged)
             declined, _ = _put(site, asked.to_bytes())
             if not declined or site.policy != before:
@@ -401,6 +415,7 @@ def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
             altered = mutate(request.message)
             if altered is None:
                 continue
+            # a fresh attempt: an answered one would be repeated from memory
             asked = dataclasses.replace(request, attempt=99, message=altered)
             declined, _ = _put(site, asked.to_bytes())
             if not declined and not leaves_room(request.message, name):
@@ -418,6 +433,7 @@ def _to_coordinator(
     """Alter the last reply of a site on its way; the others are those of the undisturbed run."""
     record = record_of(method, factory)
     site = record.federation.engine.sites[0]
+    # of the last one nothing follows that would have to be computed anew
     last = max(r for r, s in record.replies if s == site)
     message = Reply.from_bytes(record.replies[last, site]).message
     if mutate(message) is None:
@@ -445,6 +461,7 @@ def _altered_value(method: Method, factory: Factory) -> Outcome:
     """Alter some of the values of a site's replies, one in each run."""
     rehearsal = Rehearsal(method, factory)
     altered = list(rehearsal.altered_values())
+    # evenly over the rounds and fields
     for key, done, message in altered[:: max(len(altered) // _VALUES, 1)]:
         fault = rehearsal.fault(key, message)
         if fault:
@@ -483,6 +500,7 @@ def _earlier(data: bytes, record: Record) -> bytes:
 def _oversized(method: Method, factory: Factory) -> Outcome:
     federation = factory()
     site = next(iter(members(federation).values()))
+    # the site's own limit, below that of the engine
     policy = dataclasses.replace(site.policy, max_message_bytes=2048)
     narrow = next(iter(members(with_policy(federation, policy)).values()))
     _, requests = _recorded(method, factory)
@@ -500,6 +518,7 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
     """Bytes that would make a directory if anything unpickled them."""
     with tempfile.TemporaryDirectory() as folder:
         trap = Path(folder) / "unpickled"
+        # protocol 0 of pickle: call os.mkdir with the text
         program = f"cos\nmkdir\n(V{trap}\ntR.".encode()
         site, requests = _recorded(method, factory)
         for request in requests:

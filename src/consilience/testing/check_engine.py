@@ -68,6 +68,7 @@ def sites_for_tests(*, silent: str = "", small: str = "", n: int = 40) -> list[S
     """Return three sites with rows of their own; one may be silent, one too small to answer."""
     sites = []
     for number, name in enumerate(NAMES):
+        # fewer than the default policy lets pass; unlike sizes, so that no site stands for another
         rows = 5 if name == small else n + number
         x = np.random.default_rng(number).normal(size=(rows, 2))
         kind = SilentSite if name == silent else Site
@@ -106,6 +107,7 @@ def _ask(engine: Engine, requests: dict[Key, bytes], deadline: float) -> dict[Ke
     engine.open_run(Request.from_bytes(next(iter(requests.values()))).run)
     engine.send(requests)
     found: dict[Key, Arrival] = {}
+    # an engine may give replies in several parts
     while len(found) < len(requests):
         waiting = frozenset(set(requests) - set(found))
         arrivals = engine.collect(waiting, wait="all", deadline=deadline)
@@ -119,6 +121,7 @@ def _ask(engine: Engine, requests: dict[Key, bytes], deadline: float) -> dict[Ke
 def check_order(engine_factory: EngineFactory) -> None:
     """Replies do not depend on the order in which requests are handed over."""
     requests = _opening()
+    # a mapping keeps the order in which it was made
     ways = (requests, dict(reversed(requests.items())))
     replies = []
     for way in ways:
@@ -152,6 +155,7 @@ def check_silent_sites(engine_factory: EngineFactory, *, deadline: float = DEADL
         others = [found[1, name].data for name in ("a", "c")]
         expect(None not in others, "one silent site keeps the others from answering")
     with engine_factory(sites_for_tests(silent="b")) as engine:
+        # two of three are enough: the run goes on without the silent site
         run = _run(MeanAndSD(), engine, quorum=2, deadline=deadline)
         expect(any("b" in note for note in run.notes), "no note of the run names the silent site")
     with engine_factory(sites_for_tests(silent="b")) as engine:
@@ -175,6 +179,7 @@ def check_waiting_for_any(engine_factory: EngineFactory) -> None:
         out, sites = Path(folder) / "run", sites_for_tests()
         with engine_factory(sites) as engine:
             first = _run(Asynchronous(), engine, out=out)
+        # a finished run would be read, not replayed
         (out / "result.json").unlink()
         with engine_factory(sites) as engine:
             again = _run(Asynchronous(), engine, out=out, resume=True)
@@ -189,6 +194,7 @@ def check_large_messages(engine_factory: EngineFactory, *, size: int = 20_000_00
     """A message of 20 MB arrives there and back."""
     with engine_factory(sites_for_tests()) as engine:
         found = _run(Echo(size=size // 8), engine).result.found  # type: ignore[attr-defined]
+    # numbers of eight bytes
     wanted = 2 * np.arange(size // 8, dtype=float)
     for name in NAMES:
         expect(np.array_equal(found[name], wanted), f"a large message of site {name} was altered")
@@ -210,6 +216,7 @@ def check_errors(engine_factory: EngineFactory) -> None:
         try:
             _run(Failing(), engine)
         except QuorumError as error:
+            # causes and contexts too: these are what a careless caller prints
             said = "".join(traceback.format_exception(error))
         else:
             said = ""

@@ -56,6 +56,7 @@ class Record:
     def site(self, name: str) -> Site:
         """Return a copy of a site as the run left it; both read the same rows."""
         site = copy.copy(members(self.federation)[name])
+        # answers count in budgets and ledgers: those of the record stay as they are
         site.home = copied_home(site.home)
         site._prepared = dict(site._prepared)
         return site
@@ -82,6 +83,7 @@ class _Repeating(FakeEngine):
             if Request.from_bytes(data).step == opening.TOLD:
                 continue  # that a reply was not accepted: nobody is there to hear it
             before = self._record.requests.get(key)
+            # otherwise a recorded answer would stand for one to something else
             same = before is not None and _question(before) == _question(data)
             expect(same, f"round {key[0]}, site {key[1]}: another question than the recorded one")
         super().send(requests)
@@ -198,6 +200,7 @@ class Attack:
         try:
             outcome = self.function(method, factory)
         except Exception as error:  # noqa: BLE001  a foreign error is the finding
+            # the method is at fault if the error passed through its module
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
             own = type(method).__module__
             if any(frame.f_globals.get("__name__") == own for frame in frames):

@@ -126,12 +126,14 @@ def over_tables(
         Otherwise they are dealt by their place, so that tables of other rows can be compared.
     """
     columns = federation.columns
+    # rows do not have it yet: a change puts it in
     there_now = tuple(name for name in columns.features if name != MORE)
     plain = dataclasses.replace(columns, features=there_now)
     rows = rows_of(dataclasses.replace(federation, columns=plain))
     sites = []
     for i, (name, site) in enumerate(members(federation).items()):
         table = (there if i else here)(table_of(rows[name], plain))
+        # the same secrets over both tables, or all replies would differ
         made = with_fixed_secrets(memory_site(name, table, site.policy, own=own), i)
         if not dealt_anew:
             made._loader = _dealt_by_place(made._loader)
@@ -328,6 +330,7 @@ def _compared(
         return "all"
     if any(answers(one) != answers(plain) for one in others):
         return ""
+    # if patterns hang on the numbers there are anyway, they tell nothing of a few
     first, *rest = (patterns(tell(change)) for change in many)
     return "answers" if any(one != first for one in rest) else ""
 
@@ -404,6 +407,7 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
             for name, cells in table.items()
         }
         n = len(next(iter(made.values())))
+        # halves: no column alone is of few rows
         x = np.random.default_rng(SEED).random((n, len(columns.features))) < 0.5
         for j in range(1, x.shape[1], 2):
             x[:, j] = ~x[:, j - 1]
@@ -513,6 +517,7 @@ def _two_runs(method: Method, federation: Federation, least: int) -> Outcome:
 
         def changed(table: Table, change: Change = change) -> Table:
             made = change(table)
+            # as people: the same person may stand in another row of another table
             held[:] = zip(*made.values(), strict=True)
             return made
 
@@ -543,6 +548,7 @@ def _rows_used(name: str) -> Iterator[set[frozenset[int]]]:
             found.add(frozenset(work.data.rows.tolist()))
         return outcome
 
+    # no reply says which rows it rests on
     with mock.patch.object(step_runner, "_answered", noting):
         yield found
 
