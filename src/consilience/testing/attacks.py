@@ -57,7 +57,7 @@ from consilience.testing.fakes import (
     with_policy,
 )
 from consilience.testing.recalling import MUTATIONS, Rehearsal, every_field, leaves, leaves_room
-from consilience.testing.record import SEED, Attack, Outcome, Record, record_of
+from consilience.testing.record import SEED, Attack, Outcome, Record, attack, record_of
 from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released
@@ -220,7 +220,9 @@ def released_values(engine: Any, site: str) -> Iterator[tuple[str, FloatArray]]:
                     yield f"round {round_}, field {field}", leaf[~np.isnan(leaf)]
 
 
-def _small_site(method: Method, factory: Factory) -> Outcome:
+@attack("small site", "learn from a site of too few rows", "method")
+def small_site(method: Method, factory: Factory) -> Outcome:
+    """Take all rows but a few away from a site."""
     federation = factory()
     name = federation.engine.sites[0]
     least = members(federation)[name].policy.min_records
@@ -235,7 +237,9 @@ def _small_site(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", f"nothing but zeros and gaps left a site of {least - 1} rows")
 
 
-def _dominating(method: Method, factory: Factory) -> Outcome:
+@attack("dominance", "read one record that outweighs all others", "method")
+def dominating(method: Method, factory: Factory) -> Outcome:
+    """Put a giant into every column, and look for it and for its square."""
     federation = factory()
     name = federation.engine.sites[0]
     if members(federation)[name].policy.max_share >= 1:
@@ -279,7 +283,7 @@ def recovers(releases: FloatArray, record: FloatArray, rtol: float = 1e-6) -> bo
 
 
 def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> Any:
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         federation = _continuous(factory)
         name = federation.engine.sites[0]
         site = members(federation)[name]
@@ -296,7 +300,7 @@ def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> 
             return Outcome("open", "a record is the difference of released sums")
         return Outcome("blocked", "no combination of the released sums gives the record")
 
-    return attack
+    return tried
 
 
 def _one_moves(x: FloatArray, least: int) -> tuple[Any, Any, int]:
@@ -316,7 +320,9 @@ def _one_moves_among_others(x: FloatArray, least: int) -> tuple[Any, Any, int]:
     return first, second, int(order[low - 1])
 
 
-def _forbidden_class(method: Method, factory: Factory) -> Outcome:
+@attack("forbidden class", "ask for a value of each record")
+def forbidden_class(method: Method, factory: Factory) -> Outcome:
+    """Run a method that asks for nothing else."""
     run, error = _try_run(Rows(), factory())
     if run is None:
         return Outcome("blocked", f"values for each record were refused: {error}")
@@ -352,7 +358,7 @@ def _put(site: Site, data: bytes) -> tuple[bool, str]:
 
 
 def _forge(change: Callable[[Request], bytes]) -> Callable[[Method, Factory], Outcome]:
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         site, requests = _recorded(method, factory)
         for request in requests:
             declined, how = _put(site, change(request))
@@ -360,10 +366,12 @@ def _forge(change: Callable[[Request], bytes]) -> Callable[[Method, Factory], Ou
                 return Outcome("open", f"the site answered in round {request.round}")
         return Outcome("blocked", f"the site declined: {how}")
 
-    return attack
+    return tried
 
 
-def _replay(method: Method, factory: Factory) -> Outcome:
+@attack("replayed request", "ask the same question again")
+def replay(method: Method, factory: Factory) -> Outcome:
+    """Ask for the very bytes of an undisturbed run."""
     site, requests = _recorded(method, factory)
     # a counter of steps: the same bytes alone could have been computed twice
     computed = site.computed
@@ -374,7 +382,9 @@ def _replay(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", "the site repeated what it had said and computed nothing")
 
 
-def _unopened(method: Method, factory: Factory) -> Outcome:
+@attack("unopened run", "ask a step before the run is opened")
+def unopened(method: Method, factory: Factory) -> Outcome:
+    """Put each question to a site that has heard nothing."""
     _, requests = _recorded(method, factory)
     for request in requests:
         fresh = members(factory())[request.site]
@@ -384,7 +394,8 @@ def _unopened(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", "nothing was answered before the run was opened")
 
 
-def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
+@attack("relaxed opening", "send limits among the settings")
+def relaxed_opening(method: Method, factory: Factory) -> Outcome:
     """Put limits wherever the opening has room for settings."""
     site, requests = _recorded(method, factory)
     first = requests[0]
@@ -408,7 +419,7 @@ def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
 
 
 def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         site, requests = _recorded(method, factory)
         accounted = False
         for request in requests:
@@ -424,7 +435,7 @@ def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
         outcome = _to_coordinator(method, factory, name, mutate)
         return Outcome("accounted", "its declaration allows it") if accounted else outcome
 
-    return attack
+    return tried
 
 
 def _to_coordinator(
@@ -457,7 +468,8 @@ def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> 
     return Outcome("open", f"the coordinator took the reply: {error or 'a result'}")
 
 
-def _altered_value(method: Method, factory: Factory) -> Outcome:
+@attack("altered value", "send another value in one place", "method")
+def altered_value(method: Method, factory: Factory) -> Outcome:
     """Alter some of the values of a site's replies, one in each run."""
     rehearsal = Rehearsal(method, factory)
     altered = list(rehearsal.altered_values())
@@ -472,7 +484,7 @@ def _altered_value(method: Method, factory: Factory) -> Outcome:
 def _forged_reply(change: Callable[[bytes, Record], bytes]) -> Any:
     """Alter the envelope of each reply of a site in turn."""
 
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         record = record_of(method, factory)
         site = record.federation.engine.sites[0]
         outcome = Outcome("blocked", "there was no reply")
@@ -484,7 +496,7 @@ def _forged_reply(change: Callable[[bytes, Record], bytes]) -> Any:
                 return outcome
         return outcome
 
-    return attack
+    return tried
 
 
 def _reply_with(**changes: Any) -> Any:
@@ -497,7 +509,9 @@ def _earlier(data: bytes, record: Record) -> bytes:
     return record.replies[reply.round, reply.site]
 
 
-def _oversized(method: Method, factory: Factory) -> Outcome:
+@attack("oversized message", "send more than the site's limit")
+def oversized(method: Method, factory: Factory) -> Outcome:
+    """Put blanks behind the columns of the opening."""
     federation = factory()
     site = next(iter(members(federation).values()))
     # the site's own limit, below that of the engine
@@ -514,7 +528,8 @@ def _oversized(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", f"the site declined: {how}")
 
 
-def _pickled(method: Method, factory: Factory) -> Outcome:
+@attack("pickle", "have a message unpickled")
+def pickled(method: Method, factory: Factory) -> Outcome:
     """Bytes that would make a directory if anything unpickled them."""
     with tempfile.TemporaryDirectory() as folder:
         trap = Path(folder) / "unpickled"
@@ -540,20 +555,32 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
 
 
 def _planted(method: Method, federation: Federation) -> Outcome:
-    canaries: list[Canary] = []
+    planted: list[Canary] = []
     for name in federation.engine.sites:
-        canaries += plant(rows_of(federation)[name])[1]
+        planted += plant(rows_of(federation)[name])[1]
         federation = with_data(federation, name, lambda data: plant(data)[0])
-    run, found = canaries_after(method, federation, canaries)
+    run, found = canaries_after(method, federation, planted)
     if found:
         return Outcome("open", "; ".join(found[:3]))
     ended = "the run ended well" if run is not None else "the run stopped"
-    return Outcome("blocked", f"none of {len(canaries)} planted values was found; {ended}")
+    return Outcome("blocked", f"none of {len(planted)} planted values was found; {ended}")
+
+
+@attack("canaries", "find planted values outside the sites", "method")
+def canaries(method: Method, factory: Factory) -> Outcome:
+    """Search after a run of the method."""
+    return _planted(method, factory())
+
+
+@attack("canaries in errors", "find planted values after an error that quotes them")
+def canaries_in_errors(method: Method, factory: Factory) -> Outcome:
+    """Search after a run that fails."""
+    return _planted(Failing(), _continuous(factory))
 
 
 SUITE: tuple[Attack, ...] = (
-    Attack("small site", "learn from a site of too few rows", _small_site, "method"),
-    Attack("dominance", "read one record that outweighs all others", _dominating, "method"),
+    small_site,
+    dominating,
     *TABLE_ATTACKS,
     Attack("differencing", "subtract two sums that differ by one record", _difference(_one_moves)),
     Attack(
@@ -561,7 +588,7 @@ SUITE: tuple[Attack, ...] = (
         "hide one moving record behind many others",
         _difference(_one_moves_among_others),
     ),
-    Attack("forbidden class", "ask for a value of each record", _forbidden_class),
+    forbidden_class,
     Attack(
         "relaxed envelope",
         "send limits along with a request",
@@ -571,7 +598,7 @@ SUITE: tuple[Attack, ...] = (
             )
         ),
     ),
-    Attack("relaxed opening", "send limits among the settings", _relaxed_opening),
+    relaxed_opening,
     Attack(
         "request of another run",
         "ask a question of a run that was not opened",
@@ -592,8 +619,8 @@ SUITE: tuple[Attack, ...] = (
         "go on with a run under the name of another study",
         _forge(lambda r: dataclasses.replace(r, study="other", attempt=97).to_bytes()),
     ),
-    Attack("unopened run", "ask a step before the run is opened", _unopened),
-    Attack("replayed request", "ask the same question again", _replay),
+    unopened,
+    replay,
     Attack("reply of another run", "answer for another run", _forged_reply(_reply_with(run="x"))),
     Attack(
         "reply of another round", "answer for another round", _forged_reply(_reply_with(round=77))
@@ -611,19 +638,10 @@ SUITE: tuple[Attack, ...] = (
         Attack(f"message: {name}", tries, _altered(name, mutate))
         for name, (tries, mutate) in MUTATIONS.items()
     ),
-    Attack("altered value", "send another value in one place", _altered_value, "method"),
-    Attack("oversized message", "send more than the site's limit", _oversized),
-    Attack("pickle", "have a message unpickled", _pickled),
-    Attack(
-        "canaries",
-        "find planted values outside the sites",
-        lambda method, factory: _planted(method, factory()),
-        "method",
-    ),
-    Attack(
-        "canaries in errors",
-        "find planted values after an error that quotes them",
-        lambda method, factory: _planted(Failing(), _continuous(factory)),
-    ),
+    altered_value,
+    oversized,
+    pickled,
+    canaries,
+    canaries_in_errors,
 )
 """All attacks."""

@@ -171,6 +171,10 @@ class Outcome:
     evidence: str
 
 
+Attacking = Callable[[Method, Factory], Outcome]
+Concern = Literal["core", "method"]
+
+
 @dataclass(frozen=True)
 class Attack:
     """One attack.
@@ -188,8 +192,8 @@ class Attack:
 
     name: str
     tries: str
-    function: Callable[[Method, Factory], Outcome]
-    concerns: Literal["core", "method"] = "core"
+    function: Attacking
+    concerns: Concern = "core"
 
     def run(self, method: Method, factory: Factory) -> Outcome:
         """Try it; an error that is not this package's own leaves the attack open.
@@ -212,3 +216,8 @@ class Attack:
             return outcome
         whose = "the method" if concerns == "method" else "the core, not the method"
         return Outcome("open", f"{outcome.evidence} (this concerns {whose})")
+
+
+def attack(name: str, tries: str, concerns: Concern = "core") -> Callable[[Attacking], Attack]:
+    """Make a function an attack of this name."""
+    return lambda function: Attack(name, tries, function, concerns)

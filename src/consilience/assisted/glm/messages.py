@@ -59,6 +59,10 @@ FROM_REFINED = "assisted-glm/refined"
 FROM_TOLD = "assisted-glm/told"
 FROM_PART = "assisted-glm/part"
 # What a field holds, and what it says, where several messages carry it.
+RESPONSE, FLIPPED = ("n", "response"), ("n", "response, flipped at random")
+WEIGHTS = ("m", "case weights, if there are any")
+OTHERS, PARTS = ("k", "the other partners' part, if any"), ("o j", "the other partners' parts")
+MORE = ("m k", "further directions, if any")
 PLACE = (
     "*weights of the partner's messages, constant",
     "where the partner's own coefficients stand",
@@ -169,37 +173,31 @@ class ShareRequest(ForOne):
 class Shared:
     """The response as it is; NaN for rows that take no part in the training."""
 
-    response: Released = PerRecord("n", "response", to="partner", gaps=True)
-    weights: Released = PerRecord("m", "case weights, if there are any", to="partner")
+    response: Released = PerRecord(*RESPONSE, to="partner", gaps=True)
+    weights: Released = PerRecord(*WEIGHTS, to="partner")
 
 
 @message(FROM_MASKED, version=1)
 class MaskedShared(Shared):
     """A response of 0 and 1, each flipped with a known probability."""
 
-    response: Released = Noised("n", "response, flipped at random", to="partner", gaps=True)
+    response: Released = Noised(*FLIPPED, to="partner", gaps=True)
 
 
 @message("assisted-glm/receive-request", version=2)
 class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
-    response: Released = PerRecord("n", "response", to="partner", gaps=True, origin=FROM_SHARED)
-    weights: Released = PerRecord(
-        "m", "case weights, if there are any", to="partner", origin=FROM_SHARED
-    )
+    response: Released = PerRecord(*RESPONSE, to="partner", gaps=True, origin=FROM_SHARED)
+    weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_SHARED)
 
 
 @message("assisted-glm/masked-receive-request", version=2)
 class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
-    response: Released = Noised(
-        "n", "response, flipped at random", to="partner", gaps=True, origin=FROM_MASKED
-    )
-    weights: Released = PerRecord(
-        "m", "case weights, if there are any", to="partner", origin=FROM_MASKED
-    )
+    response: Released = Noised(*FLIPPED, to="partner", gaps=True, origin=FROM_MASKED)
+    weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_MASKED)
 
 
 @message("assisted-glm/received", version=1)
@@ -236,7 +234,7 @@ class Turned(Ranked):
     """The joint fit so far, and the next partner's starting point."""
 
     own: Released = PerRecord("m", "the initiator's part of the linear predictor", to="partner")
-    others: Released = PerRecord("k", "the other partners' part, if any", to="partner")
+    others: Released = PerRecord(*OTHERS, to="partner")
     place: Released = Model(*PLACE, to="partner")
     added: bool = Public("", "whether the contribution was new", kind="bool")
     converged: bool = Public("", "whether the fit has settled", kind="bool")
@@ -255,9 +253,7 @@ class ContributeRequest(Asked):
     """Fit the own columns beside what the others have."""
 
     own: Released = PerRecord("m", "the initiator's part", to="partner", origin=FROM_TURNED)
-    others: Released = PerRecord(
-        "k", "the other partners' part, if any", to="partner", origin=FROM_TURNED
-    )
+    others: Released = PerRecord(*OTHERS, to="partner", origin=FROM_TURNED)
     place: Released = Model(*PLACE, to="partner", origin=FROM_TURNED)
 
 
@@ -323,9 +319,7 @@ class AimRequest(ForOne):
     """Take in further directions; say what standard errors need of a partner."""
 
     owner: str = Public("", "whose further directions these are", kind="str", to="all")
-    more: Released = PerRecord(
-        "m k", "further directions, if any", to="initiator", origin=FROM_REFINED
-    )
+    more: Released = PerRecord(*MORE, to="initiator", origin=FROM_REFINED)
     rest: Released = PerRecord(
         "o j",
         "what the partner sent when the training ended, before it is asked for the first time",
@@ -341,7 +335,7 @@ class Aimed(Ranked):
     own: Released = PerRecord(
         "m k", "the initiator's columns along the fit and the targets", to="partner"
     )
-    others: Released = PerRecord("o j", "the other partners' parts", to="partner")
+    others: Released = PerRecord(*PARTS, to="partner")
     place: Released = Model(*TARGETS, to="partner")
     spent: bool = Public("", "whether the initiator's policy lets no more leave", kind="bool")
     known: int = Public("", "directions known of its columns", kind="int", low=0)
@@ -352,9 +346,7 @@ class RefineRequest(Asked):
     """Send the directions that the targets need most."""
 
     own: Released = PerRecord("m k", "the initiator's columns", to="partner", origin=FROM_AIMED)
-    others: Released = PerRecord(
-        "o j", "the other partners' parts", to="partner", origin=FROM_AIMED
-    )
+    others: Released = PerRecord(*PARTS, to="partner", origin=FROM_AIMED)
     place: Released = Model(*TARGETS, to="partner", origin=FROM_AIMED)
     last: bool = Public("", "whether to say what is left only", kind="bool", to="all")
 
@@ -363,7 +355,7 @@ class RefineRequest(Asked):
 class Refined(Ranked):
     """Further directions, and what is left of each target's equations."""
 
-    more: Released = PerRecord("m k", "further directions, if any", to="initiator")
+    more: Released = PerRecord(*MORE, to="initiator")
     left: Released = Model("*by target", "variance that is still hidden", to="initiator")
     n_more: int = Public("", "number of further directions", kind="int", low=0)
     known: int = Public("", "directions known of its columns", kind="int", low=0)
