@@ -118,20 +118,21 @@ def _ask(engine: Engine, requests: dict[Key, bytes], deadline: float) -> dict[Ke
     return found
 
 
+def _expect_same(first: dict[Key, Arrival], second: dict[Key, Arrival], sentence: str) -> None:
+    for key, arrival in first.items():
+        same = arrival.data is not None and arrival.data == second[key].data
+        expect(same, sentence.format(key[1]))
+
+
 def check_order(engine_factory: EngineFactory) -> None:
     """Replies do not depend on the order in which requests are handed over."""
     requests = _opening()
-    # a mapping keeps the order in which it was made
-    ways = (requests, dict(reversed(requests.items())))
     replies = []
-    for way in ways:
+    # a mapping keeps the order in which it was made
+    for way in (requests, dict(reversed(requests.items()))):
         with engine_factory(sites_for_tests()) as engine:
             replies.append(_ask(engine, way, 60.0))
-    for key in requests:
-        expect(
-            replies[0][key].data is not None and replies[0][key].data == replies[1][key].data,
-            f"the reply of site {key[1]} depends on the order of requests",
-        )
+    _expect_same(replies[0], replies[1], "the reply of site {} depends on the order of requests")
 
 
 def check_repeated_asks(engine_factory: EngineFactory) -> None:
@@ -139,11 +140,7 @@ def check_repeated_asks(engine_factory: EngineFactory) -> None:
     requests = _opening()
     with engine_factory(sites_for_tests()) as engine:
         first, second = (_ask(engine, requests, 60.0) for _ in range(2))
-    for key in requests:
-        expect(
-            first[key].data is not None and first[key].data == second[key].data,
-            f"site {key[1]} gave other bytes when it was asked again",
-        )
+    _expect_same(first, second, "site {} gave other bytes when it was asked again")
 
 
 def check_silent_sites(engine_factory: EngineFactory, *, deadline: float = DEADLINE) -> None:

@@ -24,8 +24,8 @@ settle, finish                      ->  partner: where its coefficients stand
                                     <-  Finished: the directions left (n, r - k), if its
                                         policy lets all be known           PER_RECORD
 where a policy keeps directions back, a few times for each partner
-aim: AimRequest                     ->  initiator: the targets' solutions so far, for the
-                                        partner's eyes
+aim: AimRequest                     ->  initiator: takes in what the partner sent at last; the
+                                        targets' solutions so far, for the partner's eyes
                                     <-  Aimed: own part (n, m)             PER_RECORD
 refine: RefineRequest               ->  partner, for the initiator's eyes:
                                     <-  Refined: X_b d (n, k)              PER_RECORD
