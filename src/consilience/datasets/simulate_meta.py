@@ -147,10 +147,19 @@ def simulate_functions(
     for size, group in zip(sizes, groups, strict=True):
         centre = drift * rng.standard_normal(n_features)
         x = centre + rng.standard_normal((size, n_features))
-        signal = (_pieces(x) if shape == "nonlinear" else x) @ coefficients[group]
+        pieces = x
+        if shape == "nonlinear":
+            # mean 0 and variance 1, uncorrelated for standard normal x
+            wave = np.sin(2.0 * x[:, 0]) / np.sqrt((1.0 - np.exp(-8.0)) / 2.0)
+            square = (np.square(x[:, 3]) - 1.0) / np.sqrt(2.0)
+            pieces = np.column_stack([wave, x[:, 1] * x[:, 2], square, np.sign(x[:, 4])])
+        signal = pieces @ coefficients[group]
+        # t with 3 degrees of freedom has variance 3
+        heavy = errors == "t3"
+        drawn = rng.standard_t(3, size) / np.sqrt(3.0) if heavy else rng.standard_normal(size)
         features.append(x)
         signals.append(signal)
-        responses.append(signal + np.sqrt(noise) * _errors(errors, size, rng))
+        responses.append(signal + np.sqrt(noise) * drawn)
     return GroupedSites(tuple(features), tuple(responses), tuple(signals), groups)
 
 
@@ -185,20 +194,6 @@ def _unit_vectors(
         if len(found) == count:
             return np.stack(found)
     raise ParameterError.of("separation", f"within reach of {count} functions", separation)
-
-
-def _pieces(x: FloatArray) -> FloatArray:
-    """Four functions with mean 0 and variance 1, uncorrelated for standard normal x: (n, 4)."""
-    wave = np.sin(2.0 * x[:, 0]) / np.sqrt((1.0 - np.exp(-8.0)) / 2.0)
-    square = (np.square(x[:, 3]) - 1.0) / np.sqrt(2.0)
-    return np.column_stack([wave, x[:, 1] * x[:, 2], square, np.sign(x[:, 4])])
-
-
-def _errors(errors: Errors, size: int, rng: np.random.Generator) -> FloatArray:
-    """Errors with variance 1; Student's t with 3 degrees of freedom has variance 3."""
-    if errors == "t3":
-        return rng.standard_t(3, size) / np.sqrt(3.0)
-    return rng.standard_normal(size)
 
 
 # --------------------------------------------------------------------------- designs of the source

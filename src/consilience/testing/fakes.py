@@ -146,7 +146,15 @@ def with_data(
     federation: Federation, name: str, change: Callable[[SiteData], SiteData]
 ) -> Federation:
     """Return a federation whose sites are new, one of them with changed rows."""
-    return _renewed(federation, {name: change}, None)
+    plain = members(federation)[name]._loader
+
+    def load(columns: Columns, preparation: Preparation, **more: Any) -> SiteData | Loaded:
+        loaded = plain(columns, preparation, **more)
+        if isinstance(loaded, SiteData):
+            return change(loaded)
+        return dataclasses.replace(loaded, data=change(loaded.data))
+
+    return _renewed(federation, {name: load}, None)
 
 
 def with_policy(federation: Federation, policy: Policy) -> Federation:
@@ -155,16 +163,13 @@ def with_policy(federation: Federation, policy: Policy) -> Federation:
 
 
 def _renewed(
-    federation: Federation,
-    changes: Mapping[str, Callable[[SiteData], SiteData]],
-    policy: Policy | None,
+    federation: Federation, loaders: Mapping[str, Loader], policy: Policy | None
 ) -> Federation:
     sites = []
     for name, site in members(federation).items():
-        loader = _changed(site._loader, changes[name]) if name in changes else site._loader
         fresh = Site(
             name,
-            loader,
+            loaders.get(name, site._loader),
             policy=policy or site.policy,
             home=MemoryHome(),
             partner_key=site._partner_key,
@@ -173,16 +178,6 @@ def _renewed(
         fresh._secret_seed = site._secret_seed
         sites.append(fresh)
     return dataclasses.replace(federation, engine=LocalEngine(sites))
-
-
-def _changed(loader: Loader, change: Callable[[SiteData], SiteData]) -> Loader:
-    def load(columns: Columns, preparation: Preparation, **more: Any) -> SiteData | Loaded:
-        loaded = loader(columns, preparation, **more)
-        if isinstance(loaded, SiteData):
-            return change(loaded)
-        return dataclasses.replace(loaded, data=change(loaded.data))
-
-    return load
 
 
 def rows_of(federation: Federation) -> dict[str, SiteData]:
