@@ -14,9 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import Family, Penalty
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty
 from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
-from consilience.assisted.kernels.local_fits import LocalFit, Partner, has_l1
+from consilience.assisted.kernels.local_fits import (
+    LocalFit,
+    Newton,
+    Partner,
+    gram,
+    has_l1,
+    ridge_strength,
+)
 from consilience.exceptions import ParameterError
 
 __all__ = [
@@ -33,6 +40,44 @@ __all__ = [
 ACCELERATIONS = ("span", "anderson", "none")
 _FIRST = 1e-4  # error of eta after a refit, as a share of its first step
 _LATER = 1e-2
+
+
+class Side(Partner):
+    """A partner that also says what it revealed, and what is left to gain."""
+
+    def revealed_with(self, direction: FloatArray) -> int:
+        """Numerical rank (1e-8) of the kept messages and `direction`, in the scale of the columns.
+
+        The record of what a party revealed is kept elsewhere, over all runs; this counts one fit.
+        """
+        units = self._design.scale[:, None]
+        every = (np.column_stack([self.betas, direction]) * units)[self._design.kept]
+        size = np.linalg.norm(every, axis=0)
+        every = every[:, size > 0] / size[size > 0]
+        if not every.size:
+            return 0
+        # lengths in the space of the messages, not of the coefficients
+        root = np.linalg.cholesky(gram(self._design.matrix, self._problem.v)[1:, 1:])
+        values = np.linalg.svd(root.T @ every, compute_uv=False)
+        return int(np.sum(values > DEPENDENT * values[0]))
+
+    def gain(self, offset: FloatArray, beta: FloatArray) -> float:
+        """Deviance that one more local fit could still gain at `beta`, to second order.
+
+        It is the squared Newton decrement of the (ridge penalised) loss in the own columns and the
+        intercept, with the Hessian at the joint fit; NaN with an L1 penalty.
+        """
+        if has_l1(self.penalty):
+            return math.nan
+        p, x = self._problem, self._design.matrix
+        eta = np.asarray(offset, dtype=float) + self.x_b @ beta
+        ridge = self._design.ridge(ridge_strength(self.penalty))
+        newton = Newton(p)
+        newton.refresh(x, eta, ridge)
+        slope = x.T @ (p.v * p.family.score(p.y, eta))
+        if ridge is not None:
+            slope += ridge @ self._design.inner(beta, 0.0)
+        return p.total * float(slope @ newton.solve(slope))
 
 
 @dataclass(frozen=True)
@@ -187,7 +232,7 @@ def fit_jointly(
     limits = _limits(max_rank, len(partners))
     centres = [np.mean(np.asarray(x_b, dtype=float), axis=0) for x_b in partners]
     sides = [
-        Partner(np.asarray(x_b, float) - centre, y, family, weights=weights, penalty=penalty)
+        Side(np.asarray(x_b, float) - centre, y, family, weights=weights, penalty=penalty)
         for x_b, centre in zip(partners, centres)
     ]
     model: SpanModel | Alternation
@@ -224,7 +269,7 @@ def fit_jointly(
 
 def _collected(
     course: _Course,
-    sides: list[Partner],
+    sides: list[Side],
     betas: list[FloatArray],
     centres: list[FloatArray],
     end: tuple[int, str, str],
@@ -261,7 +306,7 @@ def _limits(max_rank: int | Sequence[int] | None, n_partners: int) -> list[float
     return limits
 
 
-def _span_turn(model: SpanModel, owner: int, side: Partner, limit: float) -> str:
+def _span_turn(model: SpanModel, owner: int, side: Side, limit: float) -> str:
     """One partner's turn: ``new``, ``rank`` (it may not send) or ``nothing new``."""
     if side.betas.shape[1] >= min(limit, side.rank):
         return "rank" if limit < side.rank else "nothing new"
@@ -274,7 +319,7 @@ def _span_turn(model: SpanModel, owner: int, side: Partner, limit: float) -> str
 
 
 def _plain_turns(
-    model: Alternation, sides: Sequence[Partner], limits: Sequence[float]
+    model: Alternation, sides: Sequence[Side], limits: Sequence[float]
 ) -> tuple[list[str], list[FloatArray]]:
     """One cycle of alternation; nobody sends where one partner may not."""
     answers: list[FloatArray] = []

@@ -10,14 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.datasets.simulate_assisted import (
-    Errors,
-    Family,
-    SplitColumns,
-    _check_family,
-    _records,
-    _split,
-)
+from consilience.datasets import check_choice, check_least
+from consilience.datasets.simulate_assisted import Errors, Family, SplitColumns, _split
 from consilience.exceptions import ParameterError
 
 
@@ -69,9 +63,10 @@ def simulate_canonical(
         raise ParameterError.of("n_columns", f"at least {max(c.size, 1)} each", n_columns)
     if not signal >= 0:
         raise ParameterError.of("signal", "0 or more", signal)
-    _check_family(family)
+    check_choice("family", family, Family)
+    check_least(1, n_records=n_records)
     beta = signal / np.sqrt(p_a + p_b) * rng.standard_normal(p_a + p_b)
-    x_a = rng.standard_normal((_records(n_records), p_a))
+    x_a = rng.standard_normal((n_records, p_a))
     x_b = rng.standard_normal((n_records, p_b))
     x_b[:, : c.size] = c * x_a[:, : c.size] + np.sqrt(1.0 - c * c) * x_b[:, : c.size]
     if rotate:
@@ -171,12 +166,13 @@ def simulate_wide(
         raise ParameterError.of("n_columns", "at least one column for each party", n_columns)
     if not 0 <= rho < 1:
         raise ParameterError.of("rho", "in [0, 1)", rho)
-    _check_family(family)
+    check_choice("family", family, Family)
+    check_least(1, n_records=n_records)
     names: list[str] = []
     blocks: list[FloatArray] = []
     betas: list[FloatArray] = []
     for kind, p in zip("abs", n_columns, strict=True):
-        x = rng.standard_normal((_records(n_records), p))
+        x = rng.standard_normal((n_records, p))
         for j in range(1, p):  # an autoregression along the columns
             x[:, j] = rho * x[:, j - 1] + np.sqrt(1.0 - rho * rho) * x[:, j]
         beta = np.zeros(p)

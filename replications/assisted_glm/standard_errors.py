@@ -18,7 +18,6 @@ from consilience.assisted.kernels.joint_intervals import (
     Residual,
     Solution,
     bounded_factor,
-    initiator_design,
     initiator_solution,
     largest_correlation,
     partner_residual,
@@ -27,6 +26,12 @@ from consilience.assisted.kernels.joint_intervals import (
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.exceptions import ParameterError
 from replications.assisted_glm.in_one_process import JointFit
+
+
+def initiator_design(x_a: FloatArray, messages: FloatArray) -> FloatArray:
+    """Stack ``[1, X_a, M]``; M in the order in which predictions of new subjects come."""
+    x_a = np.asarray(x_a, dtype=float)
+    return np.column_stack([np.ones(x_a.shape[0]), x_a, messages])
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,13 @@ from consilience.assisted.glm.messages import (
     FinishRequest,
     ReceiveRequest,
     RefineRequest,
+    Settings,
     SettleRequest,
     ShareRequest,
     TurnRequest,
 )
 from consilience.assisted.phases import digest_order
+from consilience.assisted.test import site as site_of_test
 from consilience.assisted.test.site import SketchRequest, TestRequest
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
@@ -40,7 +42,7 @@ from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.sites.study import Study
-from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure, iterate_fields
@@ -52,6 +54,7 @@ from consilience.wire.sealing import (
     open_message,
     seal_message,
 )
+from tests.security.hostile import unchecked
 from tools import table_assisted_attack as table
 
 Array = NDArray[Any]
@@ -94,7 +97,7 @@ class Villain:
             step=step,
             site=self.site.name,
             seed=1,
-            message=encode_message(message),
+            message=unchecked(message),
         )
         reply = Reply.from_bytes(self.site.answer(request.to_bytes()))
         if reply.status != "reply":
@@ -146,9 +149,9 @@ class Villain:
         return self
 
 
-def settings(**changes: Any) -> str:
+def settings(**changes: Any) -> Settings:
     """Settings of the method, as any coordinator can write them."""
-    plain = {
+    plain: dict[str, Any] = {
         "family": "normal",
         "power": 1.5,
         "response": "share",
@@ -166,7 +169,24 @@ def settings(**changes: Any) -> str:
         "partners": ("b",),
         "names": False,
     }
-    return json.dumps({**plain, **changes})
+    return Settings(**{**plain, **changes})
+
+
+def sketch_settings(**changes: Any) -> site_of_test.Settings:
+    """Settings of the test of assistance, likewise."""
+    plain: dict[str, Any] = {
+        "family": "normal",
+        "power": 1.5,
+        "n_directions": 1,
+        "n_draws": 1,
+        "epsilon": None,
+        "geometry": "box",
+        "bound": 1.0,
+        "subsample": None,
+        "alpha": 0.0,
+        "l1_ratio": 0.0,
+    }
+    return site_of_test.Settings(**{**plain, **changes})
 
 
 def columns_of(seed: int = 0) -> Array:
@@ -201,7 +221,7 @@ def share_of(x: Array, found: Array) -> float:
     return float(np.sum(np.square(truth.T @ span)))
 
 
-def given_response(villain: Villain, y: Array, **changes: Any) -> str:
+def given_response(villain: Villain, y: Array, **changes: Any) -> Settings:
     """Send the partner a response."""
     text = settings(**changes)
     villain.tell("receive", ReceiveRequest(text, relayed(y, ROWS), relayed(NOTHING, ROWS)))
@@ -209,7 +229,7 @@ def given_response(villain: Villain, y: Array, **changes: Any) -> str:
 
 
 def contribute(
-    villain: Villain, text: str, offset: Array, weights: Array = NOTHING, **where: Any
+    villain: Villain, text: Settings, offset: Array, weights: Array = NOTHING, **where: Any
 ) -> Any:
     """Ask for a contribution to a linear predictor made up."""
     place = {"weights": np.asarray(weights, dtype=float), "constant": 0.0, "added": False}
@@ -387,6 +407,59 @@ def test_a_step_answered_once_is_not_answered_after_other_answers() -> None:
                 villain.ask("finish", message)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"family": "Normal"},
+        {"power": float("nan")},
+        {"response": "plain"},
+        {"response": "masked", "flip": 0.0},
+        {"response": "masked", "flip": 0.5},
+        {"masking": ""},
+        {"acceleration": "quick"},
+        {"alpha": -1.0},
+        {"l1_ratio": 2.0},
+        {"tol": "0.1"},
+        {"holdout": 0.95},
+        {"split_seed": -1},
+        {"interval": None},
+        {"level": 1.0},
+        {"initiator": 1},
+        {"partners": ()},
+        {"partners": ("b", 1)},
+        {"partners": "b"},
+        {"names": 1},
+    ],
+)
+def test_settings_that_no_coordinator_sends(changes: dict[str, Any]) -> None:
+    """A site judges by itself what it is asked; a share of .95 would leave three rows to train."""
+    line = Relay((initiator(share_response=True)[0], partner()), "assisted-glm").lines["a"]
+    with pytest.raises(Refused, match=f"settings.{list(changes)[-1]}: it must be"):
+        line.ask("share", ShareRequest(settings(**changes), "b"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_directions": 0}, "n_directions: it must be"),
+        ({"n_directions": 16}, "n_directions: it must be"),
+        ({"n_draws": True}, "n_draws: it must be"),
+        ({"n_directions": 4, "n_draws": 4}, "settings that do not go together"),
+        ({"geometry": "cube"}, "geometry: it must be"),
+        ({"bound": 0.0}, "bound: it must be"),
+        ({"subsample": 3}, "subsample: it must be"),
+    ],
+)
+def test_settings_of_a_test_that_no_coordinator_sends(changes: dict[str, Any], words: str) -> None:
+    """Sixteen columns have no price that can be computed exactly."""
+    line = Relay((initiator()[0], partner()), "assistance-test").lines["b"]
+    asked = SketchRequest(sketch_settings(), "a")
+    for name, value in changes.items():
+        object.__setattr__(asked.settings, name, value)
+    with pytest.raises(Refused, match=words):
+        line.ask("sketch", asked)
+
+
 # --------------------------------------------------------------------------- against an initiator
 
 
@@ -422,27 +495,16 @@ def test_the_response_does_not_follow_from_tests_of_many_subsamples() -> None:
     """Counts of the rarer class in growing subsamples told the response, one row after the other"""
     sites = (initiator()[0], partner())
     relay = Relay(sites, "assistance-test")
-    plain = {
-        "family": "binomial",
-        "power": 1.5,
-        "n_directions": 1,
-        "n_draws": 1,
-        "epsilon": None,
-        "geometry": "box",
-        "bound": 1.0,
-        "subsample": None,
-        "alpha": 0.0,
-        "l1_ratio": 0.0,
-    }
-    request = SketchRequest(json.dumps(plain), "a")
+    plain = sketch_settings(family="binomial")
+    request = SketchRequest(plain, "a")
     z = relay.lines["b"].ask("sketch", request).z
     line = relay.lines["a"]
     base = line.last
-    first = line.ask("test", TestRequest(json.dumps({**plain, "subsample": 30}), z))
+    first = line.ask("test", TestRequest(dataclasses.replace(plain, subsample=30), z))
     assert first.facts.value["minority"] == int(first.facts.value["minority"])
     for size in (31, 32):
         with pytest.raises(Refused, match="answered once"):
-            line.ask("test", TestRequest(json.dumps({**plain, "subsample": size}), z), after=base)
+            line.ask("test", TestRequest(dataclasses.replace(plain, subsample=size), z), after=base)
 
 
 def test_the_response_does_not_follow_from_many_splits() -> None:
@@ -693,15 +755,13 @@ def test_nearly_the_same_price_is_paid_again() -> None:
     sketches = []
     for run, epsilon in enumerate((1.0, 1.0, 1.0000001, "1.0", -1.0, float("nan"))):
         line = Villain(site, f"run-{run}", method="assistance-test").begin()
-        asked = {"epsilon": epsilon, "n_directions": 1, "n_draws": 1, "geometry": "box"}
-        asked |= {"family": "normal", "power": 1.5, "bound": 1.0, "subsample": None}
-        request = SketchRequest(json.dumps({**asked, "alpha": 0.0, "l1_ratio": 0.0}), "a")
+        request = SketchRequest(sketch_settings(epsilon=epsilon), "a")
         try:
             sketches.append(np.asarray(line.ask("sketch_noised", request).z.value))
         except Refused as refusal:
             assert run > 1 and ("epsilon" in str(refusal) or "price" in str(refusal))
     np.testing.assert_array_equal(sketches[0], sketches[1])
-    # 1 + 1.0000001 is above 2; "1.0" is paid as another question, within what is left.
+    # 1 + 1.0000001 is above 2, and the others are no prices.
     spent = sum(site.home.ledger("default")["epsilon"].values())
     assert spent <= 2.0 and len(sketches) == 1 + round(spent)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.datasets import check_choice
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ def partition(
         if array.ndim != 2:
             raise ParameterError.of("X", "a DataFrame or an array with two dimensions", array.shape)
         frame = pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
-    if scheme not in get_args(Scheme):
-        raise ParameterError.of("scheme", f"one of {get_args(Scheme)}", scheme)
+    check_choice("scheme", scheme, Scheme)
     if (scheme == "sizes") != (sizes is not None):
         raise ParameterError.of("sizes", "given exactly when scheme is 'sizes'", sizes)
+    # the number of sites may come from any of three parameters
     site_names = _site_names(n_sites, sizes, names)
     n, m = len(frame), len(site_names)
     if not isinstance(min_rows, int) or min_rows < 1 or min_rows * m > n:
@@ -97,6 +98,7 @@ def partition(
         classes = [np.flatnonzero(codes == k) for k in range(codes.max() + 1)]
         site_of = _by_class(classes, m, scheme, alpha, share, min_rows, rng)
     counts = np.bincount(site_of, minlength=m)
+    # sizes that were asked for may leave a site too few rows
     if counts.min() < min_rows:
         raise ParameterError.of("min_rows", f"at most {counts.min()} for this split", min_rows)
     return {name: frame[site_of == k] for k, name in enumerate(site_names)}
@@ -123,6 +125,7 @@ def _shares(n: int, sizes: NDArray[np.float64], rng: np.random.Generator) -> NDA
     """Site of each row, with given relative sizes."""
     if sizes.ndim != 1 or not np.isfinite(sizes).all() or (sizes <= 0).any():
         raise ParameterError.of("sizes", "positive numbers", sizes.tolist())
+    # rounded ends, not sizes: every row goes to a site
     ends = np.round(np.cumsum(sizes) / sizes.sum() * n).astype(np.int64)
     site_of = np.searchsorted(ends, np.arange(n), side="right")
     return rng.permutation(site_of)
@@ -146,9 +149,11 @@ def _by_class(
     for _ in range(ATTEMPTS):
         for k, members in enumerate(classes):
             if scheme == "dominant":
+                # a single site has everything
                 weights = np.full(m, (1 - share) / max(m - 1, 1))
                 weights[k % m] = share
             else:
+                # at small alpha a share may be 0 in floating point, and sizes are positive
                 weights = np.maximum(rng.dirichlet(np.full(m, alpha)), 1e-12)
             site_of[members] = _shares(len(members), weights, rng)
         # By chance some site may have too few rows: then all of them are drawn again.
@@ -225,6 +230,7 @@ def load_demo(name: str) -> pd.DataFrame:
     if name not in DEMOS:
         raise ParameterError.of("name", f"one of {', '.join(sorted(DEMOS))}", name)
     info = DEMOS[name]
+    # scikit-learn scales this one table, and only this one can be had in its own units
     options: dict[str, Any] = {"scaled": False} if name == "diabetes" else {}
     bunch = getattr(datasets, f"load_{name}")(**options)
     # Small letters, digits and underscores; units in brackets are left out.
@@ -286,6 +292,7 @@ def load_demo_tumours(n_clinics: int = 3, random_state: int = 0) -> dict[str, pd
     if not 1 <= n_clinics <= len(names):
         raise ParameterError.of("n_clinics", f"from 1 to {len(names)}", n_clinics)
     tumours = load_demo("breast_cancer")
+    # without the standard errors: a guide shows fewer columns
     shown = [c for c in tumours if c == "diagnosis" or c.startswith(("mean_", "worst_"))]
     if n_clinics == 1:
         return {names[0]: tumours[shown]}
@@ -339,6 +346,7 @@ def load_demo_columns(random_state: int = 0) -> dict[str, pd.DataFrame]:
     order = rng.permutation(n)
     numbers = rng.choice(np.arange(1000, 10000), size=n, replace=False)
     tumours.insert(0, "patient", [f"P{number}" for number in numbers])
+    # whole numbers with gaps: who has no diagnosis yet is to be predicted
     tumours["malignant"] = (tumours["diagnosis"] == "malignant").astype("Int64")
     tumours.loc[order[20:44], "malignant"] = None
     # The first 20 are unknown to the laboratory, the last 25 to the clinic.

@@ -7,13 +7,14 @@ the Royal Statistical Society B (2025), simulation study.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray
+from consilience.datasets import check_choice, check_least
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -74,14 +75,8 @@ class SplitColumns:
     def rows(self, chosen: ArrayLike | slice) -> SplitColumns:
         """Return the same parties with some of the records: places, a bool array or a slice."""
         where = chosen if isinstance(chosen, slice) else np.asarray(chosen)
-        return SplitColumns(
-            {party: x[where] for party, x in self.columns.items()},
-            self.names,
-            self.y[where],
-            self.eta[where],
-            self.coefficients,
-            self.family,
-        )
+        columns = {party: x[where] for party, x in self.columns.items()}
+        return replace(self, columns=columns, y=self.y[where], eta=self.eta[where])
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return one table per party: ``id``, its columns, and at party "a" the response ``y``."""
@@ -148,11 +143,11 @@ def simulate_setting(
     """
     if setting not in SETTINGS:
         raise ParameterError.of("setting", f"one of {tuple(SETTINGS)}", setting)
-    if effects not in get_args(Effects):
-        raise ParameterError.of("effects", f"one of {get_args(Effects)}", effects)
+    check_choice("effects", effects, Effects)
     if not 0 <= rho < 1:
         raise ParameterError.of("rho", "in [0, 1)", rho)
-    _check_family(family)
+    check_choice("family", family, Family)
+    check_least(1, n_records=n_records)
     held_by_a, held_by_b = SETTINGS[setting]
     if coefficients is not None:
         beta = np.asarray(coefficients, dtype=np.float64)
@@ -164,8 +159,10 @@ def simulate_setting(
     else:
         beta = (0.5 if family == "binomial" else 0.1) * rng.standard_normal(N_COLUMNS)
     place = np.arange(N_COLUMNS)
-    root = _symmetric_root(rho ** np.abs(place[:, None] - place[None, :]).astype(np.float64))
-    x = rng.uniform(size=(_records(n_records), N_COLUMNS)) @ root
+    # S S = R with R_ij = rho^|i - j|, and S symmetric: the source's root
+    values, vectors = np.linalg.eigh(rho ** np.abs(place[:, None] - place).astype(np.float64))
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    x = rng.uniform(size=(n_records, N_COLUMNS)) @ root
     names = tuple(f"x{j + 1}" for j in range(N_COLUMNS))
     split = {"a": [j - 1 for j in held_by_a], "b": [j - 1 for j in held_by_b]}
     return _split(x, names, split, beta, family, errors, rng)
@@ -202,19 +199,21 @@ def draw_response(
     ParameterError
         An unknown family or error.
     """
-    _check_family(family)
-    if errors not in get_args(Errors):
-        raise ParameterError.of("errors", f"one of {get_args(Errors)}", errors)
+    check_choice("family", family, Family)
+    check_choice("errors", errors, Errors)
     eta = np.asarray(eta, dtype=np.float64)
     if family == "binomial":
+        # u < 1 / (1 + e^-eta), without the division
         return (rng.uniform(size=eta.shape) * (1.0 + np.exp(-eta)) < 1.0).astype(np.float64)
     if family == "poisson":
         return rng.poisson(np.exp(eta)).astype(np.float64)
     if family == "gamma":
+        # mean shape * scale = e^eta
         return rng.gamma(GAMMA_SHAPE, np.exp(eta) / GAMMA_SHAPE)
     if family == "tweedie":
         return _compound_poisson(np.exp(eta), rng)
     if errors == "t3":
+        # t with 3 degrees of freedom has variance 3 / (3 - 2)
         return eta + rng.standard_t(3, eta.shape) / np.sqrt(3.0)
     return eta + rng.standard_normal(eta.shape)
 
@@ -222,6 +221,7 @@ def draw_response(
 def _compound_poisson(mean: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Sum of a Poisson number of gamma variables with variance dispersion * mean^power."""
     p, phi = TWEEDIE_POWER, TWEEDIE_DISPERSION
+    # Jorgensen 1987: Poisson rate, gamma shape and scale of a Tweedie variable
     number = rng.poisson(mean ** (2.0 - p) / (phi * (2.0 - p)))
     shape = number * (2.0 - p) / (p - 1.0)
     scale = phi * (p - 1.0) * mean ** (p - 1.0)
@@ -250,20 +250,3 @@ def _split(
         dict(zip(names, beta.tolist(), strict=True)),
         family,
     )
-
-
-def _symmetric_root(matrix: FloatArray) -> FloatArray:
-    values, vectors = np.linalg.eigh(matrix)
-    root: FloatArray = (vectors * np.sqrt(values)) @ vectors.T
-    return root
-
-
-def _records(n_records: int) -> int:
-    if n_records < 1:
-        raise ParameterError.of("n_records", "at least 1", n_records)
-    return n_records
-
-
-def _check_family(family: str) -> None:
-    if family not in get_args(Family):
-        raise ParameterError.of("family", f"one of {get_args(Family)}", family)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_least
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class LatentClassEvents:
 
     def take(self, where: NDArray[Any]) -> LatentClassEvents:
         """Return some events: a mask or places."""
-        parts = (self.agent, self.entity, self.x, self.y, self.label, self.event, self.fold)
-        return LatentClassEvents(*(part[where] for part in parts))
+        return LatentClassEvents(**{name: part[where] for name, part in vars(self).items()})
 
     def to_frame(self) -> DataFrame:
         """Return a table of ``agent``, ``entity``, ``x1`` and so on, and ``y``."""
@@ -117,6 +117,7 @@ class LatentClasses:
         found = np.zeros_like(self.weights)
         for k in range(self.n_classes):
             x, y = design[used.label == k], used.y[used.label == k]
+            # prior N(0, delta^2 I) and noise sigma^2: ridge of sigma^2 / delta^2
             penalty = (self.sigma / self.delta) ** 2 * np.eye(design.shape[1])
             found[k] = np.linalg.solve(x.T @ x + penalty, x.T @ y)
         return found
@@ -190,21 +191,11 @@ def simulate_latent_classes(
     ParameterError
         A setting is out of its range.
     """
-    counts: dict[str, tuple[float, float]] = {
-        "n_classes": (n_classes, 1),
-        "n_agents": (n_agents, 1),
-        "n_features": (n_features, 1),
-        "n_entities": (n_entities, 1),
-        "n_events": (n_events, 2),
-        "new_events": (new_events, 1),
-        "new_entities": (new_entities, 0),
-        "new_agents": (new_agents, 0),
-        "spread": (spread, 0),
-        "sigma": (sigma, 0),
-    }
-    for name, (value, least) in counts.items():
-        if not value >= least:
-            raise ParameterError.of(name, f"at least {least:g}", value)
+    check_least(1, n_classes=n_classes, n_agents=n_agents, n_features=n_features)
+    check_least(1, n_entities=n_entities, new_events=new_events)
+    check_least(2, n_events=n_events)
+    check_least(0, new_entities=new_entities, new_agents=new_agents, spread=spread, sigma=sigma)
+    # of concentration alpha / K = 1 in each class: uniform on the simplex
     alpha = float(n_classes) if alpha is None else alpha
     for name, value in {"delta": delta, "alpha": alpha, "beta": beta}.items():
         if not value > 0:
@@ -212,14 +203,18 @@ def simulate_latent_classes(
     psi = _shares(n_classes, alpha, shares, rng)
     weights = delta * rng.standard_normal((n_classes, n_features))
     theta = np.atleast_2d(rng.dirichlet(beta * psi, size=n_agents))
+    # log-normal with mean 1: the mean number of entities stays what was asked for
     further = (n_entities - 1.0) * np.exp(spread * rng.standard_normal(n_agents) - spread**2 / 2)
+    # no agent without an entity
     sizes = 1 + rng.poisson(further)
     owner = np.repeat(np.arange(n_agents), sizes)
+    # no entity whose events could not be divided into training and test
     n_each = 2 + rng.poisson(n_events - 2.0, size=len(owner))
     events = _events(owner, theta, n_each, weights, sigma, rng, "e")
     later = np.arange(new_entities) % n_agents
     more = _events(later, theta, np.full(new_entities, new_events), weights, sigma, rng, "n")
     strangers = np.atleast_2d(rng.dirichlet(beta * psi, size=new_agents).reshape(-1, n_classes))
+    # agents that no fit saw: shares of their own, around the same psi
     place, n_new = np.arange(new_agents), np.full(new_agents, new_events)
     others = _events(place, strangers, n_new, weights, sigma, rng, "e", first=n_agents)
     return LatentClasses(events, more, others, weights, psi, theta, sigma, delta)
@@ -249,8 +244,10 @@ def _events(
 ) -> LatentClassEvents:
     """Draw labels, features and responses of entities: `owner` is the agent of each, ascending."""
     ends = np.cumsum(theta, axis=1)[owner]
+    # by the inverse of the distribution; the last end is 1 but for rounding
     below = rng.uniform(size=(len(owner), 1)) * ends[:, -1:] >= ends
     label = np.minimum(below.sum(axis=1), len(weights) - 1).astype(np.int64)
+    # agent after agent, as the fields of the result say
     order = np.argsort(owner, kind="stable")
     owner, label, n_each = owner[order], label[order], n_each[order]
     starts = np.searchsorted(owner, owner)
@@ -263,6 +260,7 @@ def _events(
     mean = (_design(x) * weights[label[row]]).sum(axis=1)
     y = mean + sigma * rng.standard_normal(len(row))
     event = np.arange(len(row)) - np.repeat(np.cumsum(n_each) - n_each, n_each)
+    # entities begin at different folds, so that folds are of one size
     turn = rng.integers(N_FOLDS, size=len(owner))
     fold = (event + turn[row]) % N_FOLDS  # events of an entity are exchangeable: no order to break
     return LatentClassEvents(agents[row], entities[row], x, y, label[row], event, fold)

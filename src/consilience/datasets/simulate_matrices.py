@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_choice, check_least
 from consilience.exceptions import ParameterError
 
 Factors = Literal["gaussian", "sparse"]
@@ -108,10 +109,9 @@ def simulate_low_rank(
         A setting is out of its range.
     """
     d = np.asarray(singular_values, dtype=np.float64)
-    _choice("factors", factors, Factors)
-    _choice("noise", noise, Noise)
-    _at_least_one("n_rows", n_rows)
-    _at_least_one("n_columns", n_columns)
+    check_choice("factors", factors, Factors)
+    check_choice("noise", noise, Noise)
+    check_least(1, n_rows=n_rows, n_columns=n_columns)
     if d.ndim != 1 or len(d) > min(n_rows, n_columns) or not (d >= 0).all():
         wanted = f"at most {min(n_rows, n_columns)} numbers of 0 or more"
         raise ParameterError.of("singular_values", wanted, tuple(d.ravel().tolist()))
@@ -120,15 +120,18 @@ def simulate_low_rank(
             raise ParameterError.of(name, "in (0, 1]", value)
     share = sparsity if factors == "sparse" else 1.0
     u, v = (_factor(size, len(d), share, rng) for size in (n_rows, n_columns))
+    # sqrt(p): singular values of the signal beside those of noise, which grow so
     signal = np.sqrt(n_columns) * (u * d) @ v.T
     x = signal + _noise(n_rows, n_columns, noise, rng)
     if observed < 1:
+        # one entry at least is observed
         missing = rng.permutation(x.size)[max(round(observed * x.size), 1) :]
         x.ravel()[missing] = np.nan
     return LowRankTable(x, signal, len(d))
 
 
 def _factor(size: int, rank: int, share: float, rng: np.random.Generator) -> FloatArray:
+    # expected length 1, whatever share of the entries is 0
     drawn = rng.standard_normal((size, rank)) / np.sqrt(share * size)
     if share < 1:
         drawn *= rng.random((size, rank)) < share
@@ -197,8 +200,8 @@ def simulate_clusters(
     ParameterError
         A setting is out of its range.
     """
-    _choice("design", design, ClusterDesign)
-    _at_least_one("n_per_cluster", n_per_cluster)
+    check_choice("design", design, ClusterDesign)
+    check_least(1, n_per_cluster=n_per_cluster)
     k = len(_PLANE)
     if design == "plane":
         means = np.array(_PLANE)
@@ -216,17 +219,7 @@ def simulate_clusters(
     if design == "correlated":
         p = _DIMENSIONS
         for j, rho in enumerate(_CORRELATIONS):
+            # rows times L' have covariance L L'
             factor = np.linalg.cholesky(np.full((p, p), rho) + (1.0 - rho) * np.eye(p))
             around[labels == j] @= factor.T
     return ClusterTable(means[labels] + around, labels.astype(np.int64), means)
-
-
-def _choice(name: str, value: str, kind: object) -> None:
-    allowed = get_args(kind)
-    if value not in allowed:
-        raise ParameterError.of(name, f"one of {allowed}", value)
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ParameterError.of(name, "at least 1", value)

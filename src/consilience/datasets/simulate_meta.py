@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_choice
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ class GroupedSites:
         """Return one table per site, with columns x1, x2, ... and y."""
         import pandas as pd
 
-        made = {}
-        for name, x, y in zip(self.names, self.features, self.responses, strict=True):
-            made[name] = pd.DataFrame(x, columns=list(self.feature_names)).assign(y=y)
-        return made
+        return {
+            name: pd.DataFrame(x, columns=list(self.feature_names)).assign(y=y)
+            for name, x, y in zip(self.names, self.features, self.responses, strict=True)
+        }
 
 
 # --------------------------------------------------------------------------- general designs
@@ -129,20 +130,15 @@ def simulate_functions(
     `separation` to an earlier one is drawn again.
     """
     _check_sizes(sizes)
-    for name, value, allowed in (
-        ("design", design, get_args(Grouping)),
-        ("shape", shape, get_args(Shape)),
-        ("errors", errors, get_args(Errors)),
-    ):
-        if value not in allowed:
-            raise ParameterError.of(name, f"one of {allowed}", value)
+    check_choice("design", design, Grouping)
+    check_choice("shape", shape, Shape)
+    check_choice("errors", errors, Errors)
     least = NONLINEAR_FEATURES if shape == "nonlinear" else 1
     if n_features < least:
         raise ParameterError.of("n_features", f"at least {least} for this shape", n_features)
-    if not noise >= 0:
-        raise ParameterError.of("noise", "0 or more", noise)
-    if not drift >= 0:
-        raise ParameterError.of("drift", "0 or more", drift)
+    for name, value in (("noise", noise), ("drift", drift)):
+        if not value >= 0:
+            raise ParameterError.of(name, "0 or more", value)
     groups = _groups(design, len(sizes))
     coefficients = _unit_vectors(
         int(groups.max()) + 1, 4 if shape == "nonlinear" else n_features, separation, rng
@@ -151,10 +147,19 @@ def simulate_functions(
     for size, group in zip(sizes, groups, strict=True):
         centre = drift * rng.standard_normal(n_features)
         x = centre + rng.standard_normal((size, n_features))
-        signal = (_pieces(x) if shape == "nonlinear" else x) @ coefficients[group]
+        pieces = x
+        if shape == "nonlinear":
+            # mean 0 and variance 1, uncorrelated for standard normal x
+            wave = np.sin(2.0 * x[:, 0]) / np.sqrt((1.0 - np.exp(-8.0)) / 2.0)
+            square = (np.square(x[:, 3]) - 1.0) / np.sqrt(2.0)
+            pieces = np.column_stack([wave, x[:, 1] * x[:, 2], square, np.sign(x[:, 4])])
+        signal = pieces @ coefficients[group]
+        # t with 3 degrees of freedom has variance 3
+        heavy = errors == "t3"
+        drawn = rng.standard_t(3, size) / np.sqrt(3.0) if heavy else rng.standard_normal(size)
         features.append(x)
         signals.append(signal)
-        responses.append(signal + np.sqrt(noise) * _errors(errors, size, rng))
+        responses.append(signal + np.sqrt(noise) * drawn)
     return GroupedSites(tuple(features), tuple(responses), tuple(signals), groups)
 
 
@@ -189,20 +194,6 @@ def _unit_vectors(
         if len(found) == count:
             return np.stack(found)
     raise ParameterError.of("separation", f"within reach of {count} functions", separation)
-
-
-def _pieces(x: FloatArray) -> FloatArray:
-    """Four functions with mean 0 and variance 1, uncorrelated for standard normal x: (n, 4)."""
-    wave = np.sin(2.0 * x[:, 0]) / np.sqrt((1.0 - np.exp(-8.0)) / 2.0)
-    square = (np.square(x[:, 3]) - 1.0) / np.sqrt(2.0)
-    return np.column_stack([wave, x[:, 1] * x[:, 2], square, np.sign(x[:, 4])])
-
-
-def _errors(errors: Errors, size: int, rng: np.random.Generator) -> FloatArray:
-    """Errors with variance 1; Student's t with 3 degrees of freedom has variance 3."""
-    if errors == "t3":
-        return rng.standard_t(3, size) / np.sqrt(3.0)
-    return rng.standard_normal(size)
 
 
 # --------------------------------------------------------------------------- designs of the source
@@ -279,8 +270,7 @@ def tamper(
     -----
     The source flips signs; the other ways are ours.
     """
-    if how not in get_args(Tampering):
-        raise ParameterError.of("how", f"one of {get_args(Tampering)}", how)
+    check_choice("how", how, Tampering)
     if not np.isfinite(amount):
         raise ParameterError.of("amount", "finite", amount)
     y = np.asarray(y, dtype=np.float64)

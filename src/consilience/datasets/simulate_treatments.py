@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_least
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def simulate_treatments(
     ParameterError
         No patient, or another number out of its range.
     """
-    if n_patients < 1:
-        raise ParameterError.of("n_patients", "at least 1", n_patients)
+    check_least(1, n_patients=n_patients)
     if not 1 <= lengths[0] <= lengths[1]:
         raise ParameterError.of("lengths", "a fewest and a most of at least 1", lengths)
     if not 0 <= missing < 1:
@@ -84,6 +84,7 @@ def simulate_treatments(
         path = rng.choice(len(PATHS), size=n_patients, p=shares)
         length = rng.integers(lengths[0], lengths[1] + 1, size=n_patients)
         codes = draw_chains(INITIAL, TRANSITION, path, length, rng)
+        # the last name, None: months that were lost look like those after the end
         codes[rng.random(codes.shape) < missing] = -1
         admitted = (rng.random(n_patients) < RISK[path]).astype(int)
         months = [f"month{t}" for t in range(1, codes.shape[1] + 1)]
@@ -110,6 +111,7 @@ def draw_chains(
     rng : numpy.random.Generator
     """
     longest = int(np.max(length, initial=0))
+    # one step of all chains at once, not one chain after the other
     wide = np.full((len(label), longest), -1, dtype=np.int64)
     for t in range(longest):
         rows = np.flatnonzero(length > t)
@@ -122,5 +124,6 @@ def draw_chains(
 def draw_categories(chances: FloatArray, rng: np.random.Generator) -> IntArray:
     """One category for each row of chances."""
     running = np.cumsum(chances, axis=1)
+    # chances need not sum to 1: a mark between 0 and their sum
     mark = rng.random(len(chances))[:, None] * running[:, -1:]
     return np.minimum((running <= mark).sum(axis=1), chances.shape[1] - 1).astype(np.int64)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consilience.datasets import check_least
 from consilience.datasets.simulate_latent_classes import simulate_latent_classes
-from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -62,8 +62,7 @@ def simulate_wards(
     ParameterError
         Fewer than one ward, or another number out of its range.
     """
-    if n_wards < 1:
-        raise ParameterError.of("n_wards", "at least 1", n_wards)
+    check_least(1, n_wards=n_wards)
     drawn = simulate_latent_classes(
         len(KINDS),
         rng=np.random.default_rng(seed),
@@ -76,7 +75,9 @@ def simulate_wards(
         shares=SHARES,
     )
     events = drawn.events
+    # what is left without the drawn coefficients: those here have units
     noise = events.y - drawn.expected(events)
+    # rounded before the response follows from it: a table holds what was measured
     features = (CENTRES + SPREADS * events.x).round(1)
     slopes = SLOPES[events.label]
     pressure = AT_CENTRE[events.label] + ((features - CENTRES) * slopes).sum(axis=1) + noise
@@ -85,6 +86,7 @@ def simulate_wards(
     hospital = ward // n_wards
     letters = np.array([name[0].upper() for name in HOSPITALS])[hospital]
     table["ward"] = [f"{a}{i:02d}" for a, i in zip(letters, ward % n_wards + 1, strict=True)]
+    # names that people would give, in place of the simulator's
     number = table["entity"].str.rpartition("-e")[2].astype(int) + 1
     table["patient"] = [f"{w}-{i:02d}" for w, i in zip(table["ward"], number, strict=True)]
     for j, name in enumerate(FEATURES):

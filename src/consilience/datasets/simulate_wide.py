@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.datasets import check_choice, check_least
 from consilience.exceptions import ParameterError
 
 Structure = Literal["full", "decreasing", "block"]
@@ -106,9 +107,11 @@ class WideClasses:
         for k in range(self.n_classes):
             z, slope = _original(rows, self.transforms[k], self.means[k], self._sd(k))
             factor = np.linalg.cholesky(self.covariances[k])
+            # |L^-1 (z - mu)|^2 is the Mahalanobis distance, 2 sum log L_jj is log det Sigma
             off = np.linalg.solve(factor, (z - self.means[k]).T)
             with np.errstate(invalid="ignore"):
                 found[:, k] = -0.5 * (off**2).sum(axis=0) - np.log(np.diag(factor)).sum() - slope
+        # behind such a row the class has no normal one
         found[np.isnan(found)] = -np.inf
         return found + np.log(self.priors)
 
@@ -178,6 +181,7 @@ def sparse_precision_classes(
         raise ParameterError.of("correlations", f"in ({least:.3g}, 1)", tuple(correlations))
     precisions = np.tile(np.eye(n_features), (k, 1, 1))
     for precision, rho in zip(precisions, correlations, strict=True):
+        # 1 + (block - 1) rho > 0 and rho < 1: positive definite
         precision[:block, :block] += rho * (1.0 - np.eye(block))
     covariances: FloatArray = np.asarray(np.linalg.inv(precisions), dtype=np.float64)
     lengths: FloatArray = np.trace(covariances, axis1=1, axis2=2) / n_features
@@ -233,8 +237,7 @@ def community_classes(
     ParameterError
         A setting is out of its range.
     """
-    if structure not in get_args(Structure):
-        raise ParameterError.of("structure", f"one of {get_args(Structure)}", structure)
+    check_choice("structure", structure, Structure)
     if not 1 <= n_classes <= n_features:
         raise ParameterError.of("n_classes", f"from 1 to {n_features} features", n_classes)
     if not 0 <= correlation < 1:
@@ -297,10 +300,7 @@ def simulate_separate_groups(
     ParameterError
         A setting is out of its range.
     """
-    counts = {"n_per_class": n_per_class, "n_groups": n_groups, "group": group}
-    for name, value in counts.items():
-        if value < 1:
-            raise ParameterError.of(name, "at least 1", value)
+    check_least(1, n_per_class=n_per_class, n_groups=n_groups, group=group)
     if not 0 <= correlation < 1:
         raise ParameterError.of("correlation", "in [0, 1)", correlation)
     n, p = n_classes * n_per_class, n_groups * group
@@ -315,6 +315,7 @@ def simulate_separate_groups(
 def _orthogonal(k: int, p: int, rng: np.random.Generator) -> FloatArray:
     """K orthogonal directions of length 1, uniform on the sphere: (K, p)."""
     q, r = np.linalg.qr(rng.standard_normal((p, k)))
+    # with a positive diagonal of R the factor Q is uniform (Haar), and not only orthogonal
     return np.asarray((q * np.sign(np.diag(r))).T)
 
 
@@ -344,6 +345,7 @@ def _original(
     if transform == "power":
         v = np.sign(u) * (np.abs(u) * _power_sd()) ** (1.0 / POWER)
         with np.errstate(divide="ignore"):
+            # log density of x is that of v less the log slope of x in v
             slope = np.log(POWER / _power_sd()) + (POWER - 1.0) * np.log(np.abs(v))
         return mean + sd * v, slope.sum(axis=1)
     from scipy.special import ndtri

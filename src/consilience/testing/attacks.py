@@ -57,7 +57,7 @@ from consilience.testing.fakes import (
     with_policy,
 )
 from consilience.testing.recalling import MUTATIONS, Rehearsal, every_field, leaves, leaves_room
-from consilience.testing.record import SEED, Attack, Outcome, Record, record_of
+from consilience.testing.record import SEED, Attack, Outcome, Record, attack, record_of
 from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released
@@ -77,6 +77,7 @@ class Canary:
 
 def number_canary(name: str, value: float) -> Canary:
     """Forms of a number: raw bytes in both precisions and widths, and printed digits."""
+    # a file or a library may hold numbers in either order of bytes
     raw = [np.array(value, dtype=kind).tobytes() for kind in ("<f8", ">f8")]
     texts = {repr(float(value)), f"{value:.9e}"} | {f"{value:.{n}g}" for n in range(7, 13)}
     return Canary(name, (*raw, *(text.encode() for text in sorted(texts))))
@@ -93,6 +94,7 @@ def plant(data: SiteData) -> tuple[SiteData, list[Canary]]:
         column = x[:, j][~np.isnan(x[:, j])]
         if not len(column) or (column == np.round(column)).all():
             continue
+        # another row for each column: no row is odd in all of them
         row = (3 + j) % len(x)
         x[row, j] = np.median(column) + column.std() * (0.1234567891011 + 0.0011122233344 * j)
         canaries.append(number_canary(f"column {name}", x[row, j]))
@@ -160,6 +162,7 @@ def canaries_after(
 def _scaled(canaries: list[Canary], scaling: FloatArray) -> list[Canary]:
     """Canaries as the later steps see them, in pooled units."""
     numbers = [c for c in canaries if c.name.startswith("column ")]
+    # columns that were left alone have no canary, and so no place in the scaling
     if len(numbers) != scaling.shape[1]:
         return []
     values = [float(np.frombuffer(c.forms[0], dtype="<f8")[0]) for c in numbers]
@@ -187,11 +190,13 @@ def _continuous(factory: Factory) -> Federation:
     federation = factory()
     policy = next(iter(members(federation).values())).policy
     rng = np.random.default_rng(SEED)
+    # enough for three classes of which each may be told, with room to move edges
     n = 9 * max(policy.min_records, 10)
     tables = {name: rng.normal(size=(n, 3)) for name in federation.engine.sites}
     roles = {
         name: {
             "id": np.array([f"{name}-{i}" for i in range(n)]),
+            # two records each: an entity is more than a record
             "entity": np.array([f"{name}-e{i // 2}" for i in range(n)]),
         }
         for name in tables
@@ -211,10 +216,13 @@ def released_values(engine: Any, site: str) -> Iterator[tuple[str, FloatArray]]:
         for field, _, content in iterate_fields(decode_message(reply.message)):
             if isinstance(content, Released):
                 for _, leaf in leaves(content.value):
+                    # a gap tells nothing
                     yield f"round {round_}, field {field}", leaf[~np.isnan(leaf)]
 
 
-def _small_site(method: Method, factory: Factory) -> Outcome:
+@attack("small site", "learn from a site of too few rows", "method")
+def small_site(method: Method, factory: Factory) -> Outcome:
+    """Take all rows but a few away from a site."""
     federation = factory()
     name = federation.engine.sites[0]
     least = members(federation)[name].policy.min_records
@@ -229,11 +237,14 @@ def _small_site(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", f"nothing but zeros and gaps left a site of {least - 1} rows")
 
 
-def _dominating(method: Method, factory: Factory) -> Outcome:
+@attack("dominance", "read one record that outweighs all others", "method")
+def dominating(method: Method, factory: Factory) -> Outcome:
+    """Put a giant into every column, and look for it and for its square."""
     federation = factory()
     name = federation.engine.sites[0]
     if members(federation)[name].policy.max_share >= 1:
         return Outcome("accounted", "the policy lets one record be all of a sum")
+    # far above all other values: any sum that holds one is near it
     giants = 1e7 * np.arange(3, 3 + rows_of(federation)[name].features.shape[1])
 
     def plant(data: SiteData) -> SiteData:
@@ -243,6 +254,7 @@ def _dominating(method: Method, factory: Factory) -> Outcome:
 
     planted = scripted(with_data(federation, name, plant))
     _try_run(method, planted)
+    # sums of products hold squares
     wanted = np.concatenate([giants, giants**2])
     for where, values in released_values(planted.engine, name):
         near = np.abs(values[:, None] - wanted) <= 0.01 * wanted
@@ -271,13 +283,14 @@ def recovers(releases: FloatArray, record: FloatArray, rtol: float = 1e-6) -> bo
 
 
 def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> Any:
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         federation = _continuous(factory)
         name = federation.engine.sites[0]
         site = members(federation)[name]
         if site.policy.min_records == 1:
             return Outcome("accounted", "the policy protects no record: it is one for simulation")
         x = rows_of(federation)[name].features
+        # `ClassSums` makes classes of the first column
         first, second, victim = edges_of(x[:, 0], site.policy.min_records)
         run, error = _try_run(ClassSums(edges=(first, second)), federation)
         if run is None:
@@ -287,7 +300,7 @@ def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> 
             return Outcome("open", "a record is the difference of released sums")
         return Outcome("blocked", "no combination of the released sums gives the record")
 
-    return attack
+    return tried
 
 
 def _one_moves(x: FloatArray, least: int) -> tuple[Any, Any, int]:
@@ -307,11 +320,14 @@ def _one_moves_among_others(x: FloatArray, least: int) -> tuple[Any, Any, int]:
     return first, second, int(order[low - 1])
 
 
-def _forbidden_class(method: Method, factory: Factory) -> Outcome:
+@attack("forbidden class", "ask for a value of each record")
+def forbidden_class(method: Method, factory: Factory) -> Outcome:
+    """Run a method that asks for nothing else."""
     run, error = _try_run(Rows(), factory())
     if run is None:
         return Outcome("blocked", f"values for each record were refused: {error}")
     lines = [line for line in run.transcript if line.disclosure == "per-record"]
+    # a policy may allow it; what must not be is that nobody can read so afterwards
     if lines and all(line.rule == "per-record" for line in lines):
         return Outcome("accounted", "the policies allow values for each record; it is recorded")
     return Outcome("open", "values for each record left without a line that says so")
@@ -334,6 +350,7 @@ def _put(site: Site, data: bytes) -> tuple[bool, str]:
         said = site.answer(data)
     except ConsilienceError as error:
         return True, error.public
+    # a steward may still refuse it: nothing has left
     if isinstance(said, Held):
         return True, "the reply waits for the steward"
     reply = Reply.from_bytes(said)
@@ -341,7 +358,7 @@ def _put(site: Site, data: bytes) -> tuple[bool, str]:
 
 
 def _forge(change: Callable[[Request], bytes]) -> Callable[[Method, Factory], Outcome]:
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         site, requests = _recorded(method, factory)
         for request in requests:
             declined, how = _put(site, change(request))
@@ -349,11 +366,14 @@ def _forge(change: Callable[[Request], bytes]) -> Callable[[Method, Factory], Ou
                 return Outcome("open", f"the site answered in round {request.round}")
         return Outcome("blocked", f"the site declined: {how}")
 
-    return attack
+    return tried
 
 
-def _replay(method: Method, factory: Factory) -> Outcome:
+@attack("replayed request", "ask the same question again")
+def replay(method: Method, factory: Factory) -> Outcome:
+    """Ask for the very bytes of an undisturbed run."""
     site, requests = _recorded(method, factory)
+    # a counter of steps: the same bytes alone could have been computed twice
     computed = site.computed
     for request in requests:
         data = request.to_bytes()
@@ -362,16 +382,20 @@ def _replay(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", "the site repeated what it had said and computed nothing")
 
 
-def _unopened(method: Method, factory: Factory) -> Outcome:
+@attack("unopened run", "ask a step before the run is opened")
+def unopened(method: Method, factory: Factory) -> Outcome:
+    """Put each question to a site that has heard nothing."""
     _, requests = _recorded(method, factory)
     for request in requests:
         fresh = members(factory())[request.site]
+        # the opening itself may be answered
         if request.step != opening.NAME and not _put(fresh, request.to_bytes())[0]:
             return Outcome("open", f"step {request.step!r} was answered before the run was opened")
     return Outcome("blocked", "nothing was answered before the run was opened")
 
 
-def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
+@attack("relaxed opening", "send limits among the settings")
+def relaxed_opening(method: Method, factory: Factory) -> Outcome:
     """Put limits wherever the opening has room for settings."""
     site, requests = _recorded(method, factory)
     first = requests[0]
@@ -383,6 +407,7 @@ def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
             text = json.dumps({**json.loads(getattr(message, name)), **settings})
             raw = unpack(first.message)
             forged = pack({**raw, "f": {**raw["f"], name: text}})
+            # another run: in the same one a second opening is refused for that alone
             asked = dataclasses.replace(first, run="relaxed", message=forged)
             declined, _ = _put(site, asked.to_bytes())
             if not declined or site.policy != before:
@@ -394,13 +419,14 @@ def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
 
 
 def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         site, requests = _recorded(method, factory)
         accounted = False
         for request in requests:
             altered = mutate(request.message)
             if altered is None:
                 continue
+            # a fresh attempt: an answered one would be repeated from memory
             asked = dataclasses.replace(request, attempt=99, message=altered)
             declined, _ = _put(site, asked.to_bytes())
             if not declined and not leaves_room(request.message, name):
@@ -409,7 +435,7 @@ def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
         outcome = _to_coordinator(method, factory, name, mutate)
         return Outcome("accounted", "its declaration allows it") if accounted else outcome
 
-    return attack
+    return tried
 
 
 def _to_coordinator(
@@ -418,6 +444,7 @@ def _to_coordinator(
     """Alter the last reply of a site on its way; the others are those of the undisturbed run."""
     record = record_of(method, factory)
     site = record.federation.engine.sites[0]
+    # of the last one nothing follows that would have to be computed anew
     last = max(r for r, s in record.replies if s == site)
     message = Reply.from_bytes(record.replies[last, site]).message
     if mutate(message) is None:
@@ -441,10 +468,12 @@ def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> 
     return Outcome("open", f"the coordinator took the reply: {error or 'a result'}")
 
 
-def _altered_value(method: Method, factory: Factory) -> Outcome:
+@attack("altered value", "send another value in one place", "method")
+def altered_value(method: Method, factory: Factory) -> Outcome:
     """Alter some of the values of a site's replies, one in each run."""
     rehearsal = Rehearsal(method, factory)
     altered = list(rehearsal.altered_values())
+    # evenly over the rounds and fields
     for key, done, message in altered[:: max(len(altered) // _VALUES, 1)]:
         fault = rehearsal.fault(key, message)
         if fault:
@@ -455,7 +484,7 @@ def _altered_value(method: Method, factory: Factory) -> Outcome:
 def _forged_reply(change: Callable[[bytes, Record], bytes]) -> Any:
     """Alter the envelope of each reply of a site in turn."""
 
-    def attack(method: Method, factory: Factory) -> Outcome:
+    def tried(method: Method, factory: Factory) -> Outcome:
         record = record_of(method, factory)
         site = record.federation.engine.sites[0]
         outcome = Outcome("blocked", "there was no reply")
@@ -467,7 +496,7 @@ def _forged_reply(change: Callable[[bytes, Record], bytes]) -> Any:
                 return outcome
         return outcome
 
-    return attack
+    return tried
 
 
 def _reply_with(**changes: Any) -> Any:
@@ -480,9 +509,12 @@ def _earlier(data: bytes, record: Record) -> bytes:
     return record.replies[reply.round, reply.site]
 
 
-def _oversized(method: Method, factory: Factory) -> Outcome:
+@attack("oversized message", "send more than the site's limit")
+def oversized(method: Method, factory: Factory) -> Outcome:
+    """Put blanks behind the columns of the opening."""
     federation = factory()
     site = next(iter(members(federation).values()))
+    # the site's own limit, below that of the engine
     policy = dataclasses.replace(site.policy, max_message_bytes=2048)
     narrow = next(iter(members(with_policy(federation, policy)).values()))
     _, requests = _recorded(method, factory)
@@ -496,10 +528,12 @@ def _oversized(method: Method, factory: Factory) -> Outcome:
     return Outcome("blocked", f"the site declined: {how}")
 
 
-def _pickled(method: Method, factory: Factory) -> Outcome:
+@attack("pickle", "have a message unpickled")
+def pickled(method: Method, factory: Factory) -> Outcome:
     """Bytes that would make a directory if anything unpickled them."""
     with tempfile.TemporaryDirectory() as folder:
         trap = Path(folder) / "unpickled"
+        # protocol 0 of pickle: call os.mkdir with the text
         program = f"cos\nmkdir\n(V{trap}\ntR.".encode()
         site, requests = _recorded(method, factory)
         for request in requests:
@@ -521,20 +555,32 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
 
 
 def _planted(method: Method, federation: Federation) -> Outcome:
-    canaries: list[Canary] = []
+    planted: list[Canary] = []
     for name in federation.engine.sites:
-        canaries += plant(rows_of(federation)[name])[1]
+        planted += plant(rows_of(federation)[name])[1]
         federation = with_data(federation, name, lambda data: plant(data)[0])
-    run, found = canaries_after(method, federation, canaries)
+    run, found = canaries_after(method, federation, planted)
     if found:
         return Outcome("open", "; ".join(found[:3]))
     ended = "the run ended well" if run is not None else "the run stopped"
-    return Outcome("blocked", f"none of {len(canaries)} planted values was found; {ended}")
+    return Outcome("blocked", f"none of {len(planted)} planted values was found; {ended}")
+
+
+@attack("canaries", "find planted values outside the sites", "method")
+def canaries(method: Method, factory: Factory) -> Outcome:
+    """Search after a run of the method."""
+    return _planted(method, factory())
+
+
+@attack("canaries in errors", "find planted values after an error that quotes them")
+def canaries_in_errors(method: Method, factory: Factory) -> Outcome:
+    """Search after a run that fails."""
+    return _planted(Failing(), _continuous(factory))
 
 
 SUITE: tuple[Attack, ...] = (
-    Attack("small site", "learn from a site of too few rows", _small_site, "method"),
-    Attack("dominance", "read one record that outweighs all others", _dominating, "method"),
+    small_site,
+    dominating,
     *TABLE_ATTACKS,
     Attack("differencing", "subtract two sums that differ by one record", _difference(_one_moves)),
     Attack(
@@ -542,7 +588,7 @@ SUITE: tuple[Attack, ...] = (
         "hide one moving record behind many others",
         _difference(_one_moves_among_others),
     ),
-    Attack("forbidden class", "ask for a value of each record", _forbidden_class),
+    forbidden_class,
     Attack(
         "relaxed envelope",
         "send limits along with a request",
@@ -552,7 +598,7 @@ SUITE: tuple[Attack, ...] = (
             )
         ),
     ),
-    Attack("relaxed opening", "send limits among the settings", _relaxed_opening),
+    relaxed_opening,
     Attack(
         "request of another run",
         "ask a question of a run that was not opened",
@@ -573,8 +619,8 @@ SUITE: tuple[Attack, ...] = (
         "go on with a run under the name of another study",
         _forge(lambda r: dataclasses.replace(r, study="other", attempt=97).to_bytes()),
     ),
-    Attack("unopened run", "ask a step before the run is opened", _unopened),
-    Attack("replayed request", "ask the same question again", _replay),
+    unopened,
+    replay,
     Attack("reply of another run", "answer for another run", _forged_reply(_reply_with(run="x"))),
     Attack(
         "reply of another round", "answer for another round", _forged_reply(_reply_with(round=77))
@@ -592,19 +638,10 @@ SUITE: tuple[Attack, ...] = (
         Attack(f"message: {name}", tries, _altered(name, mutate))
         for name, (tries, mutate) in MUTATIONS.items()
     ),
-    Attack("altered value", "send another value in one place", _altered_value, "method"),
-    Attack("oversized message", "send more than the site's limit", _oversized),
-    Attack("pickle", "have a message unpickled", _pickled),
-    Attack(
-        "canaries",
-        "find planted values outside the sites",
-        lambda method, factory: _planted(method, factory()),
-        "method",
-    ),
-    Attack(
-        "canaries in errors",
-        "find planted values after an error that quotes them",
-        lambda method, factory: _planted(Failing(), _continuous(factory)),
-    ),
+    altered_value,
+    oversized,
+    pickled,
+    canaries,
+    canaries_in_errors,
 )
 """All attacks."""

@@ -68,6 +68,7 @@ def sites_for_tests(*, silent: str = "", small: str = "", n: int = 40) -> list[S
     """Return three sites with rows of their own; one may be silent, one too small to answer."""
     sites = []
     for number, name in enumerate(NAMES):
+        # fewer than the default policy lets pass; unlike sizes, so that no site stands for another
         rows = 5 if name == small else n + number
         x = np.random.default_rng(number).normal(size=(rows, 2))
         kind = SilentSite if name == silent else Site
@@ -106,6 +107,7 @@ def _ask(engine: Engine, requests: dict[Key, bytes], deadline: float) -> dict[Ke
     engine.open_run(Request.from_bytes(next(iter(requests.values()))).run)
     engine.send(requests)
     found: dict[Key, Arrival] = {}
+    # an engine may give replies in several parts
     while len(found) < len(requests):
         waiting = frozenset(set(requests) - set(found))
         arrivals = engine.collect(waiting, wait="all", deadline=deadline)
@@ -116,19 +118,21 @@ def _ask(engine: Engine, requests: dict[Key, bytes], deadline: float) -> dict[Ke
     return found
 
 
+def _expect_same(first: dict[Key, Arrival], second: dict[Key, Arrival], sentence: str) -> None:
+    for key, arrival in first.items():
+        same = arrival.data is not None and arrival.data == second[key].data
+        expect(same, sentence.format(key[1]))
+
+
 def check_order(engine_factory: EngineFactory) -> None:
     """Replies do not depend on the order in which requests are handed over."""
     requests = _opening()
-    ways = (requests, dict(reversed(requests.items())))
     replies = []
-    for way in ways:
+    # a mapping keeps the order in which it was made
+    for way in (requests, dict(reversed(requests.items()))):
         with engine_factory(sites_for_tests()) as engine:
             replies.append(_ask(engine, way, 60.0))
-    for key in requests:
-        expect(
-            replies[0][key].data is not None and replies[0][key].data == replies[1][key].data,
-            f"the reply of site {key[1]} depends on the order of requests",
-        )
+    _expect_same(replies[0], replies[1], "the reply of site {} depends on the order of requests")
 
 
 def check_repeated_asks(engine_factory: EngineFactory) -> None:
@@ -136,11 +140,7 @@ def check_repeated_asks(engine_factory: EngineFactory) -> None:
     requests = _opening()
     with engine_factory(sites_for_tests()) as engine:
         first, second = (_ask(engine, requests, 60.0) for _ in range(2))
-    for key in requests:
-        expect(
-            first[key].data is not None and first[key].data == second[key].data,
-            f"site {key[1]} gave other bytes when it was asked again",
-        )
+    _expect_same(first, second, "site {} gave other bytes when it was asked again")
 
 
 def check_silent_sites(engine_factory: EngineFactory, *, deadline: float = DEADLINE) -> None:
@@ -152,6 +152,7 @@ def check_silent_sites(engine_factory: EngineFactory, *, deadline: float = DEADL
         others = [found[1, name].data for name in ("a", "c")]
         expect(None not in others, "one silent site keeps the others from answering")
     with engine_factory(sites_for_tests(silent="b")) as engine:
+        # two of three are enough: the run goes on without the silent site
         run = _run(MeanAndSD(), engine, quorum=2, deadline=deadline)
         expect(any("b" in note for note in run.notes), "no note of the run names the silent site")
     with engine_factory(sites_for_tests(silent="b")) as engine:
@@ -175,6 +176,7 @@ def check_waiting_for_any(engine_factory: EngineFactory) -> None:
         out, sites = Path(folder) / "run", sites_for_tests()
         with engine_factory(sites) as engine:
             first = _run(Asynchronous(), engine, out=out)
+        # a finished run would be read, not replayed
         (out / "result.json").unlink()
         with engine_factory(sites) as engine:
             again = _run(Asynchronous(), engine, out=out, resume=True)
@@ -189,6 +191,7 @@ def check_large_messages(engine_factory: EngineFactory, *, size: int = 20_000_00
     """A message of 20 MB arrives there and back."""
     with engine_factory(sites_for_tests()) as engine:
         found = _run(Echo(size=size // 8), engine).result.found  # type: ignore[attr-defined]
+    # numbers of eight bytes
     wanted = 2 * np.arange(size // 8, dtype=float)
     for name in NAMES:
         expect(np.array_equal(found[name], wanted), f"a large message of site {name} was altered")
@@ -210,6 +213,7 @@ def check_errors(engine_factory: EngineFactory) -> None:
         try:
             _run(Failing(), engine)
         except QuorumError as error:
+            # causes and contexts too: these are what a careless caller prints
             said = "".join(traceback.format_exception(error))
         else:
             said = ""

@@ -98,6 +98,7 @@ def check_declaration(method: Method, factory: Factory) -> None:
             sorted(sent) == sorted(declared),
             f"{where}: fields {sorted(sent)} were sent, {sorted(declared)} are declared",
         )
+        # a name of a dimension is one length within a message
         dims: dict[str, int] = {}
         for line in (line for line in lines if line.field):
             _check_line(f"{where}, field {line.field}", line, declared[line.field], dims)
@@ -109,6 +110,7 @@ def _check_line(where: str, line: Line, spec: FieldSpec, dims: dict[str, int]) -
         f"{where}: sent as {line.disclosure}, declared as {spec.disclosure.value}",
     )
     expect(line.audience == spec.audience, f"{where}: audience {line.audience!r} is not declared")
+    # no single shape is declared for these
     if spec.record or spec.many or isinstance(spec.shape, str) or spec.kind == "str":
         return
     if line.shape == "sealed":
@@ -152,6 +154,7 @@ def check_codec(method: Method, factory: Factory, *, cuts: int = 25) -> None:
     for where, data in messages.items():
         again = encode_message(decode_message(data))
         expect(again == data, f"{where}: other bytes after decoding and encoding again")
+        # not at every byte: messages may be long
         for cut in np.unique(np.linspace(0, len(data) - 1, cuts).astype(int)):
             try:
                 decode_message(data[: int(cut)])
@@ -167,6 +170,7 @@ def check_same_seed(method: Method, factory: Factory) -> None:
     """Two runs of one seed agree in the result, byte by byte, and in what crossed."""
     first = record_of(method, factory)
     second = method.run(factory(), seed=SEED)
+    # an asynchronous method follows the order of arrival, which no seed fixes
     if not first.asynchronous:
         _expect_same(first.run, second, "a second run of the same seed")
 
@@ -235,6 +239,7 @@ def check_absence(
     by_step: dict[str, list[int]] = {}
     for round_, step in steps:
         by_step.setdefault(step, []).append(round_)
+    # rounds between these are in the state of their neighbours
     telling = sorted({r for found in by_step.values() for r in (*found[:2], found[-1])})
     for number, action in enumerate(actions):
         place = 0 if turn is None else (turn + number) % len(telling)
@@ -251,6 +256,7 @@ def _check_one_absence(
 ) -> None:
     federation = factory()
     n_sites = len(federation.engine.sites)
+    # one site may be missing
     quorum = max(n_sites - 1, 1)
     federation = dataclasses.replace(scripted(federation, {key: action}), quorum=quorum)
     engine: Any = federation.engine
@@ -268,6 +274,7 @@ def _check_one_absence(
         return
     expect(not stopped, f"{where}: the run stopped although a quorum is enough: {stopped}")
     if run is not None and rules:
+        # a result with a gap has to be one that can be kept
         run.result.to_files()
         noted = any(key[1] in note for note in run.notes)
         expect(noted, f"{where}: no note of the run names the site")
@@ -302,6 +309,7 @@ def _check_below_quorum(
             rules = {_tolerates(method, federation, step, key[1]) for _, step, _ in engine.missed}
             expect(rules <= {"any"}, f"{where}: the run ended with a site below its quorum")
             return
+        # the missing site is back
         engine.script = {}
         again = _restarted(federation)
         run = method.run(again, out=out, resume=True, retry_refused=True)

@@ -73,6 +73,7 @@ def array_loader(
     **roles
         Other fields of `SiteData`, such as `id`, `entity` or `target`.
     """
+    # a copy: the caller's rows may change later
     x = np.array(features, dtype=float)
     known = [f"x{j}" for j in range(x.shape[1])] if names is None else list(names)
 
@@ -145,7 +146,15 @@ def with_data(
     federation: Federation, name: str, change: Callable[[SiteData], SiteData]
 ) -> Federation:
     """Return a federation whose sites are new, one of them with changed rows."""
-    return _renewed(federation, {name: change}, None)
+    plain = members(federation)[name]._loader
+
+    def load(columns: Columns, preparation: Preparation, **more: Any) -> SiteData | Loaded:
+        loaded = plain(columns, preparation, **more)
+        if isinstance(loaded, SiteData):
+            return change(loaded)
+        return dataclasses.replace(loaded, data=change(loaded.data))
+
+    return _renewed(federation, {name: load}, None)
 
 
 def with_policy(federation: Federation, policy: Policy) -> Federation:
@@ -154,33 +163,21 @@ def with_policy(federation: Federation, policy: Policy) -> Federation:
 
 
 def _renewed(
-    federation: Federation,
-    changes: Mapping[str, Callable[[SiteData], SiteData]],
-    policy: Policy | None,
+    federation: Federation, loaders: Mapping[str, Loader], policy: Policy | None
 ) -> Federation:
     sites = []
     for name, site in members(federation).items():
-        loader = _changed(site._loader, changes[name]) if name in changes else site._loader
         fresh = Site(
             name,
-            loader,
+            loaders.get(name, site._loader),
             policy=policy or site.policy,
             home=MemoryHome(),
             partner_key=site._partner_key,
         )
+        # otherwise two federations to compare would differ by their secrets
         fresh._secret_seed = site._secret_seed
         sites.append(fresh)
     return dataclasses.replace(federation, engine=LocalEngine(sites))
-
-
-def _changed(loader: Loader, change: Callable[[SiteData], SiteData]) -> Loader:
-    def load(columns: Columns, preparation: Preparation, **more: Any) -> SiteData | Loaded:
-        loaded = loader(columns, preparation, **more)
-        if isinstance(loaded, SiteData):
-            return change(loaded)
-        return dataclasses.replace(loaded, data=change(loaded.data))
-
-    return load
 
 
 def rows_of(federation: Federation) -> dict[str, SiteData]:
@@ -259,6 +256,7 @@ class FakeEngine(LocalEngine):
         for key, data in requests.items():
             if self._action(key) in ("absent", "returns", "late", "refused"):
                 self.missed.append((key[0], Request.from_bytes(data).step, key[1]))
+        # late and refused ones are computed: the site did hear the question
         super().send({k: d for k, d in requests.items() if not self._is_silent(k)})
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
@@ -266,6 +264,7 @@ class FakeEngine(LocalEngine):
         silent = sorted(key for key in keys if self._is_silent(key))
         arrivals = [Arrival(key, None, NO_ANSWER) for key in silent]
         heard = keys - set(silent)
+        # whoever waits for any is told of an absence at once
         if heard and (wait == "all" or not arrivals):
             for arrival in super().collect(frozenset(heard), wait=wait, deadline=deadline):
                 arrivals += self._altered(arrival)
@@ -285,6 +284,7 @@ class FakeEngine(LocalEngine):
         return [arrival, arrival] if action == "duplicate" else [arrival]
 
     def _action(self, key: Key) -> Action | None:
+        # who is absent once never comes back
         gone = [r for (r, s), a in self.script.items() if s == key[1] and a == "absent"]
         return "absent" if gone and key[0] >= min(gone) else self.script.get(key)
 
@@ -448,6 +448,7 @@ class Asynchronous(Method):
                 lost.update(replies.missing)
                 to = (site,) if left[site] else ()
             if len(ctx.sites) - len(lost) < ctx.quorum:
+                # raises, and names who is missing
                 ctx.require(replies, at_least=ctx.quorum)
             for reply in ctx.require(replies, at_least=0).values():
                 guess = guess + 0.5 * reply.distance.value / reply.n.value

@@ -87,7 +87,9 @@ def _filled(number: float) -> Callable[[bytes], bytes | None]:
 def _twice(data: bytes) -> bytes:
     """Repeat the key of the fields, once with nothing in it."""
     raw = _raw(data)
+    # without the byte that says how many entries there are
     entry = _packed({"f": {}})[1:]
+    # 0x84: a map of four entries, where a message has three
     return bytes([0x84]) + _packed(raw)[1:] + entry
 
 
@@ -137,6 +139,7 @@ _MAY_BE_ALLOWED = {"NaN", "wrong dtype", "wrong shape", "infinity"}
 def leaves_room(data: bytes, name: str) -> bool:
     """Whether the declaration of a message leaves room for an alteration."""
     specs = message_type(_raw(data)["m"]).fields.values()
+    # what is in a nest, or of any kind, is for the method to judge
     nests = any(isinstance(s.shape, str) or s.many or s.kind == "any" for s in specs)
     gaps = any(s.gaps for s in specs)
     return name in _MAY_BE_ALLOWED and (nests or (gaps and name == "NaN"))
@@ -261,6 +264,7 @@ class Recalling(Site):
 
     def begin(self, data: bytes) -> Any:
         """Recall the reply, or begin to compute it."""
+        # the questions before this one count too: a state may hang on them
         self.path = hashlib.sha256(self.path + data).digest()
         if self.path not in self.memory:
             found = super().begin(data)
@@ -372,6 +376,7 @@ class Rehearsal:
                 return "the result has a number without end"
             return ""
         if key not in self._absent:
+            # a reply of another run is never accepted
             self._absent[key] = self.again(key, lambda reply: dataclasses.replace(reply, run="x"))
         gone = self._absent[key]
         if found.run is None or gone.run is None:
@@ -395,6 +400,7 @@ class Rehearsal:
         def only_this(reply: Reply) -> Reply:
             return alter(reply) if (reply.round, reply.site) == key else reply
 
+        # what an altered run computed belongs to no other
         self._memory.clear()
         self._memory.update(self._known)
         try:

@@ -56,6 +56,7 @@ class Record:
     def site(self, name: str) -> Site:
         """Return a copy of a site as the run left it; both read the same rows."""
         site = copy.copy(members(self.federation)[name])
+        # answers count in budgets and ledgers: those of the record stay as they are
         site.home = copied_home(site.home)
         site._prepared = dict(site._prepared)
         return site
@@ -82,6 +83,7 @@ class _Repeating(FakeEngine):
             if Request.from_bytes(data).step == opening.TOLD:
                 continue  # that a reply was not accepted: nobody is there to hear it
             before = self._record.requests.get(key)
+            # otherwise a recorded answer would stand for one to something else
             same = before is not None and _question(before) == _question(data)
             expect(same, f"round {key[0]}, site {key[1]}: another question than the recorded one")
         super().send(requests)
@@ -169,6 +171,10 @@ class Outcome:
     evidence: str
 
 
+Attacking = Callable[[Method, Factory], Outcome]
+Concern = Literal["core", "method"]
+
+
 @dataclass(frozen=True)
 class Attack:
     """One attack.
@@ -186,8 +192,8 @@ class Attack:
 
     name: str
     tries: str
-    function: Callable[[Method, Factory], Outcome]
-    concerns: Literal["core", "method"] = "core"
+    function: Attacking
+    concerns: Concern = "core"
 
     def run(self, method: Method, factory: Factory) -> Outcome:
         """Try it; an error that is not this package's own leaves the attack open.
@@ -198,6 +204,7 @@ class Attack:
         try:
             outcome = self.function(method, factory)
         except Exception as error:  # noqa: BLE001  a foreign error is the finding
+            # the method is at fault if the error passed through its module
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
             own = type(method).__module__
             if any(frame.f_globals.get("__name__") == own for frame in frames):
@@ -209,3 +216,8 @@ class Attack:
             return outcome
         whose = "the method" if concerns == "method" else "the core, not the method"
         return Outcome("open", f"{outcome.evidence} (this concerns {whose})")
+
+
+def attack(name: str, tries: str, concerns: Concern = "core") -> Callable[[Attacking], Attack]:
+    """Make a function an attack of this name."""
+    return lambda function: Attack(name, tries, function, concerns)

@@ -50,6 +50,7 @@ from consilience.wire.message import iterate_fields
 Table = dict[str, list[str]]
 Change = Callable[[Table], Table]
 Replies = dict[Any, Reply]
+OnRows = Callable[[Method, Federation, int], Outcome]
 ODD = "unheard of"
 RARE = "hardly ever"
 MORE = "more"
@@ -126,12 +127,14 @@ def over_tables(
         Otherwise they are dealt by their place, so that tables of other rows can be compared.
     """
     columns = federation.columns
+    # rows do not have it yet: a change puts it in
     there_now = tuple(name for name in columns.features if name != MORE)
     plain = dataclasses.replace(columns, features=there_now)
     rows = rows_of(dataclasses.replace(federation, columns=plain))
     sites = []
     for i, (name, site) in enumerate(members(federation).items()):
         table = (there if i else here)(table_of(rows[name], plain))
+        # the same secrets over both tables, or all replies would differ
         made = with_fixed_secrets(memory_site(name, table, site.policy, own=own), i)
         if not dealt_anew:
             made._loader = _dealt_by_place(made._loader)
@@ -247,18 +250,31 @@ KINDS: dict[str, Callable[[int, int], list[str]]] = {
 # --------------------------------------------------------------------------- nobody and a few
 
 
-def _on_rows(attack: Callable[[Method, Federation, int], Outcome]) -> Any:
-    def run(method: Method, factory: Factory) -> Outcome:
-        federation = factory()
-        if federation.partition != "rows":
-            why = "a study over columns matches people by id, which its parties consent to"
-            return Outcome("accounted", why)
-        if min(site.policy.min_records for site in members(federation).values()) == 1:
-            return Outcome("accounted", "the policy protects no record: it is one for simulation")
-        least = members(federation)[federation.engine.sites[0]].policy.min_records
-        return attack(method, with_names(federation), least)
+TABLE_ATTACKS: list[Attack] = []
+"""All of them, in the order in which they stand here."""
 
-    return run
+
+def _on_rows(name: str, tries: str) -> Callable[[OnRows], Attack]:
+    """Make a function of method, federation and `min_records` an attack on studies over rows."""
+
+    def made(function: OnRows) -> Attack:
+        def run(method: Method, factory: Factory) -> Outcome:
+            federation = factory()
+            if federation.partition != "rows":
+                why = "a study over columns matches people by id, which its parties consent to"
+                return Outcome("accounted", why)
+            policies = {name: site.policy for name, site in members(federation).items()}
+            if min(policy.min_records for policy in policies.values()) == 1:
+                why = "the policy protects no record: it is one for simulation"
+                return Outcome("accounted", why)
+            least = policies[federation.engine.sites[0]].min_records
+            return function(method, with_names(federation), least)
+
+        found = Attack(name, tries, run, "method")
+        TABLE_ATTACKS.append(found)
+        return found
+
+    return made
 
 
 def _with_features(federation: Federation, *names: str) -> Federation:
@@ -286,6 +302,7 @@ def _odd(federation: Federation) -> Iterator[tuple[str, str]]:
     yield from ((name, "") for name in (columns.agent, columns.entity) if name is not None)
 
 
+@_on_rows("odd rows", "see whether a few people have an odd value")
 def _odd_rows(method: Method, federation: Federation, least: int) -> Outcome:
     before = told(method, over_tables(federation, dealt_anew=False))
     if not _answered(before):
@@ -328,6 +345,7 @@ def _compared(
         return "all"
     if any(answers(one) != answers(plain) for one in others):
         return ""
+    # if patterns hang on the numbers there are anyway, they tell nothing of a few
     first, *rest = (patterns(tell(change)) for change in many)
     return "answers" if any(one != first for one in rest) else ""
 
@@ -342,6 +360,7 @@ def _said(found: Mapping[str, str], what: str) -> Outcome:
     return Outcome("blocked", "gaps, refusals, verdicts and sizes are those of nobody")
 
 
+@_on_rows("few differ", "see whether a few people differ in a column")
 def _few_differ(method: Method, federation: Federation, least: int) -> Outcome:
     if not _has_numbers(federation):
         return Outcome("accounted", "the study has no columns of numbers")
@@ -367,6 +386,7 @@ def _has_numbers(federation: Federation) -> bool:
     return bool(features) and not federation.columns.levels.keys() & {*features}
 
 
+@_on_rows("rare level", "see whether a few people have a level")
 def _rare_level(method: Method, federation: Federation, least: int) -> Outcome:
     levels = federation.columns.levels
     if not levels:
@@ -390,6 +410,7 @@ def _rare_level(method: Method, federation: Federation, least: int) -> Outcome:
 # --------------------------------------------------------------------------- counts of few
 
 
+@_on_rows("counts of few", "count few people by 0/1 columns and their products")
 def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcome:
     columns = federation.columns
     if not _has_numbers(federation) or len(columns.features) < 2:
@@ -404,6 +425,7 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
             for name, cells in table.items()
         }
         n = len(next(iter(made.values())))
+        # halves: no column alone is of few rows
         x = np.random.default_rng(SEED).random((n, len(columns.features))) < 0.5
         for j in range(1, x.shape[1], 2):
             x[:, j] = ~x[:, j - 1]
@@ -493,6 +515,7 @@ def _whole(products: NDArray[Any], known: NDArray[np.int64], p: int) -> NDArray[
 # --------------------------------------------------------------------------- two runs
 
 
+@_on_rows("two runs", "subtract a run on a table from one on nearly the same")
 def _two_runs(method: Method, federation: Federation, least: int) -> Outcome:
     name = federation.engine.sites[0]
     columns = federation.columns
@@ -513,6 +536,7 @@ def _two_runs(method: Method, federation: Federation, least: int) -> Outcome:
 
         def changed(table: Table, change: Change = change) -> Table:
             made = change(table)
+            # as people: the same person may stand in another row of another table
             held[:] = zip(*made.values(), strict=True)
             return made
 
@@ -543,6 +567,7 @@ def _rows_used(name: str) -> Iterator[set[frozenset[int]]]:
             found.add(frozenset(work.data.rows.tolist()))
         return outcome
 
+    # no reply says which rows it rests on
     with mock.patch.object(step_runner, "_answered", noting):
         yield found
 
@@ -550,6 +575,7 @@ def _rows_used(name: str) -> Iterator[set[frozenset[int]]]:
 SHARES = (0.2, 0.21)
 
 
+@_on_rows("held-out shares", "subtract runs that hold out nearly the same rows")
 def _held_out_shares(method: Method, federation: Federation, least: int) -> Outcome:
     if not hasattr(method, "holdout") or federation.columns.target is None:
         return Outcome("accounted", "no rows with a response are held out by a share")
@@ -567,6 +593,7 @@ def _held_out_shares(method: Method, federation: Federation, least: int) -> Outc
 # --------------------------------------------------------------------------- what is not granted
 
 
+@_on_rows("not on offer", "name a column that the site does not offer")
 def _not_on_offer(method: Method, federation: Federation, least: int) -> Outcome:
     columns = federation.columns
     own = listed(columns).offered or {}
@@ -580,6 +607,7 @@ def _not_on_offer(method: Method, federation: Federation, least: int) -> Outcome
     return Outcome("blocked", "no site answered about columns that are not on offer")
 
 
+@_on_rows("foreign models", "have models of others evaluated without consent")
 def _foreign_models(method: Method, federation: Federation, least: int) -> Outcome:
     if not method.foreign_models:
         return Outcome("accounted", "the method evaluates no models of others")
@@ -589,19 +617,3 @@ def _foreign_models(method: Method, federation: Federation, least: int) -> Outco
     if any(reply.status == "reply" for reply in replies.values()):
         return Outcome("open", "a site whose policy allows no models of others answered")
     return Outcome("blocked", "sites whose policy allows no models of others answered nothing")
-
-
-TABLE_ATTACKS = tuple(
-    Attack(name, tries, _on_rows(function), "method")
-    for name, tries, function in (
-        ("odd rows", "see whether a few people have an odd value", _odd_rows),
-        ("few differ", "see whether a few people differ in a column", _few_differ),
-        ("rare level", "see whether a few people have a level", _rare_level),
-        ("counts of few", "count few people by 0/1 columns and their products", _counts_of_few),
-        ("two runs", "subtract a run on a table from one on nearly the same", _two_runs),
-        ("held-out shares", "subtract runs that hold out nearly the same rows", _held_out_shares),
-        ("not on offer", "name a column that the site does not offer", _not_on_offer),
-        ("foreign models", "have models of others evaluated without consent", _foreign_models),
-    )
-)
-"""All of them."""

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, ProtocolError, StudyError, WireError
+from consilience.parameters import plain
 from consilience.wire.codec import pack, plain_fields, unpack
 from consilience.wire.disclosure import Released, received
 from consilience.wire.message import (
@@ -305,7 +306,7 @@ def open_message(msg: M, keyring: Keyring) -> M:
     changes: dict[str, Any] = {}
     dims: dict[str, int] = {}
     for name, spec, content in iterate_fields(msg):
-        value = _value(content)
+        value = plain(content) if spec.record else _value(content)
         if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
             _came_sealed(name, spec, value)
         if isinstance(value, Sealed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -343,6 +344,34 @@ def test_one_partner_may_not_speak_and_the_others_go_on(acceleration: str) -> No
     # What b could add is said, to second order, and is what the pooled fit adds at least.
     gap = 2 * (rest.deviance_loss - them.pooled("binomial").deviance_loss)
     assert 0.3 * gap < run.result.remaining < 1.2 * gap
+
+
+@pytest.mark.parametrize("strict", ["b", "c"])
+def test_partners_of_different_policies(strict: str) -> None:
+    """Who sent all directions that were left is judged beside one who may not."""
+    them = parties(n=400, sizes=(3, 6, 5), seed=6)
+    policy = dict.fromkeys(them.blocks, SIGNED)
+    policy[strict] = replace(SIGNED, max_revealed_rank=4)
+    run = them.federation(policy).run(method(n_rounds=2), seed=1)
+    result, pooled = run.result, them.pooled("binomial")
+    assert not result.complete and result.stopped == "rounds"
+    sizes = {s: x.shape[1] for s, x in them.blocks.items()}
+    assert result.revealed == {s: (4 if s == strict else k, k) for s, k in sizes.items()}
+    assert (result.coefficients["status"] == "bounded").all()
+    # Two rounds are no full fit: the errors are close to the pooled ones, and wider by the bound.
+    for j, (error, factor) in enumerate(
+        zip(result.coefficients["error"], result.coefficients["factor"], strict=True)
+    ):
+        whole = pooled.error(np.eye(len(pooled.coef))[j])
+        assert 1 <= factor < 1.5 and 0.97 * whole < error < 1.3 * whole
+    for partner in "bc":
+        table = run.site(partner).to_frame("coefficients")
+        assert (table["status"] == "not certified").all()
+        np.testing.assert_allclose(
+            them.blocks[partner] @ table["estimate"]
+            - np.mean(them.blocks[partner] @ table["estimate"]),
+            them.values(run, partner, "linear_predictor"),
+        )
 
 
 def test_a_limit_of_rounds() -> None:

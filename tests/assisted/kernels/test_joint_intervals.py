@@ -10,7 +10,6 @@ from consilience.assisted.kernels.joint_intervals import (
     bounded_factor,
     contraction,
     inflated,
-    initiator_design,
     initiator_solution,
     largest_correlation,
     local_errors,
@@ -21,7 +20,12 @@ from consilience.datasets.simulate_assisted import simulate_setting
 from consilience.exceptions import DataError, ParameterError
 from replications.assisted_glm.in_one_process import fit_jointly
 from replications.assisted_glm.simulate import simulate_canonical
-from replications.assisted_glm.standard_errors import coefficient_errors, joint_intervals, paper
+from replications.assisted_glm.standard_errors import (
+    coefficient_errors,
+    initiator_design,
+    joint_intervals,
+    paper,
+)
 from tests.reference import assisted_glm as textbook
 
 FAMILIES = ["binomial", "poisson", "normal", "log-cosh", "pseudo-huber"]

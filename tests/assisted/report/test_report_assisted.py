@@ -21,7 +21,9 @@ from consilience.assisted.report import (
 )
 from consilience.assisted.test import AssistanceTest
 from consilience.engines.federation import Run
+from consilience.protocol.method import Method
 from consilience.report import disclosure, html
+from consilience.report.general import parameter_docs
 from consilience.report.sections import Block, MethodReport, Table, p_value, report_of
 from consilience.wire.transcript import Line
 from tests.assisted.report.assisted_results import joint_fit, partner_test, power_grid, run_of
@@ -178,6 +180,12 @@ def test_every_outcome_of_a_test_can_be_told(case: str) -> None:
 @pytest.mark.parametrize("case", FITS)
 def test_every_outcome_of_a_fit_can_be_told(case: str) -> None:
     check_everything(GLM, FITS[case]())
+
+
+@pytest.mark.parametrize("method", [AssistanceTest, AssistedGLM])
+def test_every_parameter_says_what_it_means(method: type[Method]) -> None:
+    words = parameter_docs(method)
+    assert [f.name for f in dataclasses.fields(method) if not words.get(f.name)] == []
 
 
 def test_methods_find_their_reports() -> None:

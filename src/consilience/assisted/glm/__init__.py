@@ -24,8 +24,8 @@ settle, finish                      ->  partner: where its coefficients stand
                                     <-  Finished: the directions left (n, r - k), if its
                                         policy lets all be known           PER_RECORD
 where a policy keeps directions back, a few times for each partner
-aim: AimRequest                     ->  initiator: the targets' solutions so far, for the
-                                        partner's eyes
+aim: AimRequest                     ->  initiator: takes in what the partner sent at last; the
+                                        targets' solutions so far, for the partner's eyes
                                     <-  Aimed: own part (n, m)             PER_RECORD
 refine: RefineRequest               ->  partner, for the initiator's eyes:
                                     <-  Refined: X_b d (n, k)              PER_RECORD
@@ -99,6 +99,7 @@ class AssistedGLM(Method):
     Parameters
     ----------
     family : {"binomial", "normal", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie"}
+        Distribution, or loss, of the response.
     response : {"share", "masked"}
         What partners get: the response as it is, or (0 and 1 only) with flips. There is no default:
         whoever owns the response decides.
@@ -107,8 +108,12 @@ class AssistedGLM(Method):
     masking : {"link", "as_printed"}
         How a masked response is fitted.
     acceleration : {"span", "anderson", "none"}
-    alpha, l1_ratio : float
-        Penalty of every party's coefficients: ridge at `l1_ratio` 0, lasso at 1.
+        "span" refits on all contributions so far; the others alternate, as the source does, with
+        Anderson's acceleration or plainly.
+    alpha : float
+        Penalty of every party's coefficients; 0 is none.
+    l1_ratio : float
+        Kind of the penalty: ridge at 0, lasso at 1.
     n_rounds : int
         Most turns of each partner.
     tol : float
@@ -148,7 +153,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -211,7 +216,7 @@ class AssistedGLM(Method):
         left: tuple[Any, ...] = ()
         # exact errors need all directions; else the ones that matter most
         if self.interval == "joint" and not self.alpha and not complete:
-            left = yield from self._refine(course)
+            left = yield from self._refine(course, rest)
         concluded = yield from course.ask(
             inference.conclude,
             asker,
@@ -301,8 +306,14 @@ class AssistedGLM(Method):
         course.stopped = "rounds"
 
     @staticmethod
-    def _refine(course: Course) -> Turns:
+    def _refine(course: Course, rest: list[Any]) -> Turns:
         """Ask the partners for the directions that standard errors need most.
+
+        Parameters
+        ----------
+        course : Course
+        rest : list of Finished
+            What each partner sent when the training ended.
 
         Returns
         -------
@@ -311,14 +322,16 @@ class AssistedGLM(Method):
         """
         asker, partners = course.ctx.initiator, course.s.partners
         none = relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+        # Who sent all that was left comes first: what the others hide is judged beside it.
+        finished = {s: r.rest for s, r in zip(partners, rest, strict=True) if r.complete}
+        order = sorted(partners, key=lambda partner: partner not in finished)
         left: dict[str, Any] = {}
         owner, more = "", none
         for turn in range(REFINEMENTS + 1):
             came = 0
-            for partner in partners:
-                aimed = yield from course.ask(
-                    inference.aim, asker, partner=partner, owner=owner, more=more
-                )
+            for partner in order:
+                more_of = {"owner": owner, "more": more, "rest": finished.pop(partner, none)}
+                aimed = yield from course.ask(inference.aim, asker, partner=partner, **more_of)
                 owner, more = "", none
                 if aimed.spent:
                     return ()

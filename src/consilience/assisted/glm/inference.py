@@ -17,7 +17,7 @@ import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray
 from consilience.assisted.glm import messages, training
-from consilience.assisted.glm.messages import GAP, Settings
+from consilience.assisted.glm.messages import GAP
 from consilience.assisted.glm.prediction import AssistedPredictor
 from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm, joint_intervals
@@ -112,14 +112,16 @@ def aim(
 ) -> tuple[messages.Aimed, State]:
     """Solve for the targets within what is known; send the solutions to a partner."""
     s = settings_of(message, site, "initiator")
-    if message.owner:
-        training.require_sender(site, "more", message.owner)
-        more = np.asarray(message.more.value, dtype=float)
-        if more.ndim != 2 or len(more) != data.n_rows:
+    came = [("more", message.owner)] if message.owner else []
+    came += [("rest", message.partner)] if np.size(message.rest.value) else []
+    for field, owner in came:
+        training.require_sender(site, field, owner)
+        block = np.asarray(getattr(message, field).value, dtype=float)
+        if block.ndim != 2 or len(block) != data.n_rows:
             raise refused("further directions with other rows")
         extra = dict(state.get("extra", {}))
-        before = [np.asarray(extra[message.owner])] if message.owner in extra else []
-        extra[message.owner] = np.column_stack([*before, more])
+        before = [np.asarray(extra[owner])] if owner in extra else []
+        extra[owner] = np.column_stack([*before, block])
         state = {**state, "extra": extra}
     joint = Joint(s, data, site, state)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
@@ -484,7 +486,7 @@ def conclude(
         intervals=model(widths, kind="figures", n_records=n),
         records=model(counts, kind="figures", n_records=n),
     )
-    return reply, {"concluded": {"settings": message.settings, "places": tuple(places)}}
+    return reply, {"concluded": {"partners": s.partners, "places": tuple(places)}}
 
 
 def _few(count: int, least: int = FEW) -> int:
@@ -566,7 +568,7 @@ def _outputs(
         centre=np.zeros(len(scale)),
         intercept=final.intercept - float(shift @ coef),
         directions=np.empty((len(scale), 0)),
-        settings=s.to_json(),
+        settings=s,
         weights=dict(zip(s.partners, final.weights, strict=True)),
         covariance=covariance,
     )
@@ -580,7 +582,7 @@ def tell(
     """Tell a partner the weights of its directions, with what its standard errors need."""
     training.require_role(site, "initiator")
     kept = state["concluded"]
-    o = Settings.from_json(kept["settings"]).partners.index(message.partner)
+    o = kept["partners"].index(message.partner)
     place = {name: np.asarray(values) for name, values in kept["places"][o].items()}
     return messages.Told(place=summary_for(place, data, message.partner)), state
 
@@ -628,7 +630,7 @@ def record(
         coef=own.unscaled(beta),
         centre=data.features.mean(axis=0) * own.scale + units_of(data)[0],
         directions=own.unscaled(sent),
-        settings=s.to_json(),
+        settings=s,
     )
     site.output("predictor", predictor)
     return messages.Recorded(), {}

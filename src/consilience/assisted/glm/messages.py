@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.families import Family, family
+from consilience.assisted.kernels.families import NAMES, Family, family
 from consilience.assisted.kernels.glm import Penalty
-from consilience.assisted.phases import Ranked, refused
-from consilience.exceptions import DisclosureError
+from consilience.assisted.phases import Ranked
+from consilience.parameters import FLAG, Allowed, allows, number, one_of, several, whole
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Noised, PerRecord, Public, message, part
+from consilience.wire.message import (
+    Aggregate,
+    Model,
+    Noised,
+    PerRecord,
+    Public,
+    message,
+    part,
+    states,
+)
 
 SPAN = "span"
 GAP = -1e300
@@ -31,6 +39,7 @@ STATUS = (IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED)
 MOST_BINS = 10
 WAYS = ("null", "alone", "joint")
 _MOST_ROWS = 1 << 40
+_TEXT = Allowed(lambda value: isinstance(value, str), "a text")
 _FIGURES = (
     *(f"{name}_{way}" for name in ("deviance", "holdout", "auc") for way in WAYS),
     *("r2_alone", "r2_joint", "gain", "gain_error"),
@@ -50,6 +59,10 @@ FROM_REFINED = "assisted-glm/refined"
 FROM_TOLD = "assisted-glm/told"
 FROM_PART = "assisted-glm/part"
 # What a field holds, and what it says, where several messages carry it.
+RESPONSE, FLIPPED = ("n", "response"), ("n", "response, flipped at random")
+WEIGHTS = ("m", "case weights, if there are any")
+OTHERS, PARTS = ("k", "the other partners' part, if any"), ("o j", "the other partners' parts")
+MORE = ("m k", "further directions, if any")
 PLACE = (
     "*weights of the partner's messages, constant",
     "where the partner's own coefficients stand",
@@ -91,22 +104,22 @@ class Settings:
         Whether the coordinator asks for the names of the initiator's columns; its policy decides.
     """
 
-    family: str
-    power: float
-    response: str
-    flip: float
-    masking: str
-    acceleration: str
-    alpha: float
-    l1_ratio: float
-    tol: float
-    holdout: float
-    split_seed: int
-    interval: str
-    level: float
-    initiator: str
-    partners: tuple[str, ...]
-    names: bool
+    family: str = allows(one_of(*NAMES))
+    power: float = allows(number())
+    response: str = allows(one_of("share", "masked"))
+    flip: float = allows(number(above=0, below=0.5))
+    masking: str = allows(one_of("link", "as_printed"))
+    acceleration: str = allows(one_of("span", "anderson", "none"))
+    alpha: float = allows(number(0))
+    l1_ratio: float = allows(number(0, 1))
+    tol: float = allows(number(above=0, below=1))
+    holdout: float = allows(number(0, 0.9))
+    split_seed: int = allows(whole(0))
+    interval: str = allows(one_of("joint", "inflated", "paper", "none"))
+    level: float = allows(number(above=0, below=1))
+    initiator: str = allows(_TEXT)
+    partners: tuple[str, ...] = allows(several(_TEXT, 1))
+    names: bool = allows(FLAG)
 
     @property
     def masked(self) -> bool:
@@ -135,41 +148,13 @@ class Settings:
         """Penalty of every party's coefficients, if there is one."""
         return Penalty(self.alpha, self.l1_ratio) if self.alpha else None
 
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            Values that no coordinator of this package sends: a site does not rely on its checks.
-        """
-        raw = json.loads(text)
-        raw["partners"] = tuple(raw["partners"])
-        s = cls(**raw)
-        if not (
-            s.response in ("share", "masked")
-            and s.acceleration in ("span", "anderson", "none")
-            and s.interval in ("joint", "inflated", "paper", "none")
-            and 0 <= s.holdout <= 0.9
-            and (not s.masked or 0 < s.flip < 0.5)
-        ):
-            raise refused(
-                "settings of the assisted GLM that a site does not answer", DisclosureError
-            )
-        return s
-
 
 @dataclass(frozen=True, eq=False)
 class Asked:
     """A question about a run with these settings."""
 
     # `field`, of which type checkers know that it gives no default
-    settings: str = field(metadata=Public("", "settings, as JSON", kind="str", to="all").metadata)
+    settings: Settings = field(metadata=states(Settings).metadata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +164,7 @@ class ForOne(Asked):
     partner: str = field(metadata=Public("", "for whom", kind="str", to="all").metadata)
 
 
-@message("assisted-glm/share-request", version=1)
+@message("assisted-glm/share-request", version=2)
 class ShareRequest(ForOne):
     """Give a partner the response of the training rows."""
 
@@ -188,37 +173,31 @@ class ShareRequest(ForOne):
 class Shared:
     """The response as it is; NaN for rows that take no part in the training."""
 
-    response: Released = PerRecord("n", "response", to="partner", gaps=True)
-    weights: Released = PerRecord("m", "case weights, if there are any", to="partner")
+    response: Released = PerRecord(*RESPONSE, to="partner", gaps=True)
+    weights: Released = PerRecord(*WEIGHTS, to="partner")
 
 
 @message(FROM_MASKED, version=1)
 class MaskedShared(Shared):
     """A response of 0 and 1, each flipped with a known probability."""
 
-    response: Released = Noised("n", "response, flipped at random", to="partner", gaps=True)
+    response: Released = Noised(*FLIPPED, to="partner", gaps=True)
 
 
-@message("assisted-glm/receive-request", version=1)
+@message("assisted-glm/receive-request", version=2)
 class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
-    response: Released = PerRecord("n", "response", to="partner", gaps=True, origin=FROM_SHARED)
-    weights: Released = PerRecord(
-        "m", "case weights, if there are any", to="partner", origin=FROM_SHARED
-    )
+    response: Released = PerRecord(*RESPONSE, to="partner", gaps=True, origin=FROM_SHARED)
+    weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_SHARED)
 
 
-@message("assisted-glm/masked-receive-request", version=1)
+@message("assisted-glm/masked-receive-request", version=2)
 class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
-    response: Released = Noised(
-        "n", "response, flipped at random", to="partner", gaps=True, origin=FROM_MASKED
-    )
-    weights: Released = PerRecord(
-        "m", "case weights, if there are any", to="partner", origin=FROM_MASKED
-    )
+    response: Released = Noised(*FLIPPED, to="partner", gaps=True, origin=FROM_MASKED)
+    weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_MASKED)
 
 
 @message("assisted-glm/received", version=1)
@@ -232,7 +211,7 @@ class Received:
         return None if self.rank < known["rows"] else "more independent columns than rows"
 
 
-@message("assisted-glm/turn-request", version=1)
+@message("assisted-glm/turn-request", version=2)
 class TurnRequest(Asked):
     """Take in a partner's contribution, refit, and say where the next partner starts."""
 
@@ -255,7 +234,7 @@ class Turned(Ranked):
     """The joint fit so far, and the next partner's starting point."""
 
     own: Released = PerRecord("m", "the initiator's part of the linear predictor", to="partner")
-    others: Released = PerRecord("k", "the other partners' part, if any", to="partner")
+    others: Released = PerRecord(*OTHERS, to="partner")
     place: Released = Model(*PLACE, to="partner")
     added: bool = Public("", "whether the contribution was new", kind="bool")
     converged: bool = Public("", "whether the fit has settled", kind="bool")
@@ -269,14 +248,12 @@ class Turned(Ranked):
     )
 
 
-@message("assisted-glm/contribute-request", version=1)
+@message("assisted-glm/contribute-request", version=2)
 class ContributeRequest(Asked):
     """Fit the own columns beside what the others have."""
 
     own: Released = PerRecord("m", "the initiator's part", to="partner", origin=FROM_TURNED)
-    others: Released = PerRecord(
-        "k", "the other partners' part, if any", to="partner", origin=FROM_TURNED
-    )
+    others: Released = PerRecord(*OTHERS, to="partner", origin=FROM_TURNED)
     place: Released = Model(*PLACE, to="partner", origin=FROM_TURNED)
 
 
@@ -304,7 +281,7 @@ class Contributed(Ranked):
         return super().check(request, known)
 
 
-@message("assisted-glm/settle-request", version=1)
+@message("assisted-glm/settle-request", version=2)
 class SettleRequest(ForOne):
     """Tell a partner how its messages stand in the joint fit."""
 
@@ -316,7 +293,7 @@ class Settled:
     place: Released = Model(*PLACE, to="partner")
 
 
-@message("assisted-glm/finish-request", version=1)
+@message("assisted-glm/finish-request", version=2)
 class FinishRequest(Asked):
     """Complete what inference needs."""
 
@@ -337,13 +314,17 @@ class Finished(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/aim-request", version=1)
+@message("assisted-glm/aim-request", version=2)
 class AimRequest(ForOne):
     """Take in further directions; say what standard errors need of a partner."""
 
     owner: str = Public("", "whose further directions these are", kind="str", to="all")
-    more: Released = PerRecord(
-        "m k", "further directions, if any", to="initiator", origin=FROM_REFINED
+    more: Released = PerRecord(*MORE, to="initiator", origin=FROM_REFINED)
+    rest: Released = PerRecord(
+        "o j",
+        "what the partner sent when the training ended, before it is asked for the first time",
+        to="initiator",
+        origin=FROM_FINISHED,
     )
 
 
@@ -354,20 +335,18 @@ class Aimed(Ranked):
     own: Released = PerRecord(
         "m k", "the initiator's columns along the fit and the targets", to="partner"
     )
-    others: Released = PerRecord("o j", "the other partners' parts", to="partner")
+    others: Released = PerRecord(*PARTS, to="partner")
     place: Released = Model(*TARGETS, to="partner")
     spent: bool = Public("", "whether the initiator's policy lets no more leave", kind="bool")
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/refine-request", version=1)
+@message("assisted-glm/refine-request", version=2)
 class RefineRequest(Asked):
     """Send the directions that the targets need most."""
 
     own: Released = PerRecord("m k", "the initiator's columns", to="partner", origin=FROM_AIMED)
-    others: Released = PerRecord(
-        "o j", "the other partners' parts", to="partner", origin=FROM_AIMED
-    )
+    others: Released = PerRecord(*PARTS, to="partner", origin=FROM_AIMED)
     place: Released = Model(*TARGETS, to="partner", origin=FROM_AIMED)
     last: bool = Public("", "whether to say what is left only", kind="bool", to="all")
 
@@ -376,7 +355,7 @@ class RefineRequest(Asked):
 class Refined(Ranked):
     """Further directions, and what is left of each target's equations."""
 
-    more: Released = PerRecord("m k", "further directions, if any", to="initiator")
+    more: Released = PerRecord(*MORE, to="initiator")
     left: Released = Model("*by target", "variance that is still hidden", to="initiator")
     n_more: int = Public("", "number of further directions", kind="int", low=0)
     known: int = Public("", "directions known of its columns", kind="int", low=0)
@@ -388,7 +367,7 @@ def are_numbers(values: Iterable[Any]) -> bool:
     return bool(((found >= -MOST) | (found == GAP)).all())
 
 
-@message("assisted-glm/conclude-request", version=1)
+@message("assisted-glm/conclude-request", version=2)
 class ConcludeRequest(Asked):
     """Compare, infer, predict."""
 
@@ -458,7 +437,7 @@ class Concluded:
         return None if fine else "another number of bins than is told"
 
 
-@message("assisted-glm/tell-request", version=1)
+@message("assisted-glm/tell-request", version=2)
 class TellRequest(ForOne):
     """Tell a partner what belongs to its own coefficients."""
 
@@ -470,7 +449,7 @@ class Told:
     place: Released = Model(*PARTNERS_FIT, to="partner")
 
 
-@message("assisted-glm/record-request", version=1)
+@message("assisted-glm/record-request", version=2)
 class RecordRequest(Asked):
     """Keep the own part of the joint fit."""
 

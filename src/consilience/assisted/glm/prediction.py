@@ -13,6 +13,7 @@ from consilience.assisted.glm.messages import Part, PartRequest, Predicted, Pred
 from consilience.assisted.glm.training import require_role, summary_for
 from consilience.assisted.phases import OwnColumns, refused, units_of
 from consilience.exceptions import DataError
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import addressed, model, projection
 
@@ -32,8 +33,8 @@ class AssistedPredictor:
         Means over the matched rows: a partner's part is that of its columns less these.
     directions : (p, k) array
         Of a partner: combinations of its columns that the initiator knows.
-    settings : str
-        Of the run, as JSON.
+    settings : Settings
+        Of the run.
     intercept : float
         Of the initiator; 0 at a partner.
     weights : dict of partner to array
@@ -47,7 +48,7 @@ class AssistedPredictor:
     coef: FloatArray
     centre: FloatArray
     directions: FloatArray
-    settings: str
+    settings: Settings
     intercept: float = 0.0
     weights: dict[str, FloatArray] = field(default_factory=dict)
     covariance: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
@@ -68,12 +69,14 @@ class AssistedPredictor:
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain form."""
-        return {**self.__dict__, "names": tuple(self.names), "weights": dict(self.weights)}
+        own = {"names": tuple(self.names), "weights": dict(self.weights)}
+        return {**self.__dict__, **own, "settings": plain(self.settings)}
 
     @classmethod
     def from_arrays(cls, stored: dict[str, Any]) -> AssistedPredictor:
         """Read it back."""
-        return cls(**{**stored, "names": tuple(stored["names"])})
+        own = {"names": tuple(stored["names"]), "settings": Settings(**stored["settings"])}
+        return cls(**{**stored, **own})
 
 
 def _kept(data: SiteData, site: SiteContext, role: str) -> AssistedPredictor:
@@ -120,7 +123,7 @@ def predict(
 ) -> tuple[Predicted, State]:
     """Add up the parts; limits where the covariances are known."""
     kept = _kept(data, site, "initiator")
-    s = Settings.from_json(kept.settings)
+    s = kept.settings
     senders = site.senders.get("part", message.partners)
     if set(kept.weights) != set(message.partners) or senders != message.partners:
         raise refused("predictions need the part of every partner of the run that this one follows")

@@ -204,7 +204,7 @@ class Course:
         known = {"rows": self.ctx.n_matched}
         if site in self.revealed:
             known["rank"] = self.revealed[site][1]
-        message = step.request(settings=self.s.to_json(), **fields)
+        message = step.request(settings=self.s, **fields)
         return (yield from one(self.ctx, step.name, message, site, known))
 
     def known(self, partner: str, known: int) -> None:

@@ -71,7 +71,7 @@ def settings_of(message: Any, site: SiteContext, role: str, *sealed: str) -> Set
     ProtocolError
     """
     require_role(site, role)
-    s = Settings.from_json(message.settings)
+    s: Settings = message.settings
     for field in sealed:
         require_sender(site, field, s.initiator)
     return s
@@ -187,15 +187,14 @@ def share(
 
 def _flips(message: messages.ShareRequest, data: SiteData) -> str:
     """Names the masked response: one flip for each record, whoever asks."""
-    s = Settings.from_json(message.settings)
     # another flip is another draw, and another price
-    facts = f"{data.content_hash} {data.target_name!r} {s.flip!r}"
+    facts = f"{data.content_hash} {data.target_name!r} {message.settings.flip!r}"
     return "mask " + hashlib.sha256(facts.encode()).hexdigest()
 
 
 def _price(message: messages.ShareRequest) -> float:
     opendp()
-    return RandomizedResponse(Settings.from_json(message.settings).flip).epsilon
+    return RandomizedResponse(message.settings.flip).epsilon
 
 
 @step("share_masked", price=_price, keeps=_flips)

@@ -27,11 +27,6 @@ def _exp(eta: FloatArray) -> FloatArray:
     return np.exp(np.minimum(eta, _TOP))
 
 
-def _log_cosh(x: FloatArray) -> FloatArray:
-    size = np.abs(x)
-    return size + np.log1p(np.exp(-2 * size)) - math.log(2)
-
-
 @dataclass(frozen=True)
 class Family:
     """A loss in the linear predictor; made by :func:`family`.
@@ -93,7 +88,9 @@ class Family:
                 # without log y!, which does not depend on eta
                 return _exp(eta) - y * eta
             case "log-cosh":
-                return _log_cosh(k * (y - eta)) / k
+                # log cosh x = |x| + log(1 + e^-2|x|) - log 2, which does not overflow
+                size = np.abs(k * (y - eta))
+                return (size + np.log1p(np.exp(-2 * size)) - math.log(2)) / k
             case "pseudo-huber":
                 r = (y - eta) / k
                 # k^2 (sqrt(1 + r^2) - 1), without its loss of digits at small r

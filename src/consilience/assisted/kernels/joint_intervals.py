@@ -80,12 +80,6 @@ class Solution:
     rank: int
 
 
-def initiator_design(x_a: FloatArray, messages: FloatArray) -> FloatArray:
-    """Stack ``[1, X_a, M]``; M in the order in which predictions of new subjects come."""
-    x_a = np.asarray(x_a, dtype=float)
-    return np.column_stack([np.ones(x_a.shape[0]), x_a, messages])
-
-
 def initiator_solution(
     design: FloatArray, w: FloatArray, s: FloatArray, targets: FloatArray
 ) -> Solution:

@@ -436,37 +436,3 @@ class Partner:
     def keep(self, direction: FloatArray) -> None:
         """Note the coefficients of a message that the initiator took into its span."""
         self.betas = np.column_stack([self.betas, direction])
-
-    def revealed_with(self, direction: FloatArray) -> int:
-        """Numerical rank (1e-8) of the kept messages and `direction`, in the scale of the columns.
-
-        The record of what a party revealed is kept elsewhere, over all runs; this counts one fit.
-        """
-        units = self._design.scale[:, None]
-        every = (np.column_stack([self.betas, direction]) * units)[self._design.kept]
-        size = np.linalg.norm(every, axis=0)
-        every = every[:, size > 0] / size[size > 0]
-        if not every.size:
-            return 0
-        # lengths in the space of the messages, not of the coefficients
-        root = np.linalg.cholesky(gram(self._design.matrix, self._problem.v)[1:, 1:])
-        values = np.linalg.svd(root.T @ every, compute_uv=False)
-        return int(np.sum(values > DEPENDENT * values[0]))
-
-    def gain(self, offset: FloatArray, beta: FloatArray) -> float:
-        """Deviance that one more local fit could still gain at `beta`, to second order.
-
-        It is the squared Newton decrement of the (ridge penalised) loss in the own columns and the
-        intercept, with the Hessian at the joint fit; NaN with an L1 penalty.
-        """
-        if has_l1(self.penalty):
-            return math.nan
-        p, x = self._problem, self._design.matrix
-        eta = np.asarray(offset, dtype=float) + self.x_b @ beta
-        ridge = self._design.ridge(ridge_strength(self.penalty))
-        newton = Newton(p)
-        newton.refresh(x, eta, ridge)
-        slope = x.T @ (p.v * p.family.score(p.y, eta))
-        if ridge is not None:
-            slope += ridge @ self._design.inner(beta, 0.0)
-        return p.total * float(slope @ newton.solve(slope))

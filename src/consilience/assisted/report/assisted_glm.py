@@ -12,6 +12,7 @@ from scipy.stats import chi2
 from consilience.assisted.glm.result import AssistedGLMResult
 from consilience.assisted.report import figures_assisted
 from consilience.report import sections
+from consilience.report.charts import minus
 from consilience.report.drawing import Z95
 from consilience.report.run import Run
 from consilience.report.sections import DASH, number, numbers, site_name
@@ -28,11 +29,6 @@ def few(n: int) -> str:
 def signed(value: float) -> str:
     """Write a number with its sign, three digits or so."""
     return ("\N{MINUS SIGN}" if value < 0 else "") + number(abs(value))
-
-
-def minus(text: str) -> str:
-    """Write minus signs as such."""
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def known(value: float, form: str) -> str:

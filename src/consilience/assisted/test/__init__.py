@@ -195,6 +195,7 @@ class AssistanceTest(Method):
     Parameters
     ----------
     family : {"binomial", "normal", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie"}
+        Distribution, or loss, of the response.
     epsilon : float, optional
         Price of all sketches of one partner together. Without it sketches come without noise.
     n_directions : int
@@ -206,6 +207,7 @@ class AssistanceTest(Method):
     test : {"score", "wald", "wald-hc3", "lr"}
         The kind that decides; all are reported.
     level : float
+        A partner is of use where its p-value is below.
     geometry : {"box", "ball"}
         What the public limits of a row are, where noise is added.
     bound : float
@@ -214,8 +216,10 @@ class AssistanceTest(Method):
         Rows that take part at the most, at protected sites in groups of `min_records`.
     power : float
         Of the variance function, for "tweedie".
-    alpha, l1_ratio : float
-        Penalty of the fits.
+    alpha : float
+        Penalty of the fits; 0 is none.
+    l1_ratio : float
+        Kind of the penalty: ridge at 0, lasso at 1.
     """
 
     family: str = allows(one_of(*NAMES), default="binomial")
@@ -232,7 +236,7 @@ class AssistanceTest(Method):
     l1_ratio: float = allows(number(0, 1), default=0.0)
 
     name: ClassVar[str] = "assistance-test"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Is a partner's data of use to me, and at what price?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     follows: ClassVar[tuple[str, ...]] = ("assisted-glm",)
@@ -269,10 +273,10 @@ class AssistanceTest(Method):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask every partner for a sketch, and the initiator to test each."""
-        text = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)}).to_json()
+        settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
         noisy = self.epsilon is not None
         sketch, test = (site.sketch_noised, site.test_noised) if noisy else (site.sketch, site.test)
-        request = sketch.request(settings=text, recipient=ctx.initiator)
+        request = sketch.request(settings=settings, recipient=ctx.initiator)
         given = tuple(getattr(ctx.follows, "partners", ()))
         asked = tuple(partner for partner in ctx.partners if partner not in given)
         if not asked:
@@ -288,7 +292,7 @@ class AssistanceTest(Method):
         missing = dict(replies.missing)
         for partner, sketched in replies.present.items():
             scale = {"scale": sketched.scale} if noisy else {}
-            request = test.request(settings=text, z=sketched.z, **scale)
+            request = test.request(settings=settings, z=sketched.z, **scale)
             answers = yield Ask(test.name, request, to=(ctx.initiator,))
             # Only the initiator reads a sketch: one that it cannot use costs no other partner.
             (tested if answers.present else missing)[partner] = answers[ctx.initiator]

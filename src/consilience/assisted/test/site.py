@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -13,15 +13,15 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted import phases
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.families import Penalty, family
+from consilience.assisted.kernels.families import NAMES, Penalty, family
 from consilience.assisted.kernels.mechanisms import Kept, Laplace, opendp
 from consilience.assisted.phases import OwnColumns, Ranked, refused
-from consilience.exceptions import DisclosureError, StudyError
+from consilience.exceptions import DisclosureError, ParameterError, StudyError
 from consilience.numerics.random import stream
-from consilience.parameters import one_of, whole
+from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import Released, addressed, model, projection
-from consilience.wire.message import Model, Noised, PerRecord, Public, message, part
+from consilience.wire.message import Model, Noised, PerRecord, Public, message, part, states
 
 MAX_DIRECTIONS = 15
 """The exact price of a sketch is a maximum over two to this power of signs."""
@@ -53,49 +53,36 @@ class Settings:
         Penalty of the fits.
     """
 
-    family: str
-    power: float
-    n_directions: int
-    n_draws: int
-    epsilon: float | None
-    geometry: str
-    bound: float
-    subsample: int | None
-    alpha: float
-    l1_ratio: float
+    family: str = allows(one_of(*NAMES))
+    power: float = allows(number())
+    n_directions: int = allows(whole(1, MAX_DIRECTIONS))
+    n_draws: int = allows(whole(1, MAX_DIRECTIONS))
+    epsilon: float | None = allows(number(above=0, high=1e6) | LEFT_OUT)
+    geometry: Literal["box", "ball"] = allows(one_of("box", "ball"))
+    bound: float = allows(number(above=0))
+    subsample: int | None = allows(whole(20) | LEFT_OUT)
+    alpha: float = allows(number(0))
+    l1_ratio: float = allows(number(0, 1))
+
+    def __post_init__(self) -> None:
+        """Check what no field shows alone; raise `ParameterError`."""
+        if self.n_columns > MAX_DIRECTIONS:
+            raise ParameterError(
+                f"n_directions times n_draws is {self.n_columns}: at most {MAX_DIRECTIONS} columns "
+                "have a price that can be computed exactly"
+            )
 
     @property
     def n_columns(self) -> int:
         """Columns of all sketches together."""
         return self.n_directions * self.n_draws
 
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            Values that no coordinator of this package sends: a site does not rely on its checks.
-        """
-        s = cls(**json.loads(text))
-        numbers, geometry = (s.n_directions, s.n_draws), one_of("box", "ball")
-        fine = all(map(whole(1).holds, numbers)) and geometry.holds(s.geometry)
-        if not (fine and s.n_columns <= MAX_DIRECTIONS):
-            sentence = "settings of the assistance test that a site does not answer"
-            raise refused(sentence, DisclosureError)
-        return s
-
-
-@message("assistance-test/sketch-request", version=1)
+@message("assistance-test/sketch-request", version=2)
 class SketchRequest:
     """Draw directions and send the columns seen along them."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    settings: Settings = states(Settings)
     recipient: str = Public("", "the initiator", kind="str", to="all")
 
 
@@ -119,21 +106,21 @@ class NoisySketched(Sketched):
     )
 
 
-@message("assistance-test/test-request", version=1)
+@message("assistance-test/test-request", version=2)
 class TestRequest:
     """Test whether a partner's sketch explains the response beyond one's own columns."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    settings: Settings = states(Settings)
     z: Released = PerRecord(
         "n t", "the partner's sketch", to="initiator", origin="assistance-test/sketched"
     )
 
     def lengths(self) -> dict[str, int]:
         """Sketches that are tested."""
-        return {"draws": Settings.from_json(self.settings).n_draws}
+        return {"draws": self.settings.n_draws}
 
 
-@message("assistance-test/noisy-test-request", version=1)
+@message("assistance-test/noisy-test-request", version=2)
 class NoisyTestRequest(TestRequest):
     """The same for a sketch with noise."""
 
@@ -181,14 +168,13 @@ _DRAWN_BY = ("n_directions", "n_draws", "epsilon", "geometry", "bound")
 
 def _drawn_for(message: SketchRequest, data: SiteData, *, noisy: bool) -> str:
     """Names what is drawn once for the data, whoever asks and however the rows are scaled."""
-    settings = Settings.from_json(message.settings)
-    asked = {k: v for k, v in asdict(settings).items() if k in _DRAWN_BY}
+    asked = {name: getattr(message.settings, name) for name in _DRAWN_BY}
     scaling = np.zeros((3, len(data.feature_names))) if data.scaling is None else data.scaling
     limits = [] if data.bounds is None else data.bounds * scaling[2] + scaling[1]
     facts = [
         data.content_hash,
         list(data.feature_names),
-        asked if noisy else settings.n_columns,
+        asked if noisy else message.settings.n_columns,
         np.round(limits, 9).tolist() if noisy else [],
     ]
     return "sketch " + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -196,7 +182,7 @@ def _drawn_for(message: SketchRequest, data: SiteData, *, noisy: bool) -> str:
 
 def _price(message: SketchRequest) -> float:
     opendp()
-    epsilon = Settings.from_json(message.settings).epsilon
+    epsilon = message.settings.epsilon
     return float("nan") if epsilon is None else float(epsilon)
 
 
@@ -205,7 +191,7 @@ def sketch(
     message: SketchRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sketched, State]:
     """Send the own columns along directions that nobody else knows; the same ones every time."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     own = OwnColumns.of(data)
     own.require_variation()
     kept = site.kept
@@ -227,7 +213,7 @@ def sketch_noised(
     message: SketchRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[NoisySketched, State]:
     """Send the same with noise; a row once drawn is never drawn again for the same price."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     own = OwnColumns.of(data)
     own.require_variation()
     none = np.full((2, len(data.feature_names)), np.nan)
@@ -263,8 +249,7 @@ def sketch_noised(
     }
     directions, rows, drawn = (np.asarray(earlier[name]) for name in ("directions", "rows", "z"))
     epsilon = float(s.epsilon or 0.0)
-    shape: Literal["box", "ball"] = "ball" if s.geometry == "ball" else "box"
-    scale = assistance.noise_scale(directions, epsilon, geometry=shape, bound=s.bound)
+    scale = assistance.noise_scale(directions, epsilon, geometry=s.geometry, bound=s.bound)
     # sensitivity = scale epsilon, the exact one of the directions drawn
     noise = Kept(Laplace(scale * epsilon, epsilon), data.rows, rows, drawn)
     # The unit box is in units of its own: what it reveals is counted in those of the table.
@@ -278,7 +263,9 @@ def sketch_noised(
         rank=rank,
         known=known,
         scale=float(scale),
-        loose=float(assistance.loose_epsilon(directions, scale, geometry=shape, bound=s.bound)),
+        loose=float(
+            assistance.loose_epsilon(directions, scale, geometry=s.geometry, bound=s.bound)
+        ),
     )
     return reply, state
 
@@ -308,7 +295,7 @@ def test(
     message: TestRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Tested, State]:
     """Test a sketch, with noise or without."""
-    s, z = Settings.from_json(message.settings), message.z.value
+    s, z = message.settings, message.z.value
     fam = family(s.family, power=s.power)
     y, known = phases.response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
