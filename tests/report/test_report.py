@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation, load_run
 from consilience import report as room
+from consilience.clustering.report import figures_classes
 from consilience.clustering.report.ensemble_clustering import EnsembleClusteringReport
 from consilience.engines import rundir
 from consilience.engines.federation import Run
@@ -291,7 +292,7 @@ def test_names_and_notes_are_escaped(run: Run) -> None:
 def test_names_are_never_mathematics_nor_control_signs(run: Run) -> None:
     assert "price $ in $" in Page(html.render(run)).text
     odd = renamed(run, "s1", "a$\\frac{1}{0}$\x00\x1b\ud800")
-    text = figures.plot_class_shares(odd.result)
+    text = figures_classes.plot_class_shares(odd.result)
     drawn = html.inline_svg(text, "x", "x")
     assert "\x00" not in drawn
     assert "frac{1}{0}$" in drawn

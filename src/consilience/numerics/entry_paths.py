@@ -1,4 +1,8 @@
-"""Paths of fits that a search over held-out entries can judge, one class for each kind of model."""
+"""Paths of fits that a search over held-out entries can judge: k-means with gaps, any estimator.
+
+Those of one low rank after another are completion's alone
+(:mod:`consilience.completion.kernels.low_rank_paths`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _SPARSE = 0.1  # below this share of observed entries an estimator may be handed
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fits:
+class Fits:
     """A path whose fits can be asked for single entries; the centre is that of the training part.
 
     Parameters
@@ -82,91 +86,7 @@ class _Fits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftPath(_Fits):
-    """Nuclear-norm penalties, decreasing.
-
-    Parameters
-    ----------
-    unshrink : bool
-        Refit the singular values by least squares.
-    max_rank, solver
-        As of :class:`consilience.SoftImpute`.
-    """
-
-    unshrink: bool = False
-    max_rank: int | None = None
-    solver: str = "auto"
-    parameter: ClassVar[str] = "alpha"
-    warm: ClassVar[bool] = True
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits along decreasing penalties."""
-        from consilience.numerics.soft_impute import soft_path
-
-        how: dict[str, Any] = {"max_rank": self.max_rank, "solver": self.solver, **self.given()}
-        return soft_path(train, parameters, start=start, **how)
-
-    def judged(self, train: Entries, fit: Any) -> Any:
-        """The fit, with singular values refitted where that is asked for."""
-        from consilience.numerics.soft_impute import unshrink
-
-        return unshrink(train, fit) if self.unshrink else fit
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnshrunkRankPath(_Fits):
-    """Ranks of SOFT-IMPUTE+: the smallest penalty of each rank, singular values refitted."""
-
-    warm: ClassVar[bool] = True
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Penalised fits of increasing rank."""
-        from consilience.numerics.soft_impute import rank_path
-
-        return rank_path(train, parameters, start=start, **self.given())
-
-    def judged(self, train: Entries, fit: Any) -> Any:
-        """The fit with singular values refitted."""
-        from consilience.numerics.soft_impute import unshrink
-
-        return unshrink(train, fit)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HardPath(_Fits):
-    """Ranks of HARD-IMPUTE, each from zero."""
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits of increasing rank."""
-        from consilience.numerics.hard_impute import hard_path
-
-        return hard_path(train, parameters, **self.given())
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptSpacePath(_Fits):
-    """Ranks of OptSpace."""
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits of increasing rank."""
-        from consilience.numerics.optspace import optspace_path
-
-        return optspace_path(train, parameters, **self.given())
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPCAPath(_Fits):
-    """Ranks of probabilistic principal components, which estimate their own mean."""
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits of increasing rank."""
-        from consilience.numerics.ppca import ppca_path
-
-        return ppca_path(train, parameters, **self.given())
-
-
-@dataclass(frozen=True, kw_only=True)
-class KMeansPath(_Fits):
+class KMeansPath(Fits):
     """Numbers of classes of k-means on observed coordinates.
 
     Parameters

@@ -22,7 +22,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.report import charts, drawing
 from consilience.report.drawing import short
-from consilience.report.figures_wide_choice import feature_names
+from consilience.report.figures import feature_names
 
 KINDS = {
     "rank": ("rank", "rank of the model"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.clustering.protocol.result import EnsembleClusteringResult
-from consilience.clustering.report import figures_sequences, sequence_evidence
+from consilience.clustering.report import figures_classes, figures_sequences, sequence_evidence
 from consilience.clustering.report.sequence_evidence import Facts, Row
 from consilience.report import drawing, figures, selection_evidence
 from consilience.report.figures_selection import curve_of
@@ -28,6 +28,7 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
             "read": self,
             "coded_read": sequence_evidence,
             "figures": figures,
+            "figures_classes": figures_classes,
             "drawn": figures_sequences,
             "infinity": np.inf,
             "classes": [f"class {k}" for k in range(result.n_clusters)],

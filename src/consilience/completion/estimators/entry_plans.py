@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.completion.kernels import low_rank_paths
+from consilience.completion.kernels.soft_impute import alpha_max
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import entry_paths, held_out_entries
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve, EntryPath
-from consilience.numerics.soft_impute import alpha_max
 
 RANK_MODELS: dict[str, Callable[..., EntryPath]] = {
-    "hard": entry_paths.HardPath,
-    "soft-unshrunk": entry_paths.UnshrunkRankPath,
-    "optspace": entry_paths.OptSpacePath,
-    "ppca": entry_paths.PPCAPath,
+    "hard": low_rank_paths.HardPath,
+    "soft-unshrunk": low_rank_paths.UnshrunkRankPath,
+    "optspace": low_rank_paths.OptSpacePath,
+    "ppca": low_rank_paths.PPCAPath,
 }
 CLUSTER_MODELS: dict[str, Callable[..., EntryPath]] = {
     "observed-kmeans": entry_paths.KMeansPath,
@@ -358,7 +359,7 @@ def plan_alphas(
     grid = _Alphas(largest)
     first, grows = grid.start(alphas)
     how: dict[str, Any] = {"solver": solver, "tol": tol, "max_iter": max_iter}
-    path = entry_paths.SoftPath(
+    path = low_rank_paths.SoftPath(
         parameters=first, center=center, unshrink=bool(unshrink), max_rank=max_rank, **how
     )
     # Below the penalty at which every fit has full rank the fitted matrix stays the same; near the

@@ -23,8 +23,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.report.figures_choice import Network, Tree, network_of, tree_of
 from consilience.report import charts, drawing
-from consilience.report.figures_wide_choice import Network, Tree, network_of, tree_of
 
 _ROUNDS = 150
 _SETTLED = 1e-4

@@ -11,7 +11,8 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
-from consilience.latent_regression.report import latent_evidence
+from consilience.latent_regression.report import figures_latent, latent_evidence
+from consilience.latent_regression.report.figures_latent import FIRST
 from consilience.latent_regression.report.latent_evidence import (
     CLASSES,
     NULL,
@@ -22,9 +23,8 @@ from consilience.latent_regression.report.latent_evidence import (
     site_counts,
     site_shares,
 )
-from consilience.report import drawing, figures_latent
+from consilience.report import drawing
 from consilience.report.drawing import Z95
-from consilience.report.figures_latent import FIRST
 from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers, percent, plural, site_name
 from consilience.report.words import TemplateReport

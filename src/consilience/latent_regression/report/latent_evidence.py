@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray
+from consilience.latent_regression.report.figures_latent import FIRST, merge_round
 from consilience.report import charts, drawing
 from consilience.report.charts import NAMED
 from consilience.report.drawing import Z95
-from consilience.report.figures_latent import FIRST, merge_round
 
 WRITTEN = 30
 """Sites, and half as many classes, up to which a map has its numbers in it."""

@@ -1,8 +1,8 @@
 """Figures of wide classification: the choice of a candidate, and what communities say of a row.
 
 Each `plot_*` takes a fitted estimator or the result of a run and returns a Matplotlib figure, as in
-`figures`. What figures and words read (`Network`, `Candidates`, `Tree`, `Contributions`)
-is one form for estimators and results.
+`consilience.report.figures`. What figures and words read (`Network`, `Candidates`, `Tree`,
+`Contributions`) is one form for estimators and results.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.report import charts, drawing
 from consilience.report.drawing import short
+from consilience.report.figures import feature_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,14 +299,6 @@ def community_words(names: Sequence[str], members: Any, most: int = 2) -> str:
     first = [short(names[j], 20) for j in members[:most]]
     more = len(members) - len(first)
     return ", ".join(first) + (f" and {more:,} more" if more else "")
-
-
-def feature_names(fitted: Any) -> tuple[str, ...]:
-    """Names of the features of an estimator or a result."""
-    given = getattr(fitted, "feature_names_in_", getattr(fitted, "feature_names", None))
-    if given is None:
-        return tuple(f"x{j}" for j in range(fitted.n_features_in_))
-    return tuple(str(name) for name in given)
 
 
 MOST_COMMUNITIES = 16
