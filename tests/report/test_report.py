@@ -22,6 +22,7 @@ from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
 from consilience.report import drawing, figures, html, sections
+from consilience.report.words import said
 from tests.granted import GRANTED
 
 ANCHORS = ("question", "answer", "evidence", "left", "limits")
@@ -436,12 +437,36 @@ def test_numbers_are_written_for_people() -> None:
     assert sections.numbers([1.0, np.nan, -0.0001]) == ("1.00", sections.DASH, "0.00")
     assert sections.numbers([137.72, 2.0]) == ("137.7", "2.0")
     assert sections.numbers([0.0543]) == ("0.0543",)
-    assert sections.numbers([1.2e-9]) == ("1.20e-09",)
+    assert sections.numbers([1.2e-9]) == ("1.20e\N{MINUS SIGN}09",)
+    assert sections.numbers([-12.5, 3.0]) == ("\N{MINUS SIGN}12.5", "3.0")
+    assert sections.number(-7) == "\N{MINUS SIGN}7"
     assert sections.number(1234567) == "1,234,567"
     assert sections.number(None) == "none"
     assert sections.listed(["a"]) == "a"
     assert sections.listed(["a", "b", "c"]) == "a, b and c"
     assert sections.listed([str(i) for i in range(14)]).endswith("11 and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{% macro handlin() %}x{% endmacro %}{% macro evidence() %}x{% endmacro %}", "'handlin'"),
+        ("{% macro limits() %}x{% endmacro %}", "no macro 'evidence'"),
+    ],
+)
+def test_a_misspelt_macro_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    page = tmp_path / "page.j2"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=sentence):
+        said(page, "evidence", {})
+
+
+def test_a_slot_that_may_be_empty_is(tmp_path: Path) -> None:
+    page = tmp_path / "page.j2"
+    text = "{% macro own() %}x{% endmacro %}{% macro evidence() %}{{ own() }}{% endmacro %}"
+    page.write_text(text, encoding="utf-8")
+    assert said(page, "evidence", {}) == ["x"]
+    assert said(page, "limits", {}) == []
 
 
 def test_ticks_at_whole_numbers_reach_the_end() -> None:

@@ -20,8 +20,7 @@ from consilience.cli import console
 from consilience.cli.console import clean, complain, on_terminal
 from consilience.cli.errors import INTERRUPTED
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
-from consilience.cli.runs import REPORT, RUNS
-from consilience.cli.runs import as_json as plain
+from consilience.cli.runs import REPORT, RUNS, plain_run
 
 if TYPE_CHECKING:
     from consilience.engines.base import Engine
@@ -357,7 +356,7 @@ def _execute(plan: Plan, log: EventLog) -> Run:
 def tell(run: Run, *, as_json: bool = False) -> None:
     """Print the answer, the notes, and where things are; or the run as one JSON object."""
     if as_json:
-        console.print_json(plain(run))
+        console.print_json(plain_run(run))
         return
     console.say(run.result.summary())
     console.notes(run.notes)

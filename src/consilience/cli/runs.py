@@ -35,7 +35,7 @@ def load(text: str) -> Run:
     return load_run(directory(text))
 
 
-def as_json(run: Run) -> dict[str, Any]:
+def plain_run(run: Run) -> dict[str, Any]:
     """Return a run as plain values: large parts of its result are named, not shown."""
     shown: dict[str, Any] = {}
     left_out: list[str] = []
@@ -87,7 +87,7 @@ def show(
     """
     found = load(run)
     if json:
-        console.print_json(as_json(found))
+        console.print_json(plain_run(found))
         return
     console.say(found.result.summary())
     typer.echo()

@@ -448,14 +448,14 @@ def approve(
 # --------------------------------------------------------------------------- for people
 
 
-class Steward:
-    """The person at the terminal: confirms replies and stops the watch."""
+class StopOnSignal:
+    """Whether the person at the terminal has stopped a command that runs until then."""
 
     def __init__(self) -> None:
         self._is_asked = self._has_stopped = False
 
     def is_set(self) -> bool:
-        """Whether the steward has stopped the watch."""
+        """Whether it has been stopped."""
         return self._has_stopped
 
     @contextmanager
@@ -473,6 +473,10 @@ class Steward:
         finally:
             for one, handler in before.items():
                 signal.signal(one, handler)
+
+
+class Steward(StopOnSignal):
+    """The person at the terminal of a site: stops its watch, and confirms replies."""
 
     def confirm(self, request: Any, message: object, verdicts: tuple[dict[str, Any], ...]) -> bool:
         """Show what is about to leave, never a value, and wait for yes or no."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from consilience.report import figures_selection
+from consilience.report.charts import minus
 from consilience.report.figures_selection import Curve, value_words
 from consilience.report.sections import (
     DASH,
@@ -168,7 +169,7 @@ def _precise(values: Sequence[float] | np.ndarray) -> tuple[str, ...]:
     top = float(finite.max(initial=0.0))
     decimals = 4 if top < 10 else 3 if top < 100 else 1
     if top and top < 0.01:
-        return tuple(f"{v:.3e}" if math.isfinite(v) else DASH for v in known)
+        return tuple(minus(f"{v:.3e}") if math.isfinite(v) else DASH for v in known)
     return tuple(f"{v:,.{decimals}f}" if math.isfinite(v) else DASH for v in known)
 
 
