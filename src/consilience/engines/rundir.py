@@ -123,8 +123,15 @@ class RunStore:
         self.info, self.path = info, path
         self._lock = None if path is None else _lock(path)
         self.journal = Journal(None if path is None else path / "journal" / "log")
+        salt = secrets.token_bytes(16)
+        if path is not None:
+            # The digests of a run that goes on are made with the salt that it began with.
+            kept = path / "journal" / "salt"
+            if not kept.exists():
+                atomic_write(kept, salt)
+            salt = kept.read_bytes()
         lines = None if path is None else path / "transcript.jsonl"
-        self.transcript = Transcript(lines, info.run, self._salt())
+        self.transcript = Transcript(lines, info.run, salt)
         self._events = _events(path)
         self._state = state_file(path)
 
@@ -176,14 +183,6 @@ class RunStore:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _salt(self) -> bytes:
-        if self.path is None:
-            return secrets.token_bytes(16)
-        path = self.path / "journal" / "salt"
-        if not path.exists():
-            atomic_write(path, secrets.token_bytes(16))
-        return path.read_bytes()
 
 
 def read_info(path: Path) -> RunInfo:

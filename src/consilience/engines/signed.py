@@ -9,6 +9,7 @@ changes them.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from consilience.engines.base import Engine
 from consilience.exceptions import (
     DamageError,
     EngineError,
@@ -30,7 +32,7 @@ from consilience.sites.site import Site
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.keys import KeyList, parties, remedy
-from consilience.wire.signing import Context
+from consilience.wire.signing import Context, SigningKey
 
 Direction = Literal["ask", "reply"]
 OnNote = Callable[[str, dict[str, Any]], None]
@@ -128,6 +130,46 @@ class SiteKeys:
         if ended is not None:
             sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, IN_STUDY)}"
             raise SignatureError(sentence, public=sentence)
+
+
+class SignedEngine(Engine):
+    """What engines share that carry sealed messages between organisations.
+
+    Parameters
+    ----------
+    sites, coordinator_key, site_public_keys, poll, on_note
+        As of the engine.
+
+    Attributes
+    ----------
+    notes : list of str
+        What was set aside, lost or held.
+    log_level : int
+        At which notes go to the log.
+    """
+
+    seals = True
+    log_level = logging.INFO
+
+    def __init__(
+        self,
+        sites: Iterable[str],
+        coordinator_key: SigningKey,
+        site_public_keys: Mapping[str, KeyList | str],
+        poll: float,
+        on_note: OnNote | None,
+    ) -> None:
+        self._keys, self._key = SiteKeys(sites, site_public_keys), coordinator_key
+        self.sites = self._keys.sites
+        self._poll, self._on_note = check_poll(poll), on_note
+        self.notes: list[str] = []
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        said = f"{kind}: " + ", ".join(f"{name} {value}" for name, value in facts.items())
+        self.notes.append(said)
+        logging.getLogger(type(self).__module__).log(self.log_level, "%s: %s", self.name, said)
+        if self._on_note is not None:
+            self._on_note(kind, facts)
 
 
 class TrustedCoordinators:

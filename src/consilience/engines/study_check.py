@@ -151,13 +151,17 @@ def _over_columns(
 ) -> list[SiteCheck]:
     """Whether sites over columns can match their rows: the same key, and ids in common."""
     able = [check.name for check in checks if check.error is None]
+
+    def failed(error: ConsilienceError, names: Sequence[str]) -> list[SiteCheck]:
+        return [replace(c, error=error, stops=True) if c.name in names else c for c in checks]
+
     for name in able[1:]:
         if files[name].partner_key() != files[able[0]].partner_key():
             error = StudyError(
                 f"sites {able[0]!r} and {name!r} have different partner keys, by which no row can "
                 "be matched: give both the same file"
             )
-            return _failed(checks, (able[0], name), error)
+            return failed(error, (able[0], name))
     if len(able) < len(checks):
         return checks
     common = len(frozenset.intersection(*ids.values()))
@@ -167,15 +171,9 @@ def _over_columns(
             f"{common} rows are common to all sites and at least {least} are needed: check that "
             "all sites use the same ids"
         )
-        return _failed(checks, able, error_)
+        return failed(error_, able)
     said = f"{common} rows have a counterpart at every site."
     return [replace(check, remarks=(*check.remarks, said)) for check in checks]
-
-
-def _failed(
-    checks: list[SiteCheck], names: Sequence[str], error: ConsilienceError
-) -> list[SiteCheck]:
-    return [replace(c, error=error, stops=True) if c.name in names else c for c in checks]
 
 
 def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
@@ -230,7 +228,12 @@ def _check(
         columns = file.columns.merged(asked, study.partition)
         schema = wide_schema(table, columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
-        _require_columns(schema, columns, file.columns)
+        absent = [name for name in columns.used() if file.columns.local(name) not in schema.names]
+        if len(absent) > 1:  # named all at once: loading stops at the first
+            raise DataError(
+                f"columns {', '.join(absent)} are not in {schema.description}: add them, or give "
+                "their names there in [columns] rename"
+            )
         own = offered_columns(file, policy)
         loaded = load_under(policy, table, asked, study.preparation, own, study.partition)
         remarks = [
@@ -319,16 +322,6 @@ def _is_number(study: Study, columns: Columns, name: str) -> bool:
     if name in study.preparation.indicators:
         return all(is_number(plain_text(v)) for v in study.preparation.indicators[name])
     return name in (*columns.features, columns.target, columns.weight)
-
-
-def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
-    """Name all missing columns at once where there are several; loading stops at the first."""
-    absent = [name for name in columns.used() if own.local(name) not in table.names]
-    if len(absent) > 1:
-        raise DataError(
-            f"columns {', '.join(absent)} are not in {table.description}: add them, or give their "
-            "names there in [columns] rename"
-        )
 
 
 def _foreign(report: Report, partition: str) -> DataError | None:

@@ -20,7 +20,7 @@ from consilience.completion.kernels import low_rank_paths
 from consilience.completion.kernels.soft_impute import alpha_max
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import entry_paths, held_out_entries
-from consilience.numerics.centring import centre_of
+from consilience.numerics.centring import centre_of, check_center
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve, EntryPath
 
@@ -148,7 +148,7 @@ def plan_ranks(
     """
     if model not in RANK_MODELS:
         raise ParameterError.of("model", "one of " + ", ".join(RANK_MODELS), model)
-    entry_paths.check_center(center)
+    check_center(center)
     grid = _Counts.of_ranks(entries, folds, ranks, lowest=0)
     path = RANK_MODELS[model](parameters=grid.first, center="none" if model == "ppca" else center)
     return grid.plan(path)
@@ -347,7 +347,7 @@ def plan_alphas(
     DataError
         The centre explains every entry, so that no penalty differs from another.
     """
-    entry_paths.check_center(center)
+    check_center(center)
     largest = float(alpha_max(centre_of(entries, center).removed(entries)))
     if largest <= 1e-12 * float(np.abs(entries.values).max()):
         if center == "none":

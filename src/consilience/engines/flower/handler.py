@@ -158,20 +158,17 @@ class Desk:
         for run, reason in self._site.take_damages():
             self._tell("damaged", run=run, reason=reason)
         if isinstance(reply, Held):
-            return self._waiting(place, reply)
+            # That it waits is all that leaves: nothing of what the reply is.
+            if place not in self._waits:
+                if len(self._waits) >= _MOST_LOGGED:
+                    self._waits.clear()
+                self._waits.add(place)
+                self._tell("held", run=place.run, round=place.round, step=reply.step)
+            return {"status": "held"}
         context = place.context("reply", coordinator, digest(envelope))
         self._tell("answered", **answered(place, reply))
         sealed = self._key.seal(context, reply, readers=(coordinator,))
         return {"status": "reply", "envelope": sealed}
-
-    def _waiting(self, place: Place, held: Held) -> Content:
-        """Say that a reply waits for the steward, and nothing of what it is."""
-        if place not in self._waits:
-            if len(self._waits) >= _MOST_LOGGED:
-                self._waits.clear()
-            self._waits.add(place)
-            self._tell("held", run=place.run, round=place.round, step=held.step)
-        return {"status": "held"}
 
     def _query(self, kind: str, content: Mapping[str, object], envelope: bytes) -> Content:
         query = content.get("query")

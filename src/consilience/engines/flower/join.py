@@ -215,7 +215,11 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
         if one.state == "unknown":
             found.append(Seen(name, AWAY not in one.troubles, said=one.troubles))
             continue
-        said = ["it did not answer"] if verdict is None else _sentences(verdict.get("said"))
+        said = ["it did not answer"]
+        if verdict is not None:
+            told = verdict.get("said")
+            # However many a site says, and of whatever kind: twenty short lines are read.
+            said = [_plain(text) for text in told[:20]] if isinstance(told, list) else []
         able = verdict is not None and verdict.get("able") is True and one.release == __version__
         told = (verdict or {}).get("kinds")
         kinds = None
@@ -254,10 +258,6 @@ def health(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> lis
 def _plain(text: object) -> str:
     """What a site says, fit for a terminal: short and without control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:300])
-
-
-def _sentences(said: object) -> list[str]:
-    return [_plain(one) for one in said[:20]] if isinstance(said, list) else []
 
 
 def differences(study: Study, found: list[Seen]) -> list[str]:

@@ -228,7 +228,13 @@ def register(server: Server, public_keys: Iterable[Path]) -> dict[str, int]:
     known = known_nodes(server)
     found = {}
     for path in public_keys:
-        raw = _public(path)
+        try:
+            key: Any = load_ssh_public_key(path.read_bytes())
+            raw = bytes(public_key_to_bytes(key))
+        except (OSError, ValueError, AttributeError, UnsupportedAlgorithm):
+            raise StudyError(
+                f"{path} holds no public key of a node: it is the line in the site's node.pub"
+            ) from None
         if raw not in known:
             with losses(f"registering the node {path.stem}"):
                 control = client(ControlHttpClient, server, "flwr CLI")
@@ -277,16 +283,6 @@ def _ends_with_parent() -> Callable[[], None] | None:
         return None
     library = ctypes.CDLL(None)
     return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _public(path: Path) -> bytes:
-    try:
-        key: Any = load_ssh_public_key(path.read_bytes())
-        return bytes(public_key_to_bytes(key))
-    except (OSError, ValueError, AttributeError, UnsupportedAlgorithm):
-        raise StudyError(
-            f"{path} holds no public key of a node: it is the line in the site's node.pub"
-        ) from None
 
 
 def _program(name: str) -> str:

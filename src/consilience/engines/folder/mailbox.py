@@ -273,7 +273,10 @@ class Mailbox:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _unreadable(error) from None
+            said, public = f"it cannot be read: {reason_of(error)}", "it cannot be read"
+            if error.errno == errno.ELOOP:
+                said, public = f"what lies there is a link: {REMOVE}", "it is no file, but a link"
+            raise WireError(said, public=public) from None
 
 
 class Looked:
@@ -311,12 +314,6 @@ def _parts(place: Place, direction: Direction) -> tuple[str, ...]:
 def reason_of(error: OSError) -> str:
     """Why something in the folder cannot be reached, in a few words."""
     return LINK if error.errno == errno.ELOOP else error.strerror or type(error).__name__
-
-
-def _unreadable(error: OSError) -> WireError:
-    if error.errno == errno.ELOOP:
-        return WireError(f"what lies there is a link: {REMOVE}", public="it is no file, but a link")
-    return WireError(f"it cannot be read: {reason_of(error)}", public="it cannot be read")
 
 
 def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:

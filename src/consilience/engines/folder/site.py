@@ -282,7 +282,11 @@ class Watcher:
             try:
                 found = self._box.take(place, public, (public,))
             except OtherReaderError:
-                self._say_unread(place, public)
+                # An empty reply lets the coordinator see by which key this site goes.
+                if self._has_folder(place):
+                    with suppress(RunError):  # It is tried again with the next look at the ask.
+                        sealed_for = self._box.digest(place)
+                        self._box.put(place, public, b"", readers=(public,), about=sealed_for)
                 raise
             if found is None:
                 return None
@@ -293,13 +297,6 @@ class Watcher:
         self._verified.add(place)
         self._begun.add(place.run)
         return coordinator, body, about, damage
-
-    def _say_unread(self, place: Place, coordinator: str) -> None:
-        """Let the coordinator see by which key this site goes: its ask is for another one."""
-        if self._has_folder(place):
-            with suppress(RunError):  # It is tried again with the next look at the ask.
-                about = self._box.digest(place)
-                self._box.put(place, coordinator, b"", readers=(coordinator,), about=about)
 
     def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
         """Whether this site's own reply to this very ask lies there."""
