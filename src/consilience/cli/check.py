@@ -57,6 +57,7 @@ def check(
     _tell_sites(checks)
     console.heading("Columns: type, and rows without a value")
     _tell_columns(read, checks)
+    # Columns first: they are what the parties have to agree on.
     said = list(differences(read.columns, checks))
     said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
     said += [f"{c.name}: Cannot take part: {c.error}" for c in checks if c.error is not None]
@@ -79,6 +80,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
     study = Study.load(path)
     method = method_of(study)
     check_admitted(study, method)
+    # Sites check their own tables: this machine needs none of their files.
     through = join.engine(study, superlink, keys, insecure=insecure)
     try:
         found = join.look(study, through)

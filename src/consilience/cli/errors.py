@@ -81,6 +81,7 @@ class House(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept ``--debug`` anywhere before ``--``."""
+        # What follows is given as it is, whatever it looks like.
         end = args.index("--") if "--" in args else len(args)
         ctx.obj = DEBUG in args[:end]
         with _short():
@@ -139,6 +140,7 @@ def _short() -> Iterator[None]:
         said = error.format_message()
         if shortened(said) == said:
             raise
+        # A path of a megabyte would be printed whole otherwise.
         raise click.UsageError(shortened(said), ctx=error.ctx) from None
 
 

@@ -105,6 +105,7 @@ def coordinator(
         console.complain(remark)
     stop = StopOnSignal()
     with stop.signals():
+        # Inside the handlers: a signal while it starts must end the server, too.
         link = SuperLink(keys, host, port, home, insecure=insecure)
         try:
             known = ", ".join(sorted(link.nodes)) or ("any" if insecure else "none")

@@ -36,6 +36,7 @@ def shortened(answered: Sequence[str]) -> str:
     """Name the sites that answered, or some of them where there are many."""
     if len(answered) <= MANY:
         return ", ".join(sorted(answered))
+    # Those that did not answer are always named: a person has to look after them.
     odd = sorted(site for site in answered if site.endswith(")"))
     plain = sorted(site for site in answered if not site.endswith(")"))
     shown = [*odd, *plain[: max(1, MANY - len(odd))]]
@@ -91,6 +92,7 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
+        # The round in which it stopped is told, too.
         if self._answered and error[0] is not None:
             self._round_over()
 
@@ -321,12 +323,14 @@ def _execute(plan: Plan, log: EventLog) -> Run:
     from consilience.engines.study_run import check_reference, followed_run, method_of
     from consilience.sites.study import Study
 
+    # Before any file is read: a wrong option is the quickest to mend.
     plan.check()
     study = Study.load(plan.study)
     method = method_of(study)
     run_id = new_run_id(study.name)
     out = plan.out or (_stopped_run(study) if plan.resume else plan.runs / run_id)
     if plan.resume:
+        # The file may have changed since: the rows are part of what the run is.
         check_reference(study, method, out)
     else:
         _require_room(out)
@@ -396,9 +400,11 @@ def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Eng
         through = flower_engine(
             study, plan.superlink, plan.keys, insecure=plan.insecure, on_note=progress.note
         )
+        # Now, not with the first ask: a wrong address should not leave a run directory.
         through.require_link()
         return through
     files = read_site_files(study, plan.sites)
+    # A run that goes on was checked when it began, and its sites may have moved on since.
     if not plan.resume:
         require_quorum(study, check_sites(study, files, method))
     return local_engine(study, files)

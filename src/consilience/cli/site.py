@@ -155,6 +155,8 @@ def preview(
     ] = False,
 ) -> None:
     """Show what a waiting reply would tell: fields, classes, shapes, sizes, verdicts."""
+    import numpy as np
+
     from consilience.protocol.method import get_method
     from consilience.wire.codec import decode_message, plain_fields
     from consilience.wire.envelope import Reply
@@ -172,11 +174,17 @@ def preview(
         typer.echo(line)
     if not values:
         return
+    # A file or pipe would keep what the gate let leave to one party alone.
     if not sys.stdout.isatty():
         raise StudyError("values are shown at a terminal only: leave --values out")
     for name, value in plain_fields(message).items():
         typer.echo(console.clean(f"{name} ="))
-        for line in _value(value).splitlines():
+        shown = repr(value)
+        if isinstance(value, np.ndarray):
+            shown = np.array2string(value, threshold=_SHOWN, precision=6)
+        elif len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}..."
+        for line in shown.splitlines():
             typer.echo(console.clean(f"  {line}"))
 
 
@@ -190,6 +198,7 @@ def release(
     if bool(jobs) == everything:
         raise StudyError("name jobs, or give --all: one of them")
     home = _home(site_toml)
+    # Told at the end: what can be read is released all the same.
     damages = home.jobs.damages() if everything else []
     chosen = home.jobs.waiting() if everything else [_find(home, name) for name in jobs or ()]
     for job in chosen:
@@ -283,15 +292,6 @@ def _described(job: Job) -> Iterator[str]:
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     for name, disclosure, shape in rows:
         yield f"  {name.ljust(widths[0])}  {disclosure.ljust(widths[1])}  {shape}"
-
-
-def _value(value: object) -> str:
-    import numpy as np
-
-    if isinstance(value, np.ndarray):
-        return np.array2string(value, threshold=_SHOWN, precision=6)
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 @app.command("partner-key")
@@ -388,7 +388,10 @@ def outputs(
     if not found:
         typer.echo(f"no run has left outputs in {home.path}")
     for one in found:
-        typer.echo(_summary(one))
+        said = "read the table; no labels or predictor"
+        if "method" in one:
+            said = f"method {one['method']}, {one['rows_kept']} of {one['rows_read']} rows"
+        typer.echo(f"{one['run']}: {said}")
         if run is not None:
             for path in one["files"].values():
                 typer.echo(f"  {path}")
@@ -413,6 +416,7 @@ def offer(site_toml: SiteToml) -> None:
             'read: write [columns.offered] with its states, as "*" = ["first state", ...]'
         )
     table = read_source(file.source, file.base)
+    # A value of fewer rows would be shown to whoever reads the site file.
     least = Policy.from_settings(file.policy).min_records
     typer.echo(propose(table, file.columns, least).to_toml(), nl=False)
 
@@ -438,6 +442,7 @@ def approve(
             "approve the study file that its coordinator sent you"
         )
     home = DiskHome(file.home_path)
+    # Added, never replaced: an earlier approval holds until the steward takes it back.
     hashes = list(home.ledger(APPROVED).get("studies", []))
     if study.hash() not in hashes:
         home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
@@ -463,6 +468,7 @@ class StopOnSignal:
         """Stop after the answer in hand; at the prompt, or the second time, at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
+            # At the prompt nothing is half done; the second time somebody means it.
             if self._is_asked or self._has_stopped:
                 raise KeyboardInterrupt
             self._has_stopped = True
@@ -515,6 +521,7 @@ def describe(request: Any, message: object, verdicts: tuple[dict[str, Any], ...]
     from consilience.wire.transcript import describe_shape
 
     said = {verdict["field"]: verdict for verdict in verdicts}
+    # As it is packed for the wire: the sizes are those that will leave.
     plain = plain_fields(message)
     yield _printable(
         f"run {request.run}, round {request.round}, step {request.step} of method {request.method}"
@@ -581,9 +588,3 @@ def _left_by(home: Any, run: str) -> dict[str, Any]:
         console.complain(str(error))
         facts = {}
     return {**facts, "run": run, "files": files}
-
-
-def _summary(one: dict[str, Any]) -> str:
-    if "method" not in one:
-        return f"{one['run']}: read the table; no labels or predictor"
-    return f"{one['run']}: method {one['method']}, {one['rows_kept']} of {one['rows_read']} rows"

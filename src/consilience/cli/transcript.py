@@ -37,6 +37,7 @@ def transcript(
 
     path = directory(run)
     info = read_info(path)
+    # Checks the chain whatever is asked: nobody should read lines that were altered.
     lines = read_lines(path)
     if site is not None and site not in info.sites:
         raise StudyError(f"no site {site!r} took part: there were {', '.join(info.sites)}")
@@ -128,6 +129,7 @@ def _outward(line: Line) -> bool:
 def _recipient(line: Line) -> str:
     if not _outward(line):
         return line.site
+    # All that leaves goes by the coordinator; where it stops there nothing more is to say.
     audience = {"all": "all sites", "site": COORDINATOR}.get(line.audience, line.audience)
     return audience if audience == COORDINATOR else f"{COORDINATOR}, {audience}"
 

@@ -64,6 +64,7 @@ class Place:
 
     def context(self, direction: Direction, coordinator: str, about: str) -> Context:
         """What the envelope at this place is bound to."""
+        # Both parties are named: a message that is sent back to its sender is none.
         sender, recipient = coordinator, self.site
         if direction == "reply":
             sender, recipient = recipient, sender
@@ -126,6 +127,7 @@ class SiteKeys:
         ------
         SignatureError
         """
+        # After the signature was found good: the person learns whose key it was.
         ended = self._keys[site].ended(public)
         if ended is not None:
             sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, IN_STUDY)}"
@@ -223,6 +225,7 @@ class TrustedCoordinators:
         WireError
             From `take`.
         """
+        # By coordinator, then key: a run belongs to a party, whichever of its keys has signed.
         for party in self._parties:
             for public in party.publics:
                 try:
@@ -282,6 +285,7 @@ class TrustedCoordinators:
         except WireError:
             return  # The site itself refuses it, and says so.
         followed = message.follows if isinstance(message, opening.Open) else ""
+        # A run that follows another may use its labels and scaling: those stay with who began it.
         known = self._site.home.ledger(BINDINGS).get(followed)
         if known is not None and known not in party.publics:
             raise SignatureError("another coordinator began this run, or the one that it follows")
@@ -300,6 +304,7 @@ class TrustedCoordinators:
 
 def check_site(site: str) -> str:
     """Refuse names of sites that could leave the folder."""
+    # The name becomes part of a path on machines of other people.
     if not _SITE.fullmatch(site) or ".." in site:
         raise StudyError(
             f"site name {site[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' or '-'"
@@ -325,6 +330,7 @@ def answered(place: Place, reply: bytes) -> dict[str, Any]:
 
 def pause(since: float, poll: float, now: float | None = None) -> float:
     """Seconds until the next look: a tenth of the time waited so far, at least 2 ms."""
+    # Short looks at first, when an answer is near; long ones for sites that take hours.
     waited = (time.monotonic() if now is None else now) - since
     return min(poll, max(0.002, 0.1 * waited))
 

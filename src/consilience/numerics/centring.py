@@ -115,7 +115,7 @@ def _both(entries: Entries, columns: FloatArray) -> tuple[FloatArray, FloatArray
     i, j, x = entries.rows, entries.columns, entries.values
     small = _TOLERANCE * (np.abs(x).max() + np.finfo(float).tiny)
     rows = np.zeros(entries.shape[0])
-    # Turns of the two normal equations: a sparse solver would need no fewer passes, and a library.
+    # Turns of the two normal equations: each is a mean over rows or over columns.
     for _ in range(_MAX_ITER):
         rows = _means(i, x - columns[j], entries.row_counts)
         after = _means(j, x - rows[i], entries.column_counts)

@@ -190,7 +190,8 @@ def _assign_and_sum(
     offsets = k * np.arange(n_starts)
     for start in range(0, points.shape[0], _ROWS_PER_BLOCK):
         block = points[start : start + _ROWS_PER_BLOCK]
-        # Half the squared distance less the point's own square, which no comparison needs.
+        # Minus half the squared distance, without the point's own square, which no comparison
+        # needs.
         scores = block @ flat.T - half
         nearest = scores.reshape(-1, n_starts, k).argmax(axis=2)
         labels[start : start + _ROWS_PER_BLOCK] = nearest

@@ -35,6 +35,7 @@ def panels(
     """
     fig = Figure(figsize=(width, height))
     fig.set_layout_engine("constrained", **(layout or {}))
+    # Rounded up: the last row may be short, and its empty places are hidden.
     rows = -(-n // across)
     found = list(fig.subplots(rows, across, squeeze=False, **axes).ravel())
     for ax in found[n:]:
@@ -80,6 +81,7 @@ def site_axis(
     `always` are lines above them that are named in any case.
     """
     n = len(always) + len(sites)
+    # Of more sites names would run into one another: the page has a table of them.
     if n <= NAMED:
         names = [*always, *(drawing.label(site, 24) for site in sites)]
         ax.set_yticks(range(n), names, fontsize=fontsize)

@@ -92,13 +92,6 @@ def sheet(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
     return fig, fig.subplots()
 
 
-def sheets(n: int, height: float, **settings: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `n` drawings side by side, in inches."""
-    fig = Figure(figsize=(WIDTH, height))
-    fig.set_layout_engine("constrained")
-    return fig, list(fig.subplots(1, n, squeeze=False, **settings)[0])
-
-
 def bare(ax: Axes, grid: Literal["x", "y", "both", ""] = "x") -> None:
     """Take away what carries no information; keep lines across the axis that is read."""
     for spine in ax.spines.values():

@@ -38,6 +38,7 @@ def profile_values(result: Any) -> tuple[FloatArray, bool]:
     if not np.array_equal(scaled, own, equal_nan=True):
         return scaled, True
     weights = np.asarray(result.class_sizes, dtype=float) * ~np.isnan(own)
+    # Sites withhold means of small classes: a column's mean is over what is told.
     centre = (np.nan_to_num(own) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
     shift = own - centre[:, None]
     largest = np.max(np.abs(np.nan_to_num(shift)), axis=1, initial=0.0)[:, None]
@@ -111,6 +112,7 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
     used = [c for c in DISCLOSURE_COLOURS if any(c in row for row in sent.values())]
     with drawing.style():
         fig, ax = drawing.sheet(0.29 * len(names) + 0.95)
+        # Hatches too: two of the colours are one in black and white.
         hatches = {"model": "////", "per-record": "xxxx"}
         parts = [
             Part(

@@ -184,6 +184,7 @@ def made(
     given = np.asarray(values).reshape(-1)
     named = given.dtype.kind not in "iuf"
     value = np.arange(float(len(given))) if named else given.astype(float)
+    # Searches keep candidates from the simplest on, which for penalties is the largest.
     order = np.argsort(value, kind="stable")
     mean = np.asarray(error, dtype=float).reshape(-1)[order]
     by_fold = np.asarray(folds, dtype=float)
@@ -263,7 +264,8 @@ def plot_entry_curve(fitted: Any) -> Figure:
     first = next(iter(curves.values()))
     near = _bottom(first) if len(curves) == 1 else None
     with drawing.style():
-        fig, axes = drawing.sheets(2 if near is not None else 1, 3.1)
+        n = 2 if near is not None else 1
+        fig, axes = charts.panels(n, 3.1, n)
         for ax in axes:
             for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
                 _curve(ax, curve, colour, name)
@@ -291,7 +293,9 @@ def _curve(ax: Axes, curve: Curve, colour: str, name: str) -> None:
     ax.plot(at, error, "o-", color=colour, markersize=dot, linewidth=1.3, label=told)
     if not curve.known:
         return
-    _mark(ax, curve, curve.minimum, "D", drawing.ORANGE, "" if many else _minimum_words(curve))
+    smallest = f"smallest: {drawing.label(curve.words(curve.minimum), 40)}"
+    smallest += ", no choice" if curve.at_edge else ""
+    _mark(ax, curve, curve.minimum, "D", drawing.ORANGE, "" if many else smallest)
     if curve.simplest >= 0 and not curve.at_edge and not many:
         _within(ax, curve)
 
@@ -302,11 +306,6 @@ def _edge(ax: Axes, curve: Curve) -> None:
     look: Any = {"ha": "left" if left else "right", "va": "bottom", "color": drawing.INK}
     arrow = {"arrowstyle": "-|>", "color": drawing.MUTED, "linewidth": 0.9}
     charts.note(ax, "the grid ends here", at, (10 if left else -10, 20), arrowprops=arrow, **look)
-
-
-def _minimum_words(curve: Curve) -> str:
-    words = f"smallest: {drawing.label(curve.words(curve.minimum), 40)}"
-    return f"{words}, no choice" if curve.at_edge else words
 
 
 def _mark(ax: Axes, curve: Curve, place: int, sign: str, colour: str, words: str) -> None:
@@ -336,6 +335,7 @@ def _candidate_axis(ax: Axes, curve: Curve) -> None:
         ax.set_xticks(curve.values, labels)
     elif curve.kind == "alpha" and (curve.values > 0).all() and len(curve.values) > 1:
         charts.log_axis(ax, "{:g}".format)
+        # Decades alone would leave a short axis with one tick.
         narrow = curve.values.max() < 30 * curve.values.min()
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
     elif curve.kind != "alpha":
@@ -507,6 +507,7 @@ def _shares(model: Any) -> tuple[FloatArray, int]:
     shares = _attribute(model, "explained_variance_ratio")
     kept = 0 if shares is None else len(shares)
     # Of a result over sites also what lies beyond the model.
+    # An estimator's variances are those of its components alone.
     spectrum = None if hasattr(model, "fit") else _attribute(model, "variances")
     if spectrum is not None and spectrum.sum() > 0:
         return spectrum / spectrum.sum(), kept

@@ -136,6 +136,7 @@ def numbers(values: Iterable[Any]) -> tuple[str, ...]:
     largest = max((abs(v) for v in known if math.isfinite(v)), default=0.0)
     if largest and not 1e-4 <= largest < 1e9:
         return tuple(minus(f"{v:.2e}") if math.isfinite(v) else DASH for v in known)
+    # Three digits of the largest: a column of numbers has one scale.
     power = math.floor(math.log10(largest)) if largest else 0
     decimals = min(6, max(1 if power < 4 else 0, 2 - power))
     return tuple(minus(f"{v:z,.{decimals}f}") if math.isfinite(v) else DASH for v in known)
@@ -145,6 +146,7 @@ def with_error(value: float, error: float) -> str:
     """Write a number with its standard error."""
     if not math.isfinite(value):
         return DASH
+    # Together, so that value and error have the same decimals.
     first, *rest = numbers([value, error] if math.isfinite(error) else [value])
     return f"{first} \N{PLUS-MINUS SIGN} {rest[0]}" if rest else first
 
@@ -180,6 +182,7 @@ def p_value(p: float) -> str:
     """Write a p-value with two digits that count; small ones only as small."""
     if not math.isfinite(p):
         return DASH
+    # More digits than the approximation behind a p-value has would promise too much.
     if p < 0.0001:
         return "< 0.0001"
     return f"{p:.4f}" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

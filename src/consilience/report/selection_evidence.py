@@ -49,6 +49,7 @@ def predicted(curve: Curve, place: int) -> float:
     """
     if place < 0 or curve.kind not in ("rank", "n_clusters"):
         return math.nan
+    # Rank 0 and one cluster predict by means: only they can be called that.
     first = {"rank": 0.0, "n_clusters": 1.0}[curve.kind]
     if curve.values[0] != first or not curve.error[0] > 0:
         return math.nan
@@ -164,6 +165,7 @@ def _table(curve: Curve, chosen: int, columns: Mapping[str, Sequence[str]]) -> T
 
 def _precise(values: Sequence[float] | np.ndarray) -> tuple[str, ...]:
     """Write errors with four digits or so: neighbours on a flat curve must be told apart."""
+    # By the largest of the curve: its values are compared down the column.
     known = np.asarray(values, dtype=float)
     finite = np.abs(known[np.isfinite(known)])
     top = float(finite.max(initial=0.0))

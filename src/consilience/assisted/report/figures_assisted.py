@@ -246,7 +246,7 @@ def plot_assisted_rounds(result: Any) -> Figure:
     who = np.asarray([str(p) for p in table["partner"]])
     partners = [p for p in result.partners if (who == p).any()]
     with drawing.style():
-        fig, (left, right) = drawing.sheets(2, 3.2)
+        fig, (left, right) = charts.panels(2, 3.2, 2)
         for own in deviance[rounds == 0]:
             words = f"{drawing.label(result.initiator, 20)} alone"
             left.axhline(own, color=drawing.ORANGE, linestyle="--", linewidth=1.3, label=words)
@@ -392,7 +392,7 @@ def plot_assisted_calibration(result: Any) -> Figure:
     names = {"alone": f"{drawing.label(result.initiator, 24)} alone", "joint": "joint model"}
     looks = {"alone": (drawing.ORANGE, "s"), "joint": (drawing.BLUE, "o")}
     with drawing.style():
-        fig, axes = drawing.sheets(len(which), 3.5, sharex=True, sharey=True)
+        fig, axes = charts.panels(len(which), 3.5, len(which), sharex=True, sharey=True)
         ends: list[float] = []
         for ax, key in zip(axes, which, strict=True):
             table = result.calibration[key]

@@ -165,6 +165,7 @@ def _flower_code(response: httpx.Response) -> int:
         found = response.json()["code"]
     except (httpx.StreamError, ValueError, KeyError, TypeError, RecursionError):
         return 0
+    # Smaller ones are HTTP's own, which mean something else.
     return found if isinstance(found, int) and not 0 < found < 1000 else 0
 
 
@@ -204,6 +205,7 @@ def own_app() -> tuple[bytes, str]:
         zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as plain,
     ):
         for name in built.namelist():
+            # Without times and rights of this machine: all sites must find the same hash.
             entry = zipfile.ZipInfo(name)
             entry.create_system = 3
             entry.external_attr = 0o644 << 16

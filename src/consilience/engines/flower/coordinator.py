@@ -158,6 +158,7 @@ class FlowerEngine(SignedEngine):
             context = place.context("ask", self._key.public, "")
             envelope = self._key.seal(context, data, readers=self._keys.readers(place.site))
             content: Content = {"kind": "ask", **asdict(place), "envelope": envelope}
+            # Nothing is sent here: which node is the site may not be known yet.
             self._waiting[key] = _Open(place, digest(envelope), content, now, now)
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
@@ -229,6 +230,8 @@ class FlowerEngine(SignedEngine):
                     for delivered in link.pull(list(asked)) if asked else ():
                         query, about, when, node = asked.pop(delivered.id, ("", "", 0.0, 0))
                         site, said = self._answered(delivered, query, about)
+                        # Whoever signed as the site is the site; which node the server names counts
+                        # for nothing.
                         if site and said is not None:
                             self._nodes[site] = node
                             found[site] = Answer(said, when, time.time())
@@ -283,6 +286,7 @@ class FlowerEngine(SignedEngine):
         for ask in self._waiting.values():
             ask.fault = str(lost)
         self._next_link = self._clock.monotonic() + self._patience
+        # A server that restarts needs time: attempts become rarer.
         self._patience = min(2 * self._patience, AGAIN_LAST)
 
     def _close(self, *, well: bool) -> None:
@@ -317,6 +321,7 @@ class FlowerEngine(SignedEngine):
 
     def _ungreeted(self, listed: Collection[int], now: float) -> list[int]:
         """Nodes of which it is not known which site they are; what has left is forgotten."""
+        # What is gone may come back as another site: nothing is remembered of it.
         present = set(listed)
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
         self._strangers = {n: when for n, when in self._strangers.items() if n in present}
@@ -358,6 +363,7 @@ class FlowerEngine(SignedEngine):
                 if self._strangers:
                     ask.fault += ", or is a node there that answers for no site of the study"
                 continue
+            # The site came back as another node, which does not know of the message.
             if ask.ids and ask.node != node:
                 ask.due = now
             if ask.due > now:
@@ -368,6 +374,7 @@ class FlowerEngine(SignedEngine):
                 continue
             ask.ids.append(sent)
             ask.node, ask.due = node, now + ask.repeat
+            # A site that computes for hours is not to be asked every minute.
             ask.repeat = min(2 * ask.repeat, REPEAT_LAST)
 
     def _pull(self, link: Link, keys: Collection[Key]) -> dict[Key, Arrival]:
@@ -377,6 +384,7 @@ class FlowerEngine(SignedEngine):
             key = by_id.get(delivered.id)
             if key is None or key in found or delivered.id not in self._waiting[key].ids:
                 continue
+            # Each message is answered once; what is asked again has a number of its own.
             self._waiting[key].ids.remove(delivered.id)
             body = self._opened(key, delivered)
             if body is not None:

@@ -161,6 +161,7 @@ def read_secret(path: Path) -> bytes:
         It is missing, or others may read it.
     """
     try:
+        # Whoever reads it may take runs from this coordinator.
         mode = path.stat().st_mode
         text = path.read_bytes().strip()
     except OSError as error:
@@ -207,6 +208,8 @@ def _take(server: Server, secret: bytes, run: int) -> str:
     end = time.monotonic() + _TAKE
     try:
         while time.monotonic() < end:
+            # The server hands out tasks in its own order: those left behind come first, and are
+            # ended.
             answer = runtime.AcquireTask(request)
             if not answer.HasField("task") or not answer.token:
                 time.sleep(0.1)

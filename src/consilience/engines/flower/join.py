@@ -155,6 +155,7 @@ def check_here(file: SiteFile, text: str) -> dict[str, Any]:
     from consilience.engines.study_check import check_one, check_schema, told_kinds
     from consilience.engines.study_run import method_of
 
+    # The text that was signed, not a file of this machine: the hash is that of what is asked.
     study = Study.from_canonical(text)
     if file.name not in study.sites.names:
         raise StudyError("another study", public="the study does not name this site")
@@ -220,6 +221,7 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
             told = verdict.get("said")
             # However many a site says, and of whatever kind: twenty short lines are read.
             said = [_plain(text) for text in told[:20]] if isinstance(told, list) else []
+        # Another release may read the study otherwise: its yes counts for nothing.
         able = verdict is not None and verdict.get("able") is True and one.release == __version__
         told = (verdict or {}).get("kinds")
         kinds = None

@@ -155,6 +155,7 @@ class FlowerNode:
                 time.sleep(poll)
                 continue
             content = self._content(connection, message)
+            # After the site has recorded it: a reply that is lost here is repeated from the record.
             with losses("sending a reply"):
                 connection.send(message, content)
 
@@ -229,6 +230,7 @@ class _Connection:
 
     def send(self, asked: Message, content: Content) -> None:
         """Answer a message."""
+        # A reply in every case, never one of Flower's errors: their texts may hold anything.
         reply = Message(packed(content), reply_to=asked)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         run = asked.metadata.run_id

@@ -145,11 +145,13 @@ class SuperLink:
         log: Path | None = None,
     ) -> None:
         check_release()
+        # Files are checked before the port and the process: nothing is half started.
         command = superlink_command(keys, host, port, home / "superlink.db", insecure=insecure)
         _require_free(host, port)
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         self.log = home / "superlink.log" if log is None else log
+        # The address of all interfaces is one to listen at, not one to call.
         inside = "127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host
         self.server = Server(f"{inside}:{port}", None if insecure else keys / CA)
         self.nodes: dict[str, int] = {}
@@ -287,6 +289,7 @@ def _ends_with_parent() -> Callable[[], None] | None:
 
 def _program(name: str) -> str:
     """Flower's programs lie beside the interpreter that runs this."""
+    # Not by PATH first: that could be the program of another release.
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:

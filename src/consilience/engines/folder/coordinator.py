@@ -117,6 +117,8 @@ class FolderEngine(SignedEngine):
             self._box.write(place, envelope)
             self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
             self._unseen.start(place)
+            # The envelope is kept: signatures are deterministic, so what is written again is the
+            # same.
             self._waiting[key] = _Open(place, envelope, digest(envelope), time.monotonic())
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
@@ -140,6 +142,7 @@ class FolderEngine(SignedEngine):
     def close_run(self, run: str) -> None:
         """Remove the run's files: the journal and the sites' records have what they said."""
         self._waiting.clear()
+        # Of this engine's runs one follows another: nothing of the last one may stay.
         for known in (self._looked, self._unseen, self._spoilt):
             known.keep(())
         self._name_conflicts(at_once=True)
@@ -171,6 +174,7 @@ class FolderEngine(SignedEngine):
         if time.monotonic() - ask.sent < deadline:
             self._repair(ask)
             return None
+        # The last fault goes along: it often says what the person has to mend.
         reason = "no reply within the deadline"
         if ask.fault:
             reason += f", except one set aside: {ask.fault}"
@@ -200,6 +204,7 @@ class FolderEngine(SignedEngine):
         if not unseen and not spoilt:
             return
         try:
+            # A repair that nobody needed does not count against the next one.
             if self._box.write(place, ask.envelope, anew=unseen) and not unseen:
                 self._spoilt.done(place)
             ask.unsent = ""
