@@ -389,8 +389,9 @@ def _report(done: Run, out: Path) -> None:
 
 def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Engine:
     """Build the engine; sites on this machine are checked before anything is asked."""
+    from consilience.engines.local import local_engine
     from consilience.engines.study_check import check_sites, require_quorum
-    from consilience.engines.study_run import folder_engine, local_engine, read_site_files
+    from consilience.engines.study_run import folder_engine, read_site_files
 
     if plan.folder is not None and plan.key is not None:
         return folder_engine(study, plan.folder, plan.key, on_note=progress.note)

@@ -74,7 +74,7 @@ def _show(lines: Sequence[Line]) -> None:
                 line.round,
                 line.step,
                 line.site if _outward(line) else COORDINATOR,
-                _recipient(line),
+                _recipient(line) if _outward(line) else line.site,
                 line.field,
                 line.disclosure if line.field else "",
                 _short(line.shape),
@@ -127,8 +127,6 @@ def _outward(line: Line) -> bool:
 
 
 def _recipient(line: Line) -> str:
-    if not _outward(line):
-        return line.site
     # All that leaves goes by the coordinator; where it stops there nothing more is to say.
     audience = {"all": "all sites", "site": COORDINATOR}.get(line.audience, line.audience)
     return audience if audience == COORDINATOR else f"{COORDINATOR}, {audience}"

@@ -273,11 +273,6 @@ _NO_RUN = ":heartbeat"
 _ANYBODY = ":anybody"
 
 
-def path_of(folder: Path, site: str) -> Path:
-    """Return the file of a site's heartbeat."""
-    return folder.joinpath(*_parts(site))
-
-
 def _parts(site: str) -> tuple[str, str]:
     return FOLDER, f"{check_site(site)}.msg"
 

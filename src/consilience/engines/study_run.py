@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from consilience.engines import rundir
 from consilience.engines.federation import Run, check_number, check_partition, load_run
 from consilience.engines.local import check_site_files
-from consilience.engines.local import local_engine as local_engine
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.protocol.method import Method, get_method

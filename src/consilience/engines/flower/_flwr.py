@@ -137,9 +137,7 @@ def losses(what: str) -> Iterator[None]:
         yield
     except (httpx.HTTPStatusError, httpx.TransportError) as error:
         raise LinkLost(f"{what} failed: {describe(error)}") from None
-    except LinkLost:
-        raise
-    except EngineError:
+    except EngineError:  # ours, whose text may be shown
         raise
     except Exception as error:  # Flower raises many classes; their texts may come from anybody.
         raise LinkLost(f"{what} failed ({type(error).__name__})") from error

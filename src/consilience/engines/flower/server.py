@@ -53,7 +53,6 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-LEAST_DAYS = 30.0
 _START = 60.0
 _PR_SET_PDEATHSIG = 1
 _STOP = 10.0
@@ -299,4 +298,4 @@ def _program(name: str) -> str:
     return found
 
 
-__all__ = ["LEAST_DAYS", "SECRET", "SuperLink", "environment", "known_nodes", "register"]
+__all__ = ["SECRET", "SuperLink", "environment", "known_nodes", "register"]

@@ -257,7 +257,15 @@ class Mailbox:
                 continue
             for name in names:
                 match = pattern.fullmatch(name)
-                if match is not None and _is_copy(name, match[5], sites):
+                if match is None:
+                    continue
+                rest = match[5]
+                copied = "conflict" in rest.lower() or rest.endswith(("~", ".tmp"))
+                if (
+                    rest.lower() == ".msg"
+                ):  # a message itself, unless its site is written in other letters
+                    copied = not any(name.endswith(f"-{site}.msg") for site in sites)
+                if copied:
                     found.append(f"{folder}/{name}")
         return found
 
@@ -320,13 +328,6 @@ def _parts(place: Place, direction: Direction) -> tuple[str, ...]:
 def reason_of(error: OSError) -> str:
     """Why something in the folder cannot be reached, in a few words."""
     return LINK if error.errno == errno.ELOOP else error.strerror or type(error).__name__
-
-
-def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:
-    """Whether a name that begins like a message's is that of a copy."""
-    if rest.lower() == ".msg":
-        return not any(name.endswith(f"-{site}.msg") for site in sites)
-    return "conflict" in rest.lower() or rest.endswith(("~", ".tmp"))
 
 
 def printable(name: str) -> str:
