@@ -261,9 +261,8 @@ class Mailbox:
                     continue
                 rest = match[5]
                 copied = "conflict" in rest.lower() or rest.endswith(("~", ".tmp"))
-                if (
-                    rest.lower() == ".msg"
-                ):  # a message itself, unless its site is written in other letters
+                # A name that ends like a message's is one, unless its site has other capitals.
+                if rest.lower() == ".msg":
                     copied = not any(name.endswith(f"-{site}.msg") for site in sites)
                 if copied:
                     found.append(f"{folder}/{name}")
