@@ -21,7 +21,7 @@ from consilience.clustering.report.ensemble_clustering import EnsembleClustering
 from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
-from consilience.report import drawing, figures, html, sections
+from consilience.report import charts, figures, html, sections
 from consilience.report.words import said
 from tests.granted import GRANTED
 
@@ -409,7 +409,7 @@ def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int,
 def test_colours_follow_the_page(run: Run) -> None:
     drawn = html.inline_svg(room.plot_votes(run.result), "x", "words")
     assert "var(--ink)" in drawn
-    for colour in (drawing.INK, drawing.MUTED, drawing.RULE, drawing.PAPER):
+    for colour in (charts.INK, charts.MUTED, charts.RULE, charts.PAPER):
         assert colour not in drawn
 
 
@@ -470,5 +470,5 @@ def test_a_slot_that_may_be_empty_is(tmp_path: Path) -> None:
 
 
 def test_ticks_at_whole_numbers_reach_the_end() -> None:
-    assert [list(drawing.whole_ticks(top)) for top in (0, 1, 6)] == [[0], [0, 1], list(range(7))]
-    assert list(drawing.whole_ticks(14)) == [0, 3, 6, 9, 12]
+    assert [list(charts.whole_ticks(top)) for top in (0, 1, 6)] == [[0], [0, 1], list(range(7))]
+    assert list(charts.whole_ticks(14)) == [0, 3, 6, 9, 12]

@@ -13,16 +13,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from consilience.arrays import FloatArray
-from consilience.report import charts, drawing
+from consilience.report import charts
 from consilience.report.charts import Part
 from consilience.wire.transcript import Line
 
 DISCLOSURE_COLOURS = {
     "public": "#8c8c8c",
-    "aggregate": drawing.BLUE,
-    "model": drawing.ORANGE,
+    "aggregate": charts.BLUE,
+    "model": charts.ORANGE,
     "per-record": "#d55e00",
-    "noised": drawing.GREEN,
+    "noised": charts.GREEN,
 }
 # --------------------------------------------------------------------------- classes
 
@@ -60,15 +60,15 @@ def plot_class_profiles(result: Any) -> Figure:
     p, k = values.shape
     shown = np.abs(values[np.isfinite(values)])
     top = float(np.ceil(max(1.0, shown.max(initial=0.0)) * 2) / 2) if standard else 1.0
-    with drawing.style():
-        fig, ax = drawing.sheet(0.3 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.62 * k))
-        ax.set_facecolor(drawing.RULE)
-        mesh = charts.heat_map(ax, values, (-top, top), cmap=drawing.DIVERGING)
+    with charts.style():
+        fig, ax = charts.sheet(0.3 * p + 1.0, width=min(charts.WIDTH, 4.2 + 0.62 * k))
+        ax.set_facecolor(charts.RULE)
+        mesh = charts.heat_map(ax, values, (-top, top), cmap=charts.DIVERGING)
         charts.in_cells(
             ax, values, "{:+z.1f}".format, lambda v: abs(v) > 0.78 * top, missing="\N{EN DASH}"
         )
         heads = [f"class {j}" if k <= 8 else str(j) for j in range(k)]
-        charts.cell_axes(ax, [drawing.label(n, 34) for n in result.feature_names], heads)
+        charts.cell_axes(ax, [charts.label(n, 34) for n in result.feature_names], heads)
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
         charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean: {what}")
     return fig
@@ -110,8 +110,8 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
     sent = bytes_by_site(transcript)
     names = list(sent)
     used = [c for c in DISCLOSURE_COLOURS if any(c in row for row in sent.values())]
-    with drawing.style():
-        fig, ax = drawing.sheet(0.29 * len(names) + 0.95)
+    with charts.style():
+        fig, ax = charts.sheet(0.29 * len(names) + 0.95)
         # Hatches too: two of the colours are one in black and white.
         hatches = {"model": "////", "per-record": "xxxx"}
         parts = [
@@ -125,10 +125,10 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
         left = charts.stacked_bars(ax, parts, len(names), height=0.7, linewidth=0.6)
         for i, total in enumerate(left):
             charts.note(ax, f"{total:,.1f}", (total, i), (4, 0), va="center")
-        ax.set_yticks(range(len(names)), [drawing.label(n, 26) for n in names])
+        ax.set_yticks(range(len(names)), [charts.label(n, 26) for n in names])
         ax.set_xlim(0, max(1.1 * left.max(initial=0.0), 0.1))
         ax.set_xlabel("kilobytes that left the site")
-        drawing.bare(ax)
+        charts.bare(ax)
         if used:
             fig.legend(loc="outside upper center", ncols=len(used), handlelength=1.2)
     return fig

@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
-from consilience.report import disclosure, drawing, general, sections
+from consilience.report import charts, disclosure, general, sections
 from consilience.wire.files import atomic_write
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _TEMPLATES = Path(__file__).parent / "templates"
 _COLOURS = {
-    drawing.INK: "var(--ink)",
-    drawing.MUTED: "var(--muted)",
-    drawing.RULE: "var(--rule)",
-    drawing.PAPER: "var(--paper)",
+    charts.INK: "var(--ink)",
+    charts.MUTED: "var(--muted)",
+    charts.RULE: "var(--rule)",
+    charts.PAPER: "var(--paper)",
 }
 
 
@@ -106,7 +106,7 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
         What the figure shows.
     """
     drawn = io.BytesIO()
-    with drawing.style(), warnings.catch_warnings():
+    with charts.style(), warnings.catch_warnings():
         # Letters are drawn by the browser, so it does not matter which ones Matplotlib's font has.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run
 from consilience.protocol import BUILT_IN
-from consilience.report.charts import minus
-from consilience.report.drawing import short
+from consilience.report.charts import minus, short
 
 Tone = Literal["plain", "good", "caution"]
 DASH = "\N{EN DASH}"

@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run
 from consilience.report import sections
-from consilience.report.drawing import Z95, short
+from consilience.report.charts import Z95, short
 from consilience.report.sections import Block, Headline, MethodReport, Picture, Table, Tone
 
 R = TypeVar("R")

@@ -18,7 +18,7 @@ from consilience import report as room
 from consilience.discriminant.report import figures, figures_choice
 from consilience.discriminant.report.figures_choice import Candidates, Contributions, Network, Tree
 from consilience.exceptions import ParameterError
-from consilience.report import drawing
+from consilience.report import charts
 from tests.report.told import drawn, letters
 
 EVIL = ("<script>alert(1)</script>", "a$x_1$b", "n" * 90, "d")
@@ -316,6 +316,6 @@ def test_merges_beyond_the_cut_are_grey_and_those_within_are_not() -> None:
         for made in room.plot_dendrogram(found).axes[0].collections
         if isinstance(made, LineCollection) and len(made.get_segments()) == len(mine.lines)
     )
-    muted = to_rgba(drawing.MUTED)
+    muted = to_rgba(charts.MUTED)
     grey = [tuple(colour) == muted for colour in lines.get_colors()]
     assert grey == [group < 0 for group in mine.groups] and 0 < sum(grey) < len(grey)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from consilience.contingency.protocol import LEAST_EXPECTED, SIGNIFICANT, ContingencyTableResult
-from consilience.report.drawing import short
+from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import number, p_value, site_name
 from consilience.report.words import TemplateReport

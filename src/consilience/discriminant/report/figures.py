@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.report.figures_choice import Network, Tree, network_of, tree_of
-from consilience.report import charts, drawing
+from consilience.report import charts
 
 _ROUNDS = 150
 _SETTLED = 1e-4
@@ -213,19 +213,19 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
     """
     network = network_of(fitted)
     pairs = network.pairs[:most]
-    with drawing.style():
+    with charts.style():
         if not len(pairs):
             return _nothing("no two features are linked")
         nodes, ends = np.unique(pairs, return_inverse=True)
         ends = ends.reshape(-1, 2)
         layout = lay_out(len(nodes), ends)
         most_room = _INCHES if len(nodes) < 5 else _ROOMY
-        unit = min(most_room, drawing.WIDTH / layout.width, _HIGHEST / layout.height)
-        fig, ax = drawing.sheet(unit * layout.height + 0.45)
+        unit = min(most_room, charts.WIDTH / layout.width, _HIGHEST / layout.height)
+        fig, ax = charts.sheet(unit * layout.height + 0.45)
         _links(ax, network, layout.places[ends], unit)
         _nodes(ax, [network.names[j] for j in nodes], layout.places, unit)
         _legend(fig, network, len(pairs))
-        ax.set_xlim(0, max(layout.width, drawing.WIDTH / unit))
+        ax.set_xlim(0, max(layout.width, charts.WIDTH / unit))
         ax.set_ylim(0, layout.height)
         ax.set_aspect("equal", anchor="NW")
         ax.set_axis_off()
@@ -233,8 +233,8 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
 
 
 def _nothing(words: str) -> Figure:
-    fig, ax = drawing.sheet(1.0)
-    ax.text(0.5, 0.5, words, ha="center", va="center", color=drawing.MUTED)
+    fig, ax = charts.sheet(1.0)
+    ax.text(0.5, 0.5, words, ha="center", va="center", color=charts.MUTED)
     ax.set_axis_off()
     return fig
 
@@ -251,7 +251,7 @@ def strongest(network: Network) -> tuple[IntArray, FloatArray]:
 
 
 def _coloured(network: Network) -> bool:
-    return len(network.levels) <= len(drawing.CLASS_COLOURS)
+    return len(network.levels) <= len(charts.CLASS_COLOURS)
 
 
 def _links(ax: Axes, network: Network, lines: FloatArray, unit: float) -> None:
@@ -259,7 +259,7 @@ def _links(ax: Axes, network: Network, lines: FloatArray, unit: float) -> None:
     which, value = (found[:m] for found in strongest(network))
     size = np.sqrt(network.strength[:m] / max(float(network.strength[0]), np.finfo(float).tiny))
     colours = [
-        drawing.CLASS_COLOURS[k] if _coloured(network) and k >= 0 else drawing.BLUE for k in which
+        charts.CLASS_COLOURS[k] if _coloured(network) and k >= 0 else charts.BLUE for k in which
     ]
     styles = ["--" if v < 0 else "-" for v in value]
     widths = (0.5 + 3.2 * size) * min(1.0, 0.4 + unit / _INCHES)
@@ -280,23 +280,23 @@ def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     room = unit / _INCHES
     size = 3.0 + 2.5 * min(room, 1.0)
     x, y = places.T
-    charts.marks(ax, x, y, "o", drawing.PAPER, drawing.INK, size, markeredgewidth=0.9)
+    charts.marks(ax, x, y, "o", charts.PAPER, charts.INK, size, markeredgewidth=0.9)
     letters = 8.5 if room > 0.8 else 7.5 if room > 0.5 else 6.5
     for name, place in zip(names, places, strict=True):
-        box = {"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
+        box = {"facecolor": charts.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
         beside: Any = {"ha": "center", "va": "bottom", "fontsize": letters, "bbox": box}
-        charts.note(ax, drawing.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
+        charts.note(ax, charts.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
 
 
 def _legend(fig: Figure, network: Network, m: int) -> None:
     which, value = (found[:m] for found in strongest(network))
     handles = []
     for k in np.unique(which[which >= 0]) if _coloured(network) else ():
-        colour, words = drawing.CLASS_COLOURS[k], drawing.label(network.levels[k], 20)
+        colour, words = charts.CLASS_COLOURS[k], charts.label(network.levels[k], 20)
         handles.append(Line2D([], [], color=colour, linewidth=2.5, label=words))
     if (value < 0).any():
         handles.append(
-            Line2D([], [], color=drawing.MUTED, linestyle="--", linewidth=1.5, label="negative")
+            Line2D([], [], color=charts.MUTED, linestyle="--", linewidth=1.5, label="negative")
         )
     if handles:
         fig.legend(
@@ -327,31 +327,31 @@ or Tree
     matplotlib.figure.Figure
     """
     tree = tree_of(fitted)
-    with drawing.style():
+    with charts.style():
         if not len(tree.merges):
             return _nothing("one feature alone makes no tree")
         leaves = min(len(tree.names), max(MOST_LEAVES, min(tree.n_communities, 2 * MOST_LEAVES)))
         drawn = drawn_tree(tree, leaves)
         n = len(drawn.names)
-        fig, ax = drawing.sheet(0.145 * n + 0.9)
-        shades = drawing.CLASS_COLOURS
-        colours = [drawing.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
+        fig, ax = charts.sheet(0.145 * n + 0.9)
+        shades = charts.CLASS_COLOURS
+        colours = [charts.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
         widths = [1.0 if g < 0 else 1.7 for g in drawn.groups]
         ax.add_collection(LineCollection(drawn.lines, colors=colours, linewidths=widths))
         ax.autoscale_view()
         if drawn.cut is not None:
             words = "cut: 1 community" if tree.n_communities == 1 else ""
             words = words or f"cut: {tree.n_communities:,} communities"
-            ax.axvline(drawn.cut, color=drawing.ORANGE, linewidth=_CUT, linestyle="--", label=words)
+            ax.axvline(drawn.cut, color=charts.ORANGE, linewidth=_CUT, linestyle="--", label=words)
         ax.set_yticks(
-            range(n), [drawing.label(name, 34) for name in drawn.names], fontsize=8 if n > 30 else 9
+            range(n), [charts.label(name, 34) for name in drawn.names], fontsize=8 if n > 30 else 9
         )
         ax.set_ylim(n - 0.4, -0.6)
         ax.set_xlim(left=0)
         ax.margins(x=0.02)
         ax.set_xlabel("distance (largest similarity less that of the two)")
         ax.xaxis.set_major_locator(MaxNLocator(6))
-        drawing.bare(ax)
+        charts.bare(ax)
         if drawn.cut is not None:
             fig.legend(loc="outside upper right")
     return fig
@@ -421,7 +421,7 @@ def _leaf(tree: Tree, node: int) -> str:
     first, n = node, int(tree.merges[node - p, 3])
     while first >= p:
         first = int(tree.merges[first - p, :2].min())
-    return f"{drawing.short(tree.names[first], 20)} and {n - 1:,} more"
+    return f"{charts.short(tree.names[first], 20)} and {n - 1:,} more"
 
 
 def _groups(ids: IntArray, p: int, hidden: int, inside: int) -> list[int]:

@@ -16,7 +16,7 @@ from consilience.discriminant.report.figures_choice import (
     community_words,
     network_of,
 )
-from consilience.report.drawing import short
+from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers
 
