@@ -50,6 +50,7 @@ def check(
 
     read = Study.load(study)
     method = method_of(read)
+    # All sites are looked at before anything is said: one that fails hides no other.
     checks = check_sites(read, read_site_files(read, sites), method)
     rules = read.preparation
     told = f"missing = {rules.missing!r}, standardize = {rules.standardize!r}"
@@ -178,6 +179,7 @@ def _cell(check: SiteCheck, name: str) -> str:
         return "absent" if check.kinds else "-"
     if check.report is None:
         return check.kinds[name]
+    # Of the column's own report: a column that was left out is not in it.
     missing = next((c.missing for c in check.report.columns if c.name == name), 0)
     if not missing:
         return check.kinds[name]

@@ -89,6 +89,7 @@ def print_json(value: Any) -> None:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> None:
     """Print names and values in two columns."""
+    # Cleaned before it is measured: codes of steering signs are longer than the signs.
     rows = [(clean(name), clean(value)) for name, value in pairs]
     left = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:

@@ -160,12 +160,14 @@ def demo_files(method: str) -> dict[str, str]:
     if chosen.tables == "patients":
         return _files_over_columns(method, chosen)
     about = TABLES[chosen.tables]
+    # Made anew each time from data that do not change: the files are the same bytes.
     tables = _tables(chosen.tables)
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
     columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
     from consilience.protocol.method import get_method
 
+    # Two demonstrations may show one method.
     used = chosen.method or method
     levels = ""
     if about.levels:  # of the target, which is a class, or of the states of a sequence

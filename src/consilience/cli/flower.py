@@ -50,6 +50,7 @@ def keys(
     from consilience.engines.flower.keys import COORDINATOR, SITES, make_federation
 
     hosts = host or ["127.0.0.1", "localhost"]
+    # Everything or nothing is made: the lines below are of files that exist.
     public = make_federation(directory, site, hosts, days=days)
     typer.echo("# study file:")
     typer.echo("[coordinator]")

@@ -89,6 +89,7 @@ _SECRETS = ((re.compile(r"ed25519:\S+"), "ed25519:..."), (re.compile(r"://\S*@")
 
 def code_of(reason: str) -> str:
     """Return the code that stands for the sentence of a reason; `OTHER` where none does."""
+    # In order: a sentence about a certificate may also speak of the connection.
     for pattern, code in CODES:
         if re.search(pattern, reason, re.IGNORECASE):
             return code
@@ -162,6 +163,7 @@ class EventLog:
             if not self.is_json:
                 raise
             # The reasons of other parties stay in the run directory.
+            # Its sentence holds what each site said, of which only a code may be logged.
             many = isinstance(error, QuorumError)
             said = "too few sites answered: 'consilience status' names them" if many else str(error)
             # ``QuorumError`` is ``quorum``, as in the table of exit codes.

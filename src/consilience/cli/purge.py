@@ -47,6 +47,7 @@ def purge(
         return
     if run is None:
         raise StudyError("name a run, or give --older-than DAYS")
+    # One run is named by a person, so that an error about it ends the command.
     path = directory(run)
     reason = _kept_because(path, force)
     if reason is not None:
@@ -68,6 +69,7 @@ def _purge_old(runs: Path, days: float, folder: Path | None, dry_run: bool, forc
         raise RunError(f"there is no folder of runs {runs}: name it")
     dropped = 0
     for path, _ in runs_in(runs):
+        # By the files' times: run ids can be chosen, and clocks of hosts differ.
         if (time.time() - _last_change(path)) / DAY <= days:
             continue
         reason = _kept_because(path, force)

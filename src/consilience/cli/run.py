@@ -150,6 +150,7 @@ class Progress:
         if new and self._task is not None:
             self._live.remove_task(self._task)
         if new or self._task is None:
+            # Cleaned: the step comes from a method that somebody else may have written.
             self._task = self._live.add_task(clean(self._about), total=self._asked, who="")
         self._live.update(
             self._task, completed=len(self._answered), who=clean(shortened(self._answered))
@@ -217,6 +218,7 @@ class Plan:
         from consilience.exceptions import StudyError
 
         for engine, known in OPTIONS.items():
+            # An option that is not given is None, or False where it is a switch.
             given = [name for name in known if getattr(self, name) not in (None, False)]
             needed = [name for name in known if name not in _OPTIONAL]
             if self.engine is not engine and given:
@@ -416,6 +418,7 @@ def _require_room(out: Path) -> None:
     from consilience.exceptions import RunError
 
     try:
+        # A run that is there is judged by the run directory itself, in words of its own.
         is_strange = out.is_dir() and not (out / "run.json").exists()
         full = is_strange and any(not path.name.startswith(".") for path in out.iterdir())
     except OSError as error:

@@ -166,6 +166,7 @@ def preview(
     record = home.record(found.run, found.round, found.attempt)
     if record is None:
         raise RunError(f"the records of run {found.run} were purged: nothing can leave any more")
+    # Messages are known by the method that declares them: it must be loaded first.
     method = get_method(str(found.facts["method"]))
     reply = Reply.from_bytes(record.reply)
     message = decode_message(reply.message)
@@ -345,6 +346,7 @@ def watch(
     with log.ending(), steward.signals(), suppress(KeyboardInterrupt):
         file = SiteFile.load(site_toml)
         log.always["site"] = file.name
+        # Before the watch is announced: without its key a site can answer nobody.
         own = SigningKey.load(key)
         if confirm and (hold or file.release.hold):
             raise StudyError(
@@ -491,6 +493,8 @@ class Steward(StopOnSignal):
         self._is_asked = True
         try:
             while True:
+                # Asked again until it is one of the two: no key that was hit by chance sends a
+                # reply.
                 answer = input("send this reply? yes or no: ").strip().lower()
                 if answer in ("y", "yes"):
                     return True

@@ -55,6 +55,7 @@ def status(
 
     folder = RUNS if run is None else Path(run)
     if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
+        # Read anew at each look: runs begin and end while it watches.
         look, show = (lambda: [_facts(*found) for found in runs_in(folder)]), _tell_all
     else:
         path = directory(run)
@@ -123,6 +124,7 @@ def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
         if not (sites / f"{name}.toml").is_file():
             continue  # this site is elsewhere: its steward sees its queue there
         home = SiteFile.load(sites / f"{name}.toml").home_path
+        # Nothing has run there yet, so nothing can wait.
         if not home.is_dir():
             continue
         jobs = DiskHome(home).jobs

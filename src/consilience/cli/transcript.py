@@ -41,6 +41,7 @@ def transcript(
     lines = read_lines(path)
     if site is not None and site not in info.sites:
         raise StudyError(f"no site {site!r} took part: there were {', '.join(info.sites)}")
+    # Chosen after the check: the chain runs over the lines of all sites.
     chosen = [line for line in lines if site in (None, line.site)]
     last = lines[-1].chain if lines else ""
     if json:
@@ -92,6 +93,7 @@ def _totals(lines: Sequence[Line]) -> None:
     """Bytes by site and class, and how often a site refused or was absent."""
     classes = ("public", "aggregate", "model", "per-record", "noised")
     seen = {line.disclosure for line in lines if line.field and _outward(line)}
+    # Of a later release there may be other classes: they are shown, not lost.
     shown = [*(c for c in classes if c in seen), *sorted(seen - set(classes))]
     left: Counter[tuple[str, str]] = Counter()
     reached: Counter[str] = Counter()

@@ -78,20 +78,24 @@ NAMED = 60
 @contextmanager
 def style() -> Iterator[None]:
     """Matplotlib settings of all figures, for as long as the block lasts."""
+    # For a block only: settings of the person's own figures stay as they are.
     with matplotlib.rc_context(_SETTINGS):
         yield
 
 
 def short(text: object, width: int = 30) -> str:
     """Cut a name of another party to `width` letters, without control signs."""
+    # Signs that XML does not allow would make the whole drawing unreadable.
     clean = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", " ", str(text))
     if len(clean) > width:
+        # The end stays: names of sites often differ only there.
         clean = clean[: width - 9] + "\N{HORIZONTAL ELLIPSIS}" + clean[-8:]
     return clean
 
 
 def label(text: object, width: int = 30) -> str:
     """Make a name fit to be drawn: short, and never read as mathematics."""
+    # Between two dollar signs Matplotlib sets mathematics, whoever wrote the name.
     return short(text, width).replace("$", r"\$")
 
 
@@ -210,6 +214,7 @@ def heat_map(ax: Axes, values: FloatArray, ends: tuple[float, float], **look: An
         For `colour_bar`.
     """
     look = {"cmap": RISING, "vmin": ends[0], "vmax": ends[1], "edgecolor": PAPER, **look}
+    # Masked, so that an unknown cell shows the paper and not a colour of the scale.
     mesh = ax.pcolormesh(np.ma.masked_invalid(values), **look)
     ax.set_ylim(len(values), 0)
     return mesh
@@ -270,6 +275,7 @@ def by_sign(ax: Axes, at: Any, value: FloatArray, error: FloatArray, named: bool
         (~((low > 0) | (high < 0)), "o", PAPER, MUTED),
     )
     for which, sign, face, edge in kinds:
+        # A value without an error is drawn by its mark alone.
         some = which & np.isfinite(value)
         ax.hlines(at[some], low[some], high[some], color=edge, linewidth=1.4 if named else 0.5)
         marks(ax, value[some], at[some], sign, face, edge, 5.5 if named else 2.5, zorder=3)
@@ -304,6 +310,7 @@ def rules(
     words : str
         What the values are.
     """
+    # An empty line would look like an error of 0.
     known = [j for j in range(len(names)) if np.isfinite(values[j])]
     fig, ax = sheet(0.3 * len(known) + 0.75)
     for i, j in enumerate(known):
@@ -336,6 +343,7 @@ def stacked_bars(ax: Axes, parts: Iterable[Part], n: int, **look: Any) -> FloatA
     for part in parts:
         style: dict[str, Any] = {"edgecolor": PAPER, **look, **part.look}
         ax.barh(range(n), part.values, left=left, label=part.words, **style)
+        # A new array: the parts drawn before keep where they began.
         left = left + part.values
     ax.set_ylim(n - 0.5, -0.5)
     return left

@@ -63,6 +63,7 @@ def plot_class_profiles(result: Any) -> Figure:
     with charts.style():
         fig, ax = charts.sheet(0.3 * p + 1.0, width=min(charts.WIDTH, 4.2 + 0.62 * k))
         ax.set_facecolor(charts.RULE)
+        # Symmetric about 0, so that the middle of the scale is the mean.
         mesh = charts.heat_map(ax, values, (-top, top), cmap=charts.DIVERGING)
         charts.in_cells(
             ax, values, "{:+z.1f}".format, lambda v: abs(v) > 0.78 * top, missing="\N{EN DASH}"
@@ -87,6 +88,7 @@ def feature_names(fitted: Any) -> tuple[str, ...]:
 
 def bytes_by_site(transcript: Iterable[Line]) -> dict[str, dict[str, int]]:
     """Bytes that left each site, by class of disclosure; sites in name order."""
+    # What reached a site is the coordinator's doing, and says nothing of the site's records.
     lines = [line for line in transcript if line.direction == "from-site"]
     found: dict[str, dict[str, int]] = {site: {} for site in sorted({x.site for x in lines})}
     for line in lines:

@@ -97,6 +97,7 @@ class Curve:
         if not self.known:
             return np.empty(0, dtype=np.int64)
         least, bar = float(self.error[self.minimum]), float(self.se[self.minimum])
+        # Of one fold there is no standard error: then only equals of the smallest are near it.
         limit = least + (bar if math.isfinite(bar) else 0.0)
         return np.flatnonzero(self.error <= limit)
 
@@ -183,6 +184,7 @@ def made(
     """
     given = np.asarray(values).reshape(-1)
     named = given.dtype.kind not in "iuf"
+    # Names have no places on an axis: they stand in the order in which they were given.
     value = np.arange(float(len(given))) if named else given.astype(float)
     # Searches keep candidates from the simplest on, which for penalties is the largest.
     order = np.argsort(value, kind="stable")
@@ -550,6 +552,7 @@ def plot_loadings(fitted: Any) -> Figure:
 def shown_loadings(names: tuple[str, ...], weights: FloatArray) -> tuple[list[str], FloatArray]:
     """Return the columns that weigh most in the first components, and their weights, (p, k)."""
     first = weights[:MOST_COLUMNS].T
+    # Chosen by weight, shown in the table's own order.
     order = np.argsort(-np.abs(first).max(axis=1), kind="stable")[:MOST_ROWS]
     kept = np.sort(order)
     return [names[j] for j in kept], first[kept]

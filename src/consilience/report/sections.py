@@ -111,6 +111,7 @@ def report_of(method: str) -> MethodReport:
     wing = BUILT_IN[method].split(".")[1]
     room = "consilience.report" if wing == "protocol" else f"consilience.{wing}.report"
     name = f"{room}.{re.sub(r'[^a-z0-9]', '_', method)}"
+    # Looked for, not tried: an error inside the module must not look like its absence.
     if importlib.util.find_spec(name) is None:
         return MethodReport()
     found: MethodReport = importlib.import_module(name).REPORT()

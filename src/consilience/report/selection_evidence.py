@@ -58,6 +58,7 @@ def predicted(curve: Curve, place: int) -> float:
 
 def near_words(curve: Curve) -> str:
     """Name the candidates that are within a standard error of the best."""
+    # At an end of the grid neighbours say nothing of what lies beyond it.
     flat = [i for i in curve.flat if i != curve.minimum]
     if curve.at_edge or not flat or not math.isfinite(float(curve.se[curve.minimum])):
         return ""

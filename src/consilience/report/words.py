@@ -105,6 +105,7 @@ def said(template: Path, slot: str, facts: dict[str, Any]) -> list[Any]:
             return []
         raise ValueError(f"the template {template.name} has no macro {slot!r}: write one")
     text = str(spoken())
+    # What a slot builds by calls counts; blank lines between these are no paragraphs.
     return page.made or paragraphs(text)
 
 
@@ -141,6 +142,7 @@ class _Page:
 
     def block(self, title: str, caller: Callable[[], str] = str) -> str:
         self._parts = {"tables": (), "folded": ()}
+        # The caller adds tables and figures to the parts while its text is made: it comes first.
         text = tuple(paragraphs(caller()))
         self.made.append(Block(" ".join(title.split()), text, **self._parts))
         return ""
