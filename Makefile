@@ -70,7 +70,8 @@ demo: $(STAMP) ## run the demonstration and say where its report is
 	$(BIN)/consilience demo
 	@report=$$(find . -name .venv -prune -o -name 'report.html' -newer $(VENV)/.demo-started -print); \
 	if [ -z "$$report" ]; then echo "make demo: the demonstration wrote no report.html" >&2; exit 1; fi; \
-	echo "Report: $$report"
+	echo "Report: $$report"; \
+	echo "The program is $(BIN)/consilience; after '. $(BIN)/activate' it is called consilience"
 
 test: $(STAMP) ## the test suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"

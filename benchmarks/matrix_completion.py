@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine
+from consilience.completion.kernels.low_rank_paths import SoftPath
+from consilience.completion.kernels.soft_impute import alpha_max, choose_solver, soft_path
 from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds, held_out_part
-from consilience.numerics.entry_paths import SoftPath
 from consilience.numerics.held_out_entries import held_out_errors
 from consilience.numerics.random import stream
-from consilience.numerics.soft_impute import alpha_max, choose_solver, soft_path
 
 FloatArray = NDArray[np.float64]
 RESULTS = Path(__file__).parent / "results" / "matrix_completion.json"

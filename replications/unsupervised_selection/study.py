@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
+from consilience.completion.kernels.low_rank_paths import HardPath, OptSpacePath, UnshrunkRankPath
 from consilience.datasets.simulate_matrices import LowRankTable
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.numerics.entry_paths import HardPath, OptSpacePath, UnshrunkRankPath
 from consilience.numerics.held_out_entries import EntryPath, held_out_errors
 from consilience.numerics.random import stream
 from replications.assisted_glm.study import mean, share

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consilience.completion.kernels.soft_impute import alpha_max, soft_path
 from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.random import stream
-from consilience.numerics.soft_impute import alpha_max, soft_path
 from replications.unsupervised_selection.clusters.run import OBSERVED
 from replications.unsupervised_selection.clusters.run import one as clusters
 from replications.unsupervised_selection.rank.run import LINES, N_ALPHAS, SMALLEST

@@ -108,7 +108,7 @@ def test_what_is_no_heartbeat_is_refused(text: str) -> None:
 
 
 def forge(folder: Path, key: SigningKey, context: Context, beat: Heartbeat) -> None:
-    path = heartbeat.path_of(folder, "north")
+    path = folder / heartbeat.FOLDER / "north.msg"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(key.seal(context, beat.to_bytes()))
 
@@ -135,7 +135,7 @@ def test_only_the_site_itself(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     keys = KeyList.of(KEY.public)
     heartbeat.write(tmp_path, a_beat(), KEY)
-    path = heartbeat.path_of(tmp_path, "north")
+    path = tmp_path / heartbeat.FOLDER / "north.msg"
     whole = path.read_bytes()
 
     def link() -> None:
@@ -202,7 +202,7 @@ def test_clocks_are_compared_through_the_folder(tmp_path: Path) -> None:
     now = time.time()
     for ahead in (0.0, 300.0, -300.0):
         heartbeat.write(tmp_path, a_beat(time=now + ahead), KEY)
-        os.utime(heartbeat.path_of(tmp_path, "north"), (now, now))
+        os.utime(tmp_path / heartbeat.FOLDER / "north.msg", (now, now))
         (one,) = heartbeat.health(tmp_path, {"north": KeyList.of(KEY.public)}, "mean-and-sd")
         assert one.skew is not None and abs(one.skew - ahead) < 5.0
         assert one.state == "watching"

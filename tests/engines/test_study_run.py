@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from consilience.engines.federation import Federation
-from consilience.engines.local import LocalEngine
+from consilience.engines.local import LocalEngine, local_engine
 from consilience.engines.rundir import RunInfo, RunStore
 from consilience.engines.study_check import check_sites, differences, require_quorum
 from consilience.engines.study_run import (
     find_run,
     is_busy,
-    local_engine,
     method_of,
     read_site_files,
     runs_in,

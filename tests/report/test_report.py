@@ -16,11 +16,13 @@ from matplotlib.figure import Figure
 
 from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation, load_run
 from consilience import report as room
+from consilience.clustering.report import figures_classes
 from consilience.clustering.report.ensemble_clustering import EnsembleClusteringReport
 from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
-from consilience.report import drawing, figures, html, sections
+from consilience.report import charts, figures, html, sections
+from consilience.report.words import said
 from tests.granted import GRANTED
 
 ANCHORS = ("question", "answer", "evidence", "left", "limits")
@@ -291,7 +293,7 @@ def test_names_and_notes_are_escaped(run: Run) -> None:
 def test_names_are_never_mathematics_nor_control_signs(run: Run) -> None:
     assert "price $ in $" in Page(html.render(run)).text
     odd = renamed(run, "s1", "a$\\frac{1}{0}$\x00\x1b\ud800")
-    text = figures.plot_class_shares(odd.result)
+    text = figures_classes.plot_class_shares(odd.result)
     drawn = html.inline_svg(text, "x", "x")
     assert "\x00" not in drawn
     assert "frac{1}{0}$" in drawn
@@ -407,7 +409,7 @@ def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int,
 def test_colours_follow_the_page(run: Run) -> None:
     drawn = html.inline_svg(room.plot_votes(run.result), "x", "words")
     assert "var(--ink)" in drawn
-    for colour in (drawing.INK, drawing.MUTED, drawing.RULE, drawing.PAPER):
+    for colour in (charts.INK, charts.MUTED, charts.RULE, charts.PAPER):
         assert colour not in drawn
 
 
@@ -435,7 +437,9 @@ def test_numbers_are_written_for_people() -> None:
     assert sections.numbers([1.0, np.nan, -0.0001]) == ("1.00", sections.DASH, "0.00")
     assert sections.numbers([137.72, 2.0]) == ("137.7", "2.0")
     assert sections.numbers([0.0543]) == ("0.0543",)
-    assert sections.numbers([1.2e-9]) == ("1.20e-09",)
+    assert sections.numbers([1.2e-9]) == ("1.20e\N{MINUS SIGN}09",)
+    assert sections.numbers([-12.5, 3.0]) == ("\N{MINUS SIGN}12.5", "3.0")
+    assert sections.number(-7) == "\N{MINUS SIGN}7"
     assert sections.number(1234567) == "1,234,567"
     assert sections.number(None) == "none"
     assert sections.listed(["a"]) == "a"
@@ -443,6 +447,28 @@ def test_numbers_are_written_for_people() -> None:
     assert sections.listed([str(i) for i in range(14)]).endswith("11 and 2 more")
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{% macro handlin() %}x{% endmacro %}{% macro evidence() %}x{% endmacro %}", "'handlin'"),
+        ("{% macro limits() %}x{% endmacro %}", "no macro 'evidence'"),
+    ],
+)
+def test_a_misspelt_macro_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    page = tmp_path / "page.j2"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=sentence):
+        said(page, "evidence", {})
+
+
+def test_a_slot_that_may_be_empty_is(tmp_path: Path) -> None:
+    page = tmp_path / "page.j2"
+    text = "{% macro own() %}x{% endmacro %}{% macro evidence() %}{{ own() }}{% endmacro %}"
+    page.write_text(text, encoding="utf-8")
+    assert said(page, "evidence", {}) == ["x"]
+    assert said(page, "limits", {}) == []
+
+
 def test_ticks_at_whole_numbers_reach_the_end() -> None:
-    assert [list(drawing.whole_ticks(top)) for top in (0, 1, 6)] == [[0], [0, 1], list(range(7))]
-    assert list(drawing.whole_ticks(14)) == [0, 3, 6, 9, 12]
+    assert [list(charts.whole_ticks(top)) for top in (0, 1, 6)] == [[0], [0, 1], list(range(7))]
+    assert list(charts.whole_ticks(14)) == [0, 3, 6, 9, 12]

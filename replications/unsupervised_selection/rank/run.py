@@ -15,6 +15,8 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.completion.kernels.low_rank import LowRankFit  # noqa: E402
+from consilience.completion.kernels.soft_impute import alpha_max, soft_path, unshrink  # noqa: E402
 from consilience.datasets.simulate_matrices import (  # noqa: E402
     Factors,
     Noise,
@@ -23,9 +25,7 @@ from consilience.datasets.simulate_matrices import (  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds  # noqa: E402
 from consilience.numerics.held_out_entries import held_out_errors  # noqa: E402
-from consilience.numerics.low_rank import LowRankFit  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
-from consilience.numerics.soft_impute import alpha_max, soft_path, unshrink  # noqa: E402
 from replications.assisted_glm.study import Table, crossed, options, replicate  # noqa: E402
 from replications.unsupervised_selection.study import (  # noqa: E402
     N_FOLDS,

@@ -21,13 +21,13 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.completion.kernels.low_rank import thin_svd  # noqa: E402
+from consilience.completion.kernels.low_rank_paths import HardPath, UnshrunkRankPath  # noqa: E402
 from consilience.completion.selection import NuclearNormCV  # noqa: E402
 from consilience.numerics.centring import centre_of  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds, held_out_part  # noqa: E402
-from consilience.numerics.entry_paths import HardPath, UnshrunkRankPath  # noqa: E402
 from consilience.numerics.held_out_entries import EntryPath, held_out_errors  # noqa: E402
-from consilience.numerics.low_rank import thin_svd  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate  # noqa: E402
 from replications.sparse_qda.study import read_esl  # noqa: E402

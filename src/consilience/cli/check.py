@@ -50,17 +50,19 @@ def check(
 
     read = Study.load(study)
     method = method_of(read)
+    # All sites are looked at before anything is said: one that fails hides no other.
     checks = check_sites(read, read_site_files(read, sites), method)
     rules = read.preparation
     told = f"missing = {rules.missing!r}, standardize = {rules.standardize!r}"
-    remarked = _begin(read, study, method, len(checks), before=(("Rules", told),))
-    _sites(checks)
+    remarked = _tell_study(read, study, method, len(checks), before=(("Rules", told),))
+    _tell_sites(checks)
     console.heading("Columns: type, and rows without a value")
-    _columns(read, checks)
+    _tell_columns(read, checks)
+    # Columns first: they are what the parties have to agree on.
     said = list(differences(read.columns, checks))
     said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
     said += [f"{c.name}: Cannot take part: {c.error}" for c in checks if c.error is not None]
-    _end(read, [*said, *remarked])
+    _tell_remarks(read, [*said, *remarked])
     require_quorum(read, checks)
     console.say("The study can run.")
 
@@ -79,6 +81,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
     study = Study.load(path)
     method = method_of(study)
     check_admitted(study, method)
+    # Sites check their own tables: this machine needs none of their files.
     through = join.engine(study, superlink, keys, insecure=insecure)
     try:
         found = join.look(study, through)
@@ -86,11 +89,11 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
         through.close()
     link = f"{superlink}, {'plaintext' if insecure else 'TLS'}"
     after = (("SuperLink", link), ("Apps", join.APPS))
-    remarked = _begin(study, path, method, len(found), after=after)
+    remarked = _tell_study(study, path, method, len(found), after=after)
     tell_seen(found)
     said = [f"{one.site}: {text}" for one in found for text in one.said]
     said += [*join.differences(study, found), *remarked]
-    _end(study, said, join.certificate_remarks(keys))
+    _tell_remarks(study, said, join.certificate_remarks(keys))
     able = [one.site for one in found if one.able]
     if len(able) < study.quorum:
         raise QuorumError(
@@ -103,10 +106,10 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
 Facts = tuple[tuple[str, str], ...]
 
 
-def _begin(
+def _tell_study(
     study: Study, path: Path, method: Method, n: int, before: Facts = (), after: Facts = ()
 ) -> list[str]:
-    """Print the facts of a study; returns what keeps its reference rows from being enough."""
+    """Print the facts of a study; returns remarks on its reference rows, for the end."""
     from consilience.engines.study_check import fact_line, facts_of
     from consilience.sites.reference import read_reference
 
@@ -128,7 +131,7 @@ def _begin(
     return remarked
 
 
-def _end(study: Study, said: list[str], more: Sequence[str] = ()) -> None:
+def _tell_remarks(study: Study, said: list[str], more: Sequence[str] = ()) -> None:
     """Print what there is to remark, on the study's keys too."""
     from consilience.engines.study_run import key_remarks
 
@@ -139,7 +142,7 @@ def _end(study: Study, said: list[str], more: Sequence[str] = ()) -> None:
     typer.echo()
 
 
-def _sites(checks: list[SiteCheck]) -> None:
+def _tell_sites(checks: list[SiteCheck]) -> None:
     console.table(
         ("site", "rows read", "rows kept", "policy", "smallest cell", "verdict"),
         (
@@ -157,7 +160,7 @@ def _sites(checks: list[SiteCheck]) -> None:
     )
 
 
-def _columns(study: Study, checks: list[SiteCheck]) -> None:
+def _tell_columns(study: Study, checks: list[SiteCheck]) -> None:
     if study.partition == "columns":
         # Each site's own: they are not compared, and no site is told those of another.
         console.table(
@@ -176,6 +179,7 @@ def _cell(check: SiteCheck, name: str) -> str:
         return "absent" if check.kinds else "-"
     if check.report is None:
         return check.kinds[name]
+    # Of the column's own report: a column that was left out is not in it.
     missing = next((c.missing for c in check.report.columns if c.name == name), 0)
     if not missing:
         return check.kinds[name]

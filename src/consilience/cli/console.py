@@ -29,13 +29,13 @@ def clean(text: object) -> str:
 
 
 def _steerless(text: object) -> str:
-    return "".join(_shown(character) for character in str(text))
+    def shown(character: str) -> str:
+        if unicodedata.category(character) not in _STEERING:
+            return character
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
-
-def _shown(character: str) -> str:
-    if unicodedata.category(character) not in _STEERING:
-        return character
-    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    return "".join(map(shown, str(text)))
 
 
 def width() -> int:
@@ -89,6 +89,7 @@ def print_json(value: Any) -> None:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> None:
     """Print names and values in two columns."""
+    # Cleaned before it is measured: codes of steering signs are longer than the signs.
     rows = [(clean(name), clean(value)) for name, value in pairs]
     left = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -99,6 +100,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: str = 
     """Print a table; `right` has an ``r`` at the place of each column that is set to the right."""
     cells = [[clean(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[j]) for row in cells) for j in range(len(header))]
+    # After the widths: the line is as long as what stands above it.
     cells.insert(1, ["-" * size for size in widths])
     for row in cells:
         placed = [
@@ -112,6 +114,7 @@ def frame(shown: Any) -> None:
     """Print a data frame; one that is too wide is turned on its side if it then fits better."""
     text = _frame_text(shown)
     widest = max(map(len, text.splitlines()), default=0)
+    # On its side only where it then has fewer columns: otherwise nothing is won.
     if widest > width() and len(shown) < len(shown.columns):
         text = _frame_text(shown.T)
     for row in text.splitlines():

@@ -125,6 +125,7 @@ def demo(
         raise ParameterError.of("METHOD", f"one of {', '.join(DEMOS)}", method)
     study = folder / f"{method}.toml"
     files = demo_files(method)
+    # Before anything is written: half a demonstration over other files could not be run.
     _refuse_foreign(folder, files)
     for name, text in files.items():
         if not (folder / name).exists():
@@ -140,6 +141,7 @@ def demo(
         "gate."
     )
     typer.echo()
+    # By the same way as 'consilience run': what is shown is what a user gets.
     run = execute(Plan(study, runs=folder / RUNS, quiet=quiet))
     tell(run)
     console.heading("To go on")
@@ -158,13 +160,19 @@ def demo_files(method: str) -> dict[str, str]:
     if chosen.tables == "patients":
         return _files_over_columns(method, chosen)
     about = TABLES[chosen.tables]
+    # Made anew each time from data that do not change: the files are the same bytes.
     tables = _tables(chosen.tables)
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
     columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
     from consilience.protocol.method import get_method
 
+    # Two demonstrations may show one method.
     used = chosen.method or method
+    levels = ""
+    if about.levels:  # of the target, which is a class, or of the states of a sequence
+        listed = ", ".join(f'"{level}"' for level in about.levels)
+        levels = f"levels = {{ {columns[0] if about.sequence else about.last} = [{listed}] }}\n"
     files = {
         f"{method}.toml": FILES["study"].format(
             about=chosen.about,
@@ -173,8 +181,7 @@ def demo_files(method: str) -> dict[str, str]:
             method=used,
             parameters=chosen.parameters,
             remark=about.remark,
-            roles="".join(f'{role} = "{column}"\n' for role, column in roles)
-            + _levels(about, columns[0] if about.sequence else about.last),
+            roles="".join(f'{role} = "{column}"\n' for role, column in roles) + levels,
             role="sequence" if about.sequence else "features",
             columns="\n".join(f'  "{name}",' for name in columns),
             missing=chosen.missing,
@@ -205,14 +212,6 @@ def _offered(about: Tables) -> str:
     return ", ".join(told)
 
 
-def _levels(about: Tables, column: str) -> str:
-    """Line that declares the classes of the target or the states of a sequence, if any."""
-    if not about.levels:
-        return ""
-    listed = ", ".join(f'"{level}"' for level in about.levels)
-    return f"levels = {{ {column} = [{listed}] }}\n"
-
-
 def _tables(name: str) -> dict[str, Any]:
     """Tables of a demonstration over rows, by site."""
     from consilience.datasets import load
@@ -230,6 +229,7 @@ def _tables(name: str) -> dict[str, Any]:
     }
     if name in made:
         return dict(made[name]())
+    # Sorted, so that the clinics differ: of equal ones averaging alone would do.
     patients = load.load_demo("diabetes").sort_values("log_triglycerides", kind="stable")
     n, b = len(patients), len(CLINICS)
     ends = [round(i * n / b) for i in range(b + 1)]

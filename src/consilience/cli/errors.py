@@ -41,6 +41,7 @@ class PlainFormatter(click.HelpFormatter):
         start = len(self.buffer)
         with super().section(name):
             yield
+        # typer's own section has the texts; click's repeats the names without them.
         if name == CLICKS_ARGUMENTS:
             del self.buffer[start:]
 
@@ -63,6 +64,7 @@ def plain(command: click.Command) -> click.Command:
         if isinstance(parameter, TyperArgument) and parameter.name in declared:
             said = getattr(declared[parameter.name].default, "help", None)
             parameter.help = parameter.help or said
+    # Groups have commands of their own: all of them show the same kind of help.
     for inner in getattr(command, "commands", {}).values():
         plain(inner)
     return command
@@ -81,6 +83,7 @@ class House(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept ``--debug`` anywhere before ``--``."""
+        # What follows is given as it is, whatever it looks like.
         end = args.index("--") if "--" in args else len(args)
         ctx.obj = DEBUG in args[:end]
         with _short():
@@ -139,6 +142,7 @@ def _short() -> Iterator[None]:
         said = error.format_message()
         if shortened(said) == said:
             raise
+        # A path of a megabyte would be printed whole otherwise.
         raise click.UsageError(shortened(said), ctx=error.ctx) from None
 
 

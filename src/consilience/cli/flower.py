@@ -11,7 +11,7 @@ from consilience.cli import console
 from consilience.cli.errors import Sentences
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.run import EngineName, Plan, execute, tell
-from consilience.cli.site import Steward
+from consilience.cli.site import StopOnSignal
 
 if TYPE_CHECKING:
     from consilience.engines.flower.join import Seen
@@ -50,6 +50,7 @@ def keys(
     from consilience.engines.flower.keys import COORDINATOR, SITES, make_federation
 
     hosts = host or ["127.0.0.1", "localhost"]
+    # Everything or nothing is made: the lines below are of files that exist.
     public = make_federation(directory, site, hosts, days=days)
     typer.echo("# study file:")
     typer.echo("[coordinator]")
@@ -103,14 +104,15 @@ def coordinator(
         console.complain("Insecure: no TLS, and any node may connect. For trials on one machine.")
     for remark in certificate_remarks(keys):
         console.complain(remark)
-    steward = Steward()
-    with steward.signals():
+    stop = StopOnSignal()
+    with stop.signals():
+        # Inside the handlers: a signal while it starts must end the server, too.
         link = SuperLink(keys, host, port, home, insecure=insecure)
         try:
             known = ", ".join(sorted(link.nodes)) or ("any" if insecure else "none")
             typer.echo(f"SuperLink at {host}:{port}, nodes: {known}; its log is {link.log}")
             console.say(f"Apps: {APPS}.")
-            link.wait(steward.is_set)
+            link.wait(stop.is_set)
         finally:
             link.stop()
     typer.echo("SuperLink: stopped")
@@ -140,8 +142,8 @@ def site(
     log = EventLog(log_format, log_level, _words)
     if insecure:
         log.event("insecure", {"reason": "no TLS, no node key: for trials on one machine"})
-    steward = Steward()
-    with log.ending(), steward.signals():
+    stop = StopOnSignal()
+    with log.ending(), stop.signals():
         file = SiteFile.load(site_toml)
         log.always["site"] = file.name
         for remark in certificate_remarks(keys):
@@ -153,7 +155,7 @@ def site(
             superlink,
             keys,
             insecure=insecure,
-            is_over=steward.is_set,
+            is_over=stop.is_set,
             poll=poll,
             hold=hold,
             on_event=log.event,

@@ -89,6 +89,7 @@ _SECRETS = ((re.compile(r"ed25519:\S+"), "ed25519:..."), (re.compile(r"://\S*@")
 
 def code_of(reason: str) -> str:
     """Return the code that stands for the sentence of a reason; `OTHER` where none does."""
+    # In order: a sentence about a certificate may also speak of the connection.
     for pattern, code in CODES:
         if re.search(pattern, reason, re.IGNORECASE):
             return code
@@ -140,6 +141,7 @@ class EventLog:
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """Write an event, if its level is asked for."""
         level = level_of(kind, facts)
+        # By order, not by name: "error" alone leaves out warnings.
         if _ORDER.index(level) < self._least:
             return
         line = as_line(kind, level, {**self.always, **facts}) if self.is_json else ""
@@ -161,17 +163,23 @@ class EventLog:
             if not self.is_json:
                 raise
             # The reasons of other parties stay in the run directory.
+            # Its sentence holds what each site said, of which only a code may be logged.
             many = isinstance(error, QuorumError)
             said = "too few sites answered: 'consilience status' names them" if many else str(error)
-            facts = {"exit": error.exit_code, "message": said, "code": _class_of(error)}
+            # ``QuorumError`` is ``quorum``, as in the table of exit codes.
+            name = type(error).__name__.removesuffix("Error")
+            code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+            facts = {"exit": error.exit_code, "message": said, "code": code}
             self.event("failed", facts)
             raise typer.Exit(error.exit_code) from None
 
 
 def as_line(kind: str, level: LogLevel, facts: dict[str, Any]) -> str:
     """One event as JSON: only known keys, only values of the right form."""
+    now = time.time()  # written as in RFC 3339, in UTC
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
     shown: dict[str, Any] = {
-        "time": _now(),
+        "time": f"{second}.{int(now * 1000) % 1000:03d}Z",
         "level": level.value,
         "event": kind.replace(" ", "-"),
     }
@@ -180,6 +188,8 @@ def as_line(kind: str, level: LogLevel, facts: dict[str, Any]) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             shown[key] = value
         elif isinstance(value, str) and value:
+            # A site or run of another party could be called anything: its form is checked, not its
+            # origin.
             shown[key] = value if _NAME.fullmatch(value) else "?"
     if facts.get("reason"):
         # The sentence about a damaged file names its path, in which any word may stand.
@@ -190,16 +200,3 @@ def as_line(kind: str, level: LogLevel, facts: dict[str, Any]) -> str:
             sentence = pattern.sub(instead, sentence)
         shown |= {"code": facts["code"], "message": sentence}
     return json.dumps({key: shown[key] for key in KEYS if key in shown}, ensure_ascii=True)
-
-
-def _class_of(error: ConsilienceError) -> str:
-    """``QuorumError`` is ``quorum``, as in the table of exit codes."""
-    name = type(error).__name__.removesuffix("Error")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
-def _now() -> str:
-    """Time in UTC with milliseconds (RFC 3339)."""
-    now = time.time()
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    return f"{text}.{int(now * 1000) % 1000:03d}Z"

@@ -54,6 +54,7 @@ app.command()(report.report)
 app.command()(status.status)
 app.command()(status.health)
 app.command()(purge.purge)
+# Their modules import what their commands need, such as Flower, only when they run.
 for _name, _module in APPS.items():
     if importlib.util.find_spec(_module) is not None:
         app.add_typer(importlib.import_module(_module).app, name=_name)

@@ -68,6 +68,7 @@ def _show(kind: type[Method]) -> None:
         console.say("None.", indent=2)
     for item in shown:
         typed, text = docs.get(item.name, (str(item.type), ""))
+        # Whether it is optional is said by its default.
         typed = typed.removesuffix(", optional")
         console.line(f"  {item.name} : {typed}{_default(item)}")
         if text:
@@ -113,6 +114,7 @@ def parameter_docs(doc: str) -> dict[str, tuple[str, str]]:
     current: list[str] = []
     inside = False
     for i, line in enumerate(lines):
+        # Sections of numpydoc are known by the line under their names.
         underlined = i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1].strip())
         if underlined and not line.startswith(" "):
             inside = line.strip() == "Parameters"

@@ -47,6 +47,7 @@ def purge(
         return
     if run is None:
         raise StudyError("name a run, or give --older-than DAYS")
+    # One run is named by a person, so that an error about it ends the command.
     path = directory(run)
     reason = _kept_because(path, force)
     if reason is not None:
@@ -61,18 +62,27 @@ def purge(
 
 
 def _purge_old(runs: Path, days: float, folder: Path | None, dry_run: bool, force: bool) -> None:
+    from consilience.engines.rundir import read_info
     from consilience.engines.study_run import runs_in
 
     if not runs.is_dir():
         raise RunError(f"there is no folder of runs {runs}: name it")
     dropped = 0
     for path, _ in runs_in(runs):
+        # By the files' times: run ids can be chosen, and clocks of hosts differ.
         if (time.time() - _last_change(path)) / DAY <= days:
             continue
         reason = _kept_because(path, force)
         if reason is not None:
             console.line(f"kept {path}: {reason}")
-        elif _has_something(path, folder) if dry_run else any(_drop(path, folder)):
+            continue
+        if dry_run:
+            there = [path / "journal"]
+            there += [] if folder is None else [folder / "runs" / read_info(path).run]
+            had = any(one.is_dir() for one in there)
+        else:
+            had = any(_drop(path, folder))
+        if had:
             console.line(f"{'would drop' if dry_run else 'dropped'} the payloads of {path}")
             dropped += 1
     if not dropped:
@@ -83,6 +93,7 @@ def _kept_because(path: Path, force: bool) -> str | None:
     from consilience.engines.study_run import state_of
 
     state, _ = state_of(path)
+    # Not even by force: its coordinator would write into what is gone.
     if state == "running":
         return "a coordinator is at work in it"
     if state != "finished" and not force:
@@ -95,20 +106,15 @@ def _drop(path: Path, folder: Path | None) -> tuple[bool, bool]:
     from consilience.engines import rundir
     from consilience.engines.folder.coordinator import remove_files
 
+    # The run's own files first: those in a shared folder are of no use without them.
     had = rundir.purge(path)
     left = folder is not None and remove_files(folder, rundir.read_info(path).run)
     return had, left
 
 
-def _has_something(path: Path, folder: Path | None) -> bool:
-    from consilience.engines import rundir
-
-    left = folder is not None and (folder / "runs" / rundir.read_info(path).run).is_dir()
-    return left or (path / "journal").is_dir()
-
-
 def _last_change(path: Path) -> float:
     """When a run ended, or its journal was last written."""
+    # The journal of a purged run is gone, and its result was written last.
     for name in ("result.json", "journal/log", "run.json"):
         try:
             return (path / name).stat().st_mtime

@@ -51,4 +51,5 @@ def report(
     write_report(found, path)
     console.line(str(path))
     if open_ is Open.yes or (open_ is Open.auto and sys.stdout.isatty()):
+        # As a URI: a browser takes a relative path for a host.
         typer.launch(path.resolve().as_uri())

@@ -20,8 +20,7 @@ from consilience.cli import console
 from consilience.cli.console import clean, complain, on_terminal
 from consilience.cli.errors import INTERRUPTED
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
-from consilience.cli.runs import REPORT, RUNS
-from consilience.cli.runs import as_json as plain
+from consilience.cli.runs import REPORT, RUNS, plain_run
 
 if TYPE_CHECKING:
     from consilience.engines.base import Engine
@@ -37,6 +36,7 @@ def shortened(answered: Sequence[str]) -> str:
     """Name the sites that answered, or some of them where there are many."""
     if len(answered) <= MANY:
         return ", ".join(sorted(answered))
+    # Those that did not answer are always named: a person has to look after them.
     odd = sorted(site for site in answered if site.endswith(")"))
     plain = sorted(site for site in answered if not site.endswith(")"))
     shown = [*odd, *plain[: max(1, MANY - len(odd))]]
@@ -92,6 +92,7 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
+        # The round in which it stopped is told, too.
         if self._answered and error[0] is not None:
             self._round_over()
 
@@ -149,6 +150,7 @@ class Progress:
         if new and self._task is not None:
             self._live.remove_task(self._task)
         if new or self._task is None:
+            # Cleaned: the step comes from a method that somebody else may have written.
             self._task = self._live.add_task(clean(self._about), total=self._asked, who="")
         self._live.update(
             self._task, completed=len(self._answered), who=clean(shortened(self._answered))
@@ -216,6 +218,7 @@ class Plan:
         from consilience.exceptions import StudyError
 
         for engine, known in OPTIONS.items():
+            # An option that is not given is None, or False where it is a switch.
             given = [name for name in known if getattr(self, name) not in (None, False)]
             needed = [name for name in known if name not in _OPTIONAL]
             if self.engine is not engine and given:
@@ -322,12 +325,14 @@ def _execute(plan: Plan, log: EventLog) -> Run:
     from consilience.engines.study_run import check_reference, followed_run, method_of
     from consilience.sites.study import Study
 
+    # Before any file is read: a wrong option is the quickest to mend.
     plan.check()
     study = Study.load(plan.study)
     method = method_of(study)
     run_id = new_run_id(study.name)
     out = plan.out or (_stopped_run(study) if plan.resume else plan.runs / run_id)
     if plan.resume:
+        # The file may have changed since: the rows are part of what the run is.
         check_reference(study, method, out)
     else:
         _require_room(out)
@@ -357,7 +362,7 @@ def _execute(plan: Plan, log: EventLog) -> Run:
 def tell(run: Run, *, as_json: bool = False) -> None:
     """Print the answer, the notes, and where things are; or the run as one JSON object."""
     if as_json:
-        console.print_json(plain(run))
+        console.print_json(plain_run(run))
         return
     console.say(run.result.summary())
     console.notes(run.notes)
@@ -386,8 +391,9 @@ def _report(done: Run, out: Path) -> None:
 
 def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Engine:
     """Build the engine; sites on this machine are checked before anything is asked."""
+    from consilience.engines.local import local_engine
     from consilience.engines.study_check import check_sites, require_quorum
-    from consilience.engines.study_run import folder_engine, local_engine, read_site_files
+    from consilience.engines.study_run import folder_engine, read_site_files
 
     if plan.folder is not None and plan.key is not None:
         return folder_engine(study, plan.folder, plan.key, on_note=progress.note)
@@ -397,9 +403,11 @@ def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Eng
         through = flower_engine(
             study, plan.superlink, plan.keys, insecure=plan.insecure, on_note=progress.note
         )
+        # Now, not with the first ask: a wrong address should not leave a run directory.
         through.require_link()
         return through
     files = read_site_files(study, plan.sites)
+    # A run that goes on was checked when it began, and its sites may have moved on since.
     if not plan.resume:
         require_quorum(study, check_sites(study, files, method))
     return local_engine(study, files)
@@ -410,6 +418,7 @@ def _require_room(out: Path) -> None:
     from consilience.exceptions import RunError
 
     try:
+        # A run that is there is judged by the run directory itself, in words of its own.
         is_strange = out.is_dir() and not (out / "run.json").exists()
         full = is_strange and any(not path.name.startswith(".") for path in out.iterdir())
     except OSError as error:

@@ -35,12 +35,13 @@ def load(text: str) -> Run:
     return load_run(directory(text))
 
 
-def as_json(run: Run) -> dict[str, Any]:
+def plain_run(run: Run) -> dict[str, Any]:
     """Return a run as plain values: large parts of its result are named, not shown."""
     shown: dict[str, Any] = {}
     left_out: list[str] = []
     for item in dataclasses.fields(run.result):
         value, numbers = _plain(getattr(run.result, item.name))
+        # A program that wants them all reads result.npz.
         if numbers > MOST_NUMBERS:
             left_out.append(item.name)
         else:
@@ -67,6 +68,7 @@ def _plain(value: Any) -> tuple[Any, int]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):
+        # JSON knows neither NaN nor infinity.
         return (value if math.isfinite(value) else None), 1
     if isinstance(value, list | tuple):
         pairs = [_plain(item) for item in value]
@@ -87,7 +89,7 @@ def show(
     """
     found = load(run)
     if json:
-        console.print_json(as_json(found))
+        console.print_json(plain_run(found))
         return
     console.say(found.result.summary())
     typer.echo()
@@ -97,7 +99,12 @@ def show(
     presets = found.presets
     sites = (f"{s} ({presets[s]})" if s in presets else s for s in found.info.sites)
     given = found.info.parameters.items()
-    parameters = (f"{name} = {_in_few_words(value)}" for name, value in given)
+    parameters = []
+    for name, value in given:
+        shown = repr(value)
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            shown = f"{len(value)} rows of {len(value[0])} numbers"  # of a table only its size
+        parameters.append(f"{name} = {shown}")
     info = found.info
     libraries = ", ".join(f"{k} {v}" for k, v in sorted(info.libraries.items()) if k != "lock")
     method = f"{info.method} version {info.method_version}"
@@ -116,10 +123,3 @@ def show(
             ("Report", path / REPORT if path is not None and has_report else "not written yet"),
         )
     )
-
-
-def _in_few_words(value: Any) -> str:
-    """A parameter; of a table only its size."""
-    if isinstance(value, list) and value and isinstance(value[0], list):
-        return f"{len(value)} rows of {len(value[0])} numbers"
-    return repr(value)

@@ -155,6 +155,8 @@ def preview(
     ] = False,
 ) -> None:
     """Show what a waiting reply would tell: fields, classes, shapes, sizes, verdicts."""
+    import numpy as np
+
     from consilience.protocol.method import get_method
     from consilience.wire.codec import decode_message, plain_fields
     from consilience.wire.envelope import Reply
@@ -164,6 +166,7 @@ def preview(
     record = home.record(found.run, found.round, found.attempt)
     if record is None:
         raise RunError(f"the records of run {found.run} were purged: nothing can leave any more")
+    # Messages are known by the method that declares them: it must be loaded first.
     method = get_method(str(found.facts["method"]))
     reply = Reply.from_bytes(record.reply)
     message = decode_message(reply.message)
@@ -172,11 +175,17 @@ def preview(
         typer.echo(line)
     if not values:
         return
+    # A file or pipe would keep what the gate let leave to one party alone.
     if not sys.stdout.isatty():
         raise StudyError("values are shown at a terminal only: leave --values out")
     for name, value in plain_fields(message).items():
         typer.echo(console.clean(f"{name} ="))
-        for line in _value(value).splitlines():
+        shown = repr(value)
+        if isinstance(value, np.ndarray):
+            shown = np.array2string(value, threshold=_SHOWN, precision=6)
+        elif len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}..."
+        for line in shown.splitlines():
             typer.echo(console.clean(f"  {line}"))
 
 
@@ -190,6 +199,7 @@ def release(
     if bool(jobs) == everything:
         raise StudyError("name jobs, or give --all: one of them")
     home = _home(site_toml)
+    # Told at the end: what can be read is released all the same.
     damages = home.jobs.damages() if everything else []
     chosen = home.jobs.waiting() if everything else [_find(home, name) for name in jobs or ()]
     for job in chosen:
@@ -285,15 +295,6 @@ def _described(job: Job) -> Iterator[str]:
         yield f"  {name.ljust(widths[0])}  {disclosure.ljust(widths[1])}  {shape}"
 
 
-def _value(value: object) -> str:
-    import numpy as np
-
-    if isinstance(value, np.ndarray):
-        return np.array2string(value, threshold=_SHOWN, precision=6)
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
 @app.command("partner-key")
 def partner_key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
@@ -345,6 +346,7 @@ def watch(
     with log.ending(), steward.signals(), suppress(KeyboardInterrupt):
         file = SiteFile.load(site_toml)
         log.always["site"] = file.name
+        # Before the watch is announced: without its key a site can answer nobody.
         own = SigningKey.load(key)
         if confirm and (hold or file.release.hold):
             raise StudyError(
@@ -388,7 +390,10 @@ def outputs(
     if not found:
         typer.echo(f"no run has left outputs in {home.path}")
     for one in found:
-        typer.echo(_summary(one))
+        said = "read the table; no labels or predictor"
+        if "method" in one:
+            said = f"method {one['method']}, {one['rows_kept']} of {one['rows_read']} rows"
+        typer.echo(f"{one['run']}: {said}")
         if run is not None:
             for path in one["files"].values():
                 typer.echo(f"  {path}")
@@ -413,6 +418,7 @@ def offer(site_toml: SiteToml) -> None:
             'read: write [columns.offered] with its states, as "*" = ["first state", ...]'
         )
     table = read_source(file.source, file.base)
+    # A value of fewer rows would be shown to whoever reads the site file.
     least = Policy.from_settings(file.policy).min_records
     typer.echo(propose(table, file.columns, least).to_toml(), nl=False)
 
@@ -438,6 +444,7 @@ def approve(
             "approve the study file that its coordinator sent you"
         )
     home = DiskHome(file.home_path)
+    # Added, never replaced: an earlier approval holds until the steward takes it back.
     hashes = list(home.ledger(APPROVED).get("studies", []))
     if study.hash() not in hashes:
         home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
@@ -448,14 +455,14 @@ def approve(
 # --------------------------------------------------------------------------- for people
 
 
-class Steward:
-    """The person at the terminal: confirms replies and stops the watch."""
+class StopOnSignal:
+    """Whether the person at the terminal has stopped a command that runs until then."""
 
     def __init__(self) -> None:
         self._is_asked = self._has_stopped = False
 
     def is_set(self) -> bool:
-        """Whether the steward has stopped the watch."""
+        """Whether it has been stopped."""
         return self._has_stopped
 
     @contextmanager
@@ -463,6 +470,7 @@ class Steward:
         """Stop after the answer in hand; at the prompt, or the second time, at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
+            # At the prompt nothing is half done; the second time somebody means it.
             if self._is_asked or self._has_stopped:
                 raise KeyboardInterrupt
             self._has_stopped = True
@@ -474,6 +482,10 @@ class Steward:
             for one, handler in before.items():
                 signal.signal(one, handler)
 
+
+class Steward(StopOnSignal):
+    """The person at the terminal of a site: stops its watch, and confirms replies."""
+
     def confirm(self, request: Any, message: object, verdicts: tuple[dict[str, Any], ...]) -> bool:
         """Show what is about to leave, never a value, and wait for yes or no."""
         for line in describe(request, message, verdicts):
@@ -481,6 +493,8 @@ class Steward:
         self._is_asked = True
         try:
             while True:
+                # Asked again until it is one of the two: no key that was hit by chance sends a
+                # reply.
                 answer = input("send this reply? yes or no: ").strip().lower()
                 if answer in ("y", "yes"):
                     return True
@@ -511,6 +525,7 @@ def describe(request: Any, message: object, verdicts: tuple[dict[str, Any], ...]
     from consilience.wire.transcript import describe_shape
 
     said = {verdict["field"]: verdict for verdict in verdicts}
+    # As it is packed for the wire: the sizes are those that will leave.
     plain = plain_fields(message)
     yield _printable(
         f"run {request.run}, round {request.round}, step {request.step} of method {request.method}"
@@ -577,9 +592,3 @@ def _left_by(home: Any, run: str) -> dict[str, Any]:
         console.complain(str(error))
         facts = {}
     return {**facts, "run": run, "files": files}
-
-
-def _summary(one: dict[str, Any]) -> str:
-    if "method" not in one:
-        return f"{one['run']}: read the table; no labels or predictor"
-    return f"{one['run']}: method {one['method']}, {one['rows_kept']} of {one['rows_read']} rows"

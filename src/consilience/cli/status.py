@@ -55,6 +55,7 @@ def status(
 
     folder = RUNS if run is None else Path(run)
     if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
+        # Read anew at each look: runs begin and end while it watches.
         look, show = (lambda: [_facts(*found) for found in runs_in(folder)]), _tell_all
     else:
         path = directory(run)
@@ -70,6 +71,7 @@ def status(
             console.print_json(shown)
         if not watch or (show is _tell_one and found[0]["state"] not in _AT_WORK):
             return
+        # Said again only where something has changed: the terminal is read by a person.
         while look() == found:
             time.sleep(every)
         if not json:
@@ -82,6 +84,7 @@ def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
     from consilience.engines.study_run import state_of
 
     (state, reason), heard = state_of(path), _events(path)
+    # Of the round under way alone: what came before needs nobody's attention.
     answered = heard.answered.get(heard.round, set())
     left = sorted(set(info.sites) - answered) if state != "finished" and heard.round else []
     all_asked = heard.asked == len(info.sites)
@@ -121,6 +124,7 @@ def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
         if not (sites / f"{name}.toml").is_file():
             continue  # this site is elsewhere: its steward sees its queue there
         home = SiteFile.load(sites / f"{name}.toml").home_path
+        # Nothing has run there yet, so nothing can wait.
         if not home.is_dir():
             continue
         jobs = DiskHome(home).jobs
@@ -171,6 +175,7 @@ def _events(path: Path) -> _Heard:
     """Read events.jsonl; a line that is being written is left out."""
     heard = _Heard()
     try:
+        # Events are notes outside the chain: good enough to say how far a run is, no more.
         text = (path / "events.jsonl").read_text(encoding="utf-8")
     except OSError:
         return heard
@@ -186,6 +191,7 @@ def _events(path: Path) -> _Heard:
                 if event["outcome"] == "absent":
                     heard.absent.add(str(event["site"]))
                 else:
+                    # It has come back: absence is of the last time that it was asked.
                     heard.absent.discard(str(event["site"]))
         except (ValueError, KeyError, TypeError):
             continue
@@ -265,6 +271,7 @@ def tell(found: list[SiteHealth], *, as_json: bool) -> None:
         for one in found:
             for trouble in one.troubles:
                 console.line(f"{one.site}: {trouble}")
+    # An exit code of its own, so that a timer can watch over a federation.
     ill = [one.site for one in found if one.troubles]
     if ill:
         names = ", ".join(ill)

@@ -37,9 +37,11 @@ def transcript(
 
     path = directory(run)
     info = read_info(path)
+    # Checks the chain whatever is asked: nobody should read lines that were altered.
     lines = read_lines(path)
     if site is not None and site not in info.sites:
         raise StudyError(f"no site {site!r} took part: there were {', '.join(info.sites)}")
+    # Chosen after the check: the chain runs over the lines of all sites.
     chosen = [line for line in lines if site in (None, line.site)]
     last = lines[-1].chain if lines else ""
     if json:
@@ -73,7 +75,7 @@ def _show(lines: Sequence[Line]) -> None:
                 line.round,
                 line.step,
                 line.site if _outward(line) else COORDINATOR,
-                _recipient(line),
+                _recipient(line) if _outward(line) else line.site,
                 line.field,
                 line.disclosure if line.field else "",
                 _short(line.shape),
@@ -91,6 +93,7 @@ def _totals(lines: Sequence[Line]) -> None:
     """Bytes by site and class, and how often a site refused or was absent."""
     classes = ("public", "aggregate", "model", "per-record", "noised")
     seen = {line.disclosure for line in lines if line.field and _outward(line)}
+    # Of a later release there may be other classes: they are shown, not lost.
     shown = [*(c for c in classes if c in seen), *sorted(seen - set(classes))]
     left: Counter[tuple[str, str]] = Counter()
     reached: Counter[str] = Counter()
@@ -126,8 +129,7 @@ def _outward(line: Line) -> bool:
 
 
 def _recipient(line: Line) -> str:
-    if not _outward(line):
-        return line.site
+    # All that leaves goes by the coordinator; where it stops there nothing more is to say.
     audience = {"all": "all sites", "site": COORDINATOR}.get(line.audience, line.audience)
     return audience if audience == COORDINATOR else f"{COORDINATOR}, {audience}"
 

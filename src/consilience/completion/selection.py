@@ -25,10 +25,10 @@ from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
 from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
-from consilience.numerics.centring import centre_of
+from consilience.numerics.centring import centre_of, check_center
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, entry_folds
-from consilience.numerics.entry_paths import check_center, copied, path_of
+from consilience.numerics.entry_paths import copied, path_of
 from consilience.numerics.held_out_entries import EntryCurve
 
 # --- Folds of scattered entries, and errors over them, for anything that fits a matrix with gaps.

@@ -119,7 +119,9 @@ class Driver:
         encoded = {site: bytes_of[id(m)] for site, m in messages.items()}
         sealed = digest(b"".join(digest(encoded[s]).encode() for s in sorted(encoded)))
         to, info = tuple(sorted(messages)), self._store.info
+        # Before anything is sent: a resumed run must put the same question, or say that it differs.
         self._journal.ask(self._round, JournaledAsk(ask.step, to, ask.wait, sealed))
+        # Replies may arrive rounds later, when another step is being asked.
         self._step_of[self._round] = ask.step
         self._tell("ask", round=self._round, step=ask.step, sites=len(to), wait=ask.wait)
         for site in to:
@@ -167,6 +169,7 @@ class Driver:
             messages = {site: ask.message[site] for site in to}
         else:
             messages = {site: ask.message for site in to}
+        # A site keeps one reply under way: two questions at once would race for its state.
         busy = {site for _, site in self._open}
         for site, message in messages.items():
             if type(message) is not step.request:
@@ -182,11 +185,13 @@ class Driver:
         if ask.wait == "all":
             keys = [key for key in self._open if key[0] == self._round]
         else:
+            # Also replies to earlier asks: under "any" whoever comes first moves the run on.
             keys = list(self._open)
         # In the order in which they came, which a resumed run finds again in the journal.
         ready = [key for key in self._journal.replies if key in keys]
         while len(ready) < (len(keys) if ask.wait == "all" else 1):
             unsent = {k: d for k, d in self._open.items() if k not in self._sent}
+            # Of a resumed run the journal has replies: only what is still open goes out again.
             unsent = {k: d for k, d in unsent.items() if k not in self._journal.replies}
             if unsent:
                 self._engine.send(unsent)
@@ -222,11 +227,13 @@ class Driver:
         round_, site = arrival.key
         reply = Reply.from_bytes(arrival.data or b"")
         request, question, known = self._asked[arrival.key]
+        # Of the question that was put, never of the reply: a site could answer for another round.
         expected = (request.run, round_, request.attempt, request.step, site)
         if (reply.run, reply.round, reply.attempt, reply.step, reply.site) != expected:
             raise WireError("a reply to another question")
         message = None
         if reply.status == "reply":
+            # What the method knows of this ask goes over what every run knows.
             known = {**self._known(reply.step), **known}
             roles = self._ctx.roles
             message = decode_reply(reply.message, question, known, site=site, roles=roles)
@@ -253,6 +260,7 @@ class Driver:
         The question follows the reply that it is about, in a round of its own that no ask has.
         """
         request, *_ = self._asked[key]
+        # Beyond all rounds, so that it is never taken for a question of the method.
         place = (_TOLD + request.round, request.site)
         told = opening.NotAccepted(round=request.round, step=request.step, reason=reason)
         word = dataclasses.replace(
@@ -283,6 +291,8 @@ class Driver:
             step = self._step_of[round_]
             silent = partial(self._transcript.absence, round_=round_, step=step, site=site)
             if known.kind == "absent":
+                # Absence is content, too: the method decides what it means, and the transcript has
+                # it.
                 content[site] = Absent(known.reason)
                 silent(verdict="absent", reason=known.reason)
                 continue

@@ -278,6 +278,7 @@ class Federation:
                     "its levels in the site's own columns"
                 )
         path = None if out is None else Path(out)
+        # Settings that do not go together are refused above: no run directory is made for them.
         store = self._store(method, seed, path, resume, run_id)
         try:
             with store.at_work():
@@ -287,13 +288,17 @@ class Federation:
                 )
                 if resume and retry_refused:
                     driver.retry_refused()
+                # After the context: a study that follows a wrong run leaves nothing in a shared
+                # folder.
                 self.engine.open_run(store.info.run)
                 result = driver.run()
                 scaling = None
                 if ctx.scaling is not None:
+                    # JSON knows no NaN.
                     scaling = np.where(np.isnan(ctx.scaling), None, ctx.scaling).tolist()  # type: ignore[call-overload]
                 facts = {"notes": ctx.notes, "scaling": scaling, "presets": ctx.presets}
                 store.write_result(result, facts)
+                # Last: what engines remove here is in the journal, and the result is written.
                 self.engine.close_run(store.info.run)
         finally:
             store.close()
@@ -330,6 +335,7 @@ class Federation:
             if path is None:
                 raise RunError("resuming needs the run directory: say where it is by --out")
             found = rundir.read_info(path)
+            # Draws of the rounds before must come again; another seed is refused with the identity.
             seed = found.seed if seed is None else seed
         # A run may be resumed with more patience or a smaller quorum: these are not its identity.
         asked = {k: v for k, v in self._settings().items() if k not in ("quorum", "deadline")}
@@ -361,6 +367,7 @@ class Federation:
         return RunStore(found, path)
 
     def _context(self, info: RunInfo, follows: Run | None) -> CoordinatorContext:
+        # A result of another method would be read under names that mean something else.
         may_follow = (info.method, *get_method(info.method).follows)
         if follows is not None and follows.info.method not in may_follow:
             raise StudyError(
@@ -409,6 +416,7 @@ def load_run(path: str | Path) -> Run:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"the result in {path} cannot be read ({type(error).__name__})") from None
     result = method.Result.from_files(files)
+    # This checks the chain too, against the end that the run has noted.
     lines = rundir.read_lines(path)
     return Run(info, result, lines, notes, path, scaling, presets)
 
@@ -472,6 +480,7 @@ def over_columns(
     """
     left = dict(settings)
     bounds: Mapping[str, Any] = left.pop("bounds", {})
+    # Fresh by default: hashed ids of two federations must not be comparable.
     key = left.pop("partner_key", None) or new_partner_key()
     if set(tables) != set(columns):
         raise StudyError("columns by site and tables name different sites: give one for each")
@@ -483,6 +492,7 @@ def over_columns(
     for site, given in columns.items():
         if given.id is None:
             raise StudyError(f"the columns of site {site!r} name no id: rows are matched by it")
+    # Who has the response leads: the roles follow from the columns, and are not said twice.
     targets = [site for site, given in columns.items() if given.target is not None]
     if len(targets) != 1:
         raise StudyError(

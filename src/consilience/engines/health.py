@@ -106,6 +106,7 @@ class Heartbeat:
         WireError
             The bytes are no heartbeat.
         """
+        # Before it is parsed: anybody may have put it there.
         if len(data) > MAX_BYTES:
             raise WireError("a heartbeat that is too long")
         try:
@@ -229,6 +230,7 @@ def judged(
         return SiteHealth(site, "unknown", troubles=(fault or "it has not been heard of",))
     now = time.time() if now is None else now
     troubles: list[str] = []
+    # By the coordinator's clock; without the skew a slow clock would look like silence.
     age = now - beat.time + (skew or 0.0)
     state: Literal["watching", "stopped", "silent"] = beat.state
     if skew is None and age < -SKEW:
@@ -242,6 +244,7 @@ def judged(
         troubles.append(
             f"it has release {beat.release[:40]} and this is {__version__}: install the same one"
         )
+    # Of another release the methods are not comparable by name, so that comes first.
     elif method not in beat.methods:
         troubles.append(f"it lacks method {method}: install what brings it")
     if skew is not None and abs(skew) > SKEW:
@@ -268,11 +271,6 @@ def judged(
 FOLDER = "health"
 _NO_RUN = ":heartbeat"
 _ANYBODY = ":anybody"
-
-
-def path_of(folder: Path, site: str) -> Path:
-    """Return the file of a site's heartbeat."""
-    return folder.joinpath(*_parts(site))
 
 
 def _parts(site: str) -> tuple[str, str]:
@@ -315,11 +313,13 @@ def read(folder: Path, site: str, keys: KeyList) -> tuple[Heartbeat, float] | No
         return None
     except OSError as error:
         raise WireError(f"its heartbeat cannot be read: {error.strerror}") from None
+    # All keys that count today: a site may be changing from one to the next.
     for public in keys.valid():
         try:
             beat = Heartbeat.from_bytes(unseal(data, public=public, context=_context(site)))
         except SignatureError:
             continue
+        # The key of one site must not speak for another, even where a study lists it twice.
         if beat.site != site:
             raise WireError("its heartbeat is another site's")
         return beat, stored
@@ -366,6 +366,7 @@ def _storage_clock(folder: Path) -> float | None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with Beneath(folder).directory(FOLDER) as above:
+            # As close to the write as can be: what lies between counts as skew.
             own = time.time()
             handle = os.open(name, flags, 0o666, dir_fd=above)
             try:
@@ -420,6 +421,7 @@ class Heart:
         if self._every is not None:
             self._is_over.set()
             self._thread.join()
+            # The last one says that silence from now on is meant.
             self._beat("stopped")
 
     @contextmanager
@@ -433,6 +435,7 @@ class Heart:
 
     def look(self, unsent: int) -> None:
         """Take note of the replies that could not be written; tell of a fault, once."""
+        # A plain assignment: the thread that writes may see the old one once more, no half of it.
         self._unsent = unsent
         fault = self._fault
         if fault and fault != self._told and self._on_event is not None:

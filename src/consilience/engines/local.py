@@ -74,6 +74,7 @@ class LocalEngine(Engine):
         return [self._arrived.pop(key)[1] for key in chosen]
 
     def _compute(self) -> None:
+        # Taken out first: a site that fails is answered below, not computed again.
         queue, self._queue = self._queue, {}
         begun: dict[Key, bytes | Held | Work] = {}
         failed: dict[Key, str] = {}
@@ -131,8 +132,10 @@ class LocalEngine(Engine):
 
     def _arrival_time(self, request: Request) -> float:
         """Virtual time: a site's previous arrival plus a delay drawn from seed, site and round."""
+        # Drawn from the seed, so that an asynchronous run on one machine can be repeated.
         delay = stream(request.seed, "delay", request.site, request.round).exponential()
         clock = (request.run, request.site)
+        # A site computes one thing after another: its arrivals never overtake each other.
         self._clock[clock] = self._clock.get(clock, 0.0) + float(delay)
         return self._clock[clock]
 
@@ -154,6 +157,7 @@ def check_site_files(study: Study, files: Mapping[str, SiteFile]) -> None:
                 f"the site file of {name!r} says that its name is {file.name!r}: make them agree"
             )
         home = file.home_path.resolve()
+        # Two sites in one home would share budgets, records and outputs.
         if home in homes:
             raise StudyError(
                 f"sites {homes[home]!r} and {name!r} have the same home {file.home!r}: give each "

@@ -121,10 +121,18 @@ class RunStore:
 
     def __init__(self, info: RunInfo, path: Path | None) -> None:
         self.info, self.path = info, path
+        # Before anything is read: another coordinator could be writing it.
         self._lock = None if path is None else _lock(path)
         self.journal = Journal(None if path is None else path / "journal" / "log")
+        salt = secrets.token_bytes(16)
+        if path is not None:
+            # The digests of a run that goes on are made with the salt that it began with.
+            kept = path / "journal" / "salt"
+            if not kept.exists():
+                atomic_write(kept, salt)
+            salt = kept.read_bytes()
         lines = None if path is None else path / "transcript.jsonl"
-        self.transcript = Transcript(lines, info.run, self._salt())
+        self.transcript = Transcript(lines, info.run, salt)
         self._events = _events(path)
         self._state = state_file(path)
 
@@ -152,6 +160,7 @@ class RunStore:
         files = result.to_files()
         context = {**context, "transcript": _end_of(tuple(self.transcript.lines))}
         write_json(self.path / "context.json", context)
+        # The arrays before the text: where result.json is, all of it is.
         atomic_write(self.path / "result.npz", files["result.npz"])
         atomic_write(self.path / "result.json", files["result.json"])
 
@@ -176,14 +185,6 @@ class RunStore:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _salt(self) -> bytes:
-        if self.path is None:
-            return secrets.token_bytes(16)
-        path = self.path / "journal" / "salt"
-        if not path.exists():
-            atomic_write(path, secrets.token_bytes(16))
-        return path.read_bytes()
 
 
 def read_info(path: Path) -> RunInfo:
@@ -226,6 +227,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
             ended = json.loads((path / "context.json").read_bytes())["transcript"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise RunError(f"context.json in {path} is damaged: restore it from a copy") from None
+        # The chain alone does not show that its last lines were cut off.
         if ended != _end_of(lines):
             raise RunError(
                 f"the transcript in {path} does not end as the run left it: lines at its end were "
@@ -263,6 +265,7 @@ def _short(value: object) -> str:
 
 def new_run_id(name: str) -> str:
     """Return a run id that nobody has used: study name, time, random letters."""
+    # Readable and sorted by time; the random letters keep two runs of one second apart.
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return f"{name[:40]}-{stamp}-{secrets.token_hex(3)}"
 
@@ -287,7 +290,9 @@ def purge(path: Path) -> bool:
     read_info(path)
     if not (path / "journal").is_dir():
         return False
+    # A run that is going on still needs its payloads.
     with _lock(path):
+        # Noted first: a purge that is interrupted has happened.
         _note(_events(path), "purged")
         try:
             shutil.rmtree(path / "journal", ignore_errors=False)
@@ -320,5 +325,6 @@ def _lock(path: Path) -> IO[bytes]:
         raise RunError(
             f"another coordinator is at work in {path}: wait until it has ended"
         ) from None
+    # A child that outlives the coordinator would hold the lock.
     os.set_inheritable(file.fileno(), False)
     return file

@@ -9,6 +9,7 @@ changes them.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from consilience.engines.base import Engine
 from consilience.exceptions import (
     DamageError,
     EngineError,
@@ -30,7 +32,7 @@ from consilience.sites.site import Site
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.keys import KeyList, parties, remedy
-from consilience.wire.signing import Context
+from consilience.wire.signing import Context, SigningKey
 
 Direction = Literal["ask", "reply"]
 OnNote = Callable[[str, dict[str, Any]], None]
@@ -62,6 +64,7 @@ class Place:
 
     def context(self, direction: Direction, coordinator: str, about: str) -> Context:
         """What the envelope at this place is bound to."""
+        # Both parties are named: a message that is sent back to its sender is none.
         sender, recipient = coordinator, self.site
         if direction == "reply":
             sender, recipient = recipient, sender
@@ -124,10 +127,51 @@ class SiteKeys:
         ------
         SignatureError
         """
+        # After the signature was found good: the person learns whose key it was.
         ended = self._keys[site].ended(public)
         if ended is not None:
             sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, IN_STUDY)}"
             raise SignatureError(sentence, public=sentence)
+
+
+class SignedEngine(Engine):
+    """What engines share that carry sealed messages between organisations.
+
+    Parameters
+    ----------
+    sites, coordinator_key, site_public_keys, poll, on_note
+        As of the engine.
+
+    Attributes
+    ----------
+    notes : list of str
+        What was set aside, lost or held.
+    log_level : int
+        At which notes go to the log.
+    """
+
+    seals = True
+    log_level = logging.INFO
+
+    def __init__(
+        self,
+        sites: Iterable[str],
+        coordinator_key: SigningKey,
+        site_public_keys: Mapping[str, KeyList | str],
+        poll: float,
+        on_note: OnNote | None,
+    ) -> None:
+        self._keys, self._key = SiteKeys(sites, site_public_keys), coordinator_key
+        self.sites = self._keys.sites
+        self._poll, self._on_note = check_poll(poll), on_note
+        self.notes: list[str] = []
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        said = f"{kind}: " + ", ".join(f"{name} {value}" for name, value in facts.items())
+        self.notes.append(said)
+        logging.getLogger(type(self).__module__).log(self.log_level, "%s: %s", self.name, said)
+        if self._on_note is not None:
+            self._on_note(kind, facts)
 
 
 class TrustedCoordinators:
@@ -181,6 +225,7 @@ class TrustedCoordinators:
         WireError
             From `take`.
         """
+        # By coordinator, then key: a run belongs to a party, whichever of its keys has signed.
         for party in self._parties:
             for public in party.publics:
                 try:
@@ -240,6 +285,7 @@ class TrustedCoordinators:
         except WireError:
             return  # The site itself refuses it, and says so.
         followed = message.follows if isinstance(message, opening.Open) else ""
+        # A run that follows another may use its labels and scaling: those stay with who began it.
         known = self._site.home.ledger(BINDINGS).get(followed)
         if known is not None and known not in party.publics:
             raise SignatureError("another coordinator began this run, or the one that it follows")
@@ -258,6 +304,7 @@ class TrustedCoordinators:
 
 def check_site(site: str) -> str:
     """Refuse names of sites that could leave the folder."""
+    # The name becomes part of a path on machines of other people.
     if not _SITE.fullmatch(site) or ".." in site:
         raise StudyError(
             f"site name {site[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' or '-'"
@@ -283,6 +330,7 @@ def answered(place: Place, reply: bytes) -> dict[str, Any]:
 
 def pause(since: float, poll: float, now: float | None = None) -> float:
     """Seconds until the next look: a tenth of the time waited so far, at least 2 ms."""
+    # Short looks at first, when an answer is near; long ones for sites that take hours.
     waited = (time.monotonic() if now is None else now) - since
     return min(poll, max(0.002, 0.1 * waited))
 

@@ -104,6 +104,7 @@ def check_admitted(study: Study, method: Method) -> None:
     """
     if study.follows is not None:
         return
+    # The method's own check reads settings alone: no generator is drawn from.
     context = CoordinatorContext(
         sites=study.sites.names,
         columns=study.columns,
@@ -137,6 +138,7 @@ def check_schema(study: Study, file: SiteFile) -> SiteCheck:
         kinds = _kinds(schema, study, columns, file.columns, policy)
         absent = [name for name in columns.used() if name not in kinds]
         if absent:
+            # Over columns the names are the site's own, and not for the one who asks.
             named = study.partition == "rows" or absent == [columns.id]
             which = f"column {', '.join(absent)}" if named else "a column"
             sentence = f"{which}: it is not in the site's table"
@@ -151,31 +153,30 @@ def _over_columns(
 ) -> list[SiteCheck]:
     """Whether sites over columns can match their rows: the same key, and ids in common."""
     able = [check.name for check in checks if check.error is None]
+
+    def failed(error: ConsilienceError, names: Sequence[str]) -> list[SiteCheck]:
+        return [replace(c, error=error, stops=True) if c.name in names else c for c in checks]
+
     for name in able[1:]:
         if files[name].partner_key() != files[able[0]].partner_key():
             error = StudyError(
                 f"sites {able[0]!r} and {name!r} have different partner keys, by which no row can "
                 "be matched: give both the same file"
             )
-            return _failed(checks, (able[0], name), error)
+            return failed(error, (able[0], name))
     if len(able) < len(checks):
         return checks
     common = len(frozenset.intersection(*ids.values()))
+    # The strictest of the sites decides what all of them may learn of the matched rows.
     least = max(MIN_MATCHED, *(c.policy.min_records for c in checks if c.policy is not None))
     if common < least:
         error_ = DataError(
             f"{common} rows are common to all sites and at least {least} are needed: check that "
             "all sites use the same ids"
         )
-        return _failed(checks, able, error_)
+        return failed(error_, able)
     said = f"{common} rows have a counterpart at every site."
     return [replace(check, remarks=(*check.remarks, said)) for check in checks]
-
-
-def _failed(
-    checks: list[SiteCheck], names: Sequence[str], error: ConsilienceError
-) -> list[SiteCheck]:
-    return [replace(c, error=error, stops=True) if c.name in names else c for c in checks]
 
 
 def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
@@ -230,7 +231,12 @@ def _check(
         columns = file.columns.merged(asked, study.partition)
         schema = wide_schema(table, columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
-        _require_columns(schema, columns, file.columns)
+        absent = [name for name in columns.used() if file.columns.local(name) not in schema.names]
+        if len(absent) > 1:  # named all at once: loading stops at the first
+            raise DataError(
+                f"columns {', '.join(absent)} are not in {schema.description}: add them, or give "
+                "their names there in [columns] rename"
+            )
         own = offered_columns(file, policy)
         loaded = load_under(policy, table, asked, study.preparation, own, study.partition)
         remarks = [
@@ -248,6 +254,7 @@ def _check(
         return SiteCheck(file.name, policy, None, kinds, error)
     if loaded.data.id is not None:
         ids[file.name] = frozenset(loaded.data.id.tolist())
+    # Levels are agreed by all: one site that differs stops the study, whatever its quorum.
     foreign = _foreign(loaded.report, study.partition)
     # Nothing goes without the one who asks; of several partners some may do. Private rows go to
     # nobody.
@@ -286,6 +293,7 @@ def told_kinds(found: SiteCheck, study: Study) -> dict[str, str]:
     """
     told = {}
     for name, kind in found.kinds.items() if study.partition == "rows" else ():
+        # Without the count of rows: that is a number of records.
         plain = kind.partition(" in ")[0]
         if not _is_number(study, study.columns, name):
             plain = "category" if plain in ("text", "number", "boolean", "empty") else plain
@@ -319,16 +327,6 @@ def _is_number(study: Study, columns: Columns, name: str) -> bool:
     if name in study.preparation.indicators:
         return all(is_number(plain_text(v)) for v in study.preparation.indicators[name])
     return name in (*columns.features, columns.target, columns.weight)
-
-
-def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
-    """Name all missing columns at once where there are several; loading stops at the first."""
-    absent = [name for name in columns.used() if own.local(name) not in table.names]
-    if len(absent) > 1:
-        raise DataError(
-            f"columns {', '.join(absent)} are not in {table.description}: add them, or give their "
-            "names there in [columns] rename"
-        )
 
 
 def _foreign(report: Report, partition: str) -> DataError | None:
@@ -499,6 +497,7 @@ def _about_price(file: SiteFile, policy: Policy, epsilon: float, what: str) -> P
         ledger = Budget.read(DiskHome(file.home_path).ledger(policy.data_id)).ledger
         charges = tuple(ledger.get("epsilon", {}).values())
     left = policy.max_epsilon - math.fsum(charges)
+    # The same noise is sent again, not drawn anew: a second look at it tells nothing more.
     drawn = any(math.isclose(charge, epsilon, rel_tol=1e-9) for charge in charges)
     if drawn or epsilon <= left + policy.max_epsilon * 1e-12:
         return None
@@ -516,6 +515,7 @@ def facts_of(reference: ReferenceRows) -> ReferenceFacts:
     rows = reference.rows
     known = ~np.isnan(rows)
     total = np.where(known, rows, 0.0).sum(axis=0)
+    # As the rounds fill them: the rank is that of what sites will compute with.
     mean = total / np.maximum(known.sum(axis=0), 1)
     return reference_facts(np.where(known, rows, mean))
 
@@ -545,6 +545,7 @@ def own_rows_refusal(
     """
     if policy.min_records < 2 or not len(reference.rows):
         return None
+    # Fresh, as in a run: digests of this check are comparable with nothing.
     salt = secrets.token_bytes(16)
     found = compare_rows(
         row_digests(data.features, salt), row_digests(reference.rows, salt), policy.min_records

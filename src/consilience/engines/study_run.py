@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from consilience.engines import rundir
 from consilience.engines.federation import Run, check_number, check_partition, load_run
 from consilience.engines.local import check_site_files
-from consilience.engines.local import local_engine as local_engine
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.protocol.method import Method, get_method
@@ -85,6 +84,7 @@ def coordinator_key(study: Study, key: Path) -> SigningKey:
     own = SigningKey.load(key)
     named = study.coordinator.key
     if named is not None:
+        # A key that the sites do not expect would end in silence at every site: say it here.
         if own.public not in named.publics:
             raise StudyError(
                 f"the key {key} is not the coordinator's key that the study names in "
@@ -143,6 +143,7 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
             "reference rows are given both in [reference] and as 'reference' in [parameters]: "
             "keep one of them"
         )
+    # As plain numbers: they are a parameter, whose hash is part of the run's identity.
     given = {REFERENCE: read_reference(study).plain()} if rows else {}
     return kind.from_parameters({**study.parameters, **given})
 
@@ -156,6 +157,7 @@ def check_reference(study: Study, method: Method, path: Path) -> None:
         It was not, or there is no run.
     """
     info = rundir.read_info(path)
+    # As text: a missing cell is NaN, which equals nothing.
     now = json.dumps(method.parameters().get(REFERENCE), default=list)
     if study.reference is None or json.dumps(info.parameters.get(REFERENCE)) == now:
         return
@@ -215,6 +217,7 @@ def is_busy(path: Path) -> bool:
     """Whether a coordinator is at work in a run directory."""
     try:
         with open(path / ".lock", "rb") as file:
+            # Shared: two people who look at once do not take each other for a coordinator.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -234,6 +237,7 @@ def state_of(path: Path) -> tuple[str, str]:
     RunError
         The state is damaged or cannot be read.
     """
+    # The lock before the state: a run that ends in between is found finished below.
     busy = is_busy(path)
     state, _, facts = rundir.state_file(path).read()
     if busy:

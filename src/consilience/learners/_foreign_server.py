@@ -31,6 +31,8 @@ GRACE = 5.0
 """Seconds that a fork may take beyond the limit of a model before it is killed."""
 
 _LENGTH = 8
+_LIMITS = (signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL)
+"""By which a fork ends that took too long."""
 
 
 def frame(value: Any) -> bytes:
@@ -104,6 +106,8 @@ def serve_batch(request: dict[str, Any]) -> list[Any]:
             try:
                 os.close(source)
                 _bounded(target, models[len(results) :], request)
+                # Not sys.exit: nothing of the parent may run in the fork, such as its atexit or its
+                # buffers.
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -113,7 +117,12 @@ def serve_batch(request: dict[str, Any]) -> list[Any]:
         _, status = os.waitpid(pid, 0)
         results += done[: len(models) - len(results)]
         if len(results) < len(models):
-            results.append(_reason(status, seconds))
+            if not os.WIFSIGNALED(status):
+                results.append("its evaluation ended early")
+            elif (number := os.WTERMSIG(status)) in _LIMITS:
+                results.append(too_slow(seconds))
+            else:
+                results.append(f"it crashed ({signal.Signals(number).name})")
     return results
 
 
@@ -124,10 +133,12 @@ def _bounded(target: int, models: Any, request: dict[str, Any]) -> None:
     for descriptor in (0, _REPLY):
         with contextlib.suppress(OSError):
             os.close(descriptor)
+    # A handler of the parent would keep a limit from ending the fork.
     for number in (signal.SIGALRM, signal.SIGXCPU, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     seconds, memory = request["seconds"], request["memory"]
     _limit(resource.RLIMIT_CORE, 0)
+    # A model is to compute: it may leave neither a core nor a file.
     _limit(resource.RLIMIT_FSIZE, 0)
     # What is loaded already does not count as a model's.
     mapped = 1 << 32
@@ -171,6 +182,7 @@ def _collect(source: int, pid: int, patience: float, longest: int) -> list[Any]:
         if not ready:
             os.kill(pid, signal.SIGKILL)
             return found
+        # The end of the pipe: the fork has ended, well or not.
         if not piece:
             return found
         try:
@@ -183,15 +195,6 @@ def _collect(source: int, pid: int, patience: float, longest: int) -> list[Any]:
         if len(data) > longest:
             os.kill(pid, signal.SIGKILL)
             return found
-
-
-def _reason(status: int, seconds: float) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number in (signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL):
-            return too_slow(seconds)
-        return f"it crashed ({signal.Signals(number).name})"
-    return "its evaluation ended early"
 
 
 # --------------------------------------------------------------------------- the process
@@ -217,6 +220,7 @@ def _prepare(forms: set[str]) -> None:
     if missing:
         _PREPARED.update(missing)
         gc.collect()
+        # What is loaded is not looked at again in every fork: pages stay shared.
         gc.freeze()
 
 

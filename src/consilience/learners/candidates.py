@@ -139,8 +139,10 @@ def build(text: str, task: Task, *, min_records: int, seed: int) -> Any:
         if most is not None and isinstance(value, int | float) and value > most:
             raise ParameterError.of(f"{last} of a candidate", f"at most {most}", value)
         if last in ("random_state", "n_jobs"):
+            # Jobs of a candidate are the site's affair, and its draws the run's.
             changes[key] = seed if last == "random_state" else None
         elif last in ("min_samples_leaf", "n_neighbors") and isinstance(value, int):
+            # A leaf or neighbourhood of fewer rows would show single records in the model.
             changes[key] = max(value, min_records)
     return estimator.set_params(**changes)
 
@@ -188,6 +190,7 @@ def literals(rest: str) -> Settings:
     SyntaxError, ValueError
         Something else stands there.
     """
+    # Parsed, not evaluated: the text comes from another party.
     call = ast.parse(f"f({rest}", mode="eval").body
     if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
         raise ValueError

@@ -84,6 +84,7 @@ def predict_all(
         check(portable, n_features=n_features, n_outputs=n_outputs) for portable in models
     ]
     sound = [i for i, fault in enumerate(results) if fault is None]
+    # A product of checked numbers can neither crash nor hang: no process is needed for it.
     linear = [i for i in sound if models[i]["form"] == "linear"]
     for i, raw in zip(linear, _linear([models[i] for i in linear], x), strict=True):
         results[i] = raw
@@ -124,6 +125,7 @@ def _finished(raw: Any, portable: Portable, n: int, n_outputs: int) -> FloatArra
         if (raw < -1e-6).any() or (np.abs(sums - 1.0) > 1e-6).any():
             return "its predictions are not probabilities"
     found = np.zeros((n, n_outputs))
+    # A level that a model never saw has probability 0 there, not a column less.
     found[:, places] = raw
     return found
 
@@ -148,16 +150,12 @@ def _batches(rows: list[int], models: Sequence[Portable], reply: int) -> list[li
 # --------------------------------------------------------------------------- processes
 
 
-def _command(*options: str) -> list[str]:
-    module = "consilience.learners._foreign_server"
-    # -P: nothing in the current folder is imported.
-    return [sys.executable, "-P", "-W", "ignore", "-m", module, *options]
-
-
 def _started(*options: str, **settings: Any) -> subprocess.Popen[bytes]:
     """A child process that evaluates, with pipes for questions and answers."""
+    module = "consilience.learners._foreign_server"
     return subprocess.Popen(
-        _command(*options),
+        # -P: nothing in the current folder is imported.
+        [sys.executable, "-P", "-W", "ignore", "-m", module, *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -269,6 +267,7 @@ class _Server:
 
     def close(self) -> None:
         """End the child at the end of this process, even one that a thread still waits for."""
+        # A thread may wait for an answer for ever; the end of the process does not wait for it.
         held = self._lock.acquire(timeout=1.0)
         self._stop(2.0)
         if held:

@@ -57,6 +57,7 @@ def contingency_table(
         raise DataError(f"two partitions have different lengths: {a.size} and {b.size}")
     names_a, code_a = np.unique(a, return_inverse=True)
     names_b, code_b = np.unique(b, return_inverse=True)
+    # Weights are added, never repeated rows: a pattern may stand for millions of subjects.
     table = np.zeros((names_a.size, names_b.size), dtype=np.int64)
     amount = 1 if weights is None else np.asarray(weights, dtype=np.int64)
     np.add.at(table, (code_a, code_b), amount)
@@ -83,6 +84,7 @@ def pair_counts(table: ArrayLike) -> PairCounts:
     def pairs(cells: NDArray[np.int64]) -> int:
         return sum(int(c) * (int(c) - 1) // 2 for c in cells.ravel())
 
+    # Python's integers: pairs of 10^10 subjects do not fit into 64 bits.
     both = pairs(counts)
     rows, columns = pairs(counts.sum(axis=1)), pairs(counts.sum(axis=0))
     everything = pairs(np.array([counts.sum()]))
@@ -111,6 +113,7 @@ def adjusted_rand_from_table(table: ArrayLike) -> float:
     if first_only == 0 and second_only == 0:
         return 1.0
     # integers until the last division: cells of 10^6 subjects have pairs of 10^12
+    # Hubert and Arabie (1985), equation 5, in the four counts of pairs.
     numerator = 2 * (both * neither - first_only * second_only)
     denominator = (both + first_only) * (first_only + neither) + (both + second_only) * (
         second_only + neither

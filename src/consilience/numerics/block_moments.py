@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from consilience.arrays import FloatArray
+
 Indices = NDArray[np.intp]
 
 
@@ -31,21 +32,22 @@ class BlockMoments:
     covariances : tuple of ndarray of shape (K, q, q)
     """
 
-    n: Floats
-    diagonal: Floats
+    n: FloatArray
+    diagonal: FloatArray
     blocks: tuple[Indices, ...]
-    covariances: tuple[Floats, ...]
+    covariances: tuple[FloatArray, ...]
 
     @property
     def n_features(self) -> int:
         """Number of features p."""
         return int(self.diagonal.shape[1])
 
-    def block(self, features: Indices) -> Floats:
+    def block(self, features: Indices) -> FloatArray:
         """Covariances among some features, shape (K, q, q)."""
         features = np.asarray(features)
         out = np.zeros((len(self.n), len(features), len(features)))
         place = np.arange(len(features))
+        # Also of features that are in no block: of those nothing but the variance is known.
         out[:, place, place] = self.diagonal[:, features]
         for members, covariance in zip(self.blocks, self.covariances, strict=True):
             at, found = _inside(features, members)
@@ -53,11 +55,12 @@ class BlockMoments:
                 out[:, at[:, None], at[None, :]] = covariance[:, found[:, None], found[None, :]]
         return out
 
-    def norms(self, rows: slice, columns: slice) -> Floats:
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
         """Tile of ``|(n_k S_k,jj')_k|_2``."""
         p = self.n_features
         first, second = np.arange(p)[rows], np.arange(p)[columns]
         total = np.zeros((len(first), len(second)))
+        # Tiles cross the diagonal, where the variances of all features are known.
         same = first[:, None] == second[None, :]
         own = np.sqrt(np.square(self.n[:, None] * self.diagonal).sum(axis=0))
         total[same] = own[np.intersect1d(first, second)]
@@ -73,6 +76,7 @@ class BlockMoments:
 def _inside(features: Indices, members: Indices) -> tuple[Indices, Indices]:
     """Places of the members among some features, and their places in the block."""
     at = np.minimum(np.searchsorted(members, features), len(members) - 1)
+    # searchsorted names a place for features that are not in the block, too.
     found = members[at] == features
     return np.flatnonzero(found), at[found]
 
@@ -90,11 +94,11 @@ class BetweenMoments:
         group's number of rows.
     """
 
-    n: Floats
-    parts: tuple[Floats, ...]
+    n: FloatArray
+    parts: tuple[FloatArray, ...]
 
     @classmethod
-    def of(cls, sizes: Floats, means: Floats) -> BetweenMoments:
+    def of(cls, sizes: FloatArray, means: FloatArray) -> BetweenMoments:
         """Deviations of groups.
 
         Parameters
@@ -104,9 +108,11 @@ class BetweenMoments:
         means : ndarray of shape (G, K, p)
             Where there are rows.
         """
+        # The mean of no rows may be anything, NaN too; it has weight 0 and must not spread.
         known = np.where(sizes[:, :, None] > 0, means, 0.0)
         n = sizes.sum(axis=0)
         centre = np.einsum("gk,gkp->kp", sizes, known) / np.maximum(n, 1.0)[:, None]
+        # With the root of the rows in each part, a block is one product and never p x p.
         root = np.sqrt(sizes)
         parts = tuple(root[:, [k]] * (known[:, k] - centre[k]) for k in range(len(n)))
         return cls(n, parts)
@@ -117,25 +123,25 @@ class BetweenMoments:
         return int(self.parts[0].shape[1])
 
     @property
-    def diagonal(self) -> Floats:
+    def diagonal(self) -> FloatArray:
         """What the means add to the variances, shape (K, p)."""
         squares = np.stack([np.square(part).sum(axis=0) for part in self.parts])
         return np.asarray(squares / np.maximum(self.n, 1.0)[:, None])
 
-    def block(self, features: Indices) -> Floats:
+    def block(self, features: Indices) -> FloatArray:
         """What the means add to the covariances among some features, shape (K, q, q)."""
         found = [part[:, features].T @ part[:, features] for part in self.parts]
         return np.stack(found) / np.maximum(self.n, 1.0)[:, None, None]
 
-    def norms(self, rows: slice, columns: slice) -> Floats:
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
         """Tile of the norms over classes of what the means add to ``n_k S_k,jj'``."""
         squares = sum(np.square(part[:, rows].T @ part[:, columns]) for part in self.parts)
         return np.asarray(np.sqrt(squares))
 
 
 def pooled(
-    sizes: Sequence[float], means: Sequence[Floats], sums: Sequence[Floats]
-) -> tuple[float, Floats, Floats]:
+    sizes: Sequence[float], means: Sequence[FloatArray], sums: Sequence[FloatArray]
+) -> tuple[float, FloatArray, FloatArray]:
     """Rows, mean and sums of products about it of several groups together, by a fixed tree.
 
     Parameters
@@ -148,14 +154,15 @@ def pooled(
     """
     parts = list(zip([float(n) for n in sizes], means, sums, strict=True))
     while len(parts) > 1:
+        # A tree of pairs, not a running sum: rounding grows with its depth alone.
         paired = [_together(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = paired + parts[len(paired) * 2 :]
     return parts[0]
 
 
 def _together(
-    first: tuple[float, Floats, Floats], second: tuple[float, Floats, Floats]
-) -> tuple[float, Floats, Floats]:
+    first: tuple[float, FloatArray, FloatArray], second: tuple[float, FloatArray, FloatArray]
+) -> tuple[float, FloatArray, FloatArray]:
     """Two groups (Chan et al. 1983, equation 2.1)."""
     n = first[0] + second[0]
     delta = second[1] - first[1]

@@ -62,6 +62,21 @@ class Centre:
         return Centre(self.kind, rows, self.columns)
 
 
+def check_center(center: str) -> None:
+    """Refuse what is no centre.
+
+    Parameters
+    ----------
+    center : {"none", "columns", "rows-and-columns"}
+
+    Raises
+    ------
+    ParameterError
+    """
+    if center not in CENTRES:
+        raise ParameterError.of("center", '"none", "columns" or "rows-and-columns"', center)
+
+
 def centre_of(entries: Entries, kind: str) -> Centre:
     """Least-squares centre of the observed entries.
 
@@ -76,8 +91,7 @@ def centre_of(entries: Entries, kind: str) -> Centre:
     ParameterError
         Another word.
     """
-    if kind not in CENTRES:
-        raise ParameterError.of("center", '"none", "columns" or "rows-and-columns"', kind)
+    check_center(kind)
     n, p = entries.shape
     rows, columns = np.zeros(n), np.zeros(p)
     if kind == "none":
@@ -85,6 +99,7 @@ def centre_of(entries: Entries, kind: str) -> Centre:
     columns = _means(entries.columns, entries.values, entries.column_counts)
     if kind == "rows-and-columns":
         rows, columns = _both(entries, columns)
+    # A column without an entry says nothing: it gets what a column of this table is like.
     empty = entries.column_counts == 0
     if empty.any() and not empty.all():
         columns[empty] = columns[~empty].mean()
@@ -100,6 +115,7 @@ def _both(entries: Entries, columns: FloatArray) -> tuple[FloatArray, FloatArray
     i, j, x = entries.rows, entries.columns, entries.values
     small = _TOLERANCE * (np.abs(x).max() + np.finfo(float).tiny)
     rows = np.zeros(entries.shape[0])
+    # Turns of the two normal equations: each is a mean over rows or over columns.
     for _ in range(_MAX_ITER):
         rows = _means(i, x - columns[j], entries.row_counts)
         after = _means(j, x - rows[i], entries.column_counts)
@@ -107,6 +123,7 @@ def _both(entries: Entries, columns: FloatArray) -> tuple[FloatArray, FloatArray
         columns = after
         if change <= small:
             break
+    # r + c and (r - a) + (c + a) fit equally well: the rows' mean is put to 0, into the columns.
     seen = entries.row_counts > 0
     level = float(rows[seen].mean())
     rows = np.where(seen, rows - level, 0.0)

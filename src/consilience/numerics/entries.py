@@ -92,6 +92,7 @@ class Entries:
 
     def dense(self) -> FloatArray:
         """The matrix, (n, p), with NaN where nothing is observed."""
+        # NaN, not 0: what is dense is read by estimators that take NaN for missing.
         full = np.full(self.shape, np.nan)
         full[self.rows, self.columns] = self.values
         return full
@@ -145,6 +146,7 @@ class Entries:
         if isinstance(X, Entries):
             return X
         if hasattr(X, "tocoo"):
+            # A stored zero is an observed zero; what is not stored was not observed.
             stored = X.tocoo()
             if len(stored.shape) != 2:
                 raise DataError(f"a matrix is needed, but the table has {len(stored.shape)} axes")
@@ -204,6 +206,7 @@ class Entries:
         if not seen.any():
             raise DataError(_NOTHING)
         i, j, x = i[seen], j[seen], x[seen]
+        # By row, then column: kernels go through rows without an index of their own.
         order = np.lexsort((j, i))
         i, j, x = i[order], j[order], x[order]
         first = np.concatenate(([True], (np.diff(i) != 0) | (np.diff(j) != 0)))
@@ -215,6 +218,7 @@ class Entries:
             )
         if extra:
             starts = np.flatnonzero(first)
+            # Sorted, so equal places stand together and each sum is over one run of them.
             x = np.add.reduceat(x, starts) / np.diff(np.append(starts, len(x)))
             i, j = i[starts], j[starts]
         return cls((n, p), i, j, x)
@@ -254,6 +258,7 @@ _NOT_NUMBERS = "the entries must be real numbers, with NaN where one is missing"
 def _numbers(values: Any) -> FloatArray:
     """Values as floats, without copying those that are."""
     found = np.asarray(values)
+    # numpy would drop the imaginary parts with no more than a warning.
     if np.iscomplexobj(found):
         raise DataError(_NOT_NUMBERS)
     try:

@@ -66,6 +66,8 @@ def entry_folds(entries: Entries, n_splits: int, rng: np.random.Generator) -> In
     paired = [(count >= 2) & (count <= _FEW) for count in counts]
     folds = np.full(entries.n_observed, NEVER, dtype=np.int64)
     while True:
+        # Rejection of whole draws would never end on sparse tables; pairs make each pass succeed in
+        # more rows and columns.
         folds[free] = _deal(entries, free, paired, n_splits, rng)
         emptied = [_emptied(line, count, folds) for (line, _), count in zip(lines, counts)]
         if not any(found.any() for found in emptied):
@@ -105,6 +107,7 @@ def held_out_part(entries: Entries, share: float, rng: np.random.Generator) -> B
     rows, columns = entries.rows.tolist(), entries.columns.tolist()
     held = np.zeros(entries.n_observed, dtype=np.bool_)
     found = 0
+    # In a random order, each taken unless its row or column would be left with nothing.
     for e in rng.permutation(entries.n_observed).tolist():
         i, j = rows[e], columns[e]
         if left_row[i] > 1 and left_column[j] > 1:
@@ -161,6 +164,7 @@ def _deal(
     in_chains = np.zeros(entries.n_observed, dtype=np.bool_)
     in_chains[[e for chain, _ in chains for e in chain]] = True
     rest = rng.permutation(free[~in_chains[free]])
+    # Dealt out in turn, so that sizes differ by one at most, whatever the chains.
     turn = rng.permutation(n_splits)[np.arange(len(free)) % n_splits]
     n_chained = len(free) - len(rest)
     folds = np.full(entries.n_observed, NEVER, dtype=np.int64)

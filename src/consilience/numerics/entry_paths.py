@@ -1,4 +1,8 @@
-"""Paths of fits that a search over held-out entries can judge, one class for each kind of model."""
+"""Paths of fits that a search over held-out entries can judge: k-means with gaps, any estimator.
+
+Those of one low rank after another are completion's alone
+(:mod:`consilience.completion.kernels.low_rank_paths`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.numerics.centring import CENTRES, centre_of
+from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryPath
 from consilience.numerics.random import stream
@@ -19,8 +23,32 @@ from consilience.numerics.random import stream
 _SPARSE = 0.1  # below this share of observed entries an estimator may be handed a sparse matrix
 
 
+class _Predicting:
+    """Predictions of a path, from what goes on along it."""
+
+    parameters: Sequence[Any]
+
+    def predictions(
+        self, train: Entries, rows: IntArray, columns: IntArray
+    ) -> Iterator[FloatArray]:
+        """Predict entries, once for each parameter."""
+        for predicted, _ in self.go_on(train, self.parameters, None, rows, columns):
+            yield predicted
+
+    def go_on(
+        self,
+        train: Entries,
+        parameters: Sequence[Any],
+        start: Any,
+        rows: IntArray,
+        columns: IntArray,
+    ) -> Iterator[tuple[FloatArray, Any]]:
+        """Predictions for further parameters, each with where the next ones may start."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Fits:
+class Fits(_Predicting):
     """A path whose fits can be asked for single entries; the centre is that of the training part.
 
     Parameters
@@ -48,13 +76,6 @@ class _Fits:
         """Fits with a method ``at(rows, columns)``, to centred entries."""
         raise NotImplementedError
 
-    def predictions(
-        self, train: Entries, rows: IntArray, columns: IntArray
-    ) -> Iterator[FloatArray]:
-        """Predict entries, once for each parameter."""
-        for predicted, _ in self.go_on(train, self.parameters, None, rows, columns):
-            yield predicted
-
     def go_on(
         self,
         train: Entries,
@@ -64,10 +85,15 @@ class _Fits:
         columns: IntArray,
     ) -> Iterator[tuple[FloatArray, Any]]:
         """Predictions for further parameters, each with the fit that they come from."""
+        # What is taken off is that of the training part: held-out entries have no say in it.
         centre = centre_of(train, self.center)
         base, rest = centre.at(rows, columns), centre.removed(train)
         for value, fit in zip(parameters, self.fits(rest, parameters, start), strict=False):
-            _note(fit, value, self.parameter)
+            if not fit.converged:
+                from sklearn.exceptions import ConvergenceWarning
+
+                # The search makes one sentence of all of them.
+                warnings.warn(f"{self.parameter} = {value:.6g}", ConvergenceWarning, stacklevel=2)
             predicted = self.judged(rest, fit).at(rows, columns) + base
             yield predicted, fit if self.warm else None
 
@@ -82,91 +108,7 @@ class _Fits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftPath(_Fits):
-    """Nuclear-norm penalties, decreasing.
-
-    Parameters
-    ----------
-    unshrink : bool
-        Refit the singular values by least squares.
-    max_rank, solver
-        As of :class:`consilience.SoftImpute`.
-    """
-
-    unshrink: bool = False
-    max_rank: int | None = None
-    solver: str = "auto"
-    parameter: ClassVar[str] = "alpha"
-    warm: ClassVar[bool] = True
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits along decreasing penalties."""
-        from consilience.numerics.soft_impute import soft_path
-
-        how: dict[str, Any] = {"max_rank": self.max_rank, "solver": self.solver, **self.given()}
-        return soft_path(train, parameters, start=start, **how)
-
-    def judged(self, train: Entries, fit: Any) -> Any:
-        """The fit, with singular values refitted where that is asked for."""
-        from consilience.numerics.soft_impute import unshrink
-
-        return unshrink(train, fit) if self.unshrink else fit
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnshrunkRankPath(_Fits):
-    """Ranks of SOFT-IMPUTE+: the smallest penalty of each rank, singular values refitted."""
-
-    warm: ClassVar[bool] = True
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Penalised fits of increasing rank."""
-        from consilience.numerics.soft_impute import rank_path
-
-        return rank_path(train, parameters, start=start, **self.given())
-
-    def judged(self, train: Entries, fit: Any) -> Any:
-        """The fit with singular values refitted."""
-        from consilience.numerics.soft_impute import unshrink
-
-        return unshrink(train, fit)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HardPath(_Fits):
-    """Ranks of HARD-IMPUTE, each from zero."""
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits of increasing rank."""
-        from consilience.numerics.hard_impute import hard_path
-
-        return hard_path(train, parameters, **self.given())
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptSpacePath(_Fits):
-    """Ranks of OptSpace."""
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits of increasing rank."""
-        from consilience.numerics.optspace import optspace_path
-
-        return optspace_path(train, parameters, **self.given())
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPCAPath(_Fits):
-    """Ranks of probabilistic principal components, which estimate their own mean."""
-
-    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
-        """Fits of increasing rank."""
-        from consilience.numerics.ppca import ppca_path
-
-        return ppca_path(train, parameters, **self.given())
-
-
-@dataclass(frozen=True, kw_only=True)
-class KMeansPath(_Fits):
+class KMeansPath(Fits):
     """Numbers of classes of k-means on observed coordinates.
 
     Parameters
@@ -203,7 +145,7 @@ class KPODPath(KMeansPath):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimatorPath:
+class EstimatorPath(_Predicting):
     """Any estimator, fitted anew for each value of one of its parameters.
 
     Parameters
@@ -225,13 +167,6 @@ class EstimatorPath:
     parameters: Sequence[Any]
     parameter: str = "parameter"
     natural: tuple[bool, bool] = (False, False)
-
-    def predictions(
-        self, train: Entries, rows: IntArray, columns: IntArray
-    ) -> Iterator[FloatArray]:
-        """Predict entries, once for each value."""
-        for predicted, _ in self.go_on(train, self.parameters, None, rows, columns):
-            yield predicted
 
     def go_on(
         self,
@@ -339,26 +274,3 @@ def predicted_entries(model: Any, train: Entries, rows: IntArray, columns: IntAr
             f"{train.shape[0]} x {train.shape[1]}, but it gave {' x '.join(map(str, full.shape))}"
         )
     return full[rows, columns]
-
-
-def check_center(center: str) -> None:
-    """Refuse what is no centre.
-
-    Parameters
-    ----------
-    center : {"none", "columns", "rows-and-columns"}
-
-    Raises
-    ------
-    ParameterError
-    """
-    if center not in CENTRES:
-        raise ParameterError.of("center", '"none", "columns" or "rows-and-columns"', center)
-
-
-def _note(fit: Any, value: Any, parameter: str) -> None:
-    """Warn of a fit that did not settle; the search makes one sentence of all of them."""
-    if not fit.converged:
-        from sklearn.exceptions import ConvergenceWarning
-
-        warnings.warn(f"{parameter} = {value:.6g}", ConvergenceWarning, stacklevel=3)

@@ -42,6 +42,7 @@ def as_ids(values: ArrayLike, n_rows: int, name: str) -> NDArray[Any]:
     if ids.dtype.kind == "f":
         if not np.isfinite(ids).all():
             raise DataError(f"{name} has rows without an id: give every row one")
+        # Above 2^53 neighbouring whole numbers are one float: two ids would become one.
         if (np.abs(ids) < 2.0**53).all() and (ids == np.floor(ids)).all():
             return ids.astype(np.int64)
         return ids.astype(np.str_)
@@ -85,6 +86,7 @@ def places(known: NDArray[Any], ids: NDArray[Any], name: str) -> IntArray:
         ids = ids.astype(np.str_)  # as sites keep them
     if known.dtype.kind != ids.dtype.kind:
         raise DataError(f"{name} must be whole numbers, as in the fit: texts were given")
+    # searchsorted names a place for unknown ids, too: equality decides below.
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     return np.where(known[at] == ids, at, -1).astype(np.int64)
 
@@ -99,6 +101,7 @@ def pair_codes(first: IntArray, second: NDArray[Any]) -> tuple[IntArray, IntArra
     rows : (m,) array of int
         First row of each pair.
     """
+    # One number for both keeps a table of pairs from being sorted as objects.
     _, inner = np.unique(second, return_inverse=True)
     both = first * (int(inner.max(initial=0)) + 1) + inner
     _, rows, codes = np.unique(both, return_index=True, return_inverse=True)
@@ -109,6 +112,7 @@ def ids_to_arrays(name: str, ids: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Ids as numbers: themselves, or UTF-8 bytes and lengths."""
     if ids.dtype.kind == "i":
         return {name: ids.astype(np.int64)}
+    # Lengths in bytes, not letters: they cut the bytes again.
     encoded = [str(text).encode("utf-8") for text in ids.tolist()]
     return {
         f"{name}_text": np.frombuffer(b"".join(encoded), dtype=np.uint8),

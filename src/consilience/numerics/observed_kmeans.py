@@ -182,6 +182,7 @@ def observed_kmeans_path(
         fit = observed_kmeans(
             entries, k, rng=rng, n_init=n_init, max_iter=max_iter, tol=tol, starts=before
         )
+        # From the last centres and one more row the sum of squares cannot rise.
         before = [fit.centres]
         yield fit
 
@@ -230,6 +231,7 @@ def kpod(
     full = np.zeros((len(table.seen), p))
     full[entries.rows, entries.columns] = table.values
     gaps = ~entries.mask()
+    # K-POD works on the filled table, so every row has all p columns.
     kept = full[table.seen].ravel()
     indptr = np.concatenate(([0], np.cumsum(np.where(table.seen, p, 0)))).astype(np.int64)
     columns = np.tile(np.arange(p), len(table.rows))
@@ -307,6 +309,7 @@ class _Rows:
         """The answer of the compiled loops, the largest class first."""
         k = moved.shape[1]
         sizes = np.bincount(labels[self.seen], minlength=k)
+        # Classes are numbered by size: two runs with the same classes give the same labels.
         order = np.argsort(-sizes, kind="stable")
         place = np.empty(k, dtype=np.int64)
         place[order] = np.arange(k)

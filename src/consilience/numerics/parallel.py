@@ -48,6 +48,8 @@ def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
     global _found
+    # A library that is imported later brings its own pool; looking is slow, so it is done only
+    # where something was imported.
     if _found is None or _found[0] != len(sys.modules):
         controller = ThreadpoolController()
         _found = (len(sys.modules), controller)
@@ -123,6 +125,7 @@ class Workers:
         """
         import joblib
 
+        # Results come in any order, and are put where their item stands.
         found: dict[int, R] = {}
         tasks = (joblib.delayed(_placed)(i, function, x, *shared) for i, x in enumerate(items))
         for place, result in self._parallel(tasks):

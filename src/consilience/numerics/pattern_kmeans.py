@@ -119,7 +119,14 @@ def weighted_kmeans(
     if groups is not None:
         labels, n_iter = groups, 0
     else:
-        labels, n_iter = _best_of_starts(points, amount, n_clusters, rng, n_init, starts)
+        with _threads().limit(limits=1):  # sums over threads would depend on how many there are
+            middle = (amount @ points) / amount.sum()
+            centred = points - middle
+            if starts is None and rng is not None:
+                centres = _plus_plus(centred, amount, n_clusters, rng, n_init)
+            else:
+                centres = np.asarray(starts, dtype=np.float64) - middle
+            labels, n_iter = _lloyd(centred, amount, centres)
     result = _described(points, amount, labels, n_iter)
     if len(result.centres) < n_clusters:
         warnings.warn(
@@ -137,26 +144,6 @@ def _threads() -> ThreadpoolController:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
-
-
-def _best_of_starts(
-    points: FloatArray,
-    weights: FloatArray,
-    n_clusters: int,
-    rng: np.random.Generator | None,
-    n_init: int,
-    starts: FloatArray | None,
-) -> tuple[IntArray, int]:
-    with _threads().limit(limits=1):  # sums over threads would depend on how many there are
-        middle = (weights @ points) / weights.sum()
-        centred = points - middle
-        if starts is not None:
-            centres = np.asarray(starts, dtype=np.float64) - middle
-        elif rng is not None:
-            centres = _plus_plus(centred, weights, n_clusters, rng, n_init)
-        else:
-            raise ParameterError.of("rng", "a generator unless starts are given", rng)
-        return _lloyd(centred, weights, centres)
 
 
 def _lloyd(points: FloatArray, weights: FloatArray, centres: FloatArray) -> tuple[IntArray, int]:
@@ -186,6 +173,7 @@ def _lloyd(points: FloatArray, weights: FloatArray, centres: FloatArray) -> tupl
         size = np.bincount(labels[:, start], weights=weights, minlength=centres.shape[1])
         between[start] = size @ (centres[start] ** 2).sum(axis=1)
     largest = float(np.abs(between).max()) or 1.0
+    # Rounded, so that the first of equally good starts wins whatever the last bits are.
     best = int(np.argmax(np.round(between / largest, 12)))
     return labels[:, best], int(n_iter[best])
 
@@ -202,6 +190,8 @@ def _assign_and_sum(
     offsets = k * np.arange(n_starts)
     for start in range(0, points.shape[0], _ROWS_PER_BLOCK):
         block = points[start : start + _ROWS_PER_BLOCK]
+        # Minus half the squared distance, without the point's own square, which no comparison
+        # needs.
         scores = block @ flat.T - half
         nearest = scores.reshape(-1, n_starts, k).argmax(axis=2)
         labels[start : start + _ROWS_PER_BLOCK] = nearest
@@ -252,6 +242,7 @@ def _plus_plus(
     Each centre after the first is the best of a few points drawn with probabilities proportional
     to weight times squared distance to the nearest centre (Arthur and Vassilvitskii, SODA 2007).
     """
+    # As many as scikit-learn draws, so that starts are of the same quality.
     n_trials = 2 + int(np.log(n_clusters))
     squares = (points**2).sum(axis=1)
     first = rng.choice(points.shape[0], size=n_init, p=weights / weights.sum())
@@ -283,6 +274,7 @@ def _described(
     """Number the classes by descending weight, ties by the first point, and compute centres."""
     names, first, code = np.unique(labels, return_index=True, return_inverse=True)
     sizes = np.bincount(code, weights=weights, minlength=names.size).astype(np.float64)
+    # Ties by the first point: the numbering does not depend on the start that won.
     order = np.lexsort((first, -sizes))
     rank = np.empty_like(order)
     rank[order] = np.arange(order.size)
@@ -305,6 +297,7 @@ def _few_distinct(points: FloatArray, n_clusters: int) -> IntArray | None:
     scale = float(np.abs(points).max(initial=0.0))
     if points.shape[1] == 0 or scale == 0.0:
         return np.zeros(points.shape[0], dtype=np.int64)
+    # A fixed direction: the same points are found equal in every process.
     direction = stream(0, "distinct points").standard_normal(points.shape[1])
     place = points @ direction
     order = np.argsort(place, kind="stable")

@@ -61,6 +61,7 @@ def rho_of(k: float, *, schedule: str, rho: float, exponent: float, scale: float
         raise ParameterError.of("rho", "a positive number", rho)
     if not 0 <= exponent < 1:
         raise ParameterError.of("exponent", "at least 0 and below 1", exponent)
+    # The adaptive schedule of the source: rho_k grows without bound, and its steps tend to 0.
     growth = 1.0 if schedule == "fixed" else float(k) ** exponent
     return float(scale * rho * growth)
 
@@ -92,6 +93,7 @@ def averaged(predictions: Sequence[FloatArray], sizes: Sequence[float] | FloatAr
 
 def moved(average: FloatArray, new: FloatArray, old: FloatArray, share: float) -> FloatArray:
     """Average after one site's predictions changed: ``fbar + w_b (new - old)``."""
+    # The rest of the average stands: one reply of an asynchronous round is enough.
     return np.asarray(average + share * (new - old))
 
 
@@ -168,18 +170,25 @@ def reference_facts(rows: FloatArray, second_moments: FloatArray | None = None) 
         ``X'X / N`` of the data: directions in which the data do not vary need no reference rows.
     """
     rows = np.asarray(rows, dtype=float)
+    # Columns in other units must not look dependent: each is put on unit length first.
     length = np.linalg.norm(rows, axis=0)
     values = np.linalg.svd(rows / np.where(length > 0, length, 1.0), compute_uv=False)
     rank = int((values > _RANK_TOLERANCE * max(values.max(initial=0.0), 1e-300)).sum())
     needed = rows.shape[1]
     if second_moments is not None:
-        size = np.sqrt(np.maximum(np.diagonal(second_moments), 0.0))
-        unit = np.where(size > 0, size, 1.0)
+        unit = _units(second_moments)
         eigen = np.linalg.eigvalsh(second_moments / unit / unit[:, None])
         needed = int((eigen > _RANK_TOLERANCE * max(eigen.max(initial=0.0), 1e-300)).sum())
+    # Directions in which the data themselves do not vary need not be covered.
     last = values[needed - 1] if 0 < needed <= len(values) else 0.0
     condition = float(values[0] / last) if last > 0 else float("inf")
     return ReferenceFacts(len(rows), rows.shape[1], rank, needed, condition)
+
+
+def _units(matrix: FloatArray) -> FloatArray:
+    """Standard deviations of the columns, 1 for a column that does not vary."""
+    size = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    return np.where(size > 0, size, 1.0)
 
 
 def scale_of(own_square: float, reference: FloatArray) -> float:
@@ -236,17 +245,18 @@ def pool_moments(
         told = ~np.isnan(cell) & ~np.isnan(own)[:, None] & ~np.isnan(own)
         sums += np.where(told, cell, 0.0)
         counts += np.where(told, size, 0.0)
+    # Each cell has its own rows behind it: sites withhold different columns.
     covariance = np.where(counts > 0, sums / np.where(counts > 0, counts, 1.0), 0.0)
     return np.asarray(mean), _semidefinite((covariance + covariance.T) / 2)
 
 
 def _semidefinite(matrix: FloatArray) -> FloatArray:
     """Nearest positive semidefinite matrix in units of the standard deviations."""
-    size = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
-    unit = np.where(size > 0, size, 1.0)
+    unit = _units(matrix)
     values, vectors = np.linalg.eigh(matrix / unit / unit[:, None])
     if (values >= 0).all():
         return matrix
+    # Cells with different rows behind them need not go together; negative directions are cut.
     fixed = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return np.asarray(fixed * unit * unit[:, None])
 
@@ -271,8 +281,7 @@ def normal_reference(
     (n_rows, p) array
     """
     covariance = np.asarray(covariance, dtype=float)
-    size = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
-    unit = np.where(size > 0, size, 1.0)
+    unit = _units(covariance)
     values, vectors = np.linalg.eigh(covariance / unit / unit[:, None])
     used = values > _RANK_TOLERANCE * max(values.max(initial=0.0), 1e-300)
     root = (vectors[:, used] * np.sqrt(values[used])) * unit[:, None]
@@ -280,6 +289,7 @@ def normal_reference(
     if n_rows > z.shape[1] > 0:
         z -= z.mean(axis=0)
         # Columns of unit variance that are uncorrelated in these very rows.
+        # The polar factor moves the draws least, and depends on no order of the columns.
         left, _, right = np.linalg.svd(z, full_matrices=False)
         z = np.sqrt(n_rows) * left @ right
     return np.asarray(np.asarray(mean, dtype=float) + z @ root.T)
@@ -329,10 +339,12 @@ def pooled_gain(
     """
     means, variances = np.asarray(means, dtype=float), np.asarray(variances, dtype=float)
     told = np.isfinite(means) & np.isfinite(variances)
+    # A site that withholds a figure has no weight in it, and its rows do not count.
     weight = np.asarray(sizes, dtype=float).reshape(-1, *(1,) * (means.ndim - 1)) * told
     total = weight.sum(axis=0)
     whole = np.where(total > 0, total, np.nan)
     mean = (weight * np.where(told, means, 0.0)).sum(axis=0) / whole
+    # Rows of different sites are independent, so variances of the shares add up.
     variance = (weight**2 * np.where(told, variances, 0.0)).sum(axis=0) / whole**2
     return np.asarray(mean), np.asarray(np.sqrt(variance))
 
@@ -377,6 +389,7 @@ def choose(base: FloatArray, gains: FloatArray, errors: FloatArray) -> Choice:
         return Choice(start, 0, False, "not-measured")
     averaging = int(np.nanargmin(base))
     track, best = np.unravel_index(int(np.nanargmin(total)), total.shape)
+    # The best of many rounds looks better than it is: one standard error is asked of it.
     beyond = gains[track, best] + errors[track, best] < 0
     if best > 0 and beyond and total[track, best] < base[averaging]:
         return Choice(int(track), int(best), True, "gain")

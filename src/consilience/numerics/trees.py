@@ -40,6 +40,7 @@ def predict_trees(portable: Mapping[str, Any], x: FloatArray) -> FloatArray:
     raw = np.empty((len(x), len(portable["start"])))
     raw[:] = portable["start"]
     _kernel()(
+        # As scikit-learn does: a threshold between two doubles may lie on either side otherwise.
         np.ascontiguousarray(x, dtype=np.float32),
         portable["splits"].astype(np.int64),
         portable["feature"].astype(np.int32),
@@ -80,6 +81,7 @@ def _add_trees(
     width, q = value.shape[1], out.shape[1]
     split0, leaf0 = 0, 0
     for t in range(len(splits)):
+        # Boosted classes have a tree for each class in turn; forests have all classes in a leaf.
         column = 0 if width == q else t % q
         for i in range(len(x)):
             at = 0 if splits[t] > 0 else -1
@@ -87,6 +89,7 @@ def _add_trees(
                 s = split0 + at
                 goes_right = 0 if x[i, feature[s]] <= threshold[s] else 1
                 at = children[s, goes_right]
+            # Children that are leaves have negative numbers: -1 is leaf 0.
             leaf = leaf0 - 1 - at
             for k in range(width):
                 out[i, column + k] += value[leaf, k]

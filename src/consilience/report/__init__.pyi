@@ -31,6 +31,14 @@ from consilience.averaging.report.figures_reference import (
 from consilience.averaging.report.figures_reference import (
     plot_reference_rounds as plot_reference_rounds,
 )
+from consilience.clustering.report.figures_classes import plot_class_shares as plot_class_shares
+from consilience.clustering.report.figures_classes import plot_eigenvalues as plot_eigenvalues
+from consilience.clustering.report.figures_classes import plot_stability as plot_stability
+from consilience.clustering.report.figures_classes import (
+    plot_target_by_class as plot_target_by_class,
+)
+from consilience.clustering.report.figures_classes import plot_votes as plot_votes
+from consilience.clustering.report.figures_classes import plot_weights as plot_weights
 from consilience.clustering.report.figures_sequences import plot_item_profiles as plot_item_profiles
 from consilience.clustering.report.figures_sequences import (
     plot_sequence_index as plot_sequence_index,
@@ -52,6 +60,14 @@ from consilience.collaborators.report.figures_meta import plot_spectrum as plot_
 from consilience.collaborators.report.figures_meta import plot_together as plot_together
 from consilience.discriminant.report.figures import plot_dendrogram as plot_dendrogram
 from consilience.discriminant.report.figures import plot_interactions as plot_interactions
+from consilience.discriminant.report.figures_choice import plot_candidates as plot_candidates
+from consilience.discriminant.report.figures_choice import plot_contributions as plot_contributions
+from consilience.latent_regression.report.figures_latent import (
+    plot_latent_coefficients as plot_latent_coefficients,
+)
+from consilience.latent_regression.report.figures_latent import (
+    plot_latent_traces as plot_latent_traces,
+)
 from consilience.latent_regression.report.latent_evidence import (
     plot_latent_held_out as plot_latent_held_out,
 )
@@ -62,19 +78,9 @@ from consilience.latent_regression.report.latent_evidence import (
     plot_latent_releases as plot_latent_releases,
 )
 from consilience.report.figures import plot_class_profiles as plot_class_profiles
-from consilience.report.figures import plot_class_shares as plot_class_shares
 from consilience.report.figures import plot_disclosure as plot_disclosure
-from consilience.report.figures import plot_eigenvalues as plot_eigenvalues
-from consilience.report.figures import plot_stability as plot_stability
-from consilience.report.figures import plot_target_by_class as plot_target_by_class
-from consilience.report.figures import plot_votes as plot_votes
-from consilience.report.figures import plot_weights as plot_weights
-from consilience.report.figures_latent import plot_latent_coefficients as plot_latent_coefficients
-from consilience.report.figures_latent import plot_latent_traces as plot_latent_traces
 from consilience.report.figures_selection import plot_entry_curve as plot_entry_curve
 from consilience.report.figures_selection import plot_leave_one_out as plot_leave_one_out
 from consilience.report.figures_selection import plot_loadings as plot_loadings
 from consilience.report.figures_selection import plot_singular_values as plot_singular_values
-from consilience.report.figures_wide_choice import plot_candidates as plot_candidates
-from consilience.report.figures_wide_choice import plot_contributions as plot_contributions
 from consilience.report.html import write as write

@@ -1,26 +1,123 @@
 """Kinds of picture that the figures are made of: maps, intervals, bars, curves, panels, notes.
 
-Each draws on axes of `drawing` and knows no result. A figure of a wing says which of its result's
-arrays go into which kind, and in which words.
+Each knows no result: a figure of a wing says which of its result's arrays go into which kind, and
+in which words. What all of them share stands first: colours, letters, a bare sheet.
+
+Colours are those of Okabe and Ito (2008), which people with any kind of colour blindness can tell
+apart; whatever a colour says is said by a number, a place or a hatch too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.report import drawing
-from consilience.report.drawing import BLUE, INK, MUTED, ORANGE, PAPER, RULE, WIDTH, Z95
 
+# The report turns these four into the page's own colours, for light, dark and print.
+INK, MUTED, RULE, PAPER = "#1b1f24", "#5c6670", "#d5dae0", "#fefefe"
+BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
+CLASS_COLOURS = (
+    BLUE,
+    ORANGE,
+    GREEN,
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#8c8c8c",
+    "#f0e442",
+)
+DIVERGING = LinearSegmentedColormap.from_list(
+    "below-above", ["#2166ac", "#92c5de", "#f7f7f7", "#fdb863", "#b35806"], N=21
+)
+RISING = LinearSegmentedColormap.from_list("rising", ["#f7f9fb", "#9fc3df", "#0b4f8a"], N=21)
+
+WIDTH = 7.6
+Z95 = 1.96
+"""Half width of a 95 % interval, in standard errors."""
+_SETTINGS: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "figure.facecolor": "none",
+    "grid.color": RULE,
+    "hatch.color": PAPER,
+    "hatch.linewidth": 0.8,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "consilience",
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+}
 NAMED = 60
 """Sites up to which each is named on an axis."""
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib settings of all figures, for as long as the block lasts."""
+    # For a block only: settings of the person's own figures stay as they are.
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def short(text: object, width: int = 30) -> str:
+    """Cut a name of another party to `width` letters, without control signs."""
+    # Signs that XML does not allow would make the whole drawing unreadable.
+    clean = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", " ", str(text))
+    if len(clean) > width:
+        # The end stays: names of sites often differ only there.
+        clean = clean[: width - 9] + "\N{HORIZONTAL ELLIPSIS}" + clean[-8:]
+    return clean
+
+
+def label(text: object, width: int = 30) -> str:
+    """Make a name fit to be drawn: short, and never read as mathematics."""
+    # Between two dollar signs Matplotlib sets mathematics, whoever wrote the name.
+    return short(text, width).replace("$", r"\$")
+
+
+def sheet(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """Return a figure of one drawing, in inches."""
+    fig = Figure(figsize=(width, height))
+    fig.set_layout_engine("constrained")
+    return fig, fig.subplots()
+
+
+def bare(ax: Axes, grid: Literal["x", "y", "both", ""] = "x") -> None:
+    """Take away what carries no information; keep lines across the axis that is read."""
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.tick_params(length=0)
+    if grid:
+        ax.grid(axis=grid)
+
+
+def whole_ticks(top: int) -> Sequence[int]:
+    """Whole numbers from 0 to `top`, about six of them."""
+    return range(0, top + 1, max(1, -(-top // 6)))
 
 
 # --------------------------------------------------------------------------- sheets, axes, words
@@ -35,6 +132,7 @@ def panels(
     """
     fig = Figure(figsize=(width, height))
     fig.set_layout_engine("constrained", **(layout or {}))
+    # Rounded up: the last row may be short, and its empty places are hidden.
     rows = -(-n // across)
     found = list(fig.subplots(rows, across, squeeze=False, **axes).ravel())
     for ax in found[n:]:
@@ -80,8 +178,9 @@ def site_axis(
     `always` are lines above them that are named in any case.
     """
     n = len(always) + len(sites)
+    # Of more sites names would run into one another: the page has a table of them.
     if n <= NAMED:
-        names = [*always, *(drawing.label(site, 24) for site in sites)]
+        names = [*always, *(label(site, 24) for site in sites)]
         ax.set_yticks(range(n), names, fontsize=fontsize)
     else:
         ax.set_yticks(range(len(always)), always)
@@ -114,7 +213,8 @@ def heat_map(ax: Axes, values: FloatArray, ends: tuple[float, float], **look: An
     mappable
         For `colour_bar`.
     """
-    look = {"cmap": drawing.RISING, "vmin": ends[0], "vmax": ends[1], "edgecolor": PAPER, **look}
+    look = {"cmap": RISING, "vmin": ends[0], "vmax": ends[1], "edgecolor": PAPER, **look}
+    # Masked, so that an unknown cell shows the paper and not a colour of the scale.
     mesh = ax.pcolormesh(np.ma.masked_invalid(values), **look)
     ax.set_ylim(len(values), 0)
     return mesh
@@ -146,7 +246,7 @@ def cell_axes(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
     ax.xaxis.tick_top()
-    drawing.bare(ax, "")
+    bare(ax, "")
 
 
 def colour_bar(
@@ -175,6 +275,7 @@ def by_sign(ax: Axes, at: Any, value: FloatArray, error: FloatArray, named: bool
         (~((low > 0) | (high < 0)), "o", PAPER, MUTED),
     )
     for which, sign, face, edge in kinds:
+        # A value without an error is drawn by its mark alone.
         some = which & np.isfinite(value)
         ax.hlines(at[some], low[some], high[some], color=edge, linewidth=1.4 if named else 0.5)
         marks(ax, value[some], at[some], sign, face, edge, 5.5 if named else 2.5, zorder=3)
@@ -209,18 +310,19 @@ def rules(
     words : str
         What the values are.
     """
+    # An empty line would look like an error of 0.
     known = [j for j in range(len(names)) if np.isfinite(values[j])]
-    fig, ax = drawing.sheet(0.3 * len(known) + 0.75)
+    fig, ax = sheet(0.3 * len(known) + 0.75)
     for i, j in enumerate(known):
         colour = BLUE if j == 0 else MUTED
         if np.isfinite(ends[j]).all():
             ax.hlines(i, ends[j, 0], ends[j, 1], color=colour, linewidth=1.6)
         ax.plot(values[j], i, "o", color=colour, markersize=6)
-    ax.set_yticks(range(len(known)), [drawing.label(names[j], 34) for j in known])
+    ax.set_yticks(range(len(known)), [label(names[j], 34) for j in known])
     ax.set_ylim(len(known) - 0.4, -0.6)
     ax.set_xlim(left=0)
     ax.set_xlabel(words + ", with 95 % intervals" * bool(np.isfinite(ends[known]).any()))
-    drawing.bare(ax)
+    bare(ax)
     return fig, ax
 
 
@@ -241,6 +343,7 @@ def stacked_bars(ax: Axes, parts: Iterable[Part], n: int, **look: Any) -> FloatA
     for part in parts:
         style: dict[str, Any] = {"edgecolor": PAPER, **look, **part.look}
         ax.barh(range(n), part.values, left=left, label=part.words, **style)
+        # A new array: the parts drawn before keep where they began.
         left = left + part.values
     ax.set_ylim(n - 0.5, -0.5)
     return left

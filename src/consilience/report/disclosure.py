@@ -53,6 +53,7 @@ def left(run: Run) -> list[Line]:
 def key_figures(run: Run) -> list[tuple[str, str]]:
     """Sites, rounds, bytes and epsilon."""
     lines = left(run)
+    # Records of two sites are different people: epsilon is not added up over sites.
     epsilon = max((_epsilon(_of_site(lines, s)) for s in run.info.sites), default=0.0)
     known = revealed(run)
     return [
@@ -86,9 +87,14 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
     """Return who sent what, in which round, under which rule, and who did not."""
     lines, steps = left(run), steps_of(method)
     sent = figures.bytes_by_site(lines)
+    # Told in the figure's description, for those who cannot see it.
     most = max(sent, key=lambda s: sum(sent[s].values()), default="")
     by_site, nowhere = _by_site(run, lines)
     ranks = revealed(run)
+    # Only words that stand on this page are explained.
+    classes, verdicts = {x.disclosure for x in lines if x.field}, {x.verdict for x in lines}
+    glossary = [("class", name, words) for name, words in CLASSES.items() if name in classes]
+    glossary += [("verdict", name, words) for name, words in VERDICTS.items() if name in verdicts]
     facts = {
         "size": size,
         "plot": figures.plot_disclosure,
@@ -112,7 +118,7 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
         "known": _column_space(ranks, lines),
         "all_known": [site_name(site) for site, (k, r) in ranks.items() if k >= r > 0],
         "by_round": _by_round(lines, steps),
-        "glossary": _glossary(lines),
+        "glossary": glossary,
         "by_field": [_by_field(site, _of_site(lines, site)) for site in run.info.sites],
     }
     return said(Path(__file__).with_suffix(".j2"), "disclosure", facts)
@@ -177,6 +183,7 @@ def _column_space(
     """How much of each site's columns can be told from what it sent."""
     rows: list[tuple[str, ...]] = []
     for site, (k, r) in ranks.items():
+        # The first message counts earlier runs on the same data too.
         first = next(x.revealed for x in lines if x.site == site and x.revealed)
         before, share = first.partition(" of ")[0], percent(k / r if r else 0.0, 0)
         rows.append((site_name(site), before, str(k), str(r), share))
@@ -189,6 +196,7 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> list[tuple[str, 
     ranked = any(x.revealed for x in lines)
     rows: list[tuple[str, ...]] = []
     for round_, step, field in sorted(keys, key=lambda key: key[0]):
+        # What all sites sent alike is one row: a page must not grow with their number.
         same = [x for x in lines if (x.round, x.step, x.field) == (round_, step, field)]
         counts = {verdict: sum(x.verdict == verdict for x in same) for verdict in VERDICTS}
         known: Any = message_type(steps[step].reply).fields if step in steps else {}
@@ -213,15 +221,6 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> list[tuple[str, 
 def _one(values: Sequence[str]) -> str:
     found = sorted(set(values))
     return found[0] if len(found) == 1 else "differs by site"
-
-
-def _glossary(lines: Sequence[Line]) -> list[tuple[str, ...]]:
-    kinds = {x.disclosure for x in lines if x.field}
-    verdicts = {x.verdict for x in lines}
-    return [
-        *(("class", name, words) for name, words in CLASSES.items() if name in kinds),
-        *(("verdict", name, words) for name, words in VERDICTS.items() if name in verdicts),
-    ]
 
 
 def _by_field(site: str, lines: Sequence[Line]) -> tuple[str, bool, list[tuple[str, ...]]]:

@@ -10,84 +10,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from consilience.arrays import FloatArray
-from consilience.report import charts, drawing
+from consilience.report import charts
 from consilience.report.charts import Part
 from consilience.wire.transcript import Line
 
 DISCLOSURE_COLOURS = {
     "public": "#8c8c8c",
-    "aggregate": drawing.BLUE,
-    "model": drawing.ORANGE,
+    "aggregate": charts.BLUE,
+    "model": charts.ORANGE,
     "per-record": "#d55e00",
-    "noised": drawing.GREEN,
+    "noised": charts.GREEN,
 }
-_HATCHES = ("", "////", "....")
-
-
-def class_style(k: int) -> dict[str, Any]:
-    """Colour and hatch of class `k`; colours return with another hatch."""
-    turn = k // len(drawing.CLASS_COLOURS)
-    return {
-        "facecolor": drawing.CLASS_COLOURS[k % len(drawing.CLASS_COLOURS)],
-        "hatch": _HATCHES[turn % len(_HATCHES)],
-    }
-
-
 # --------------------------------------------------------------------------- classes
-
-
-def plot_class_shares(result: Any) -> Figure:
-    """Draw the share of every class at every site, as stacked bars.
-
-    Parameters
-    ----------
-    result : EnsembleClusteringResult
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    names = sorted(result.class_sizes_by_site)
-    sizes = {name: np.asarray(result.class_sizes_by_site[name], dtype=float) for name in names}
-    rows = [("all sites", np.asarray(result.class_sizes, dtype=float)), *sizes.items()]
-    with drawing.style():
-        per_row = result.n_clusters if result.n_clusters <= 12 else 10
-        legend_rows = -(-result.n_clusters // per_row)
-        fig, ax = drawing.sheet(0.31 * len(rows) + 0.75 + 0.22 * legend_rows)
-        shares = [
-            np.array([row[k] / max(row.sum(), 1.0) for _, row in rows])
-            for k in range(result.n_clusters)
-        ]
-        heads = "class {}" if result.n_clusters <= 6 else "{}"
-        parts = [Part(heads.format(k), v, class_style(k)) for k, v in enumerate(shares)]
-        charts.stacked_bars(ax, parts, len(rows), height=0.74, linewidth=0.8)
-        left = np.zeros(len(rows))
-        for k, share in enumerate(shares):
-            for i in np.flatnonzero(share > 0.045):
-                _in_cell(ax, float(left[i] + share[i] / 2), int(i), f"{share[i]:.0%}", k)
-            left = left + share
-        ticks = [f"{drawing.label(name, 26)} ({int(row.sum()):,})" for name, row in rows]
-        ax.set_yticks(range(len(rows)), ticks)
-        ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
-        ax.set_xlim(0, 1)
-        ax.set_xticks(np.linspace(0, 1, 6), [f"{v:.0%}" for v in np.linspace(0, 1, 6)])
-        ax.set_xlabel("share of the site's rows (number of rows in brackets)")
-        drawing.bare(ax)
-        fig.legend(loc="outside upper center", ncols=per_row, handlelength=1.2, columnspacing=1.2)
-    return fig
-
-
-def _in_cell(ax: Axes, x: float, y: float, text: str, k: int) -> None:
-    dark = k % len(drawing.CLASS_COLOURS) in (0, 2, 5)
-    box = None
-    if k >= len(drawing.CLASS_COLOURS):
-        box = {"facecolor": class_style(k)["facecolor"], "edgecolor": "none", "pad": 1.2}
-    colour = "#ffffff" if dark else "#000000"
-    ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=colour, bbox=box)
 
 
 def profile_values(result: Any) -> tuple[FloatArray, bool]:
@@ -101,6 +38,7 @@ def profile_values(result: Any) -> tuple[FloatArray, bool]:
     if not np.array_equal(scaled, own, equal_nan=True):
         return scaled, True
     weights = np.asarray(result.class_sizes, dtype=float) * ~np.isnan(own)
+    # Sites withhold means of small classes: a column's mean is over what is told.
     centre = (np.nan_to_num(own) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
     shift = own - centre[:, None]
     largest = np.max(np.abs(np.nan_to_num(shift)), axis=1, initial=0.0)[:, None]
@@ -122,250 +60,35 @@ def plot_class_profiles(result: Any) -> Figure:
     p, k = values.shape
     shown = np.abs(values[np.isfinite(values)])
     top = float(np.ceil(max(1.0, shown.max(initial=0.0)) * 2) / 2) if standard else 1.0
-    with drawing.style():
-        fig, ax = drawing.sheet(0.3 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.62 * k))
-        ax.set_facecolor(drawing.RULE)
-        mesh = charts.heat_map(ax, values, (-top, top), cmap=drawing.DIVERGING)
+    with charts.style():
+        fig, ax = charts.sheet(0.3 * p + 1.0, width=min(charts.WIDTH, 4.2 + 0.62 * k))
+        ax.set_facecolor(charts.RULE)
+        # Symmetric about 0, so that the middle of the scale is the mean.
+        mesh = charts.heat_map(ax, values, (-top, top), cmap=charts.DIVERGING)
         charts.in_cells(
             ax, values, "{:+z.1f}".format, lambda v: abs(v) > 0.78 * top, missing="\N{EN DASH}"
         )
         heads = [f"class {j}" if k <= 8 else str(j) for j in range(k)]
-        charts.cell_axes(ax, [drawing.label(n, 34) for n in result.feature_names], heads)
+        charts.cell_axes(ax, [charts.label(n, 34) for n in result.feature_names], heads)
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
         charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean: {what}")
-    return fig
-
-
-def plot_target_by_class(result: Any) -> Figure:
-    """Draw the target's mean in every class, over all sites and at each.
-
-    Parameters
-    ----------
-    result : EnsembleClusteringResult
-        With a numeric target column.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    names = sorted(result.target_means_by_site)
-    k = result.n_clusters
-    few = len(names) <= 6
-    with drawing.style():
-        fig, ax = drawing.sheet(0.42 * k + (1.25 if few else 1.0))
-        for i, name in enumerate(names):
-            # Many marks on one line are kept apart; the same for the same site.
-            spread = 0.0 if few else 0.5 * ((i * 0.618034) % 1.0) - 0.25
-            charts.marks(
-                ax,
-                np.asarray(result.target_means_by_site[name], dtype=float),
-                np.arange(k) + spread,
-                "osv^Pd"[i] if few else "o",
-                drawing.PAPER if few else "none",
-                drawing.MUTED,
-                6.5 if few else 3.5,
-                label=drawing.label(name) if few else "one site" if i == 0 else None,
-            )
-        ax.plot(
-            result.target_means,
-            np.arange(k),
-            linestyle="none",
-            marker="|",
-            markersize=15,
-            markeredgewidth=3,
-            color=drawing.BLUE,
-            label="all sites",
-        )
-        ax.set_yticks(range(k), [f"class {j}" for j in range(k)])
-        ax.set_ylim(k - 0.5, -0.5)
-        ax.set_xlabel(f"mean of {drawing.label(result.target)}")
-        drawing.bare(ax)
-        fig.legend(loc="outside upper center", ncols=4 if len(names) == 6 else 6, handletextpad=0.3)
-    return fig
-
-
-# --------------------------------------------------------------------------- evidence
-
-
-def plot_stability(result: Any) -> Figure:
-    """Draw the agreement of runs on disjoint halves, beside chance and beside sites alone.
-
-    Parameters
-    ----------
-    result : EnsembleClusteringResult
-        Of a run with ``stability_pairs > 0``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    s = result.stability
-    rows: list[tuple[str, float, float, float, str]] = [
-        ("all sites together", s["mean"], s["low"], s["high"], drawing.BLUE),
-        ("chance: columns permuted", s["null_mean"], s["null_low"], s["null_high"], drawing.MUTED),
-    ]
-    for name, key in (
-        ("one site's classes, on all rows", "ported_mean"),
-        ("each site alone, on its own rows", "alone_mean"),
-    ):
-        if key in s:
-            rows.append((name, s[key], s[key], s[key], drawing.ORANGE))
-    lowest = min([0.0, *(row[2] for row in rows), *s["by_site"].values()])
-    with drawing.style():
-        fig, ax = drawing.sheet(0.42 * len(rows) + 1.0)
-        ax.axvspan(s["null_low"], s["null_high"], color=drawing.RULE, alpha=0.6, linewidth=0)
-        for i, (_, mean, low, high, colour) in enumerate(rows):
-            ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
-            ax.plot([mean], [i], marker="o", color=colour, markersize=8)
-            charts.note(ax, f"{mean:.2f}", (mean, i), (0, 7), ha="center", fontsize=9)
-        at = sorted(s["by_site"].values())
-        ax.plot(
-            at, np.full(len(at), 0.24), "|", color=drawing.BLUE, markersize=6, markeredgewidth=1
-        )
-        ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-        ax.set_ylim(len(rows) - 0.55, -0.65)
-        ax.set_xlim(lowest - 0.04, 1.03)
-        ax.set_xlabel("agreement: 0 as good as guessing, 1 the same classes (adjusted Rand index)")
-        drawing.bare(ax)
-    return fig
-
-
-def plot_weights(result: Any) -> Figure:
-    """Draw the weight of every local model and how far the models agree pairwise.
-
-    Parameters
-    ----------
-    result : EnsembleClusteringResult
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    m = len(result.weights)
-    agreement = np.asarray(result.agreement, dtype=float)
-    low = float(np.floor(min(0.9, agreement.min(initial=1.0)) * 10) / 10)
-    with drawing.style():
-        tall = min(0.3 if m <= 30 else 0.2, 14 / m) * m + 1.15
-        fig, (left, right) = charts.panels(2, tall, 2, width_ratios=(1, 1.25))
-        at = np.arange(m) + 0.5
-        left.hlines(at, 0, result.weights, color=drawing.BLUE, linewidth=2)
-        left.plot(result.weights, at, "o", color=drawing.BLUE, markersize=5)
-        left.axvline(1 / np.sqrt(m), color=drawing.MUTED, linestyle="--", linewidth=1)
-        left.set_xlim(0, max(1.12 * np.max(result.weights), 1.12 / np.sqrt(m)))
-        left.set_xlabel("weight (dashed: all equal)")
-        size = 9.5 if m <= 30 else 8 if m <= 70 else 5
-        names = [f"{i + 1}  {drawing.label(name, 22)}" for i, name in enumerate(result.model_names)]
-        left.set_yticks(at, names, fontsize=size)
-        edge = drawing.PAPER if m <= 20 else "none"
-        mesh = charts.heat_map(right, agreement, (low, 1), edgecolor=edge, rasterized=m > 60)
-        if m <= 10:
-            dark = low + 0.75 * (1 - low)
-            charts.in_cells(right, agreement, "{:.2f}".format, lambda v: v > dark)
-        some = np.arange(0, m, 1 if m <= 20 else 5 if m <= 60 else 20)
-        right.set_xticks(some + 0.5, [str(i + 1) for i in some])
-        right.set_yticks(some + 0.5, [str(i + 1) for i in some])
-        right.set_xlabel("agreement of the models, by number")
-        for ax in (left, right):
-            ax.set_ylim(m, 0)
-            drawing.bare(ax, "x" if ax is left else "")
-        place: Any = {"location": "right", "shrink": min(1.0, 3 / tall), "aspect": 26}
-        charts.colour_bar(fig, mesh, right, **place)
-    return fig
-
-
-def plot_votes(result: Any) -> Figure:
-    """Draw the sites' votes on the number of classes, and the criterion behind each vote.
-
-    Parameters
-    ----------
-    result : EnsembleClusteringResult
-        Of a run that held a vote.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    scores = {name: np.asarray(v, dtype=float) for name, v in sorted(result.vote_scores.items())}
-    most = max((len(v) for v in scores.values()), default=1)
-    cast = [v for v in result.votes.values() if v > 0]
-    numbers = np.arange(1, most + 1)
-    few = len(scores) <= 6
-    with drawing.style():
-        fig, (left, right) = charts.panels(2, 3.3, 2, width_ratios=(1, 1.4))
-        counts = np.array([cast.count(int(n)) for n in numbers])
-        left.bar(numbers, counts, color=drawing.BLUE, width=0.6)
-        left.set_yticks(drawing.whole_ticks(int(counts.max(initial=1))))
-        left.set_ylabel("sites that vote for it")
-        for i, (name, values) in enumerate(scores.items()):
-            if not np.isfinite(values).any():
-                continue
-            best, worst = np.nanmin(values), np.nanmax(values)
-            height = (values - best) / (worst - best if worst > best else 1.0)
-            colour = drawing.CLASS_COLOURS[i] if few else drawing.MUTED
-            right.plot(
-                np.arange(1, len(values) + 1),
-                height,
-                color=colour,
-                marker="osv^Pd"[i] if few else "",
-                markersize=4,
-                linewidth=1.4 if few else 0.7,
-                label=drawing.label(name, 22) if few else None,
-            )
-            right.plot(
-                result.votes[name] or np.nan, 0, "o", mfc="none", mec=drawing.INK, markersize=9
-            )
-        right.set_ylabel("BIC: 0 best, 1 worst of the site")
-        for ax in (left, right):
-            ax.set_xticks(numbers)
-            ax.set_xlabel("number of classes")
-            drawing.bare(ax, "y")
-        if few:
-            fig.legend(loc="outside upper right", fontsize=8.5, ncols=3)
-    return fig
-
-
-def plot_eigenvalues(result: Any) -> Figure:
-    """Draw the leading eigenvalues of the ensemble distance, relative to the first.
-
-    Parameters
-    ----------
-    result : EnsembleClusteringResult
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    sizes = np.abs(np.asarray(result.eigenvalues, dtype=float))
-    sizes = sizes / sizes[0] if len(sizes) and sizes[0] > 0 else sizes
-    at = np.arange(1, len(sizes) + 1)
-    inside = at <= result.n_clusters_by_eigenvalues
-    with drawing.style():
-        fig, ax = drawing.sheet(2.5)
-        ax.bar(at[inside], sizes[inside], color=drawing.BLUE, width=0.6)
-        ax.bar(
-            at[~inside],
-            sizes[~inside],
-            color=drawing.RULE,
-            edgecolor=drawing.MUTED,
-            width=0.6,
-            hatch="//",
-        )
-        for x, value in zip(at.tolist(), sizes.tolist(), strict=True):
-            text = f"{value:.2f}" if value >= 0.005 else "0"
-            ax.text(x, value + 0.02, text, ha="center", fontsize=8.5)
-        ax.set_xticks(at)
-        ax.set_ylim(0, 1.12)
-        ax.set_xlabel("eigenvalue, in order of size")
-        ax.set_ylabel("size, the first = 1")
-        drawing.bare(ax, "y")
     return fig
 
 
 # --------------------------------------------------------------------------- every method
 
 
+def feature_names(fitted: Any) -> tuple[str, ...]:
+    """Names of the features of an estimator or a result."""
+    given = getattr(fitted, "feature_names_in_", getattr(fitted, "feature_names", None))
+    if given is None:
+        return tuple(f"x{j}" for j in range(fitted.n_features_in_))
+    return tuple(str(name) for name in given)
+
+
 def bytes_by_site(transcript: Iterable[Line]) -> dict[str, dict[str, int]]:
     """Bytes that left each site, by class of disclosure; sites in name order."""
+    # What reached a site is the coordinator's doing, and says nothing of the site's records.
     lines = [line for line in transcript if line.direction == "from-site"]
     found: dict[str, dict[str, int]] = {site: {} for site in sorted({x.site for x in lines})}
     for line in lines:
@@ -389,8 +112,9 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
     sent = bytes_by_site(transcript)
     names = list(sent)
     used = [c for c in DISCLOSURE_COLOURS if any(c in row for row in sent.values())]
-    with drawing.style():
-        fig, ax = drawing.sheet(0.29 * len(names) + 0.95)
+    with charts.style():
+        fig, ax = charts.sheet(0.29 * len(names) + 0.95)
+        # Hatches too: two of the colours are one in black and white.
         hatches = {"model": "////", "per-record": "xxxx"}
         parts = [
             Part(
@@ -403,10 +127,10 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
         left = charts.stacked_bars(ax, parts, len(names), height=0.7, linewidth=0.6)
         for i, total in enumerate(left):
             charts.note(ax, f"{total:,.1f}", (total, i), (4, 0), va="center")
-        ax.set_yticks(range(len(names)), [drawing.label(n, 26) for n in names])
+        ax.set_yticks(range(len(names)), [charts.label(n, 26) for n in names])
         ax.set_xlim(0, max(1.1 * left.max(initial=0.0), 0.1))
         ax.set_xlabel("kilobytes that left the site")
-        drawing.bare(ax)
+        charts.bare(ax)
         if used:
             fig.legend(loc="outside upper center", ncols=len(used), handlelength=1.2)
     return fig

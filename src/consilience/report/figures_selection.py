@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.report import charts, drawing
-from consilience.report.drawing import short
-from consilience.report.figures_wide_choice import feature_names
+from consilience.report import charts
+from consilience.report.charts import short
+from consilience.report.figures import feature_names
 
 KINDS = {
     "rank": ("rank", "rank of the model"),
@@ -97,6 +97,7 @@ class Curve:
         if not self.known:
             return np.empty(0, dtype=np.int64)
         least, bar = float(self.error[self.minimum]), float(self.se[self.minimum])
+        # Of one fold there is no standard error: then only equals of the smallest are near it.
         limit = least + (bar if math.isfinite(bar) else 0.0)
         return np.flatnonzero(self.error <= limit)
 
@@ -183,7 +184,9 @@ def made(
     """
     given = np.asarray(values).reshape(-1)
     named = given.dtype.kind not in "iuf"
+    # Names have no places on an axis: they stand in the order in which they were given.
     value = np.arange(float(len(given))) if named else given.astype(float)
+    # Searches keep candidates from the simplest on, which for penalties is the largest.
     order = np.argsort(value, kind="stable")
     mean = np.asarray(error, dtype=float).reshape(-1)[order]
     by_fold = np.asarray(folds, dtype=float)
@@ -224,7 +227,7 @@ def curves_of(fitted: Any) -> dict[str, Curve]:
     return found
 
 
-COLOURS = (drawing.BLUE, "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
+COLOURS = (charts.BLUE, "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
 MOST_CURVES = len(COLOURS)
 STEEP = 6.0
 """Range of a curve over its standard error at the minimum from which the bottom is drawn again."""
@@ -262,13 +265,14 @@ def plot_entry_curve(fitted: Any) -> Figure:
         raise ParameterError.of("fitted", f"1 to {MOST_CURVES} curves", len(curves))
     first = next(iter(curves.values()))
     near = _bottom(first) if len(curves) == 1 else None
-    with drawing.style():
-        fig, axes = drawing.sheets(2 if near is not None else 1, 3.1)
+    with charts.style():
+        n = 2 if near is not None else 1
+        fig, axes = charts.panels(n, 3.1, n)
         for ax in axes:
             for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
                 _curve(ax, curve, colour, name)
             _candidate_axis(ax, first)
-            drawing.bare(ax, "y")
+            charts.bare(ax, "y")
         for curve in curves.values():
             if curve.at_edge:
                 _edge(axes[0], curve)
@@ -281,17 +285,19 @@ def plot_entry_curve(fitted: Any) -> Figure:
 
 def _curve(ax: Axes, curve: Curve, colour: str, name: str) -> None:
     at, error, se = curve.values, curve.error, curve.se
-    words = drawing.label(name, 40)
+    words = charts.label(name, 40)
     many = bool(words)
     for fold in curve.folds if not many else ():
-        ax.plot(at, fold, "-", color=drawing.MUTED, linewidth=0.6, alpha=0.35, zorder=1)
+        ax.plot(at, fold, "-", color=charts.MUTED, linewidth=0.6, alpha=0.35, zorder=1)
     bars = charts.errors_by_candidate(ax, at, error, se, colour, linewidth=1.4)
     told = words or "error" + ", with its standard error" * bool(bars.any())
     dot = 3.5 if len(at) <= 30 else 2.0
     ax.plot(at, error, "o-", color=colour, markersize=dot, linewidth=1.3, label=told)
     if not curve.known:
         return
-    _mark(ax, curve, curve.minimum, "D", drawing.ORANGE, "" if many else _minimum_words(curve))
+    smallest = f"smallest: {charts.label(curve.words(curve.minimum), 40)}"
+    smallest += ", no choice" if curve.at_edge else ""
+    _mark(ax, curve, curve.minimum, "D", charts.ORANGE, "" if many else smallest)
     if curve.simplest >= 0 and not curve.at_edge and not many:
         _within(ax, curve)
 
@@ -299,32 +305,25 @@ def _curve(ax: Axes, curve: Curve, colour: str, name: str) -> None:
 def _edge(ax: Axes, curve: Curve) -> None:
     left = curve.minimum == 0
     at = (float(curve.values[curve.minimum]), float(curve.error[curve.minimum]))
-    look: Any = {"ha": "left" if left else "right", "va": "bottom", "color": drawing.INK}
-    arrow = {"arrowstyle": "-|>", "color": drawing.MUTED, "linewidth": 0.9}
+    look: Any = {"ha": "left" if left else "right", "va": "bottom", "color": charts.INK}
+    arrow = {"arrowstyle": "-|>", "color": charts.MUTED, "linewidth": 0.9}
     charts.note(ax, "the grid ends here", at, (10 if left else -10, 20), arrowprops=arrow, **look)
-
-
-def _minimum_words(curve: Curve) -> str:
-    words = f"smallest: {drawing.label(curve.words(curve.minimum), 40)}"
-    return f"{words}, no choice" if curve.at_edge else words
 
 
 def _mark(ax: Axes, curve: Curve, place: int, sign: str, colour: str, words: str) -> None:
     look: Any = {"markeredgewidth": 0.7, "zorder": 4, "label": words or "_nolegend_"}
     at = [curve.values[place]], [curve.error[place]]
-    charts.marks(ax, *at, sign, colour, drawing.INK, 7, **look)
+    charts.marks(ax, *at, sign, colour, charts.INK, 7, **look)
 
 
 def _within(ax: Axes, curve: Curve) -> None:
     """Mark the simplest candidate within a standard error, and the line that it stays under."""
     limit = float(curve.error[curve.minimum] + curve.se[curve.minimum])
     if np.isfinite(limit):
-        ax.axhline(limit, color=drawing.MUTED, linewidth=0.9, linestyle=":")
+        ax.axhline(limit, color=charts.MUTED, linewidth=0.9, linestyle=":")
     if curve.simplest != curve.minimum:
-        words = (
-            f"simplest within a standard error: {drawing.label(curve.words(curve.simplest), 40)}"
-        )
-        _mark(ax, curve, curve.simplest, "s", drawing.GREEN, words)
+        words = f"simplest within a standard error: {charts.label(curve.words(curve.simplest), 40)}"
+        _mark(ax, curve, curve.simplest, "s", charts.GREEN, words)
 
 
 def _candidate_axis(ax: Axes, curve: Curve) -> None:
@@ -332,10 +331,11 @@ def _candidate_axis(ax: Axes, curve: Curve) -> None:
     ax.tick_params(which="minor", length=0)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     if curve.names:
-        labels = [drawing.label(name, 16) for name in curve.names]
+        labels = [charts.label(name, 16) for name in curve.names]
         ax.set_xticks(curve.values, labels)
     elif curve.kind == "alpha" and (curve.values > 0).all() and len(curve.values) > 1:
         charts.log_axis(ax, "{:g}".format)
+        # Decades alone would leave a short axis with one tick.
         narrow = curve.values.max() < 30 * curve.values.min()
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
     elif curve.kind != "alpha":
@@ -391,7 +391,7 @@ def _look_at(ax: Axes, curve: Curve, low: int, high: int) -> None:
     else:
         side = 0.05 * (last - first)
         ax.set_xlim(first - side, last + side)
-    ax.set_title("the bottom of the curve", loc="left", color=drawing.MUTED)
+    ax.set_title("the bottom of the curve", loc="left", color=charts.MUTED)
 
 
 # --------------------------------------------------------------------------- rules
@@ -411,10 +411,10 @@ def plot_set_aside(names: Sequence[str], errors: FloatArray, se: FloatArray) -> 
     -------
     matplotlib.figure.Figure
     """
-    half = drawing.Z95 * np.asarray(se, dtype=float)
+    half = charts.Z95 * np.asarray(se, dtype=float)
     ends = np.sqrt(np.column_stack([np.maximum(errors - half, 0.0), errors + half]))
     words = "root mean squared error of cells that took no part"
-    with drawing.style():
+    with charts.style():
         fig, _ = charts.rules(names, np.sqrt(errors), ends, words)
     return fig
 
@@ -444,9 +444,9 @@ def plot_leave_one_out(found: Any, *, beside: Any = None, truth: float | None = 
         curves["folds, with the standard error"] = curve_of(beside)
     figure = plot_entry_curve(curves)
     if truth is not None:
-        with drawing.style():
+        with charts.style():
             for ax in figure.axes:
-                ax.axvline(truth, color=drawing.MUTED, linewidth=1.0, linestyle="--", zorder=0)
+                ax.axvline(truth, color=charts.MUTED, linewidth=1.0, linestyle="--", zorder=0)
     return figure
 
 
@@ -479,16 +479,16 @@ def plot_singular_values(fitted: Any) -> Figure:
         raise ParameterError.of("fitted", "a fit with singular values", type(fitted).__name__)
     values = values[: max(MOST_BARS, kept)]
     at, first = np.arange(1, len(values) + 1), slice(0, kept if shares.size else None)
-    with drawing.style():
-        fig, ax = drawing.sheet(2.5, min(drawing.WIDTH, 3.4 + 0.25 * len(values)))
-        ax.bar(at[first], values[first], width=0.7, color=drawing.BLUE, label="each component")
+    with charts.style():
+        fig, ax = charts.sheet(2.5, min(charts.WIDTH, 3.4 + 0.25 * len(values)))
+        ax.bar(at[first], values[first], width=0.7, color=charts.BLUE, label="each component")
         if shares.size:
             if kept < len(values):
                 beyond = values[kept:]
                 words = "not in the model"
-                ax.bar(at[kept:], beyond, width=0.7, color=drawing.RULE, label=words)
+                ax.bar(at[kept:], beyond, width=0.7, color=charts.RULE, label=words)
             total = np.cumsum(values)
-            ax.plot(at, total, "o-", color=drawing.ORANGE, markersize=4, label="sum")
+            ax.plot(at, total, "o-", color=charts.ORANGE, markersize=4, label="sum")
             ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
             ax.set_ylabel("share of the variance")
             fig.legend(loc="outside upper left", ncols=3)
@@ -498,7 +498,7 @@ def plot_singular_values(fitted: Any) -> Figure:
         ax.set_ylim(bottom=0)
         ax.set_xlim(0.4, len(values) + 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-        drawing.bare(ax, "y")
+        charts.bare(ax, "y")
     return fig
 
 
@@ -507,6 +507,7 @@ def _shares(model: Any) -> tuple[FloatArray, int]:
     shares = _attribute(model, "explained_variance_ratio")
     kept = 0 if shares is None else len(shares)
     # Of a result over sites also what lies beyond the model.
+    # An estimator's variances are those of its components alone.
     spectrum = None if hasattr(model, "fit") else _attribute(model, "variances")
     if spectrum is not None and spectrum.sum() > 0:
         return spectrum / spectrum.sum(), kept
@@ -537,12 +538,12 @@ def plot_loadings(fitted: Any) -> Figure:
     names, shown = shown_loadings(feature_names(model), weights)
     top = float(np.abs(shown).max()) or 1.0
     p, k = shown.shape
-    with drawing.style():
-        fig, ax = drawing.sheet(0.27 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.5 * k))
-        mesh = charts.heat_map(ax, shown, (-top, top), cmap=drawing.DIVERGING)
+    with charts.style():
+        fig, ax = charts.sheet(0.27 * p + 1.0, width=min(charts.WIDTH, 4.2 + 0.5 * k))
+        mesh = charts.heat_map(ax, shown, (-top, top), cmap=charts.DIVERGING)
         charts.in_cells(ax, shown, "{:+z.2f}".format, lambda v: abs(v) > 0.78 * top, fontsize=8)
         heads = [str(j + 1) for j in range(k)]
-        charts.cell_axes(ax, [drawing.label(name, 34) for name in names], heads)
+        charts.cell_axes(ax, [charts.label(name, 34) for name in names], heads)
         words = "weight in the component: negative (blue) or positive (orange)"
         charts.colour_bar(fig, mesh, ax, words)
     return fig
@@ -551,6 +552,7 @@ def plot_loadings(fitted: Any) -> Figure:
 def shown_loadings(names: tuple[str, ...], weights: FloatArray) -> tuple[list[str], FloatArray]:
     """Return the columns that weigh most in the first components, and their weights, (p, k)."""
     first = weights[:MOST_COLUMNS].T
+    # Chosen by weight, shown in the table's own order.
     order = np.argsort(-np.abs(first).max(axis=1), kind="stable")[:MOST_ROWS]
     kept = np.sort(order)
     return [names[j] for j in kept], first[kept]

@@ -44,6 +44,7 @@ def question(run: Run, method: type[Method]) -> list[Block]:
     rows = [(ROLES[role], _named(columns[role]), _levels(columns, role)) for role in given]
     if not any(levels for *_, levels in rows):
         rows = [row[:2] for row in rows]  # type: ignore[misc]
+    # What a parameter means stands in the method's docstring, and nowhere twice.
     words, parameters = parameter_docs(method), _parameters(run, method)
     indicators = sorted((preparation.get("indicators") or {}).items())
     facts = {
@@ -119,6 +120,7 @@ def repeat_code(run: Run, method: type[Method]) -> str:
     given = ", ".join(
         f"{key}={key if is_table(value) else repr(value)}"
         for key, value in _parameters(run, method)
+        # Only what was changed: the call is to be read, and retyped.
         if key not in defaults or defaults[key] != value
     )
     return f"from {home} import {name}\n\n{name}({given}).run(federation, seed={run.info.seed})"

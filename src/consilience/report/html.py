@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
-from consilience.report import disclosure, drawing, general, sections
+from consilience.report import charts, disclosure, general, sections
 from consilience.wire.files import atomic_write
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _TEMPLATES = Path(__file__).parent / "templates"
 _COLOURS = {
-    drawing.INK: "var(--ink)",
-    drawing.MUTED: "var(--muted)",
-    drawing.RULE: "var(--rule)",
-    drawing.PAPER: "var(--paper)",
+    charts.INK: "var(--ink)",
+    charts.MUTED: "var(--muted)",
+    charts.RULE: "var(--rule)",
+    charts.PAPER: "var(--paper)",
 }
 
 
@@ -57,6 +57,7 @@ def write(run: Run | str | Path, path: str | Path | None = None) -> Path:
     target = Path(found.directory or "." if path is None else path)
     if target.is_dir():
         target = target / "report.html"
+    # A page that is half written would look like a whole one.
     atomic_write(target, render(found).encode())
     return target
 
@@ -105,7 +106,7 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
         What the figure shows.
     """
     drawn = io.BytesIO()
-    with drawing.style(), warnings.catch_warnings():
+    with charts.style(), warnings.catch_warnings():
         # Letters are drawn by the browser, so it does not matter which ones Matplotlib's font has.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -116,6 +117,7 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
             # A style inside an inlined drawing would hold for the whole page: style.css has it.
             if part.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                 parent.remove(part)
+    # Several drawings share one page: their ids, and what points to them, must differ.
     for element in root.iter():
         _adapt(element, name)
     width = float(root.get("viewBox", "0 0 1 1").split()[2])
@@ -123,6 +125,7 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
         root.attrib.pop(attribute, None)
     root.set("role", "img")
     root.set("aria-label", alt)
+    # Points of the drawing as pixels of the page: letters have the size of the text.
     root.set("style", f"width:{width * 4 / 3:.0f}px")
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)

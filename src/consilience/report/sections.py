@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run
 from consilience.protocol import BUILT_IN
-from consilience.report.drawing import short
+from consilience.report.charts import minus, short
 
 Tone = Literal["plain", "good", "caution"]
 DASH = "\N{EN DASH}"
 MOST_NAMES = 80
 """Columns up to which all are named in the question."""
-_NUMBER = re.compile(r"(< )?[+\-\u2212]?[\d,]*\.?\d+(e[+\-]?\d+)?\s?(%|B|kB)?|\u2013|")
+_NUMBER = re.compile(r"(< )?[+\-\u2212]?[\d,]*\.?\d+(e[+\-\u2212]?\d+)?\s?(%|B|kB)?|\u2013|")
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ def report_of(method: str) -> MethodReport:
     wing = BUILT_IN[method].split(".")[1]
     room = "consilience.report" if wing == "protocol" else f"consilience.{wing}.report"
     name = f"{room}.{re.sub(r'[^a-z0-9]', '_', method)}"
+    # Looked for, not tried: an error inside the module must not look like its absence.
     if importlib.util.find_spec(name) is None:
         return MethodReport()
     found: MethodReport = importlib.import_module(name).REPORT()
@@ -125,7 +126,7 @@ def number(value: Any) -> str:
     if value is None or isinstance(value, bool | str | list | tuple | dict):
         return plain(value)
     if isinstance(value, int) or (hasattr(value, "dtype") and value.dtype.kind in "iu"):
-        return f"{int(value):,}"
+        return minus(f"{int(value):,}")
     return numbers([value])[0]
 
 
@@ -134,16 +135,18 @@ def numbers(values: Iterable[Any]) -> tuple[str, ...]:
     known = [float(v) for v in values]
     largest = max((abs(v) for v in known if math.isfinite(v)), default=0.0)
     if largest and not 1e-4 <= largest < 1e9:
-        return tuple(f"{v:.2e}" if math.isfinite(v) else DASH for v in known)
+        return tuple(minus(f"{v:.2e}") if math.isfinite(v) else DASH for v in known)
+    # Three digits of the largest: a column of numbers has one scale.
     power = math.floor(math.log10(largest)) if largest else 0
     decimals = min(6, max(1 if power < 4 else 0, 2 - power))
-    return tuple(f"{v:z,.{decimals}f}" if math.isfinite(v) else DASH for v in known)
+    return tuple(minus(f"{v:z,.{decimals}f}") if math.isfinite(v) else DASH for v in known)
 
 
 def with_error(value: float, error: float) -> str:
     """Write a number with its standard error."""
     if not math.isfinite(value):
         return DASH
+    # Together, so that value and error have the same decimals.
     first, *rest = numbers([value, error] if math.isfinite(error) else [value])
     return f"{first} \N{PLUS-MINUS SIGN} {rest[0]}" if rest else first
 
@@ -172,13 +175,14 @@ def percent(value: float, decimals: int = 1) -> str:
     """Write a share as a percentage; a dash for what is not known."""
     if not math.isfinite(value):
         return DASH
-    return f"{100 * value:z.{decimals}f} %".replace("-", "\N{MINUS SIGN}")
+    return minus(f"{100 * value:z.{decimals}f} %")
 
 
 def p_value(p: float) -> str:
     """Write a p-value with two digits that count; small ones only as small."""
     if not math.isfinite(p):
         return DASH
+    # More digits than the approximation behind a p-value has would promise too much.
     if p < 0.0001:
         return "< 0.0001"
     return f"{p:.4f}" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from consilience.report import figures_selection
+from consilience.report.charts import minus
 from consilience.report.figures_selection import Curve, value_words
 from consilience.report.sections import (
     DASH,
@@ -48,6 +49,7 @@ def predicted(curve: Curve, place: int) -> float:
     """
     if place < 0 or curve.kind not in ("rank", "n_clusters"):
         return math.nan
+    # Rank 0 and one cluster predict by means: only they can be called that.
     first = {"rank": 0.0, "n_clusters": 1.0}[curve.kind]
     if curve.values[0] != first or not curve.error[0] > 0:
         return math.nan
@@ -56,6 +58,7 @@ def predicted(curve: Curve, place: int) -> float:
 
 def near_words(curve: Curve) -> str:
     """Name the candidates that are within a standard error of the best."""
+    # At an end of the grid neighbours say nothing of what lies beyond it.
     flat = [i for i in curve.flat if i != curve.minimum]
     if curve.at_edge or not flat or not math.isfinite(float(curve.se[curve.minimum])):
         return ""
@@ -163,12 +166,13 @@ def _table(curve: Curve, chosen: int, columns: Mapping[str, Sequence[str]]) -> T
 
 def _precise(values: Sequence[float] | np.ndarray) -> tuple[str, ...]:
     """Write errors with four digits or so: neighbours on a flat curve must be told apart."""
+    # By the largest of the curve: its values are compared down the column.
     known = np.asarray(values, dtype=float)
     finite = np.abs(known[np.isfinite(known)])
     top = float(finite.max(initial=0.0))
     decimals = 4 if top < 10 else 3 if top < 100 else 1
     if top and top < 0.01:
-        return tuple(f"{v:.3e}" if math.isfinite(v) else DASH for v in known)
+        return tuple(minus(f"{v:.3e}") if math.isfinite(v) else DASH for v in known)
     return tuple(f"{v:,.{decimals}f}" if math.isfinite(v) else DASH for v in known)
 
 

@@ -26,15 +26,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, nodes
 from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run
 from consilience.report import sections
-from consilience.report.drawing import Z95, short
+from consilience.report.charts import Z95, short
 from consilience.report.sections import Block, Headline, MethodReport, Picture, Table, Tone
 
 R = TypeVar("R")
+SLOTS = frozenset({"headline", "evidence", "handling", "limits", "question", "disclosure"})
+SILENT = frozenset({"handling", "limits"})
+"""Slots of which a method need not have anything to say."""
 WRITERS = ("number", "numbers", "percent", "p_value", "equals", "site_name", "listed", "plural")
 
 
@@ -86,12 +89,37 @@ class TemplateReport(MethodReport, Generic[R]):
 
 
 def said(template: Path, slot: str, facts: dict[str, Any]) -> list[Any]:
-    """What a slot of a template builds of facts, or its paragraphs where it builds nothing."""
+    """What a slot of a template builds of facts, or its paragraphs where it builds nothing.
+
+    Raises
+    ------
+    ValueError
+        The template lacks the slot, or has a macro that nothing calls.
+    """
     page = _Page()
+    _check_macros(template)
     found = _environment(template.parent).get_template(template.name)
-    spoken = getattr(found.make_module({**page.builders(), **facts}), slot, str)
+    spoken = getattr(found.make_module({**page.builders(), **facts}), slot, None)
+    if spoken is None:
+        if slot in SILENT:
+            return []
+        raise ValueError(f"the template {template.name} has no macro {slot!r}: write one")
     text = str(spoken())
+    # What a slot builds by calls counts; blank lines between these are no paragraphs.
     return page.made or paragraphs(text)
+
+
+@cache
+def _check_macros(template: Path) -> None:
+    """Refuse a macro that is no slot and that nothing calls: the name of one is misspelt."""
+    tree = _environment(template.parent).parse(template.read_text(encoding="utf-8"))
+    called = {one.name for one in tree.find_all(nodes.Name)}
+    lost = sorted({one.name for one in tree.find_all(nodes.Macro)} - called - SLOTS)
+    if lost:
+        raise ValueError(
+            f"the template {template.name} has a macro {lost[0]!r} that nothing calls and that is "
+            f"no slot: call it, or correct its name ({', '.join(sorted(SLOTS))})"
+        )
 
 
 class _Page:
@@ -114,6 +142,7 @@ class _Page:
 
     def block(self, title: str, caller: Callable[[], str] = str) -> str:
         self._parts = {"tables": (), "folded": ()}
+        # The caller adds tables and figures to the parts while its text is made: it comes first.
         text = tuple(paragraphs(caller()))
         self.made.append(Block(" ".join(title.split()), text, **self._parts))
         return ""

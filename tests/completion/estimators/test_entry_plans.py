@@ -15,18 +15,20 @@ from consilience.completion.estimators.entry_plans import (
     plan_ranks,
 )
 from consilience.completion.estimators.low_rank import HardImpute
+from consilience.completion.kernels.low_rank_paths import (
+    HardPath,
+    OptSpacePath,
+    PPCAPath,
+    SoftPath,
+    UnshrunkRankPath,
+)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.entry_paths import (
     EstimatorPath,
-    HardPath,
     KMeansPath,
     KPODPath,
-    OptSpacePath,
-    PPCAPath,
-    SoftPath,
-    UnshrunkRankPath,
     path_of,
 )
 from consilience.numerics.held_out_entries import EntryCurve

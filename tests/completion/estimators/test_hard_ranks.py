@@ -17,10 +17,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience.completion.estimators.low_rank import HardImpute, OptSpace, ProbabilisticPCA
+from consilience.completion.kernels.hard_impute import hard_path
+from consilience.completion.kernels.ppca import from_moments
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.hard_impute import hard_path
-from consilience.numerics.ppca import from_moments
 from tests.numerics.low_rank_data import gappy
 
 every = pytest.mark.parametrize("kind", [HardImpute, OptSpace, ProbabilisticPCA])

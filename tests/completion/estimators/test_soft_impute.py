@@ -19,10 +19,10 @@ from consilience.completion.estimators.low_rank import (
     LowRankFactoriser,
     SoftImpute,
 )
+from consilience.completion.kernels.soft_impute import rank_path, unshrink
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import CENTRES
 from consilience.numerics.entries import Entries
-from consilience.numerics.soft_impute import rank_path, unshrink
 
 
 @parametrize_with_checks(

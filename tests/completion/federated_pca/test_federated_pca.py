@@ -25,9 +25,9 @@ from consilience.completion.federated_pca.messages import (
 )
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.federated_pca.site import groups_of, leaves_of, merged
+from consilience.completion.kernels.ppca import from_moments
 from consilience.engines.federation import load_run
 from consilience.exceptions import DataError, ParameterError, ProtocolError, QuorumError, StudyError
-from consilience.numerics.ppca import from_moments
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import FakeEngine, federation_of, rows_of, scripted

@@ -10,8 +10,8 @@ from consilience.completion.kernels.conditional_normal import (
     conditional_entry_errors,
     directions_of,
 )
+from consilience.completion.kernels.ppca import path_from_moments
 from consilience.exceptions import DataError
-from consilience.numerics.ppca import path_from_moments
 from tests.reference.rest_of_row import squared_errors
 
 

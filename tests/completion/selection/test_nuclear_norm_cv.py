@@ -10,8 +10,8 @@ import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
 from consilience import GridEdgeWarning, NuclearNormCV, SoftImpute
+from consilience.completion.kernels.soft_impute import alpha_max
 from consilience.numerics.entries import Entries
-from consilience.numerics.soft_impute import alpha_max
 
 
 def low_rank(noise: float = 0.5, missing: float = 0.2, seed: int = 0) -> Any:

@@ -15,10 +15,10 @@ from scipy.cluster.hierarchy import dendrogram, linkage
 
 from consilience import CommunityBayesClassifier, SparseQDA
 from consilience import report as room
-from consilience.discriminant.report import figures
+from consilience.discriminant.report import figures, figures_choice
+from consilience.discriminant.report.figures_choice import Candidates, Contributions, Network, Tree
 from consilience.exceptions import ParameterError
-from consilience.report import drawing, figures_wide_choice
-from consilience.report.figures_wide_choice import Candidates, Contributions, Network, Tree
+from consilience.report import charts
 from tests.report.told import drawn, letters
 
 EVIL = ("<script>alert(1)</script>", "a$x_1$b", "n" * 90, "d")
@@ -224,7 +224,7 @@ def test_contributions_add_up_to_the_log_odds() -> None:
         np.log([0.5, 0.3, 0.2]),
     )
     total = found.values.sum(axis=0) + found.prior
-    names, values = figures_wide_choice.gaps(found, 0, 2)
+    names, values = figures_choice.gaps(found, 0, 2)
     assert values.sum() == pytest.approx(total[0] - total[2])
     assert names[0] == "prior" and names[-1] == "24 more" and len(names) == 18
     gap = found.values[:, 0] - found.values[:, 2]
@@ -243,15 +243,15 @@ def test_figures_of_a_fitted_sparse_qda() -> None:
     x, y = rng.normal(size=(200, 5)), np.repeat(["calm", "wild"], 100)
     x[100:, 1] += 2.0 * x[100:, 0]
     fit = SparseQDA(n_alphas=4).fit(pd.DataFrame(x, columns=list("abcde")), y)
-    found = figures_wide_choice.network_of(fit)
+    found = figures_choice.network_of(fit)
     assert found.names == tuple("abcde") and found.levels == ("calm", "wild")
     assert found.pairs[0].tolist() == [0, 1]
     assert {"a", "b", "wild"} <= set(letters(drawn(room.plot_interactions(fit))).split())
-    path = figures_wide_choice.candidates_of(fit)
+    path = figures_choice.candidates_of(fit)
     assert path.values[path.chosen] == fit.alpha_
     np.testing.assert_array_equal(path.errors, fit.path_.cv_error)
     assert f"chosen: {fit.alpha_:.3g}" in letters(drawn(room.plot_candidates(fit)))
-    assert figures_wide_choice.network_of(SparseQDA(alpha=0.1).fit(x, y)).names[0] == "x0"
+    assert figures_choice.network_of(SparseQDA(alpha=0.1).fit(x, y)).names[0] == "x0"
 
 
 def test_figures_of_a_fitted_community_bayes() -> None:
@@ -259,14 +259,14 @@ def test_figures_of_a_fitted_community_bayes() -> None:
     x, y = rng.normal(size=(120, 6)), np.repeat([0, 1], 60)
     x[:, :3] += rng.normal(size=(120, 1)) + y[:, None]
     fit = CommunityBayesClassifier(candidates=(1, 3, 5), cv=3).fit(x, y)
-    path = figures_wide_choice.candidates_of(fit)
+    path = figures_choice.candidates_of(fit)
     assert path.values.tolist() == [1, 3, 5] and path.values[path.chosen] == fit.n_communities_
     assert np.isfinite(path.loss).all() and not path.links.size
     svg = letters(drawn(room.plot_candidates(fit)))
     assert "log loss" in svg and f"chosen: {fit.n_communities_}" in svg
     assert f"cut: {fit.n_communities_} communit" in letters(drawn(room.plot_dendrogram(fit)))
-    said = figures_wide_choice.contributions_of(fit, x[7])
-    _, values = figures_wide_choice.gaps(said, 1, 0)
+    said = figures_choice.contributions_of(fit, x[7])
+    _, values = figures_choice.gaps(said, 1, 0)
     log_odds = np.diff(fit.predict_log_proba(x[[7]])[0])[0]
     assert values.sum() == pytest.approx(log_odds)
     assert "log odds of 1 against 0" in letters(
@@ -294,18 +294,18 @@ def test_names_of_others_are_never_markup_or_mathematics() -> None:
 
 def test_things_without_links_trees_or_candidates_are_refused() -> None:
     for read in (
-        figures_wide_choice.network_of,
-        figures_wide_choice.tree_of,
-        figures_wide_choice.candidates_of,
+        figures_choice.network_of,
+        figures_choice.tree_of,
+        figures_choice.candidates_of,
     ):
         with pytest.raises(ParameterError, match="fitted"):
             read(object())
 
 
 def test_communities_are_named_by_their_first_features() -> None:
-    words = figures_wide_choice.community_words(("a", "b", "c", "d"), [1, 2, 3])
+    words = figures_choice.community_words(("a", "b", "c", "d"), [1, 2, 3])
     assert words == "b, c and 1 more"
-    assert figures_wide_choice.community_words(("a", "b"), [0]) == "a"
+    assert figures_choice.community_words(("a", "b"), [0]) == "a"
 
 
 def test_merges_beyond_the_cut_are_grey_and_those_within_are_not() -> None:
@@ -316,6 +316,6 @@ def test_merges_beyond_the_cut_are_grey_and_those_within_are_not() -> None:
         for made in room.plot_dendrogram(found).axes[0].collections
         if isinstance(made, LineCollection) and len(made.get_segments()) == len(mine.lines)
     )
-    muted = to_rgba(drawing.MUTED)
+    muted = to_rgba(charts.MUTED)
     grey = [tuple(colour) == muted for colour in lines.get_colors()]
     assert grey == [group < 0 for group in mine.groups] and 0 < sum(grey) < len(grey)

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
+from consilience.latent_regression.report import figures_latent, latent_evidence
 from consilience.latent_regression.report import latent_class_regression as words
-from consilience.latent_regression.report import latent_evidence
-from consilience.report import figures_latent
 from consilience.report.sections import Block, Headline
 from tests.granted import GRANTED
 from tests.latent_regression.report.latent_fixture import CASES, result_of, run_of

@@ -12,8 +12,7 @@ from scipy.stats import chi2
 from consilience.assisted.glm.result import AssistedGLMResult
 from consilience.assisted.report import figures_assisted
 from consilience.report import sections
-from consilience.report.charts import minus
-from consilience.report.drawing import Z95
+from consilience.report.charts import Z95, minus
 from consilience.report.run import Run
 from consilience.report.sections import DASH, number, numbers, site_name
 from consilience.report.words import TemplateReport

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.report import charts, drawing
+from consilience.report import charts
 
 KINDS = {"score": "score", "wald": "Wald", "wald-hc3": "Wald, HC3", "lr": "likelihood ratio"}
 """Tests, in the order in which they are told, and their names."""
@@ -30,8 +30,8 @@ MOST_PANELS = 9
 """Partners with a power curve of their own."""
 NO_NOISE = "no noise"
 _MARKERS = "osv^Pd"
-_COLOURS = (drawing.BLUE, drawing.ORANGE, drawing.GREEN, "#cc79a7", "#56b4e9", "#d55e00")
-_PARTNERS = tuple(c for c in _COLOURS if c != drawing.ORANGE)  # orange is the initiator alone
+_COLOURS = (charts.BLUE, charts.ORANGE, charts.GREEN, "#cc79a7", "#56b4e9", "#d55e00")
+_PARTNERS = tuple(c for c in _COLOURS if c != charts.ORANGE)  # orange is the initiator alone
 _SPREAD = 50.0  # ratio of the widest to the median distance from zero up to which an axis is linear
 
 
@@ -64,32 +64,32 @@ def plot_assistance_tests(result: Any) -> Figure:
     kinds = tested_kinds(result)
     rows = [(partner, kind) for partner in result.partners for kind in kinds]
     several = len(result.partners) > 1
-    with drawing.style():
-        fig, ax = drawing.sheet(0.3 * len(rows) + 1.25)
+    with charts.style():
+        fig, ax = charts.sheet(0.3 * len(rows) + 1.25)
         for i, (partner, kind) in enumerate(rows):
             test = result.tests[partner].get(kind, {})
             draws = _edge(test.get("p", ()))
             first = "one draw" if i == 0 and len(draws) > 1 else None
-            look = ("o", drawing.PAPER, drawing.MUTED, 5)
+            look = ("o", charts.PAPER, charts.MUTED, 5)
             charts.marks(ax, draws, [i] * len(draws), *look, label=first, zorder=2)
-            mark, colour = ("D", drawing.BLUE) if kind == result.test else ("d", drawing.MUTED)
+            mark, colour = ("D", charts.BLUE) if kind == result.test else ("d", charts.MUTED)
             combined = _edge([test.get("combined", np.nan)])
             ax.plot(combined, [i], mark, markersize=8, color=colour, zorder=3)
-        ax.axvline(result.level, color=drawing.ORANGE, linewidth=1.4, zorder=1)
+        ax.axvline(result.level, color=charts.ORANGE, linewidth=1.4, zorder=1)
         # Each mark in the legend once, whichever partner and test were drawn first.
-        ax.plot([], [], "D", color=drawing.BLUE, markersize=8, label="the test that decides")
-        ax.plot([], [], "d", color=drawing.MUTED, markersize=8, label="the others")
-        ax.plot([], [], color=drawing.ORANGE, label=f"level {result.level:g}")
+        ax.plot([], [], "D", color=charts.BLUE, markersize=8, label="the test that decides")
+        ax.plot([], [], "d", color=charts.MUTED, markersize=8, label="the others")
+        ax.plot([], [], color=charts.ORANGE, label=f"level {result.level:g}")
         names = [
-            f"{drawing.label(p, 20)} \N{MIDDLE DOT} {KINDS[k]}" if several else KINDS[k]
+            f"{charts.label(p, 20)} \N{MIDDLE DOT} {KINDS[k]}" if several else KINDS[k]
             for p, k in rows
         ]
         for between in range(len(kinds), len(rows), len(kinds)):
-            ax.axhline(between - 0.5, color=drawing.RULE, linewidth=0.8)
+            ax.axhline(between - 0.5, color=charts.RULE, linewidth=0.8)
         ax.set_yticks(range(len(rows)), names)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         _p_axis(ax, result)
-        drawing.bare(ax)
+        charts.bare(ax)
         fig.legend(loc="outside upper center", ncols=4, handletextpad=0.5)
     return fig
 
@@ -168,12 +168,12 @@ def plot_assistance_power(result: Any) -> Figure:
     partners = [p for p in result.partners if power_axis(result, p)[2].size][:MOST_PANELS]
     across = min(3, len(partners))
     down = -(-len(partners) // across)
-    with drawing.style():
+    with charts.style():
         fig, axes = charts.panels(len(partners), 2.5 * down + 0.8, across, sharey=True, sharex=True)
         for ax, partner in zip(axes, partners, strict=True):
             _power_curves(ax, result, partner, legend=ax is axes[0])
             if len(partners) > 1:
-                ax.set_title(drawing.label(partner, 26))
+                ax.set_title(charts.label(partner, 26))
         for ax in axes[::across]:
             ax.set_ylabel("chance of finding it")
         words = "epsilon that the partner spends on the sketch"
@@ -204,11 +204,11 @@ def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
         ax.plot(at[noisy], power[noisy, j], marker=marker, linewidth=1.4, label=words, **line)
         if not noisy.all():
             ax.plot(at[~noisy], power[~noisy, j], marker=marker, linestyle="none", **line)
-    ax.axhline(result.level, color=drawing.MUTED, linestyle=":", linewidth=1)
+    ax.axhline(result.level, color=charts.MUTED, linestyle=":", linewidth=1)
     used = beyond if spent is None and not noisy.all() else spent
     if used is not None:
         words = "as run" if legend else None
-        ax.axvline(used, color=drawing.INK, linewidth=1, linestyle="--", label=words)
+        ax.axvline(used, color=charts.INK, linewidth=1, linestyle="--", label=words)
     ax.set_xscale("log")
     low = float(min(epsilon[noisy].min(initial=top), used or top))
     ticks = [t for t in (0.1, 0.3, 1, 3, 10, 30, 100, 300) if low * 0.99 <= t <= top * 1.01]
@@ -220,7 +220,7 @@ def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
     ax.set_xlim(low * 0.8, (beyond if not noisy.all() else top) * 1.5)
     ax.set_ylim(-0.02, 1.04)
     ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20 %", "40 %", "60 %", "80 %", "100 %"])
-    drawing.bare(ax, "y")
+    charts.bare(ax, "y")
 
 
 # --------------------------------------------------------------------------- joint training
@@ -245,14 +245,14 @@ def plot_assisted_rounds(result: Any) -> Figure:
     sent = np.asarray(table["numbers_sent"], dtype=float)
     who = np.asarray([str(p) for p in table["partner"]])
     partners = [p for p in result.partners if (who == p).any()]
-    with drawing.style():
-        fig, (left, right) = drawing.sheets(2, 3.2)
+    with charts.style():
+        fig, (left, right) = charts.panels(2, 3.2, 2)
         for own in deviance[rounds == 0]:
-            words = f"{drawing.label(result.initiator, 20)} alone"
-            left.axhline(own, color=drawing.ORANGE, linestyle="--", linewidth=1.3, label=words)
-        left.plot(rounds, deviance, color=drawing.MUTED, linewidth=1)
+            words = f"{charts.label(result.initiator, 20)} alone"
+            left.axhline(own, color=charts.ORANGE, linestyle="--", linewidth=1.3, label=words)
+        left.plot(rounds, deviance, color=charts.MUTED, linewidth=1)
         moved = np.isfinite(change) & (change > 0)
-        right.plot(sent[moved], change[moved], color=drawing.MUTED, linewidth=1)
+        right.plot(sent[moved], change[moved], color=charts.MUTED, linewidth=1)
         for i, partner in enumerate(partners):
             mine = who == partner
             look: dict[str, Any] = {
@@ -261,11 +261,11 @@ def plot_assisted_rounds(result: Any) -> Figure:
                 "color": _PARTNERS[i % len(_PARTNERS)],
                 "markersize": 5.5,
             }
-            name = f"after {drawing.label(partner, 20)}" if i < 8 else None
+            name = f"after {charts.label(partner, 20)}" if i < 8 else None
             left.plot(rounds[mine], deviance[mine], label=name, **look)
             right.plot(sent[mine & moved], change[mine & moved], **look)
         most = int(rounds.max(initial=1.0))
-        left.set_xticks(drawing.whole_ticks(most))
+        left.set_xticks(charts.whole_ticks(most))
         left.set_xlabel("round")
         masked = "masked " if result.response == "masked" else ""
         left.set_ylabel(f"deviance, {masked}training records")
@@ -279,7 +279,7 @@ def plot_assisted_rounds(result: Any) -> Figure:
         right.set_xlabel("numbers sent, both ways")
         right.set_ylabel("relative change of the predictor")
         for ax in (left, right):
-            drawing.bare(ax, "y")
+            charts.bare(ax, "y")
         fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4)
     return fig
 
@@ -301,7 +301,7 @@ def half_widths(result: Any) -> FloatArray:
     found = result.coefficients
     error = np.asarray(found["error"], dtype=float)
     status = np.asarray([str(s) for s in found["status"]])
-    return np.where(np.isin(status, INFERRED), drawing.Z95 * error, np.nan)
+    return np.where(np.isin(status, INFERRED), charts.Z95 * error, np.nan)
 
 
 def plot_assisted_coefficients(result: Any) -> Figure:
@@ -321,27 +321,27 @@ def plot_assisted_coefficients(result: Any) -> Figure:
     joint = np.asarray(found["estimate"], dtype=float)[rows]
     half = half_widths(result)[rows]
     own = np.asarray(alone["estimate"], dtype=float)[rows]
-    own_half = drawing.Z95 * np.asarray(alone["error"], dtype=float)[rows]
+    own_half = charts.Z95 * np.asarray(alone["error"], dtype=float)[rows]
     joint = np.where(status == "shared", np.nan, joint)
     at = np.arange(len(rows), dtype=float)
-    with drawing.style():
-        fig, ax = drawing.sheet(0.3 * len(rows) + 1.15)
-        ax.axvline(0, color=drawing.INK, linewidth=0.9)
-        line: dict[str, Any] = {"linewidth": 1.4, "color": drawing.ORANGE}
+    with charts.style():
+        fig, ax = charts.sheet(0.3 * len(rows) + 1.15)
+        ax.axvline(0, color=charts.INK, linewidth=0.9)
+        line: dict[str, Any] = {"linewidth": 1.4, "color": charts.ORANGE}
         ax.hlines(at + 0.17, own - own_half, own + own_half, **line)
-        words = f"{drawing.label(result.initiator, 20)} alone"
+        words = f"{charts.label(result.initiator, 20)} alone"
         size = matplotlib.rcParams["lines.markersize"]
-        charts.marks(ax, own, at + 0.17, "s", drawing.PAPER, drawing.ORANGE, size, label=words)
+        charts.marks(ax, own, at + 0.17, "s", charts.PAPER, charts.ORANGE, size, label=words)
         _joint_marks(ax, at - 0.13, joint, half, status)
         _reach(ax, [joint - half, joint + half, joint, own - own_half, own + own_half, own])
         look: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8.5}
         for y in at[status == "shared"]:
             place: dict[str, Any] = {"xy": (1, y - 0.13), "xycoords": ("axes fraction", "data")}
-            ax.annotate("no coefficient: shared", **place, **look, color=drawing.MUTED)
-        ax.set_yticks(at, [drawing.label(found["name"][i], 30) for i in rows])
+            ax.annotate("no coefficient: shared", **place, **look, color=charts.MUTED)
+        ax.set_yticks(at, [charts.label(found["name"][i], 30) for i in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlabel("coefficient, with its 95 % interval")
-        drawing.bare(ax)
+        charts.bare(ax)
         fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4, fontsize=8.5)
     return fig
 
@@ -351,16 +351,16 @@ def _joint_marks(
 ) -> None:
     told = np.isin(status, INFERRED)
     for mine, words, face, dash, marker, size in (
-        (status == "identified", "joint model", drawing.BLUE, "-", "o", 6),
-        (status == "bounded", "joint, interval is a bound", drawing.BLUE, ":", "D", 5),
-        (~told, "joint, no interval", drawing.PAPER, "-", "o", 6),
+        (status == "identified", "joint model", charts.BLUE, "-", "o", 6),
+        (status == "bounded", "joint, interval is a bound", charts.BLUE, ":", "D", 5),
+        (~told, "joint, no interval", charts.PAPER, "-", "o", 6),
     ):
         shown = mine & np.isfinite(value)
         if not shown.any():
             continue
         x, y, reach = value[shown], at[shown], half[shown]
-        ax.hlines(y, x - reach, x + reach, color=drawing.BLUE, linewidth=1.6, linestyle=dash)
-        charts.marks(ax, x, y, marker, face, drawing.BLUE, size, label=words, zorder=3)
+        ax.hlines(y, x - reach, x + reach, color=charts.BLUE, linewidth=1.6, linestyle=dash)
+        charts.marks(ax, x, y, marker, face, charts.BLUE, size, label=words, zorder=3)
 
 
 def _reach(ax: Axes, ends: Sequence[FloatArray]) -> None:
@@ -389,10 +389,10 @@ def plot_assisted_calibration(result: Any) -> Figure:
     matplotlib.figure.Figure
     """
     which = [key for key in ("alone", "joint") if key in result.calibration]
-    names = {"alone": f"{drawing.label(result.initiator, 24)} alone", "joint": "joint model"}
-    looks = {"alone": (drawing.ORANGE, "s"), "joint": (drawing.BLUE, "o")}
-    with drawing.style():
-        fig, axes = drawing.sheets(len(which), 3.5, sharex=True, sharey=True)
+    names = {"alone": f"{charts.label(result.initiator, 24)} alone", "joint": "joint model"}
+    looks = {"alone": (charts.ORANGE, "s"), "joint": (charts.BLUE, "o")}
+    with charts.style():
+        fig, axes = charts.panels(len(which), 3.5, len(which), sharex=True, sharey=True)
         ends: list[float] = []
         for ax, key in zip(axes, which, strict=True):
             table = result.calibration[key]
@@ -412,10 +412,10 @@ def plot_assisted_calibration(result: Any) -> Figure:
         low_end, high_end = min(known), max(known)
         pad = 0.05 * ((high_end - low_end) or 1.0)
         for ax in axes:
-            ax.plot([low_end, high_end], [low_end, high_end], color=drawing.MUTED, linewidth=1)
+            ax.plot([low_end, high_end], [low_end, high_end], color=charts.MUTED, linewidth=1)
             ax.set_xlim(low_end - pad, high_end + pad)
             ax.set_ylim(low_end - pad, high_end + pad)
-            drawing.bare(ax, "both")
+            charts.bare(ax, "both")
         axes[0].set_ylabel("mean observed")
     return fig
 
@@ -423,8 +423,8 @@ def plot_assisted_calibration(result: Any) -> Figure:
 def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
     """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
     # Wilson 1927: (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
-    z2 = drawing.Z95**2
+    z2 = charts.Z95**2
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-        half = drawing.Z95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
+        half = charts.Z95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
     return middle - half, middle + half

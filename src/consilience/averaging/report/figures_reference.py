@@ -22,9 +22,8 @@ from consilience.averaging.estimators.proximal_fit import (
     NOISE_FACTOR,
     separable,
 )
-from consilience.report import charts, drawing
-from consilience.report.charts import NAMED
-from consilience.report.drawing import Z95
+from consilience.report import charts
+from consilience.report.charts import NAMED, Z95
 from consilience.wire.transcript import Line
 
 FIT_STEP = "fit"
@@ -178,15 +177,15 @@ def plot_reference_rounds(result: Any, lines: Sequence[Line] = ()) -> Figure:
     """
     with_gain = measured(result)
     rounds = np.arange(n_rounds(result) + 1)
-    with drawing.style():
+    with charts.style():
         n, tall = (2, 4.9) if with_gain else (1, 2.9)
         fig, axes = charts.panels(n, tall, layout={"h_pad": 0.08}, sharex=True)
         if with_gain:
             _held_out(axes[0], result, rounds)
         moved = movement(result)[1:]
         shown = np.maximum(moved, _SMALLEST)
-        axes[-1].plot(rounds[1:], shown, color=drawing.MUTED, linewidth=1.2)
-        axes[-1].plot(rounds[1:], shown, "o", color=drawing.MUTED, markersize=_mark(rounds))
+        axes[-1].plot(rounds[1:], shown, color=charts.MUTED, linewidth=1.2)
+        axes[-1].plot(rounds[1:], shown, "o", color=charts.MUTED, markersize=_mark(rounds))
         axes[-1].set_yscale("log")
         narrow = shown.max(initial=1e-12) < 300 * shown.min(initial=1.0)
         axes[-1].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
@@ -194,11 +193,11 @@ def plot_reference_rounds(result: Any, lines: Sequence[Line] = ()) -> Figure:
         axes[-1].minorticks_off()
         axes[-1].set_ylabel("average moved by")
         axes[-1].set_xlabel("round (0: plain averaging)")
-        ticks = drawing.whole_ticks(int(rounds[-1]))
+        ticks = charts.whole_ticks(int(rounds[-1]))
         axes[-1].set_xticks(ticks)
         axes[-1].set_xlim(-0.5, rounds[-1] + 0.5)
         for ax in axes:
-            drawing.bare(ax, "y")
+            charts.bare(ax, "y")
         _bytes_axis(axes[0], result, lines, ticks)
     return fig
 
@@ -210,24 +209,24 @@ def _mark(rounds: IntArray) -> float:
 def _held_out(ax: Axes, result: Any, rounds: IntArray) -> None:
     gain, error = curve(result)
     known = np.isfinite(gain) & np.isfinite(error)
-    ax.axhline(0, color=drawing.INK, linewidth=0.9)
+    ax.axhline(0, color=charts.INK, linewidth=0.9)
     for width, thick in ((Z95, 1.0), (1.0, 3.0)):
         some = known & (rounds > 0)
         ax.vlines(
             rounds[some],
             (gain - width * error)[some],
             (gain + width * error)[some],
-            color=drawing.BLUE,
+            color=charts.BLUE,
             alpha=0.6 if len(rounds) <= 45 else 0.35,
             linewidth=thick,
         )
     # Rounds that nobody measured leave a gap in the line.
-    ax.plot(rounds, np.where(known, gain, np.nan), color=drawing.BLUE, linewidth=1.2)
-    look = ("o", drawing.PAPER, drawing.BLUE, _mark(rounds))
+    ax.plot(rounds, np.where(known, gain, np.nan), color=charts.BLUE, linewidth=1.2)
+    look = ("o", charts.PAPER, charts.BLUE, _mark(rounds))
     charts.marks(ax, rounds[known], gain[known], *look, zorder=3)
     at = int(result.chosen_round)
     if at < len(gain) and np.isfinite(gain[at]):
-        ax.plot([at], [gain[at]], "D", color=drawing.BLUE, markersize=9, zorder=4)
+        ax.plot([at], [gain[at]], "D", color=charts.BLUE, markersize=9, zorder=4)
         place: Any = {"va": "bottom", "fontsize": 9, "annotation_clip": False}
         charts.note(ax, "kept", (at, gain[at]), (7, 6), **place)
     ax.yaxis.set_major_formatter(charts.SHARES)
@@ -282,7 +281,7 @@ def plot_reference_comparison(result: Any) -> Figure:
     saved, error = differences(result)
     columns = [0, 1] if result.kept else [0]
     n = len(result.sites)
-    with drawing.style():
+    with charts.style():
         across = len(columns)
         fig, axes = charts.panels(across, _tall(n), across, layout={"w_pad": 0.12}, sharey=True)
         for ax, j in zip(axes, columns, strict=True):
@@ -290,7 +289,7 @@ def plot_reference_comparison(result: Any) -> Figure:
             charts.savings(ax, np.arange(n), saved[:, j], error[:, j], overall, n <= NAMED)
             ax.set_title(COMPARED[j])
             ax.locator_params(axis="x", nbins=5)
-            drawing.bare(ax)
+            charts.bare(ax)
         _sites(axes[0], result.sites)
         fig.supxlabel(
             "loss saved, share of the loss of averaging (right of 0: better)", fontsize=9.5
@@ -325,20 +324,20 @@ def plot_reference_influence(result: Any) -> Figure:
     last = n_rounds(result)
     at = np.arange(len(result.sites))
     size = 7 if len(at) <= NAMED else 3
-    with drawing.style():
-        fig, ax = drawing.sheet(_tall(len(at)) + (0.25 if last else 0.0))
-        ax.hlines(at, influence[0], influence[last], color=drawing.RULE, linewidth=2)
-        look = ("o", drawing.PAPER, drawing.MUTED, size)
+    with charts.style():
+        fig, ax = charts.sheet(_tall(len(at)) + (0.25 if last else 0.0))
+        ax.hlines(at, influence[0], influence[last], color=charts.RULE, linewidth=2)
+        look = ("o", charts.PAPER, charts.MUTED, size)
         charts.marks(ax, influence[0], at, *look, label="plain averaging")
         if last:
             words = f"after round {last}"
-            ax.plot(influence[last], at, "o", color=drawing.BLUE, markersize=size, label=words)
+            ax.plot(influence[last], at, "o", color=charts.BLUE, markersize=size, label=words)
             fig.legend(loc="outside upper center", ncols=2, handletextpad=0.3)
         _sites(ax, result.sites)
         ax.set_xlim(0, 1.06 * float(np.nanmax(influence[[0, last]], initial=0.01)))
         ax.xaxis.set_major_formatter(charts.SHARES)
         ax.set_xlabel("share of rows x distance of the site's predictions from the average")
-        drawing.bare(ax)
+        charts.bare(ax)
     return fig
 
 
@@ -361,11 +360,11 @@ def plot_reference_probes(result: Any) -> Figure:
     bad = unstable(result)
     size = 6 if len(at) <= NAMED else 3
     kinds: tuple[tuple[Any, str, str, str], ...] = (
-        (known & ~bad, "o", drawing.BLUE, "keeps its predictions"),
-        (known & bad, "s", drawing.ORANGE, "does not"),
+        (known & ~bad, "o", charts.BLUE, "keeps its predictions"),
+        (known & bad, "s", charts.ORANGE, "does not"),
     )
-    with drawing.style():
-        fig, ax = drawing.sheet(_tall(len(at)) + 0.25)
+    with charts.style():
+        fig, ax = charts.sheet(_tall(len(at)) + 0.25)
         for some, marker, colour, words in kinds:
             if some.any():
                 place: Any = {"marker": marker, "markersize": size, "color": colour}
@@ -374,7 +373,7 @@ def plot_reference_probes(result: Any) -> Figure:
             limit[known],
             at[known],
             "|",
-            color=drawing.INK,
+            color=charts.INK,
             markersize=11 if len(at) <= NAMED else 4,
             markeredgewidth=1.6,
             label="limit",
@@ -389,7 +388,7 @@ def plot_reference_probes(result: Any) -> Figure:
         ax.set_xticks(decades, ticks)
         ax.set_xlabel("change of the predictions at the reference rows")
         _sites(ax, result.sites)
-        drawing.bare(ax)
+        charts.bare(ax)
         fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
     return fig
 
@@ -407,26 +406,26 @@ def plot_reference_contributions(result: Any) -> Figure:
     """
     told = np.asarray(result.contributed, dtype=bool).T
     n, rounds = told.shape
-    with drawing.style():
-        fig, ax = drawing.sheet(_tall(n) + 0.25)
+    with charts.style():
+        fig, ax = charts.sheet(_tall(n) + 0.25)
         rows, columns = np.nonzero(told)
         gaps, missing = np.nonzero(~told)
         size = float(np.clip(300 / max(rounds, 1), 1.5, 7)) if n <= NAMED else 1.5
-        ax.plot(columns, rows, "s", color=drawing.BLUE, markersize=size, label="new fit")
+        ax.plot(columns, rows, "s", color=charts.BLUE, markersize=size, label="new fit")
         if len(gaps):
             ax.plot(
                 missing,
                 gaps,
                 "x",
-                color=drawing.ORANGE,
+                color=charts.ORANGE,
                 markersize=0.8 * size,
                 label="its last predictions stayed in the average, if there were any",
             )
         _sites(ax, result.sites)
-        ax.set_xticks(drawing.whole_ticks(rounds - 1))
+        ax.set_xticks(charts.whole_ticks(rounds - 1))
         ax.set_xlim(-0.6, rounds - 0.4)
         ax.set_xlabel("round (0: plain averaging)")
-        drawing.bare(ax, "")
+        charts.bare(ax, "")
         fig.legend(loc="outside upper center", ncols=2, handletextpad=0.3)
     return fig
 
@@ -468,24 +467,24 @@ def plot_reference_penalties(result: Any) -> Figure:
     averaging, best, error, rounds = penalty_losses(result)
     x = np.asarray(result.penalties, dtype=float)
     order = np.argsort(x)
-    with drawing.style():
-        fig, ax = drawing.sheet(3.0)
+    with charts.style():
+        fig, ax = charts.sheet(3.0)
         ax.plot(
             x[order],
             averaging[order],
             "s--",
-            color=drawing.MUTED,
-            markerfacecolor=drawing.PAPER,
+            color=charts.MUTED,
+            markerfacecolor=charts.PAPER,
             linewidth=1.2,
             label="plain averaging",
         )
-        ax.vlines(x, best - Z95 * error, best + Z95 * error, color=drawing.BLUE, alpha=0.45)
-        ax.plot(x[order], best[order], "o-", color=drawing.BLUE, linewidth=1.2, label="best round")
+        ax.vlines(x, best - Z95 * error, best + Z95 * error, color=charts.BLUE, alpha=0.45)
+        ax.plot(x[order], best[order], "o-", color=charts.BLUE, linewidth=1.2, label="best round")
         at = int(result.chosen_track)
         kept = best[at] if result.kept else averaging[at]
-        ax.plot([x[at]], [kept], "D", color=drawing.BLUE, markersize=9, label="kept", zorder=4)
+        ax.plot([x[at]], [kept], "D", color=charts.BLUE, markersize=9, label="kept", zorder=4)
         for i in order if len(x) <= 15 else ():
-            place: Any = {"fontsize": 8, "color": drawing.MUTED}
+            place: Any = {"fontsize": 8, "color": charts.MUTED}
             charts.note(ax, f"round {rounds[i]}", (x[i], best[i]), (6, -11), **place)
         if (x > 0).all() and x.max() > 5 * x.min():
             ax.set_xscale("log")
@@ -493,8 +492,8 @@ def plot_reference_penalties(result: Any) -> Figure:
                 ax.set_xticks(x, [f"{v:g}" for v in x])
             ax.minorticks_off()
         ax.yaxis.set_major_formatter(charts.SHARES)
-        ax.set_xlabel(f"penalty ({drawing.label(result.penalty_name or 'of the learner')})")
+        ax.set_xlabel(f"penalty ({charts.label(result.penalty_name or 'of the learner')})")
         ax.set_ylabel("held-out loss, compared\nwith the best averaging")
-        drawing.bare(ax, "y")
+        charts.bare(ax, "y")
         fig.legend(loc="outside upper center", ncols=3, handletextpad=0.5)
     return fig

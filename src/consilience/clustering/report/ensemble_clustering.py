@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.clustering.protocol.result import EnsembleClusteringResult
-from consilience.clustering.report import figures_sequences, sequence_evidence
+from consilience.clustering.report import figures_classes, figures_sequences, sequence_evidence
 from consilience.clustering.report.sequence_evidence import Facts, Row
-from consilience.report import drawing, figures, selection_evidence
+from consilience.report import charts, figures, selection_evidence
 from consilience.report.figures_selection import curve_of
 from consilience.report.run import Run
 from consilience.report.sections import Block, Table, number, numbers
@@ -28,6 +28,7 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
             "read": self,
             "coded_read": sequence_evidence,
             "figures": figures,
+            "figures_classes": figures_classes,
             "drawn": figures_sequences,
             "infinity": np.inf,
             "classes": [f"class {k}" for k in range(result.n_clusters)],
@@ -59,7 +60,7 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
         ]
         if result.target and not result.target_levels:
             rows.append((f"mean {result.target}", *numbers(result.target_means)))
-        names = [drawing.short(name, 40) for name in result.feature_names]
+        names = [charts.short(name, 40) for name in result.feature_names]
         portraits = []
         if standard and 1 < result.n_clusters <= 12:
             for share, column in zip(shares, np.nan_to_num(values.T), strict=True):

@@ -20,7 +20,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.exceptions import DataError, ParameterError
 from consilience.parameters import check, whole
-from consilience.report import charts, drawing
+from consilience.report import charts
 
 MOST_CLASSES = 12
 """Classes of which a figure is drawn."""
@@ -214,8 +214,8 @@ def state_colours(n_states: int) -> list[tuple[float, float, float]]:
     """Return one colour for each state; after eight they return lighter, then darker."""
     found = []
     for code in range(n_states):
-        turn, place = divmod(code, len(drawing.CLASS_COLOURS))
-        colour = np.array(to_rgb(drawing.CLASS_COLOURS[place]))
+        turn, place = divmod(code, len(charts.CLASS_COLOURS))
+        colour = np.array(to_rgb(charts.CLASS_COLOURS[place]))
         if turn % 3 == 1:
             colour = 0.5 + colour / 2
         elif turn % 3 == 2:
@@ -232,7 +232,7 @@ def _panels(
         raise ParameterError.of("fitted", f"1 to {MOST_CLASSES} classes", n)
     columns = min(n, across)
     rows = -(-n // columns)
-    width = drawing.WIDTH if columns > 1 else 0.62 * drawing.WIDTH
+    width = charts.WIDTH if columns > 1 else 0.62 * charts.WIDTH
     return charts.panels(n, height * rows + more, columns, width, **settings)
 
 
@@ -252,12 +252,12 @@ def _percent(share: float) -> str:
 def _legend(fig: Figure, states: Sequence[str], *, unseen: bool = False) -> None:
     """Put the colours of the states above the panels."""
     handles = [
-        Patch(facecolor=colour, label=drawing.label(name, 18))
+        Patch(facecolor=colour, label=charts.label(name, 18))
         for name, colour in zip(states, state_colours(len(states)), strict=True)
     ]
     if unseen:
-        handles.append(Patch(facecolor=drawing.RULE, label="not seen"))
-    widest = max(len(drawing.short(name, 18)) for name in states)
+        handles.append(Patch(facecolor=charts.RULE, label="not seen"))
+    widest = max(len(charts.short(name, 18)) for name in states)
     fig.legend(
         handles=handles,
         loc="outside upper left",
@@ -268,16 +268,16 @@ def _legend(fig: Figure, states: Sequence[str], *, unseen: bool = False) -> None
 
 
 def _legend_height(states: Sequence[str]) -> float:
-    widest = max(len(drawing.short(name, 18)) for name in states)
+    widest = max(len(charts.short(name, 18)) for name in states)
     return 0.22 * -(-(len(states) + 1) // max(2, 84 // (widest + 6))) + 0.1
 
 
 def _time_axis(ax: Axes, times: Sequence[str], across: int) -> None:
     """Name some of the time points."""
-    room = max(2, (7 if across > 1 else 9) - max(len(drawing.short(t, 8)) for t in times) // 2)
+    room = max(2, (7 if across > 1 else 9) - max(len(charts.short(t, 8)) for t in times) // 2)
     step = max(1, -(-len(times) // room))
     places = range(0, len(times), step)
-    ax.set_xticks(places, [drawing.label(times[i], 8) for i in places])
+    ax.set_xticks(places, [charts.label(times[i], 8) for i in places])
 
 
 # --------------------------------------------------------------------------- states by time
@@ -325,13 +325,13 @@ def _stacked(
     states: Sequence[str], times: Sequence[str], shares: FloatArray, titles: Sequence[str]
 ) -> Figure:
     """Draw (K, t, S) shares as bars without gaps."""
-    with drawing.style():
+    with charts.style():
         more = 0.35 + _legend_height(states)
         fig, axes = _panels(len(shares), 1.55, more, sharey=True, sharex=True)
         at = np.arange(len(times))
         for k, (ax, share, words) in enumerate(zip(axes, shares, titles, strict=True)):
             bottom = np.zeros(len(at))
-            ax.set_facecolor(drawing.RULE)
+            ax.set_facecolor(charts.RULE)
             for colour, part in zip(state_colours(len(states)), np.nan_to_num(share).T):
                 ax.bar(at, part, width=1.0, bottom=bottom, color=colour, linewidth=0)
                 bottom = bottom + part
@@ -340,7 +340,7 @@ def _stacked(
             ax.set_ylim(0, 1)
             ax.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
             _time_axis(ax, times, len(axes))
-            drawing.bare(ax, "")
+            charts.bare(ax, "")
         axes[0].set_ylabel("share of the class")
         fig.supxlabel("time", fontsize=9.5)
         _legend(fig, states)
@@ -381,8 +381,8 @@ def plot_transitions(fitted: Any) -> Figure:
     """
     chains = chains_of(fitted)
     s = len(chains.states)
-    with drawing.style():
-        longest = max(len(drawing.short(name, 14)) for name in chains.states)
+    with charts.style():
+        longest = max(len(charts.short(name, 14)) for name in chains.states)
         fig, axes = _panels(
             chains.n_classes,
             0.21 * max(s, 4) + 0.62,
@@ -403,7 +403,7 @@ def plot_transitions(fitted: Any) -> Figure:
 def _steps(ax: Axes, chains: Chains, k: int) -> Any:
     """Draw one class: first states, a space, steps."""
     s = len(chains.states)
-    shades = drawing.RISING.with_extremes(bad=drawing.RULE)
+    shades = charts.RISING.with_extremes(bad=charts.RULE)
     beside = np.arange(s + 1)
     mesh = None
     for values, top in ((chains.initial[k][None, :], 0.0), (chains.transition[k], 1.35)):
@@ -413,17 +413,17 @@ def _steps(ax: Axes, chains: Chains, k: int) -> Any:
             np.ma.masked_invalid(values),
             cmap=shades,
             norm=PowerNorm(0.5, 0.0, 1.0),
-            edgecolor=drawing.PAPER,
+            edgecolor=charts.PAPER,
             linewidth=0.6,
         )
         for i, j in np.argwhere((np.nan_to_num(values) >= 0.005) & (s <= MOST_NUMBERS)).tolist():
             v = float(values[i, j])
             _in_cell(ax, j + 0.5, top + i + 0.5, v, v > 0.42)
-    names = [drawing.label(name, 14) for name in chains.states]
+    names = [charts.label(name, 14) for name in chains.states]
     ax.set_yticks([0.5, *(1.85 + np.arange(s))], ["first state", *names], fontsize=8.5)
     ax.set_xticks(np.arange(s) + 0.5, names, rotation=90, fontsize=8.5)
     ax.set_ylim(s + 1.35, 0)
-    drawing.bare(ax, "")
+    charts.bare(ax, "")
     return mesh
 
 
@@ -459,8 +459,8 @@ def plot_sequence_index(fitted: Any, X: Any) -> Figure:
     inside = seen[:, ::-1].cumsum(axis=1)[:, ::-1] > 0
     unseen = bool((inside & ~seen)[told.labels >= 0].any())
     shown = np.where(inside & ~seen, s, np.where(seen, told.wide, -1))
-    colours = ListedColormap([*state_colours(s), to_rgb(drawing.RULE)])
-    with drawing.style():
+    colours = ListedColormap([*state_colours(s), to_rgb(charts.RULE)])
+    with charts.style():
         more = 0.35 + _legend_height(told.states)
         fig, axes = _panels(k, 1.9, more, sharex=True)
         for c, ax in enumerate(axes):
@@ -478,7 +478,7 @@ def plot_sequence_index(fitted: Any, X: Any) -> Figure:
             ax.set_yticks([])
             ax.set_xlim(-0.5, len(told.times) - 0.5)
             _time_axis(ax, told.times, len(axes))
-            drawing.bare(ax, "")
+            charts.bare(ax, "")
         fig.supxlabel("time", fontsize=9.5)
         _legend(fig, told.states, unseen=unseen)
     return fig
@@ -509,20 +509,20 @@ def plot_item_profiles(fitted: Any) -> Figure:
     names, chances, ends = [], [], []
     for j in kept:
         for place, level in enumerate(items.levels[j]):
-            column = drawing.label(items.columns[j], 24) if place == 0 else ""
-            names.append(f"{column}   {drawing.label(level, 20)}")
+            column = charts.label(items.columns[j], 24) if place == 0 else ""
+            names.append(f"{column}   {charts.label(level, 20)}")
             chances.append(items.chances[j][:, place])
         ends.append(len(names))
     values = np.array(chances)
     p, k = values.shape
-    with drawing.style():
-        fig, ax = drawing.sheet(0.24 * p + 1.0, width=min(drawing.WIDTH, 4.0 + 0.62 * k))
-        ax.set_facecolor(drawing.RULE)
+    with charts.style():
+        fig, ax = charts.sheet(0.24 * p + 1.0, width=min(charts.WIDTH, 4.0 + 0.62 * k))
+        ax.set_facecolor(charts.RULE)
         mesh = charts.heat_map(ax, values, (0, 1), linewidth=0.6)
         in_percent: Any = (lambda v: f"{100 * v:.0f}", lambda v: v > 0.62)
         charts.in_cells(ax, values, *in_percent, fontsize=7.5)
         for end in ends[:-1]:
-            ax.axhline(end, color=drawing.MUTED, linewidth=0.8)
+            ax.axhline(end, color=charts.MUTED, linewidth=0.8)
         heads = [f"class {c}\n{_percent(items.shares[c])}".rstrip() for c in range(k)]
         charts.cell_axes(ax, names, heads)
         ticks = ([0, 0.5, 1.0], ["0%", "50%", "100%"])
@@ -577,10 +577,10 @@ def plot_site_differences(result: Any) -> Figure:
         raise ParameterError.of("result", "one with differences of sites", type(result).__name__)
     words = {"initial": "first states", "transition": "steps", "levels": "levels"}
     parts = [words.get(part, part) for part in found["parts"]]
-    kinds = (("ensemble", "common classes", drawing.BLUE), ("local", "alone", drawing.ORANGE))
+    kinds = (("ensemble", "common classes", charts.BLUE), ("local", "alone", charts.ORANGE))
     ticks, at = [], []
-    with drawing.style():
-        fig, ax = drawing.sheet(0.62 * len(parts) + 0.7)
+    with charts.style():
+        fig, ax = charts.sheet(0.62 * len(parts) + 0.7)
         for i, part in enumerate(parts):
             for j, (kind, name, colour) in enumerate(kinds):
                 y = 2.6 * i + j
@@ -592,15 +592,15 @@ def plot_site_differences(result: Any) -> Figure:
                     for end in ("estimate", "low", "high")
                 )
                 ax.hlines(y, low, high, color=colour, linewidth=2.0)
-                ax.plot(mean, y, "o", color=colour, markersize=7, markeredgecolor=drawing.INK)
+                ax.plot(mean, y, "o", color=colour, markersize=7, markeredgecolor=charts.INK)
                 ticks.append(f"{part}, {name}")
                 at.append(y)
             chance = float(np.asarray(found["chance"], dtype=float)[i])
             if np.isfinite(chance):
-                ax.vlines(chance, 2.6 * i - 0.45, 2.6 * i + 1.45, color=drawing.MUTED, linewidth=2)
+                ax.vlines(chance, 2.6 * i - 0.45, 2.6 * i + 1.45, color=charts.MUTED, linewidth=2)
         ax.set_yticks(at, ticks)
         ax.set_ylim(max(at) + 0.7, -0.7)
         ax.set_xlim(left=0)
         ax.set_xlabel("distance of two sites in a class")
-        drawing.bare(ax)
+        charts.bare(ax)
     return fig

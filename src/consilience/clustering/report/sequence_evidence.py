@@ -9,7 +9,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import figures_sequences
-from consilience.report.drawing import short
+from consilience.report.charts import short
 from consilience.report.sections import DASH, number, numbers, percent
 
 NOTABLE = 0.1

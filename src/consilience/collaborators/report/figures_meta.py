@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
-from consilience.report import charts, drawing
+from consilience.report import charts
 
 NAMES_IN_MAP = 42
 NAMES_IN_LIST = 80
@@ -85,7 +85,7 @@ def _list_sites(ax: Axes, result: Any, order: IntArray, words: str) -> None:
     if n > NAMES_IN_LIST:
         ax.set_yticks(*group_ticks(labels, 0.04))
         return
-    sites = [drawing.label(result.sites[i], 24) for i in order]
+    sites = [charts.label(result.sites[i], 24) for i in order]
     names = [words.format(site=s, group=g) for s, g in zip(sites, labels, strict=True)]
     ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
 
@@ -107,7 +107,7 @@ def plot_pairwise_tests(result: Any) -> Figure:
     scale = Normalize(THRESHOLD - _SPAN, THRESHOLD + _SPAN)
     ticks = [-2.0, 0.0, THRESHOLD, 4.0]
     return _map(
-        result, result.z, drawing.DIVERGING, scale, ticks, "z of the test of two sites", "{:z.1f}"
+        result, result.z, charts.DIVERGING, scale, ticks, "z of the test of two sites", "{:z.1f}"
     )
 
 
@@ -125,7 +125,7 @@ def plot_together(result: Any) -> Figure:
     """
     words = "share of resamples in one group"
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-    return _map(result, result.together, drawing.RISING, Normalize(0, 1), ticks, words, "{:.0%}")
+    return _map(result, result.together, charts.RISING, Normalize(0, 1), ticks, words, "{:.0%}")
 
 
 def plot_dissimilarity(result: Any) -> Figure:
@@ -147,7 +147,7 @@ def plot_dissimilarity(result: Any) -> Figure:
     top = top if top > 0 else 1.0
     words = "dissimilarity, in units of the loss"
     return _map(
-        result, result.dissimilarity, drawing.RISING, Normalize(0, top), None, words, "{:.2g}"
+        result, result.dissimilarity, charts.RISING, Normalize(0, top), None, words, "{:.2g}"
     )
 
 
@@ -166,15 +166,15 @@ def _map(
     np.fill_diagonal(shown, np.nan)
     named = n <= NAMES_IN_MAP
     side = float(np.clip(0.42 * n, 1.5, 5.0))
-    with drawing.style():
-        fig, ax = drawing.sheet(
-            side + 1.1 + (0.5 if named else 0), width=min(drawing.WIDTH, side + 3.3)
+    with charts.style():
+        fig, ax = charts.sheet(
+            side + 1.1 + (0.5 if named else 0), width=min(charts.WIDTH, side + 3.3)
         )
         _hatched(ax, shown)
         mesh: Any
         look: dict[str, Any] = {"cmap": colours, "norm": scale}
         if named:
-            mesh = ax.pcolormesh(shown, edgecolor=drawing.PAPER, linewidth=0.6, **look)
+            mesh = ax.pcolormesh(shown, edgecolor=charts.PAPER, linewidth=0.6, **look)
         else:
             look |= {"extent": (0, n, n, 0), "interpolation": "none"}
             mesh = ax.imshow(np.ma.masked_invalid(shown), zorder=2, **look)
@@ -189,7 +189,7 @@ def _map(
             )
         labels = np.asarray(result.labels)[order]
         frame: dict[str, Any] = {"linewidth": 1.8 if n <= 100 else 1.0, "zorder": 5}
-        frame |= {"fill": False, "edgecolor": drawing.INK, "clip_on": False}
+        frame |= {"fill": False, "edgecolor": charts.INK, "clip_on": False}
         for start, end, _ in runs(labels):
             ax.add_patch(Rectangle((start, start), end - start, end - start, **frame))
         at, names = group_ticks(labels, 0.0 if n <= 12 else 0.04)
@@ -198,14 +198,14 @@ def _map(
         ax.set_xticks(at, names)
         ax.xaxis.tick_top()
         if named:
-            sites = [drawing.label(result.sites[i], 26) for i in order]
+            sites = [charts.label(result.sites[i], 26) for i in order]
             ax.set_yticks(np.arange(n) + 0.5, sites, fontsize=9 if n <= 24 else 8)
         else:
             ax.set_yticks(at, names)
         ax.set_xlim(0, n)
         ax.set_ylim(n, 0)
         ax.set_aspect("equal")
-        drawing.bare(ax, "")
+        charts.bare(ax, "")
         # Which ends of the scale hold values beyond it.
         known = shown[np.isfinite(shown)]
         low, high = (known < (scale.vmin or 0.0)).any(), (known > (scale.vmax or 0.0)).any()
@@ -220,14 +220,14 @@ def _hatched(ax: Axes, shown: FloatArray) -> None:
     """Hatch what is not known, under the cells that are; the diagonal stays plain."""
     n = len(shown)
     if np.isnan(shown).sum() > n:
-        lines: dict[str, Any] = {"edgecolor": drawing.MUTED, "hatch": "////"}
-        ax.add_patch(Rectangle((0, 0), n, n, facecolor=drawing.RULE, linewidth=0, **lines))
+        lines: dict[str, Any] = {"edgecolor": charts.MUTED, "hatch": "////"}
+        ax.add_patch(Rectangle((0, 0), n, n, facecolor=charts.RULE, linewidth=0, **lines))
     if n <= NAMES_IN_MAP:
-        plain: dict[str, Any] = {"facecolor": drawing.RULE, "edgecolor": "none", "linewidth": 0}
+        plain: dict[str, Any] = {"facecolor": charts.RULE, "edgecolor": "none", "linewidth": 0}
         for i in range(n):
             ax.add_patch(Rectangle((i, i), 1, 1, **plain))
     else:
-        ax.plot([0, n], [0, n], color=drawing.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
+        ax.plot([0, n], [0, n], color=charts.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
 
 
 # --------------------------------------------------------------------------- merges
@@ -260,26 +260,26 @@ def plot_merges(result: Any) -> Figure:
     y = np.concatenate([np.argsort(order) + 0.5, np.zeros(n - 1)])
     made = np.arange(n - 1) < n - result.n_clusters
     named = n <= NAMES_IN_LIST
-    with drawing.style():
-        fig, ax = drawing.sheet((0.2 * n + 1.5) if named else 8.0)
+    with charts.style():
+        fig, ax = charts.sheet((0.2 * n + 1.5) if named else 8.0)
         for step, (a, b) in enumerate(ids):
             node = n + step
             y[node] = (y[a] + y[b]) / 2
-            line: dict[str, Any] = {"color": drawing.INK, "linestyle": "-"}
+            line: dict[str, Any] = {"color": charts.INK, "linestyle": "-"}
             if not made[step]:
-                line = {"color": drawing.MUTED, "linestyle": (0, (3, 2))}
+                line = {"color": charts.MUTED, "linestyle": (0, (3, 2))}
             along, across = [x[a], x[node], x[node], x[b]], [y[a], y[a], y[b], y[b]]
             ax.plot(along, across, linewidth=1.3 if named else 0.6, zorder=2, **line)
         if named:
-            ax.hlines(y[n:], x[n:], thresholds, color=drawing.RULE, linewidth=1, zorder=1.2)
+            ax.hlines(y[n:], x[n:], thresholds, color=charts.RULE, linewidth=1, zorder=1.2)
             bar: dict[str, Any] = {"markersize": 8, "label": "threshold of the merge"}
-            ax.plot(thresholds, y[n:], "|", color=drawing.MUTED, zorder=2.5, **bar)
+            ax.plot(thresholds, y[n:], "|", color=charts.MUTED, zorder=2.5, **bar)
         _merge_marks(ax, x[n:], y[n:], made, heights <= thresholds, 6.5 if named else 3.5)
         for at, text, dash in (
             (THRESHOLD, f"{THRESHOLD:g}: two single sites", "-"),
             (LARGE_GROUP_THRESHOLD, f"{LARGE_GROUP_THRESHOLD:g}: large groups", ":"),
         ):
-            line = {"color": drawing.ORANGE, "linestyle": dash, "linewidth": 1.2}
+            line = {"color": charts.ORANGE, "linestyle": dash, "linewidth": 1.2}
             ax.axvline(at, zorder=1, label=text, **line)
         _merge_axes(ax, result, order, (low, beyond, high), bool(np.isinf(heights).any()))
         fig.legend(loc="outside upper center", ncols=3, fontsize=8.5, handletextpad=0.5)
@@ -290,10 +290,10 @@ def _merge_marks(
     ax: Axes, x: FloatArray, y: FloatArray, made: Any, below: Any, size: float
 ) -> None:
     kinds: tuple[tuple[Any, ...], ...] = (
-        (made & below, "o", drawing.BLUE, drawing.BLUE, "merged"),
-        (made & ~below, "D", drawing.ORANGE, drawing.ORANGE, "merged, though above its threshold"),
-        (~made & ~below, "o", drawing.PAPER, drawing.MUTED, "not merged"),
-        (~made & below, "D", drawing.PAPER, drawing.BLUE, "not merged, though below its threshold"),
+        (made & below, "o", charts.BLUE, charts.BLUE, "merged"),
+        (made & ~below, "D", charts.ORANGE, charts.ORANGE, "merged, though above its threshold"),
+        (~made & ~below, "o", charts.PAPER, charts.MUTED, "not merged"),
+        (~made & below, "D", charts.PAPER, charts.BLUE, "not merged, though below its threshold"),
     )
     for which, sign, face, edge, words in kinds:
         if which.any():
@@ -325,7 +325,7 @@ def _merge_axes(
         ax.set_ylabel("site \N{MIDDLE DOT} group")
     ax.set_ylim(n, 0)
     ax.set_xlabel("mean z between the two parts that meet")
-    drawing.bare(ax)
+    charts.bare(ax)
 
 
 # -------------------------------------------------------------------------------------------- gains
@@ -387,15 +387,15 @@ def plot_detectable(result: Any) -> Figure:
     low, high = float(within.min(initial=0.05)), float(within.max(initial=1.0))
     # equal widths on the logarithmic axis
     bins = np.geomspace(low * 0.9, high * 1.1, 29)
-    with drawing.style():
+    with charts.style():
         fig, (top, ax) = charts.panels(2, 3.7, height_ratios=(0.14, 1))
         _power_bar(top, np.bincount(kinds, minlength=len(POWER_WORDS)).tolist())
-        look: dict[str, Any] = {"color": [drawing.BLUE, drawing.ORANGE], "hatch": ["", "////"]}
-        look |= {"edgecolor": drawing.PAPER, "linewidth": 0.5}
+        look: dict[str, Any] = {"color": [charts.BLUE, charts.ORANGE], "hatch": ["", "////"]}
+        look |= {"edgecolor": charts.PAPER, "linewidth": 0.5}
         parts = [shown[kinds == 1], shown[kinds == 2]]
         ax.hist(parts, bins=bins.tolist(), stacked=True, **look)
         if result.margin > 0:
-            ax.axvline(result.margin, color=drawing.INK, linestyle=":", linewidth=1.2)
+            ax.axvline(result.margin, color=charts.INK, linestyle=":", linewidth=1.2)
             place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "right"}
             charts.note(ax, "margin", (result.margin, 1), (-4, 0), va="top", **place)
         ax.set_xscale("log")
@@ -405,20 +405,20 @@ def plot_detectable(result: Any) -> Figure:
         some = [t for t in known if ends[0] <= t <= ends[1]]
         ax.set_xticks(some, [charts.share(t) for t in some])
         ax.minorticks_off()
-        ax.set_yticks(drawing.whole_ticks(int(ax.get_ylim()[1])))
+        ax.set_yticks(charts.whole_ticks(int(ax.get_ylim()[1])))
         ax.set_ylabel("pairs within groups")
         ax.set_xlabel("difference seen with a chance of 80 %, share of the response variance")
-        drawing.bare(ax, "y")
+        charts.bare(ax, "y")
         fig.legend(loc="outside upper center", ncols=2, handlelength=1.4)
     return fig
 
 
 def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
     looks: tuple[dict[str, Any], ...] = (
-        {"facecolor": drawing.MUTED},
-        {"facecolor": drawing.BLUE},
-        {"facecolor": drawing.ORANGE, "hatch": "////"},
-        {"facecolor": drawing.RULE, "hatch": "xxxx"},
+        {"facecolor": charts.MUTED},
+        {"facecolor": charts.BLUE},
+        {"facecolor": charts.ORANGE, "hatch": "////"},
+        {"facecolor": charts.RULE, "hatch": "xxxx"},
     )
     left = 0.0
     for count, look, words in zip(counts, looks, POWER_WORDS, strict=True):
@@ -426,12 +426,12 @@ def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
             share = count / sum(counts)
             text = f"{count:,} {'pair' if count == 1 else 'pairs'}: {words}"
             place: dict[str, Any] = {"left": left, "height": 0.8, "label": text}
-            ax.barh(0, share, edgecolor=drawing.PAPER, linewidth=0.6, **place, **look)
+            ax.barh(0, share, edgecolor=charts.PAPER, linewidth=0.6, **place, **look)
             left += share
     ax.set_xlim(0, 1)
     ax.set_xticks([])
     ax.set_yticks([])
-    drawing.bare(ax, "")
+    charts.bare(ax, "")
 
 
 # --------------------------------------------------------------------------- gain
@@ -461,7 +461,7 @@ def plot_gain(result: Any) -> Figure:
     order = site_order(result)
     n = len(order)
     named = n <= NAMES_IN_LIST
-    with drawing.style():
+    with charts.style():
         tall = (0.2 * n + 1.5) if named else 8.0
         fig, axes = charts.panels(len(keys), tall, len(keys), layout={"w_pad": 0.12}, sharey=True)
         for ax, key in zip(axes, keys, strict=True):
@@ -473,7 +473,7 @@ def plot_gain(result: Any) -> Figure:
             ax.set_xlim(*_gain_limits(value, error, *overall))
             ax.set_title(GAINS[key])
             ax.locator_params(axis="x", nbins=4)
-            drawing.bare(ax)
+            charts.bare(ax)
         axes[0].set_ylim(n, 0)
         _list_sites(axes[0], result, order, "{site}")
         fig.supxlabel(
@@ -487,14 +487,14 @@ def _gain_limits(
 ) -> tuple[float, float]:
     """Range that holds nearly all intervals, zero and the overall interval."""
     known = np.isfinite(value) & np.isfinite(error)
-    low, high = value[known] - drawing.Z95 * error[known], value[known] + drawing.Z95 * error[known]
+    low, high = value[known] - charts.Z95 * error[known], value[known] + charts.Z95 * error[known]
     # of many sites the few widest intervals may run out of the picture
     cut = 0.0 if known.sum() <= 20 else 0.02
     ends = [0.0]
     if known.any():
         ends += [float(np.quantile(low, cut)), float(np.quantile(high, 1 - cut))]
     if np.isfinite(mean) and np.isfinite(its_error):
-        ends += [mean - drawing.Z95 * its_error, mean + drawing.Z95 * its_error]
+        ends += [mean - charts.Z95 * its_error, mean + charts.Z95 * its_error]
     width = max(ends) - min(ends) or 0.02
     return min(ends) - 0.05 * width, max(ends) + 0.05 * width
 
@@ -517,23 +517,23 @@ def plot_spectrum(result: Any) -> Figure:
     k = result.n_clusters
     values = np.asarray(result.eigenvalues, dtype=float)[: max(12, k + 2)]
     at = np.arange(1, len(values) + 1)
-    with drawing.style():
-        fig, ax = drawing.sheet(2.7)
+    with charts.style():
+        fig, ax = charts.sheet(2.7)
         if k < len(values):
-            ax.axhspan(values[k], values[k - 1], color=drawing.RULE, alpha=0.7, linewidth=0)
+            ax.axhspan(values[k], values[k - 1], color=charts.RULE, alpha=0.7, linewidth=0)
             middle = (values[k] + values[k - 1]) / 2
             words = f"gap {values[k - 1] - values[k]:.2f}"
             ax.text(len(values) + 0.45, middle, words, ha="right", va="center", fontsize=8.5)
-        for inside, face in ((at <= k, drawing.BLUE), (at > k, drawing.PAPER)):
+        for inside, face in ((at <= k, charts.BLUE), (at > k, charts.PAPER)):
             foot = min(0.0, values.min(initial=0.0))
-            ax.vlines(at[inside], foot, values[inside], color=drawing.MUTED, linewidth=1)
-            edge = drawing.BLUE if face == drawing.BLUE else drawing.MUTED
+            ax.vlines(at[inside], foot, values[inside], color=charts.MUTED, linewidth=1)
+            edge = charts.BLUE if face == charts.BLUE else charts.MUTED
             ax.plot(at[inside], values[inside], "o", markerfacecolor=face, markeredgecolor=edge)
         ax.set_xticks(at)
         ax.set_xlim(0.5, len(values) + 0.5)
         ax.set_xlabel("eigenvalue, in order of size")
         ax.set_ylabel("eigenvalue")
-        drawing.bare(ax, "y")
+        charts.bare(ax, "y")
     return fig
 
 
@@ -552,18 +552,18 @@ def plot_held_out_loss(result: Any) -> Figure:
     losses = np.asarray(result.cv_losses, dtype=float)
     at = np.arange(1, len(losses) + 1)
     chosen = at == result.n_clusters
-    with drawing.style():
-        fig, ax = drawing.sheet(2.6)
-        ax.plot(at, losses, color=drawing.MUTED, linewidth=1.2)
+    with charts.style():
+        fig, ax = charts.sheet(2.6)
+        ax.plot(at, losses, color=charts.MUTED, linewidth=1.2)
         hollow: dict[str, Any] = {
-            "markerfacecolor": drawing.PAPER,
-            "markeredgecolor": drawing.MUTED,
+            "markerfacecolor": charts.PAPER,
+            "markeredgecolor": charts.MUTED,
         }
         ax.plot(at[~chosen], losses[~chosen], "o", **hollow)
-        ax.plot(at[chosen], losses[chosen], "o", color=drawing.BLUE, markersize=8)
+        ax.plot(at[chosen], losses[chosen], "o", color=charts.BLUE, markersize=8)
         step = max(1, len(losses) // 12)
         ax.set_xticks(at[::step])
         ax.set_xlabel("number of groups")
         ax.set_ylabel("held-out loss")
-        drawing.bare(ax, "y")
+        charts.bare(ax, "y")
     return fig

@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.completion.kernels import low_rank_paths
+from consilience.completion.kernels.soft_impute import alpha_max
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import entry_paths, held_out_entries
-from consilience.numerics.centring import centre_of
+from consilience.numerics.centring import centre_of, check_center
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve, EntryPath
-from consilience.numerics.soft_impute import alpha_max
 
 RANK_MODELS: dict[str, Callable[..., EntryPath]] = {
-    "hard": entry_paths.HardPath,
-    "soft-unshrunk": entry_paths.UnshrunkRankPath,
-    "optspace": entry_paths.OptSpacePath,
-    "ppca": entry_paths.PPCAPath,
+    "hard": low_rank_paths.HardPath,
+    "soft-unshrunk": low_rank_paths.UnshrunkRankPath,
+    "optspace": low_rank_paths.OptSpacePath,
+    "ppca": low_rank_paths.PPCAPath,
 }
 CLUSTER_MODELS: dict[str, Callable[..., EntryPath]] = {
     "observed-kmeans": entry_paths.KMeansPath,
@@ -147,7 +148,7 @@ def plan_ranks(
     """
     if model not in RANK_MODELS:
         raise ParameterError.of("model", "one of " + ", ".join(RANK_MODELS), model)
-    entry_paths.check_center(center)
+    check_center(center)
     grid = _Counts.of_ranks(entries, folds, ranks, lowest=0)
     path = RANK_MODELS[model](parameters=grid.first, center="none" if model == "ppca" else center)
     return grid.plan(path)
@@ -346,7 +347,7 @@ def plan_alphas(
     DataError
         The centre explains every entry, so that no penalty differs from another.
     """
-    entry_paths.check_center(center)
+    check_center(center)
     largest = float(alpha_max(centre_of(entries, center).removed(entries)))
     if largest <= 1e-12 * float(np.abs(entries.values).max()):
         if center == "none":
@@ -358,7 +359,7 @@ def plan_alphas(
     grid = _Alphas(largest)
     first, grows = grid.start(alphas)
     how: dict[str, Any] = {"solver": solver, "tol": tol, "max_iter": max_iter}
-    path = entry_paths.SoftPath(
+    path = low_rank_paths.SoftPath(
         parameters=first, center=center, unshrink=bool(unshrink), max_rank=max_rank, **how
     )
     # Below the penalty at which every fit has full rank the fitted matrix stays the same; near the

@@ -21,14 +21,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
+from consilience.completion.kernels.hard_impute import MAX_ITER, TOL, hard_path
+from consilience.completion.kernels.low_rank import LowRankFit, check_ranks
+from consilience.completion.kernels.optspace import optspace_path
+from consilience.completion.kernels.ppca import PPCAFit, PPCAModel, from_moments, ppca_path
+from consilience.completion.kernels.soft_impute import rank_path, refit, soft_path
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import Centre, centre_of
 from consilience.numerics.entries import Entries
-from consilience.numerics.hard_impute import MAX_ITER, TOL, hard_path
-from consilience.numerics.low_rank import LowRankFit, check_ranks
-from consilience.numerics.optspace import optspace_path
-from consilience.numerics.ppca import PPCAFit, PPCAModel, from_moments, ppca_path
-from consilience.numerics.soft_impute import rank_path, refit, soft_path
 
 # --- What estimators of a low-rank matrix with missing entries share: centre, rows, completion.
 

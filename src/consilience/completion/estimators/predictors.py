@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.low_rank import Factors
+from consilience.completion.kernels.ppca import PPCAModel
 from consilience.exceptions import DataError
 from consilience.numerics.centring import CENTRES, Centre
 from consilience.numerics.entries import Entries
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, places
 from consilience.numerics.observed_kmeans import nearest_centres
-from consilience.numerics.ppca import PPCAModel
 
 # --- Tables with gaps as predictors take them: names and units of the columns.
 

@@ -14,10 +14,10 @@ from consilience.completion.federated_pca.messages import SPREADS, Told, square_
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.kernels import conditional_normal
 from consilience.completion.kernels.conditional_normal import Moments
+from consilience.completion.kernels.ppca import PPCAModel, from_moments
 from consilience.exceptions import QuorumError, StudyError
 from consilience.numerics.block_moments import pooled
 from consilience.numerics.held_out_entries import EntryCurve
-from consilience.numerics.ppca import PPCAModel, from_moments
 from consilience.protocol.method import CoordinatorContext
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.completion.kernels.ppca import PPCAModel
 from consilience.exceptions import ProtocolError
-from consilience.numerics.ppca import PPCAModel
 from consilience.parameters import allows, just
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Aggregate, Model, is_gram, message, states

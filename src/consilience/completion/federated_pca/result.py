@@ -10,8 +10,8 @@ import numpy as np
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.low_rank import ProbabilisticPCA
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
+from consilience.completion.kernels.ppca import PPCAModel
 from consilience.numerics.held_out_entries import EntryCurve
-from consilience.numerics.ppca import PPCAModel
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:

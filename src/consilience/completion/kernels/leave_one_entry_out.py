@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
+from consilience.completion.kernels.low_rank import check_ranks, thin_svd
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.low_rank import check_ranks, thin_svd
 
 _VARIANTS = ("exact", "as_printed")
 _LEVERAGE = 1e-9  # an entry whose row or column is fitted by it alone cannot be left out

@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.completion.one_table.matrix_completion import RULES, MatrixCompletionResult
 from consilience.completion.report import selection_study
-from consilience.report.drawing import Z95
+from consilience.report.charts import Z95
 from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers, with_error
 

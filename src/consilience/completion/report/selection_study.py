@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.completion.one_table.entry_study import EntryStudyResult
 from consilience.report import figures_selection, selection_evidence
-from consilience.report.drawing import short
+from consilience.report.charts import short
 from consilience.report.figures_selection import curve_of
 from consilience.report.run import Run
 from consilience.report.sections import percent

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.report import figures_wide_choice
+from consilience.discriminant.report import figures_choice
+from consilience.discriminant.report.figures_choice import Candidates
+from consilience.report.charts import Z95, short
 from consilience.report.disclosure import simulated
-from consilience.report.drawing import Z95, short
-from consilience.report.figures_wide_choice import Candidates
 from consilience.report.run import Run
 from consilience.report.sections import DASH, Tone, listed, numbers, percent, site_name, with_error
 from consilience.report.words import TemplateReport
@@ -144,9 +144,9 @@ class ClassesReport(TemplateReport[Any]):
             "over_sites": self.over_sites,
             "stays": getattr(result, "model_stays", ""),
             "remarks": [short(r, 500).rstrip(".") for r in getattr(result, "remarks", ())],
-            "candidates": figures_wide_choice.candidates_of(result),
+            "candidates": figures_choice.candidates_of(result),
             "candidate_table": partial(_candidate_table, result),
-            "figures": figures_wide_choice,
+            "figures": figures_choice,
             "isfinite": np.isfinite,
             "confusion": confusion,
             "confusion_rows": [(n, *counts(row)) for n, row in zip(levels, confusion)],
@@ -187,7 +187,7 @@ def _candidate_table(
     result: Any, more: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Head and rows of the table of candidates, with more columns by their heads."""
-    found: Candidates = figures_wide_choice.candidates_of(result)
+    found: Candidates = figures_choice.candidates_of(result)
     marks = [" (chosen)" * (i == found.chosen) for i in range(len(found.values))]
     first = "alpha" if found.kind == "alpha" else "communities"
     columns: dict[str, Sequence[str]] = {

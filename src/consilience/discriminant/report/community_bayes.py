@@ -9,8 +9,8 @@ import numpy as np
 
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
 from consilience.discriminant.report import ClassesReport, apart, counts, figures
-from consilience.report.drawing import short
-from consilience.report.figures_wide_choice import tree_of
+from consilience.discriminant.report.figures_choice import tree_of
+from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import DASH, listed, numbers, with_error
 

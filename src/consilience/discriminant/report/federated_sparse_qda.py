@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDAResult
+from consilience.discriminant.report.figures_choice import community_words
 from consilience.discriminant.report.sparse_qda import SparseQDAReport
-from consilience.report.drawing import short
-from consilience.report.figures_wide_choice import community_words
+from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import listed, site_name
 

@@ -23,8 +23,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.report import charts, drawing
-from consilience.report.figures_wide_choice import Network, Tree, network_of, tree_of
+from consilience.discriminant.report.figures_choice import Network, Tree, network_of, tree_of
+from consilience.report import charts
 
 _ROUNDS = 150
 _SETTLED = 1e-4
@@ -195,21 +195,21 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
     """
     network = network_of(fitted)
     pairs = network.pairs[:most]
-    with drawing.style():
+    with charts.style():
         if not len(pairs):
             return _nothing("no two features are linked")
         nodes, ends = np.unique(pairs, return_inverse=True)
         ends = ends.reshape(-1, 2)
         layout = lay_out(len(nodes), ends)
         most_room = _INCHES if len(nodes) < 5 else _ROOMY
-        unit = min(most_room, drawing.WIDTH / layout.width, _HIGHEST / layout.height)
-        fig, ax = drawing.sheet(unit * layout.height + 0.45)
+        unit = min(most_room, charts.WIDTH / layout.width, _HIGHEST / layout.height)
+        fig, ax = charts.sheet(unit * layout.height + 0.45)
         which, value = (found[: len(pairs)] for found in strongest(network))
-        shades, coloured = drawing.CLASS_COLOURS, len(network.levels) <= len(drawing.CLASS_COLOURS)
+        shades, coloured = charts.CLASS_COLOURS, len(network.levels) <= len(charts.CLASS_COLOURS)
         strength = network.strength[: len(pairs)]
         size = np.sqrt(strength / max(float(strength[0]), np.finfo(float).tiny))
         widths = (0.5 + 3.2 * size) * min(1.0, 0.4 + unit / _INCHES)
-        colours = [shades[k] if coloured and k >= 0 else drawing.BLUE for k in which]
+        colours = [shades[k] if coloured and k >= 0 else charts.BLUE for k in which]
         # The strongest are drawn last, above the others.
         back = slice(None, None, -1)
         lines = LineCollection(
@@ -223,10 +223,10 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
         _nodes(ax, [network.names[j] for j in nodes], layout.places, unit)
         handles = []
         for k in np.unique(which[which >= 0]) if coloured else ():
-            words = drawing.label(network.levels[k], 20)
+            words = charts.label(network.levels[k], 20)
             handles.append(Line2D([], [], color=shades[k], linewidth=2.5, label=words))
         if (value < 0).any():
-            style: Any = {"color": drawing.MUTED, "linestyle": "--", "linewidth": 1.5}
+            style: Any = {"color": charts.MUTED, "linestyle": "--", "linewidth": 1.5}
             handles.append(Line2D([], [], label="negative", **style))
         if handles:
             fig.legend(
@@ -239,7 +239,7 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
                 title_fontsize=9,
                 alignment="left",
             )
-        ax.set_xlim(0, max(layout.width, drawing.WIDTH / unit))
+        ax.set_xlim(0, max(layout.width, charts.WIDTH / unit))
         ax.set_ylim(0, layout.height)
         ax.set_aspect("equal", anchor="NW")
         ax.set_axis_off()
@@ -247,8 +247,8 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
 
 
 def _nothing(words: str) -> Figure:
-    fig, ax = drawing.sheet(1.0)
-    ax.text(0.5, 0.5, words, ha="center", va="center", color=drawing.MUTED)
+    fig, ax = charts.sheet(1.0)
+    ax.text(0.5, 0.5, words, ha="center", va="center", color=charts.MUTED)
     ax.set_axis_off()
     return fig
 
@@ -268,12 +268,12 @@ def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     room = unit / _INCHES
     size = 3.0 + 2.5 * min(room, 1.0)
     x, y = places.T
-    charts.marks(ax, x, y, "o", drawing.PAPER, drawing.INK, size, markeredgewidth=0.9)
+    charts.marks(ax, x, y, "o", charts.PAPER, charts.INK, size, markeredgewidth=0.9)
     letters = 8.5 if room > 0.8 else 7.5 if room > 0.5 else 6.5
     for name, place in zip(names, places, strict=True):
-        box = {"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
+        box = {"facecolor": charts.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
         beside: Any = {"ha": "center", "va": "bottom", "fontsize": letters, "bbox": box}
-        charts.note(ax, drawing.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
+        charts.note(ax, charts.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
 
 
 # --------------------------------------------------------------------------- tree
@@ -292,31 +292,31 @@ or Tree
     matplotlib.figure.Figure
     """
     tree = tree_of(fitted)
-    with drawing.style():
+    with charts.style():
         if not len(tree.merges):
             return _nothing("one feature alone makes no tree")
         leaves = min(len(tree.names), max(MOST_LEAVES, min(tree.n_communities, 2 * MOST_LEAVES)))
         drawn = drawn_tree(tree, leaves)
         n = len(drawn.names)
-        fig, ax = drawing.sheet(0.145 * n + 0.9)
-        shades = drawing.CLASS_COLOURS
-        colours = [drawing.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
+        fig, ax = charts.sheet(0.145 * n + 0.9)
+        shades = charts.CLASS_COLOURS
+        colours = [charts.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
         widths = [1.0 if g < 0 else 1.7 for g in drawn.groups]
         ax.add_collection(LineCollection(drawn.lines, colors=colours, linewidths=widths))
         ax.autoscale_view()
         if drawn.cut is not None:
             words = "cut: 1 community" if tree.n_communities == 1 else ""
             words = words or f"cut: {tree.n_communities:,} communities"
-            ax.axvline(drawn.cut, color=drawing.ORANGE, linewidth=_CUT, linestyle="--", label=words)
+            ax.axvline(drawn.cut, color=charts.ORANGE, linewidth=_CUT, linestyle="--", label=words)
         ax.set_yticks(
-            range(n), [drawing.label(name, 34) for name in drawn.names], fontsize=8 if n > 30 else 9
+            range(n), [charts.label(name, 34) for name in drawn.names], fontsize=8 if n > 30 else 9
         )
         ax.set_ylim(n - 0.4, -0.6)
         ax.set_xlim(left=0)
         ax.margins(x=0.02)
         ax.set_xlabel("distance (largest similarity less that of the two)")
         ax.xaxis.set_major_locator(MaxNLocator(6))
-        drawing.bare(ax)
+        charts.bare(ax)
         if drawn.cut is not None:
             fig.legend(loc="outside upper right")
     return fig
@@ -398,5 +398,5 @@ def drawn_tree(tree: Tree, most: int = MOST_LEAVES) -> DrawnTree:
             names.append(tree.names[node])
         else:
             others = int(tree.merges[node - p, 3]) - 1
-            names.append(f"{drawing.short(tree.names[first], 20)} and {others:,} more")
+            names.append(f"{charts.short(tree.names[first], 20)} and {others:,} more")
     return DrawnTree(names, lines, groups, cut)

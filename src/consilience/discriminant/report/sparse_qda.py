@@ -10,8 +10,13 @@ import numpy as np
 
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult
 from consilience.discriminant.report import ClassesReport, figures
-from consilience.report.drawing import short
-from consilience.report.figures_wide_choice import DENSITY, Network, community_words, network_of
+from consilience.discriminant.report.figures_choice import (
+    DENSITY,
+    Network,
+    community_words,
+    network_of,
+)
+from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers
 

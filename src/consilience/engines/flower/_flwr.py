@@ -137,9 +137,7 @@ def losses(what: str) -> Iterator[None]:
         yield
     except (httpx.HTTPStatusError, httpx.TransportError) as error:
         raise LinkLost(f"{what} failed: {describe(error)}") from None
-    except LinkLost:
-        raise
-    except EngineError:
+    except EngineError:  # ours, whose text may be shown
         raise
     except Exception as error:  # Flower raises many classes; their texts may come from anybody.
         raise LinkLost(f"{what} failed ({type(error).__name__})") from error
@@ -165,6 +163,7 @@ def _flower_code(response: httpx.Response) -> int:
         found = response.json()["code"]
     except (httpx.StreamError, ValueError, KeyError, TypeError, RecursionError):
         return 0
+    # Smaller ones are HTTP's own, which mean something else.
     return found if isinstance(found, int) and not 0 < found < 1000 else 0
 
 
@@ -204,6 +203,7 @@ def own_app() -> tuple[bytes, str]:
         zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as plain,
     ):
         for name in built.namelist():
+            # Without times and rights of this machine: all sites must find the same hash.
             entry = zipfile.ZipInfo(name)
             entry.create_system = 3
             entry.external_attr = 0o644 << 16

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from consilience.engines.base import Arrival, Engine, Key
+from consilience.engines.base import Arrival, Key
 from consilience.engines.flower.handler import (
     IGNORED,
     Content,
@@ -19,14 +18,12 @@ from consilience.engines.flower.handler import (
     LinkLost,
     query_context,
 )
-from consilience.engines.signed import OnNote, Place, SiteKeys, check_poll, pause
+from consilience.engines.signed import OnNote, Place, SignedEngine, pause
 from consilience.exceptions import EngineError, SignatureError, WireError
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import Context, SigningKey
-
-_log = logging.getLogger(__name__)
 
 HELLO_AGAIN = 2.0
 """Seconds between two looks for sites that are not connected."""
@@ -98,7 +95,7 @@ class Answer:
     arrived: float
 
 
-class FlowerEngine(Engine):
+class FlowerEngine(SignedEngine):
     """Engine over sites that are nodes of a SuperLink.
 
     Parameters
@@ -126,7 +123,7 @@ class FlowerEngine(Engine):
         A site has no public key, every key of a site has ended, or a name or key is malformed.
     """
 
-    name, seals = "flower", True
+    name = "flower"
 
     def __init__(
         self,
@@ -139,11 +136,9 @@ class FlowerEngine(Engine):
         on_note: OnNote | None = None,
         clock: Clock = time,
     ) -> None:
-        self._keys, self._key = SiteKeys(sites, site_public_keys), coordinator_key
-        self.sites = self._keys.sites
+        super().__init__(sites, coordinator_key, site_public_keys, poll, on_note)
         self._link: Link | None = None
-        self._open_link = open_link
-        self._poll, self._on_note, self._clock = check_poll(poll), on_note, clock
+        self._open_link, self._clock = open_link, clock
         self._waiting: dict[Key, _Open] = {}
         self._nodes: dict[str, int] = {}
         self._strangers: dict[int, tuple[float, float]] = {}
@@ -151,7 +146,6 @@ class FlowerEngine(Engine):
         self._hellos: dict[str, _Hello] = {}
         self._next_hello = self._next_link = 0.0
         self._patience = AGAIN_FIRST
-        self.notes: list[str] = []
 
     # ------------------------------------------------------------------ the engine
 
@@ -164,6 +158,7 @@ class FlowerEngine(Engine):
             context = place.context("ask", self._key.public, "")
             envelope = self._key.seal(context, data, readers=self._keys.readers(place.site))
             content: Content = {"kind": "ask", **asdict(place), "envelope": envelope}
+            # Nothing is sent here: which node is the site may not be known yet.
             self._waiting[key] = _Open(place, digest(envelope), content, now, now)
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
@@ -176,11 +171,15 @@ class FlowerEngine(Engine):
         while True:
             found = self._turn(keys)
             for key in sorted(keys & self._waiting.keys()):
-                arrival = found.get(key) or self._late(key, deadline)
+                ask, now = self._waiting[key], self._clock.monotonic()
+                arrival = found.get(key)
+                if arrival is None and now >= ask.sent + deadline:
+                    why = f" ({ask.fault})" if ask.fault else ""
+                    arrival = Arrival(key, None, f"no reply within {deadline:g} seconds{why}")
                 if arrival is not None:
                     del self._waiting[key]
                     arrivals.append(arrival)
-                    began = self._clock.monotonic()
+                    began = now
             if not keys & self._waiting.keys() or (arrivals and wait == "any"):
                 return arrivals
             self._clock.sleep(pause(began, self._poll, self._clock.monotonic()))
@@ -231,6 +230,8 @@ class FlowerEngine(Engine):
                     for delivered in link.pull(list(asked)) if asked else ():
                         query, about, when, node = asked.pop(delivered.id, ("", "", 0.0, 0))
                         site, said = self._answered(delivered, query, about)
+                        # Whoever signed as the site is the site; which node the server names counts
+                        # for nothing.
                         if site and said is not None:
                             self._nodes[site] = node
                             found[site] = Answer(said, when, time.time())
@@ -285,6 +286,7 @@ class FlowerEngine(Engine):
         for ask in self._waiting.values():
             ask.fault = str(lost)
         self._next_link = self._clock.monotonic() + self._patience
+        # A server that restarts needs time: attempts become rarer.
         self._patience = min(2 * self._patience, AGAIN_LAST)
 
     def _close(self, *, well: bool) -> None:
@@ -319,6 +321,7 @@ class FlowerEngine(Engine):
 
     def _ungreeted(self, listed: Collection[int], now: float) -> list[int]:
         """Nodes of which it is not known which site they are; what has left is forgotten."""
+        # What is gone may come back as another site: nothing is remembered of it.
         present = set(listed)
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
         self._strangers = {n: when for n, when in self._strangers.items() if n in present}
@@ -360,6 +363,7 @@ class FlowerEngine(Engine):
                 if self._strangers:
                     ask.fault += ", or is a node there that answers for no site of the study"
                 continue
+            # The site came back as another node, which does not know of the message.
             if ask.ids and ask.node != node:
                 ask.due = now
             if ask.due > now:
@@ -370,6 +374,7 @@ class FlowerEngine(Engine):
                 continue
             ask.ids.append(sent)
             ask.node, ask.due = node, now + ask.repeat
+            # A site that computes for hours is not to be asked every minute.
             ask.repeat = min(2 * ask.repeat, REPEAT_LAST)
 
     def _pull(self, link: Link, keys: Collection[Key]) -> dict[Key, Arrival]:
@@ -379,6 +384,7 @@ class FlowerEngine(Engine):
             key = by_id.get(delivered.id)
             if key is None or key in found or delivered.id not in self._waiting[key].ids:
                 continue
+            # Each message is answered once; what is asked again has a number of its own.
             self._waiting[key].ids.remove(delivered.id)
             body = self._opened(key, delivered)
             if body is not None:
@@ -431,13 +437,6 @@ class FlowerEngine(Engine):
         ask.due = self._clock.monotonic() + ask.again
         ask.again = min(2 * ask.again, AGAIN_LAST)
 
-    def _late(self, key: Key, deadline: float) -> Arrival | None:
-        ask = self._waiting[key]
-        if self._clock.monotonic() < ask.sent + deadline:
-            return None
-        why = f" ({ask.fault})" if ask.fault else ""
-        return Arrival(key, None, f"no reply within {deadline:g} seconds{why}")
-
     # ------------------------------------------------------------------ questions of no run
 
     def _query(self, kind: str, body: Mapping[str, Any]) -> tuple[str, Content, str]:
@@ -467,13 +466,6 @@ class FlowerEngine(Engine):
         if not isinstance(said, dict) or said.get("site") != site:
             return "", None
         return site, said
-
-    def _note(self, kind: str, **facts: Any) -> None:
-        sentence = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self.notes.append(f"{kind}: {sentence}")
-        _log.info("%s: %s", kind, sentence)
-        if self._on_note is not None:
-            self._on_note(kind, facts)
 
 
 def _known_words(content: Mapping[str, object]) -> str:

@@ -115,7 +115,13 @@ class GridLink:
             request = runtime_pb2.PullAppMessagesRequest(message_ids=list(ids))
             answer = self._client.PullMessages(request)
             pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
-            return [_delivered(self._whole(head, tree)) for head, tree in pairs]
+            found = []
+            for message in (self._whole(head, tree) for head, tree in pairs):
+                failed = message.has_error()
+                content = None if failed else unpacked(message) or {}
+                fault = f"error {int(message.error.code)}" if failed else ""
+                found.append(Delivered(message.metadata.reply_to_message_id, content, fault))
+            return found
 
     def close(self, *, well: bool) -> None:
         """Tell the server that this run of Flower is over, if it still listens."""
@@ -155,6 +161,7 @@ def read_secret(path: Path) -> bytes:
         It is missing, or others may read it.
     """
     try:
+        # Whoever reads it may take runs from this coordinator.
         mode = path.stat().st_mode
         text = path.read_bytes().strip()
     except OSError as error:
@@ -201,6 +208,8 @@ def _take(server: Server, secret: bytes, run: int) -> str:
     end = time.monotonic() + _TAKE
     try:
         while time.monotonic() < end:
+            # The server hands out tasks in its own order: those left behind come first, and are
+            # ended.
             answer = runtime.AcquireTask(request)
             if not answer.HasField("task") or not answer.token:
                 time.sleep(0.1)
@@ -226,13 +235,6 @@ def _end(server: Server, token: str) -> None:
             runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="")
         )
     runtime.close()
-
-
-def _delivered(message: Message) -> Delivered:
-    about = message.metadata.reply_to_message_id
-    if message.has_error():
-        return Delivered(about, None, f"error {int(message.error.code)}")
-    return Delivered(about, unpacked(message) or {})
 
 
 @contextmanager

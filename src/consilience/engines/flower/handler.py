@@ -133,6 +133,7 @@ class Desk:
         kind, envelope = content.get("kind"), content.get("envelope")
         if not isinstance(envelope, bytes):
             raise WireError("a message without an envelope")
+        # Before it is unsealed: the limit is the site's own, whatever the server lets through.
         if len(envelope) > self._most:
             return self._ignored(TOO_LARGE, None)
         if kind == "ask":
@@ -150,6 +151,7 @@ class Desk:
             context = place.context("ask", public, "")
             return self._key.unseal(envelope, public=public, context=context)
 
+        # Binds the run to who began it; a damaged record may be refused, and nothing else.
         coordinator, body, damage = self._trusted.ask(place, take)
         reply = self._site.answer(body) if damage is None else self._site.refuse(body, damage)
         if isinstance(reply, bytes):
@@ -158,23 +160,21 @@ class Desk:
         for run, reason in self._site.take_damages():
             self._tell("damaged", run=run, reason=reason)
         if isinstance(reply, Held):
-            return self._waiting(place, reply)
+            # That it waits is all that leaves: nothing of what the reply is.
+            if place not in self._waits:
+                if len(self._waits) >= _MOST_LOGGED:
+                    self._waits.clear()
+                self._waits.add(place)
+                self._tell("held", run=place.run, round=place.round, step=reply.step)
+            return {"status": "held"}
         context = place.context("reply", coordinator, digest(envelope))
         self._tell("answered", **answered(place, reply))
         sealed = self._key.seal(context, reply, readers=(coordinator,))
         return {"status": "reply", "envelope": sealed}
 
-    def _waiting(self, place: Place, held: Held) -> Content:
-        """Say that a reply waits for the steward, and nothing of what it is."""
-        if place not in self._waits:
-            if len(self._waits) >= _MOST_LOGGED:
-                self._waits.clear()
-            self._waits.add(place)
-            self._tell("held", run=place.run, round=place.round, step=held.step)
-        return {"status": "held"}
-
     def _query(self, kind: str, content: Mapping[str, object], envelope: bytes) -> Content:
         query = content.get("query")
+        # It becomes part of what is signed: nothing but the letters of a hexadecimal number.
         if not isinstance(query, str) or len(query) != _QUERY or not query.isalnum():
             raise WireError("a question without its number")
 
@@ -207,6 +207,7 @@ class Desk:
             "site": self._site.name,
             "envelope": self._key.seal(context, text, readers=(coordinator,)),
         }
+        # The oldest go first: a flood of questions must not fill the memory.
         while len(self._said) >= _MOST_SAID:
             del self._said[next(iter(self._said))]
         self._said[query, digest(envelope)] = answer
@@ -254,6 +255,7 @@ def _place(content: Mapping[str, object]) -> Place:
     round_, attempt = content.get("round"), content.get("attempt")
     if not (isinstance(run, str) and isinstance(site, str)):
         raise WireError("a message without its place")
+    # A bool is an int to Python, and no number of a round.
     for number in (round_, attempt):
         if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 10**9:
             raise WireError("a message without its place")

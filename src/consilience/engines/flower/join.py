@@ -155,6 +155,7 @@ def check_here(file: SiteFile, text: str) -> dict[str, Any]:
     from consilience.engines.study_check import check_one, check_schema, told_kinds
     from consilience.engines.study_run import method_of
 
+    # The text that was signed, not a file of this machine: the hash is that of what is asked.
     study = Study.from_canonical(text)
     if file.name not in study.sites.names:
         raise StudyError("another study", public="the study does not name this site")
@@ -215,7 +216,12 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
         if one.state == "unknown":
             found.append(Seen(name, AWAY not in one.troubles, said=one.troubles))
             continue
-        said = ["it did not answer"] if verdict is None else _sentences(verdict.get("said"))
+        said = ["it did not answer"]
+        if verdict is not None:
+            told = verdict.get("said")
+            # However many a site says, and of whatever kind: twenty short lines are read.
+            said = [_plain(text) for text in told[:20]] if isinstance(told, list) else []
+        # Another release may read the study otherwise: its yes counts for nothing.
         able = verdict is not None and verdict.get("able") is True and one.release == __version__
         told = (verdict or {}).get("kinds")
         kinds = None
@@ -254,10 +260,6 @@ def health(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> lis
 def _plain(text: object) -> str:
     """What a site says, fit for a terminal: short and without control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:300])
-
-
-def _sentences(said: object) -> list[str]:
-    return [_plain(one) for one in said[:20]] if isinstance(said, list) else []
 
 
 def differences(study: Study, found: list[Seen]) -> list[str]:

@@ -100,6 +100,7 @@ def make_federation(
         raise StudyError(
             f"{directory} is not empty and keys are never overwritten: name a new directory"
         )
+    # For trials: between organisations no single person may hold all of these.
     ca_key, ca = _authority(days)
     server_key, server = _server(ca_key, ca, addresses, days)
     ca_text = ca.public_bytes(serialization.Encoding.PEM)
@@ -135,6 +136,7 @@ def make_node_key(directory: Path, site: str) -> str:
     """
     check_site(site)
     make_directory(directory, mode=0o700)
+    # A site whose key was replaced could not connect until it is registered anew.
     if (directory / NODE_KEY).exists():
         raise StudyError(f"{directory / NODE_KEY} exists already and is not overwritten: use it")
     key = ec.generate_private_key(ec.SECP384R1())

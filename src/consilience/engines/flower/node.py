@@ -138,7 +138,10 @@ class FlowerNode:
                 connection.close()
 
     def _connect(self) -> _Connection:
-        known = _read_number(self._memory)
+        known = None
+        if self._memory is not None and self._memory.is_file():
+            text = self._memory.read_text(encoding="ascii", errors="replace").strip()
+            known = int(text) if text.isdigit() else None
         connection = _Connection(self._server, self._keys, self._registers, known, self._most)
         if self._memory is not None and connection.node_id != known:
             atomic_write(self._memory, str(connection.node_id).encode())
@@ -152,11 +155,19 @@ class FlowerNode:
                 time.sleep(poll)
                 continue
             content = self._content(connection, message)
+            # After the site has recorded it: a reply that is lost here is repeated from the record.
             with losses("sending a reply"):
                 connection.send(message, content)
 
     def _content(self, connection: _Connection, message: Message) -> Content:
-        if not self._is_our_app(connection, message.metadata.run_id):
+        run = message.metadata.run_id
+        if run not in self._runs:
+            # Asked once for each run: what was submitted with it does not change.
+            with losses("asking for the run's app"):
+                self._runs[run] = connection.app_of(run) == own_app()[1]
+            if not self._runs[run]:
+                self._tell("refused app", run=run, reason=FOREIGN_APP)
+        if not self._runs[run]:
             return {"status": "ignored", "reason": FOREIGN_APP}
         if not message.has_content():
             return {"status": "ignored", "reason": TOO_LARGE}
@@ -164,15 +175,6 @@ class FlowerNode:
         if content is None or message.metadata.message_type != MESSAGE_TYPE:
             return {"status": "ignored", "reason": NOT_OURS}
         return self._handle(content)
-
-    def _is_our_app(self, connection: _Connection, run: int) -> bool:
-        if run not in self._runs:
-            with losses("asking for the run's app"):
-                found = connection.app_of(run)
-            self._runs[run] = found == own_app()[1]
-            if not self._runs[run]:
-                self._tell("refused app", run=run, reason=FOREIGN_APP)
-        return self._runs[run]
 
     def _tell(self, kind: str, **facts: Any) -> None:
         _log.info("%s: %s", kind, facts)
@@ -228,6 +230,7 @@ class _Connection:
 
     def send(self, asked: Message, content: Content) -> None:
         """Answer a message."""
+        # A reply in every case, never one of Flower's errors: their texts may hold anything.
         reply = Message(packed(content), reply_to=asked)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         run = asked.metadata.run_id
@@ -282,13 +285,6 @@ def _read_key(path: Path) -> tuple[Any, Any]:
     if not isinstance(key, EllipticCurvePrivateKey):
         raise StudyError(f"{path} is not a node's key (ECDSA, P-384): use the file node.key")
     return key, key.public_key()
-
-
-def _read_number(path: Path | None) -> int | None:
-    if path is None or not path.is_file():
-        return None
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    return int(text) if text.isdigit() else None
 
 
 def _sleep(patience: float, is_over: Callable[[], bool]) -> float:

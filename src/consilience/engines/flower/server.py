@@ -53,7 +53,6 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-LEAST_DAYS = 30.0
 _START = 60.0
 _PR_SET_PDEATHSIG = 1
 _STOP = 10.0
@@ -145,11 +144,13 @@ class SuperLink:
         log: Path | None = None,
     ) -> None:
         check_release()
+        # Files are checked before the port and the process: nothing is half started.
         command = superlink_command(keys, host, port, home / "superlink.db", insecure=insecure)
         _require_free(host, port)
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         self.log = home / "superlink.log" if log is None else log
+        # The address of all interfaces is one to listen at, not one to call.
         inside = "127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host
         self.server = Server(f"{inside}:{port}", None if insecure else keys / CA)
         self.nodes: dict[str, int] = {}
@@ -228,7 +229,13 @@ def register(server: Server, public_keys: Iterable[Path]) -> dict[str, int]:
     known = known_nodes(server)
     found = {}
     for path in public_keys:
-        raw = _public(path)
+        try:
+            key: Any = load_ssh_public_key(path.read_bytes())
+            raw = bytes(public_key_to_bytes(key))
+        except (OSError, ValueError, AttributeError, UnsupportedAlgorithm):
+            raise StudyError(
+                f"{path} holds no public key of a node: it is the line in the site's node.pub"
+            ) from None
         if raw not in known:
             with losses(f"registering the node {path.stem}"):
                 control = client(ControlHttpClient, server, "flwr CLI")
@@ -279,18 +286,9 @@ def _ends_with_parent() -> Callable[[], None] | None:
     return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _public(path: Path) -> bytes:
-    try:
-        key: Any = load_ssh_public_key(path.read_bytes())
-        return bytes(public_key_to_bytes(key))
-    except (OSError, ValueError, AttributeError, UnsupportedAlgorithm):
-        raise StudyError(
-            f"{path} holds no public key of a node: it is the line in the site's node.pub"
-        ) from None
-
-
 def _program(name: str) -> str:
     """Flower's programs lie beside the interpreter that runs this."""
+    # Not by PATH first: that could be the program of another release.
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
@@ -300,4 +298,4 @@ def _program(name: str) -> str:
     return found
 
 
-__all__ = ["LEAST_DAYS", "SECRET", "SuperLink", "environment", "known_nodes", "register"]
+__all__ = ["SECRET", "SuperLink", "environment", "known_nodes", "register"]

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from consilience.engines.base import Arrival, Engine, Key
+from consilience.engines.base import Arrival, Key
 from consilience.engines.folder.mailbox import (
     COPY,
     FOLDERS,
@@ -20,15 +19,7 @@ from consilience.engines.folder.mailbox import (
     Schedule,
     printable,
 )
-from consilience.engines.signed import (
-    IN_STUDY,
-    OnNote,
-    Place,
-    SiteKeys,
-    check_poll,
-    existing,
-    pause,
-)
+from consilience.engines.signed import IN_STUDY, OnNote, Place, SignedEngine, existing, pause
 from consilience.exceptions import EngineError, RunError, SignatureError, WireError
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest
@@ -39,8 +30,6 @@ from consilience.wire.signing import SigningKey
 
 _LIST_EVERY = 1.0
 _MOST_CONFLICTS = 20
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -55,7 +44,7 @@ class _Open:
     unsent: str = ""
 
 
-class FolderEngine(Engine):
+class FolderEngine(SignedEngine):
     """Engine over sites that watch a shared folder.
 
     Parameters
@@ -88,7 +77,7 @@ class FolderEngine(Engine):
         There is no such folder.
     """
 
-    name, seals = "folder", True
+    name, log_level = "folder", logging.WARNING
 
     def __init__(
         self,
@@ -102,19 +91,15 @@ class FolderEngine(Engine):
         keep_files: bool = False,
         again: float = UNSEEN,
     ) -> None:
-        self._keys = SiteKeys(sites, site_public_keys)
-        self.sites = self._keys.sites
-        self._public = coordinator_key.public
+        super().__init__(sites, coordinator_key, site_public_keys, poll, on_note)
+        self._public, self._keep_files = coordinator_key.public, keep_files
         self._box = Mailbox(existing(Path(folder)), coordinator_key, "ask")
-        self._poll = check_poll(poll)
-        self._on_note, self._keep_files = on_note, keep_files
         self._waiting: dict[Key, _Open] = {}
         self._looked = Looked()
         self._unseen, self._spoilt = Schedule.for_unseen(again), Schedule.for_spoilt()
         self._run = ""
         self._conflicts: set[str] = set()
         self._listed = 0.0
-        self.notes: list[str] = []
 
     def open_run(self, run: str) -> None:
         """Make the run's two directories."""
@@ -132,6 +117,8 @@ class FolderEngine(Engine):
             self._box.write(place, envelope)
             self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
             self._unseen.start(place)
+            # The envelope is kept: signatures are deterministic, so what is written again is the
+            # same.
             self._waiting[key] = _Open(place, envelope, digest(envelope), time.monotonic())
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
@@ -155,6 +142,7 @@ class FolderEngine(Engine):
     def close_run(self, run: str) -> None:
         """Remove the run's files: the journal and the sites' records have what they said."""
         self._waiting.clear()
+        # Of this engine's runs one follows another: nothing of the last one may stay.
         for known in (self._looked, self._unseen, self._spoilt):
             known.keep(())
         self._name_conflicts(at_once=True)
@@ -186,6 +174,7 @@ class FolderEngine(Engine):
         if time.monotonic() - ask.sent < deadline:
             self._repair(ask)
             return None
+        # The last fault goes along: it often says what the person has to mend.
         reason = "no reply within the deadline"
         if ask.fault:
             reason += f", except one set aside: {ask.fault}"
@@ -215,6 +204,7 @@ class FolderEngine(Engine):
         if not unseen and not spoilt:
             return
         try:
+            # A repair that nobody needed does not count against the next one.
             if self._box.write(place, ask.envelope, anew=unseen) and not unseen:
                 self._spoilt.done(place)
             ask.unsent = ""
@@ -240,13 +230,6 @@ class FolderEngine(Engine):
             if name not in self._conflicts and len(self._conflicts) < _MOST_CONFLICTS:
                 self._conflicts.add(name)
                 self._note("conflicting copy", run=self._run, file=printable(name), reason=COPY)
-
-    def _note(self, kind: str, **facts: Any) -> None:
-        words = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self.notes.append(f"{kind}: {words}")
-        _log.warning("folder: %s: %s", kind, words)
-        if self._on_note is not None:
-            self._on_note(kind, facts)
 
 
 def remove_files(folder: Path, run: str) -> bool:

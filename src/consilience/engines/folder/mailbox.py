@@ -157,7 +157,9 @@ class Mailbox:
         data = self._read(_parts(place, self.reads))
         if data is None:
             return None
+        # Of where the file lies, never of what it says: a file that was moved fails here.
         context = place.context(self.reads, coordinator, about)
+        # Any of the keys may have signed; where none has, the last refusal is told.
         refusal: SignatureError | None = None
         for public in publics:
             try:
@@ -178,6 +180,7 @@ class Mailbox:
         data = self._read(_parts(place, self.writes))
         if data is not None:
             context = place.context(self.writes, coordinator, about)
+            # Anybody may have put something in the place of what this end wrote.
             check_sealed(data, public=self._key.public, context=context)
         return data
 
@@ -189,6 +192,7 @@ class Mailbox:
             return _BLOCKED
         if found is None:
             return None
+        # The time of change too, which whoever alters a file cannot set back.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def runs(self) -> list[str]:
@@ -242,6 +246,7 @@ class Mailbox:
 
     def conflicts(self, run: str, sites: Collection[str]) -> list[str]:
         """Names that synchronisers gave to copies of messages of these sites; never read."""
+        # The longest first: the name of one site may begin that of another.
         either = "|".join(re.escape(site) for site in sorted(sites, key=len, reverse=True))
         pattern = re.compile(f"({_NUMBERS}-({either}))(.*)", re.IGNORECASE | re.DOTALL)
         found = []
@@ -252,7 +257,14 @@ class Mailbox:
                 continue
             for name in names:
                 match = pattern.fullmatch(name)
-                if match is not None and _is_copy(name, match[5], sites):
+                if match is None:
+                    continue
+                rest = match[5]
+                copied = "conflict" in rest.lower() or rest.endswith(("~", ".tmp"))
+                # A name that ends like a message's is one, unless its site has other capitals.
+                if rest.lower() == ".msg":
+                    copied = not any(name.endswith(f"-{site}.msg") for site in sites)
+                if copied:
                     found.append(f"{folder}/{name}")
         return found
 
@@ -263,6 +275,7 @@ class Mailbox:
                 found = os.fstat(handle)
                 if not stat.S_ISREG(found.st_mode):
                     raise WireError("what lies there is no file", public="it is no file")
+                # Looked at before it is read: a file without end would fill the memory.
                 if found.st_size > self._max_bytes:
                     raise WireError(
                         f"a file of more than {self._max_bytes} bytes was refused",
@@ -273,7 +286,10 @@ class Mailbox:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _unreadable(error) from None
+            said, public = f"it cannot be read: {reason_of(error)}", "it cannot be read"
+            if error.errno == errno.ELOOP:
+                said, public = f"what lies there is a link: {REMOVE}", "it is no file, but a link"
+            raise WireError(said, public=public) from None
 
 
 class Looked:
@@ -311,19 +327,6 @@ def _parts(place: Place, direction: Direction) -> tuple[str, ...]:
 def reason_of(error: OSError) -> str:
     """Why something in the folder cannot be reached, in a few words."""
     return LINK if error.errno == errno.ELOOP else error.strerror or type(error).__name__
-
-
-def _unreadable(error: OSError) -> WireError:
-    if error.errno == errno.ELOOP:
-        return WireError(f"what lies there is a link: {REMOVE}", public="it is no file, but a link")
-    return WireError(f"it cannot be read: {reason_of(error)}", public="it cannot be read")
-
-
-def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:
-    """Whether a name that begins like a message's is that of a copy."""
-    if rest.lower() == ".msg":
-        return not any(name.endswith(f"-{site}.msg") for site in sites)
-    return "conflict" in rest.lower() or rest.endswith(("~", ".tmp"))
 
 
 def printable(name: str) -> str:

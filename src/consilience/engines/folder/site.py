@@ -140,6 +140,7 @@ class Watcher:
             self._reachable = False
             return 0
         self._reachable = True
+        # Places are sorted: the last one of each run stays in the dictionary.
         self._latest = set({place.run: place for place in places}.values())
         self._forget()
         written = read = 0
@@ -172,6 +173,7 @@ class Watcher:
         self._runs = self._box.runs()
         own = [run for run in self._runs if run in self._begun]
         others = [run for run in self._runs if run not in self._begun]
+        # Those that waited longest first, so that a flood of new ones cannot keep one out.
         others = heapq.nsmallest(MOST_NEW, others, key=lambda run: (self._turns.get(run, 0), run))
         self._turns.update(dict.fromkeys(others, self._turn))
         places = self._box.places(self._site.name, sorted([*own, *others]))
@@ -197,6 +199,8 @@ class Watcher:
         for place in new:
             stamp = self._box.stamp(place, "ask")
             size = 0 if stamp is None else stamp[1]
+            # By the smallest of a run: large files of a stranger wait behind small ones of all
+            # others.
             smallest[place.run] = min(size, smallest.get(place.run, size))
         self._turns.update(dict.fromkeys(new, self._turn))
         first = [place for place in places if place in self._verified]
@@ -282,7 +286,11 @@ class Watcher:
             try:
                 found = self._box.take(place, public, (public,))
             except OtherReaderError:
-                self._say_unread(place, public)
+                # An empty reply lets the coordinator see by which key this site goes.
+                if self._has_folder(place):
+                    with suppress(RunError):  # It is tried again with the next look at the ask.
+                        sealed_for = self._box.digest(place)
+                        self._box.put(place, public, b"", readers=(public,), about=sealed_for)
                 raise
             if found is None:
                 return None
@@ -290,16 +298,10 @@ class Watcher:
             return found.body
 
         coordinator, body, damage = self._trusted.ask(place, take)
+        # From here on it is looked at every time, whatever else lies in the folder.
         self._verified.add(place)
         self._begun.add(place.run)
         return coordinator, body, about, damage
-
-    def _say_unread(self, place: Place, coordinator: str) -> None:
-        """Let the coordinator see by which key this site goes: its ask is for another one."""
-        if self._has_folder(place):
-            with suppress(RunError):  # It is tried again with the next look at the ask.
-                about = self._box.digest(place)
-                self._box.put(place, coordinator, b"", readers=(coordinator,), about=about)
 
     def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
         """Whether this site's own reply to this very ask lies there."""
@@ -338,6 +340,7 @@ class Watcher:
             self._no_folder.pop(place, None)
             return True
         since = self._no_folder.setdefault(place, time.monotonic())
+        # A closed run loses its asks a moment before its folder: no folder is made for it.
         waited = time.monotonic() - since >= self._wait_for_folder
         return waited and self._box.stamp(place, "ask") is not None
 
@@ -444,6 +447,7 @@ def watch(
     watcher = Watcher(site, Path(folder), key, coordinators, on_event, again=again)
     written = 0
     heart = Heart(site, Path(folder), key, heartbeat, on_event)
+    # One process for each home: records and budgets are read, changed and written.
     with sole(site.home), heart:
         began = time.monotonic()
         purged, looks = -DAY, 0
@@ -456,6 +460,8 @@ def watch(
             heart.look(len(watcher.unsent))
             written += found
             looks += 1
+            # One look reads only so much of what nobody has signed: it goes on until all had a
+            # turn.
             if once and watcher.is_behind and looks < _MOST_LOOKS:
                 continue
             if once:

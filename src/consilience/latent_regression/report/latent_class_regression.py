@@ -11,7 +11,8 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
-from consilience.latent_regression.report import latent_evidence
+from consilience.latent_regression.report import figures_latent, latent_evidence
+from consilience.latent_regression.report.figures_latent import FIRST
 from consilience.latent_regression.report.latent_evidence import (
     CLASSES,
     NULL,
@@ -22,9 +23,8 @@ from consilience.latent_regression.report.latent_evidence import (
     site_counts,
     site_shares,
 )
-from consilience.report import drawing, figures_latent
-from consilience.report.drawing import Z95
-from consilience.report.figures_latent import FIRST
+from consilience.report import charts
+from consilience.report.charts import Z95
 from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers, percent, plural, site_name
 from consilience.report.words import TemplateReport
@@ -72,7 +72,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "classes": plural(k, "class", "classes"),
             "class_names": [f"class {j + FIRST}" for j in range(k)],
             "sites": plural(len(sites), "site"),
-            "target": drawing.short(result.target_name, 40),
+            "target": charts.short(result.target_name, 40),
             "who": f"{_total(result.n_entities)} entities at {plural(telling, 'site')}",
             "n_telling": n_telling(result),
             "gain": saved(result),
@@ -209,7 +209,7 @@ def with_halves(values: Sequence[float], halves: Sequence[float]) -> list[str]:
 def coefficient_rows(fitted: figures_latent.Fitted) -> Rows:
     """Coefficients of the classes with half of their intervals."""
     columns = zip(fitted.names, fitted.values.T, fitted.z * fitted.errors.T, strict=True)
-    return [(drawing.short(name, 60), *with_halves(v, half)) for name, v, half in columns]
+    return [(charts.short(name, 60), *with_halves(v, half)) for name, v, half in columns]
 
 
 # --------------------------------------------------------------------------- held-out error

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray
-from consilience.report import charts, drawing
-from consilience.report.charts import NAMED
-from consilience.report.drawing import Z95
-from consilience.report.figures_latent import FIRST, merge_round
+from consilience.latent_regression.report.figures_latent import FIRST, merge_round
+from consilience.report import charts
+from consilience.report.charts import NAMED, Z95
 
 WRITTEN = 30
 """Sites, and half as many classes, up to which a map has its numbers in it."""
@@ -61,27 +60,27 @@ def plot_latent_members(result: Any) -> Figure:
     # New entities of no known agent stand first: what the model holds for everybody.
     values = np.vstack([np.asarray(result.class_shares, dtype=float)[None, :], shares])
     n, k = values.shape
-    wide = min(drawing.WIDTH, 3.4 + 0.62 * k)
-    with drawing.style():
-        fig, ax = drawing.sheet(_tall(n), width=wide)
-        ax.set_facecolor(drawing.RULE)
+    wide = min(charts.WIDTH, 3.4 + 0.62 * k)
+    with charts.style():
+        fig, ax = charts.sheet(_tall(n), width=wide)
+        ax.set_facecolor(charts.RULE)
         top = float(np.nanmax(values, initial=0.05))
         mesh = charts.heat_map(ax, values, (0, top), linewidth=0.8 * (n <= NAMED))
         if n <= WRITTEN and k <= WRITTEN // 2:
             dark = 0.62 * top
             charts.in_cells(ax, values, "{:.0%}".format, lambda v: v > dark, missing="\N{EN DASH}")
-        names = [drawing.label(s, 24) for s in result.sites]
+        names = [charts.label(s, 24) for s in result.sites]
         if n <= NAMED:
             ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])
         else:
             ax.set_yticks([0.5], ["new entities"])
             ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
-        ax.axhline(1, color=drawing.INK, linewidth=0.9)
+        ax.axhline(1, color=charts.INK, linewidth=0.9)
         ax.set_ylim(n, 0)
         head = "class {}" if k <= 8 else "{}"
         ax.set_xticks(np.arange(k) + 0.5, [head.format(j + FIRST) for j in range(k)])
         ax.xaxis.tick_top()
-        drawing.bare(ax, "")
+        charts.bare(ax, "")
         words = "share of the site's entities (grey: none, or too few to be told)"
         bar = charts.colour_bar(fig, mesh, ax, words, shrink=0.6, aspect=30, pad=0.03)
         bar.ax.xaxis.set_major_formatter(charts.SHARES)
@@ -114,9 +113,9 @@ def unexplained(result: Any) -> FloatArray:
 
 
 MARKS: tuple[tuple[int, str, str, str, str], ...] = (
-    (RIDGE, "s", drawing.PAPER, drawing.MUTED, "one ridge for all"),
-    (OWN, "^", drawing.PAPER, drawing.MUTED, "a ridge for each entity"),
-    (CLASSES, "D", drawing.BLUE, drawing.BLUE, "classes"),
+    (RIDGE, "s", charts.PAPER, charts.MUTED, "one ridge for all"),
+    (OWN, "^", charts.PAPER, charts.MUTED, "a ridge for each entity"),
+    (CLASSES, "D", charts.BLUE, charts.BLUE, "classes"),
 )
 
 
@@ -135,23 +134,23 @@ def plot_latent_held_out(result: Any) -> Figure:
     shares = unexplained(result)
     n = len(shares)
     at, size = np.arange(n), 6.5 if n <= NAMED else 3.0
-    with drawing.style():
+    with charts.style():
         room, ratios = {"w_pad": 0.1}, [1.7, 1.0]
         fig, (left, right) = charts.panels(
             2, _tall(n) - 0.1, 2, layout=room, sharey=True, width_ratios=ratios
         )
-        left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=drawing.RULE)
+        left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=charts.RULE)
         for column, marker, face, edge, words in MARKS:
             charts.marks(left, shares[:, column], at, marker, face, edge, size, label=words)
-        left.axvline(1, color=drawing.INK, linewidth=0.9)
+        left.axvline(1, color=charts.INK, linewidth=0.9)
         left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
         left.xaxis.set_major_formatter(charts.SHARES)
         left.set_xlabel("squared error, share of that of the mean alone")
         _coverage(right, result, size)
         charts.site_axis(left, result.sites, ["all sites"])
         for ax in (left, right):
-            ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
-            drawing.bare(ax)
+            ax.axhline(0.5, color=charts.MUTED, linewidth=0.8)
+            charts.bare(ax)
         fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
     return fig
 
@@ -177,9 +176,9 @@ def _coverage(ax: Axes, result: Any, size: float) -> None:
     at, half = np.arange(len(covered)), chance(result)
     known, sized = np.isfinite(covered), np.isfinite(covered) & np.isfinite(half)
     ends = (covered[sized] - half[sized], np.minimum(covered[sized] + half[sized], 1.0))
-    ax.hlines(at[sized], *ends, color=drawing.BLUE, linewidth=1.4)
-    ax.plot(covered[known], at[known], "D", color=drawing.BLUE, markersize=size)
-    ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
+    ax.hlines(at[sized], *ends, color=charts.BLUE, linewidth=1.4)
+    ax.plot(covered[known], at[known], "D", color=charts.BLUE, markersize=size)
+    ax.axvline(level, color=charts.ORANGE, linewidth=1.4)
     place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
     ax.annotate(f"wanted: {level:.0%}", (level, 1.0), va="bottom", fontsize=8.5, **place)
     ax.xaxis.set_major_formatter(charts.SHARES)
@@ -221,22 +220,22 @@ def plot_latent_releases(result: Any) -> Figure:
     shares = release_shares(result)
     r, n = shares["released"].shape
     cut = merge_round(result)
-    with drawing.style():
+    with charts.style():
         across = len(RELEASES)
         fig, axes = charts.panels(across, 0.2 * min(n, 34) + 1.5, across, sharey=True)
         for ax, (name, words) in zip(axes, RELEASES, strict=True):
             edges = (np.arange(r + 1) - 0.5, np.arange(n + 1) - 0.5)
             shown = np.ma.masked_invalid(shares[name].T)
-            mesh = ax.pcolormesh(*edges, shown, cmap=drawing.RISING, vmin=0, vmax=1)
-            ax.set_facecolor(drawing.PAPER)
+            mesh = ax.pcolormesh(*edges, shown, cmap=charts.RISING, vmin=0, vmax=1)
+            ax.set_facecolor(charts.PAPER)
             ax.set_title(words)
             ax.set_xlabel("round")
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             if cut is not None:
                 charts.chosen(ax, cut)
-            drawing.bare(ax, "")
+            charts.bare(ax, "")
         if n <= 34:
-            names = [drawing.label(s, 24) for s in result.sites]
+            names = [charts.label(s, 24) for s in result.sites]
             axes[0].set_yticks(range(n), names, fontsize=9)
         else:
             axes[0].set_yticks([])

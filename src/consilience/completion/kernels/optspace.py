@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.completion.kernels.hard_impute import fit_of
+from consilience.completion.kernels.low_rank import LowRankFit, check_ranks, check_steps, thin_svd
 from consilience.numerics.entries import Entries
-from consilience.numerics.hard_impute import fit_of
-from consilience.numerics.low_rank import LowRankFit, check_ranks, check_steps, thin_svd
 
 TOL = 3e-3  # as of hard imputation: stopping early is part of the method
 MAX_ITER = 500

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.numerics import soft_impute_kernels as kernels
+from consilience.completion.kernels import soft_impute_kernels as kernels
+from consilience.completion.kernels.low_rank import LowRankFit, flip_signs, thin_svd
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, flip_signs, thin_svd
 
 
 def dual_value(loss: float, cross: float, alpha: float, norm: float) -> float:

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.completion.kernels.low_rank import LowRankFit, check_ranks, check_steps, flip_signs
 from consilience.exceptions import DataError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, check_ranks, check_steps, flip_signs
 from consilience.numerics.random import stream
 
 NOISE_FLOOR = 1e-10  # of the largest eigenvalue: conditional means keep about six digits

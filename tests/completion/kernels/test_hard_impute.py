@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from consilience.completion.kernels.hard_impute import hard_path
+from consilience.completion.kernels.optspace import optspace_path
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.hard_impute import hard_path
-from consilience.numerics.optspace import optspace_path
 from tests.numerics.low_rank_data import gappy
 from tests.reference import hard_impute as textbook
 

@@ -1,8 +1,8 @@
 """Figures of wide classification: the choice of a candidate, and what communities say of a row.
 
 Each `plot_*` takes a fitted estimator or the result of a run and returns a Matplotlib figure, as in
-`figures`. What figures and words read (`Network`, `Candidates`, `Tree`, `Contributions`)
-is one form for estimators and results.
+`consilience.report.figures`. What figures and words read (`Network`, `Candidates`, `Tree`,
+`Contributions`) is one form for estimators and results.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.report import charts, drawing
-from consilience.report.drawing import short
+from consilience.report import charts
+from consilience.report.charts import short
+from consilience.report.figures import feature_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,14 +301,6 @@ def community_words(names: Sequence[str], members: Any, most: int = 2) -> str:
     return ", ".join(first) + (f" and {more:,} more" if more else "")
 
 
-def feature_names(fitted: Any) -> tuple[str, ...]:
-    """Names of the features of an estimator or a result."""
-    given = getattr(fitted, "feature_names_in_", getattr(fitted, "feature_names", None))
-    if given is None:
-        return tuple(f"x{j}" for j in range(fitted.n_features_in_))
-    return tuple(str(name) for name in given)
-
-
 MOST_COMMUNITIES = 16
 """Communities of which the contribution is drawn; of more, those that say most."""
 AXES = {
@@ -333,7 +326,7 @@ def plot_candidates(fitted: Any) -> Figure:
     found = candidates_of(fitted)
     order = np.argsort(found.values)
     panels = _panels(found)
-    with drawing.style():
+    with charts.style():
         fig, axes = charts.panels(len(panels), 1.1 + 1.6 * len(panels), sharex=True)
         for ax, panel in zip(axes, panels, strict=True):
             if panel == "error":
@@ -348,7 +341,7 @@ def plot_candidates(fitted: Any) -> Figure:
                 value = float(found.values[found.chosen])
                 written = f"{value:.3g}" if found.kind == "alpha" else f"{value:,.0f}"
                 charts.chosen(ax, value, f"chosen: {written}")
-            drawing.bare(ax, "y")
+            charts.bare(ax, "y")
         _scale(axes[-1], found)
         fig.align_ylabels(axes)
         charts.shared_legend(fig, axes[0], ncols=3)
@@ -368,7 +361,7 @@ def _panels(found: Candidates) -> list[str]:
 
 
 def _line(ax: Axes, at: FloatArray, values: FloatArray, words: str) -> None:
-    ax.plot(at, values, "o-", color=drawing.BLUE, markersize=3.5)
+    ax.plot(at, values, "o-", color=charts.BLUE, markersize=3.5)
     ax.set_ylabel(words)
     ax.yaxis.set_major_locator(MaxNLocator(4))
 
@@ -377,9 +370,9 @@ def _errors(ax: Axes, found: Candidates, order: IntArray) -> None:
     at, error, half = found.values[order], found.errors[order], found.spread[order]
     known = np.isfinite(error)
     look: Any = {"linewidth": 1.1, "alpha": 0.6}
-    bars = charts.errors_by_candidate(ax, at, error, half, drawing.BLUE, **look)
+    bars = charts.errors_by_candidate(ax, at, error, half, charts.BLUE, **look)
     words = f"error by {found.among}" + (", with its standard error" if bars.any() else "")
-    ax.plot(at[known], error[known], "o-", color=drawing.BLUE, markersize=4, label=words)
+    ax.plot(at[known], error[known], "o-", color=charts.BLUE, markersize=4, label=words)
     ax.yaxis.set_major_formatter(charts.SHARES)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.set_ylabel("error")
@@ -423,12 +416,12 @@ def plot_contributions(
     names, values = gaps(found, a, b)
     high = np.cumsum(values)
     low = high - values
-    with drawing.style():
-        fig, ax = drawing.sheet(0.25 * (len(names) + 1) + 1.0)
+    with charts.style():
+        fig, ax = charts.sheet(0.25 * (len(names) + 1) + 1.0)
         at = np.arange(len(names))
         for some, colour, level in (
-            (values >= 0, drawing.BLUE, found.levels[a]),
-            (values < 0, drawing.ORANGE, found.levels[b]),
+            (values >= 0, charts.BLUE, found.levels[a]),
+            (values < 0, charts.ORANGE, found.levels[b]),
         ):
             ax.barh(
                 at[some],
@@ -436,25 +429,25 @@ def plot_contributions(
                 left=low[some],
                 height=0.62,
                 color=colour,
-                label=f"for {drawing.label(level, 24)}",
+                label=f"for {charts.label(level, 24)}",
             )
         end = float(high[-1])
-        ax.barh(len(names), end, height=0.62, color=drawing.INK)
-        ax.vlines(high, at + 0.31, at + 0.69, color=drawing.MUTED, linewidth=0.8)
-        ax.axvline(0, color=drawing.INK, linewidth=0.9)
+        ax.barh(len(names), end, height=0.62, color=charts.INK)
+        ax.vlines(high, at + 0.31, at + 0.69, color=charts.MUTED, linewidth=0.8)
+        ax.axvline(0, color=charts.INK, linewidth=0.9)
         ends = np.concatenate([np.maximum(low, high), [max(end, 0.0)]])
         for i, (value, x) in enumerate(zip([*values, end], ends, strict=True)):
             text = charts.minus(f"{value:+.2f}")
             charts.note(ax, text, (float(x), i), (4, 0), va="center", fontsize=8)
         ticks = [*names, "sum: log odds"]
-        ax.set_yticks(range(len(ticks)), [drawing.label(name, 36) for name in ticks])
+        ax.set_yticks(range(len(ticks)), [charts.label(name, 36) for name in ticks])
         ax.set_ylim(len(names) + 0.6, -0.6)
         ax.margins(x=0.12)
         ax.set_xlabel(
-            f"log odds of {drawing.label(found.levels[a], 24)} against "
-            f"{drawing.label(found.levels[b], 24)}"
+            f"log odds of {charts.label(found.levels[a], 24)} against "
+            f"{charts.label(found.levels[b], 24)}"
         )
-        drawing.bare(ax)
+        charts.bare(ax)
         fig.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=2)
     return fig
 
@@ -501,7 +494,7 @@ def plot_rules(names: Sequence[str], rates: FloatArray, ends: FloatArray) -> Fig
     -------
     matplotlib.figure.Figure
     """
-    with drawing.style():
+    with charts.style():
         fig, ax = charts.rules(names, rates, ends, "held-out rows in a wrong class")
         ax.xaxis.set_major_formatter(charts.SHARES)
     return fig

@@ -9,10 +9,8 @@ import pytest
 from scipy.stats import multivariate_normal
 from sklearn.decomposition import PCA
 
-from consilience.exceptions import DataError, ParameterError
-from consilience.numerics import ppca
-from consilience.numerics.entries import Entries
-from consilience.numerics.ppca import (
+from consilience.completion.kernels import ppca
+from consilience.completion.kernels.ppca import (
     NOISE_FLOOR,
     PPCAModel,
     from_moments,
@@ -21,6 +19,8 @@ from consilience.numerics.ppca import (
     ppca_path,
     principal,
 )
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.entries import Entries
 from tests.numerics.low_rank_data import gappy
 from tests.reference import ppca as textbook
 

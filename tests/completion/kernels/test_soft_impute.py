@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.datasets.simulate_matrices import simulate_low_rank
-from consilience.exceptions import DataError, ParameterError
-from consilience.numerics import soft_impute_als as als
-from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit
-from consilience.numerics.random import stream
-from consilience.numerics.soft_impute import (
+from consilience.completion.kernels import soft_impute_als as als
+from consilience.completion.kernels.low_rank import LowRankFit
+from consilience.completion.kernels.soft_impute import (
     alpha_max,
     choose_solver,
     rank_path,
     soft_path,
     unshrink,
 )
-from consilience.numerics.soft_impute_als import SparseSolver
-from consilience.numerics.soft_impute_dense import relative_gap
-from consilience.numerics.soft_impute_kernels import LANES, ridge_step
+from consilience.completion.kernels.soft_impute_als import SparseSolver
+from consilience.completion.kernels.soft_impute_dense import relative_gap
+from consilience.completion.kernels.soft_impute_kernels import LANES, ridge_step
+from consilience.datasets.simulate_matrices import simulate_low_rank
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.entries import Entries
+from consilience.numerics.random import stream
 from tests.reference import soft_impute as textbook
 
 SOLVERS = ("dense", "als")

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.report import charts, drawing
+from consilience.report import charts
 
 MOST_PANELS = 12
 """Coefficients that are drawn; of more, those in which the classes differ most."""
@@ -161,7 +161,7 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
     k = classes.n_classes
     columns = min(len(shown), PANELS_IN_A_ROW)
     lines = -(-len(shown) // columns)
-    with drawing.style():
+    with charts.style():
         tall, room = lines * (0.2 * min(k, 24) + 0.75) + 0.35, (0.08, 0.06, 0.12)
         layout = dict(zip(("h_pad", "w_pad", "wspace"), room, strict=True))
         fig, axes = charts.panels(len(shown), tall, columns, layout=layout, sharey=True)
@@ -189,23 +189,23 @@ def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
     slope = classes.names[j] != INTERCEPT
     clear = (low > 0) | (high < 0) if slope else np.ones(len(value), dtype=bool)
     if slope:
-        ax.axvline(0, color=drawing.INK, linewidth=0.9)
+        ax.axvline(0, color=charts.INK, linewidth=0.9)
     mean = float(classes.mean[j])
-    ax.axvline(mean, color=drawing.ORANGE, linewidth=1.2, linestyle="--", label="mean over classes")
+    ax.axvline(mean, color=charts.ORANGE, linewidth=1.2, linestyle="--", label="mean over classes")
     for some, face, words in (
-        (clear, drawing.BLUE, f"{level} interval without 0" if slope else None),
-        (~clear, drawing.PAPER, f"{level} interval with 0"),
+        (clear, charts.BLUE, f"{level} interval without 0" if slope else None),
+        (~clear, charts.PAPER, f"{level} interval with 0"),
     ):
         which = some & np.isfinite(value)
         if not which.any():
             continue
-        ax.hlines(at[which], low[which], high[which], color=drawing.BLUE, linewidth=1.4)
+        ax.hlines(at[which], low[which], high[which], color=charts.BLUE, linewidth=1.4)
         size = 5.5 if len(value) <= 24 else 3
-        look = ("o", face, drawing.BLUE, size)
+        look = ("o", face, charts.BLUE, size)
         charts.marks(ax, value[which], at[which], *look, label=words, zorder=3)
-    ax.set_title(drawing.label(classes.names[j], 20), loc="left")
+    ax.set_title(charts.label(classes.names[j], 20), loc="left")
     ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
-    drawing.bare(ax)
+    charts.bare(ax)
 
 
 # --------------------------------------------------------------------------- the way to them
@@ -264,7 +264,7 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
     cut, of_sites = merge_round(fitted), federated(fitted)
     first = 0 if of_sites else 1
     last = first + n - 1
-    with drawing.style():
+    with charts.style():
         rows = max(len(lines), 1)
         fig, axes = charts.panels(rows, 0.95 * rows + 0.6, sharex=True)
         named = [(name, words) for name, words in TRACES if name in lines]
@@ -277,7 +277,7 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
                 charts.chosen(ax, cut)
             if averaged:
                 charts.shaded(ax, last - averaged + 0.5, last + 0.5)
-            drawing.bare(ax, "y")
+            charts.bare(ax, "y")
         if cut is not None:
             late = cut > 0.6 * last
             look: Any = {"ha": "right" if late else "left", "va": "bottom"}
@@ -293,10 +293,10 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
 def _trace(ax: Axes, name: str, values: FloatArray, first: int) -> None:
     at = np.arange(first, len(values) + first)
     if name in ("n_classes", "learning_rate"):
-        ax.step(at, values, where="mid", color=drawing.BLUE, linewidth=1.4)
+        ax.step(at, values, where="mid", color=charts.BLUE, linewidth=1.4)
         ax.set_ylim(0, 1.15 * float(np.nanmax(values)))
     else:
-        ax.plot(at, values, color=drawing.BLUE, linewidth=1.4)
+        ax.plot(at, values, color=charts.BLUE, linewidth=1.4)
     if name == "n_classes":
         ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     elif name == "moved":
@@ -306,4 +306,4 @@ def _trace(ax: Axes, name: str, values: FloatArray, first: int) -> None:
     else:
         ax.yaxis.set_major_locator(MaxNLocator(3))
     if len(values) == 1:
-        ax.plot(at, values, "o", color=drawing.BLUE)
+        ax.plot(at, values, "o", color=charts.BLUE)

@@ -26,9 +26,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.completion.kernels.low_rank import (
+    LowRankFit,
+    check_ranks,
+    check_steps,
+    flip_signs,
+    thin_svd,
+)
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, check_ranks, check_steps, flip_signs, thin_svd
 from consilience.numerics.random import stream
 
 TOL = 3e-3  # in squares 1e-5

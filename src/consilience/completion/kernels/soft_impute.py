@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.completion.kernels.low_rank import LowRankFit, check_ranks, thin_svd
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, check_ranks, thin_svd
 
 if TYPE_CHECKING:
-    from consilience.numerics.soft_impute_als import SparseSolver
-    from consilience.numerics.soft_impute_dense import DenseSolver
+    from consilience.completion.kernels.soft_impute_als import SparseSolver
+    from consilience.completion.kernels.soft_impute_dense import DenseSolver
 
 
 SOLVERS = ("auto", "dense", "als")
@@ -67,7 +67,7 @@ def alpha_max(entries: Entries) -> float:
         full = np.nan_to_num(entries.dense())
         gram = full.T @ full if n >= p else full @ full.T
         return float(np.sqrt(max(0.0, np.linalg.eigvalsh(gram)[-1])))
-    from consilience.numerics.soft_impute_als import SparseRest
+    from consilience.completion.kernels.soft_impute_als import SparseRest
 
     return SparseRest(entries).norm()
 
@@ -226,10 +226,10 @@ def _solver(entries: Entries, solver: str, start: LowRankFit | None) -> DenseSol
     if solver == "auto":
         solver = choose_solver(entries)
     if solver == "dense":
-        from consilience.numerics.soft_impute_dense import DenseSolver
+        from consilience.completion.kernels.soft_impute_dense import DenseSolver
 
         return DenseSolver(entries, start)
-    from consilience.numerics.soft_impute_als import SparseSolver
+    from consilience.completion.kernels.soft_impute_als import SparseSolver
 
     return SparseSolver(entries, start)
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.numerics import soft_impute_kernels as kernels
+from consilience.completion.kernels import soft_impute_kernels as kernels
+from consilience.completion.kernels.low_rank import LowRankFit, flip_signs
+from consilience.completion.kernels.soft_impute_dense import dual_value, relative_gap
 from consilience.numerics.entries import Entries
-from consilience.numerics.low_rank import LowRankFit, flip_signs
-from consilience.numerics.soft_impute_dense import dual_value, relative_gap
 
 _WINDOW = 8  # factors that are mixed
 _NEAR = 0.05  # relative change of one side within which the other keeps its curvatures

@@ -1,0 +1,303 @@
+"""Figures of classes over sites: shares, targets, stability, weights, votes, eigenvalues.
+
+Each `plot_*` takes an `EnsembleClusteringResult` and returns a Matplotlib figure, as in
+`consilience.report.figures`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from consilience.report import charts
+from consilience.report.charts import Part
+
+_HATCHES = ("", "////", "....")
+
+
+def class_style(k: int) -> dict[str, Any]:
+    """Colour and hatch of class `k`; colours return with another hatch."""
+    turn = k // len(charts.CLASS_COLOURS)
+    return {
+        "facecolor": charts.CLASS_COLOURS[k % len(charts.CLASS_COLOURS)],
+        "hatch": _HATCHES[turn % len(_HATCHES)],
+    }
+
+
+# --------------------------------------------------------------------------- classes
+
+
+def plot_class_shares(result: Any) -> Figure:
+    """Draw the share of every class at every site, as stacked bars.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    names = sorted(result.class_sizes_by_site)
+    sizes = {name: np.asarray(result.class_sizes_by_site[name], dtype=float) for name in names}
+    rows = [("all sites", np.asarray(result.class_sizes, dtype=float)), *sizes.items()]
+    with charts.style():
+        per_row = result.n_clusters if result.n_clusters <= 12 else 10
+        legend_rows = -(-result.n_clusters // per_row)
+        fig, ax = charts.sheet(0.31 * len(rows) + 0.75 + 0.22 * legend_rows)
+        shares = [
+            np.array([row[k] / max(row.sum(), 1.0) for _, row in rows])
+            for k in range(result.n_clusters)
+        ]
+        heads = "class {}" if result.n_clusters <= 6 else "{}"
+        parts = [Part(heads.format(k), v, class_style(k)) for k, v in enumerate(shares)]
+        charts.stacked_bars(ax, parts, len(rows), height=0.74, linewidth=0.8)
+        left = np.zeros(len(rows))
+        for k, share in enumerate(shares):
+            for i in np.flatnonzero(share > 0.045):
+                _in_cell(ax, float(left[i] + share[i] / 2), int(i), f"{share[i]:.0%}", k)
+            left = left + share
+        ticks = [f"{charts.label(name, 26)} ({int(row.sum()):,})" for name, row in rows]
+        ax.set_yticks(range(len(rows)), ticks)
+        ax.axhline(0.5, color=charts.MUTED, linewidth=0.8)
+        ax.set_xlim(0, 1)
+        ax.set_xticks(np.linspace(0, 1, 6), [f"{v:.0%}" for v in np.linspace(0, 1, 6)])
+        ax.set_xlabel("share of the site's rows (number of rows in brackets)")
+        charts.bare(ax)
+        fig.legend(loc="outside upper center", ncols=per_row, handlelength=1.2, columnspacing=1.2)
+    return fig
+
+
+def _in_cell(ax: Axes, x: float, y: float, text: str, k: int) -> None:
+    dark = k % len(charts.CLASS_COLOURS) in (0, 2, 5)
+    box = None
+    if k >= len(charts.CLASS_COLOURS):
+        box = {"facecolor": class_style(k)["facecolor"], "edgecolor": "none", "pad": 1.2}
+    colour = "#ffffff" if dark else "#000000"
+    ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=colour, bbox=box)
+
+
+def plot_target_by_class(result: Any) -> Figure:
+    """Draw the target's mean in every class, over all sites and at each.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+        With a numeric target column.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    names = sorted(result.target_means_by_site)
+    k = result.n_clusters
+    few = len(names) <= 6
+    with charts.style():
+        fig, ax = charts.sheet(0.42 * k + (1.25 if few else 1.0))
+        for i, name in enumerate(names):
+            # Many marks on one line are kept apart; the same for the same site.
+            spread = 0.0 if few else 0.5 * ((i * 0.618034) % 1.0) - 0.25
+            charts.marks(
+                ax,
+                np.asarray(result.target_means_by_site[name], dtype=float),
+                np.arange(k) + spread,
+                "osv^Pd"[i] if few else "o",
+                charts.PAPER if few else "none",
+                charts.MUTED,
+                6.5 if few else 3.5,
+                label=charts.label(name) if few else "one site" if i == 0 else None,
+            )
+        ax.plot(
+            result.target_means,
+            np.arange(k),
+            linestyle="none",
+            marker="|",
+            markersize=15,
+            markeredgewidth=3,
+            color=charts.BLUE,
+            label="all sites",
+        )
+        ax.set_yticks(range(k), [f"class {j}" for j in range(k)])
+        ax.set_ylim(k - 0.5, -0.5)
+        ax.set_xlabel(f"mean of {charts.label(result.target)}")
+        charts.bare(ax)
+        fig.legend(loc="outside upper center", ncols=4 if len(names) == 6 else 6, handletextpad=0.3)
+    return fig
+
+
+# --------------------------------------------------------------------------- evidence
+
+
+def plot_stability(result: Any) -> Figure:
+    """Draw the agreement of runs on disjoint halves, beside chance and beside sites alone.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+        Of a run with ``stability_pairs > 0``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    s = result.stability
+    rows: list[tuple[str, float, float, float, str]] = [
+        ("all sites together", s["mean"], s["low"], s["high"], charts.BLUE),
+        ("chance: columns permuted", s["null_mean"], s["null_low"], s["null_high"], charts.MUTED),
+    ]
+    for name, key in (
+        ("one site's classes, on all rows", "ported_mean"),
+        ("each site alone, on its own rows", "alone_mean"),
+    ):
+        if key in s:
+            rows.append((name, s[key], s[key], s[key], charts.ORANGE))
+    lowest = min([0.0, *(row[2] for row in rows), *s["by_site"].values()])
+    with charts.style():
+        fig, ax = charts.sheet(0.42 * len(rows) + 1.0)
+        ax.axvspan(s["null_low"], s["null_high"], color=charts.RULE, alpha=0.6, linewidth=0)
+        for i, (_, mean, low, high, colour) in enumerate(rows):
+            ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
+            ax.plot([mean], [i], marker="o", color=colour, markersize=8)
+            charts.note(ax, f"{mean:.2f}", (mean, i), (0, 7), ha="center", fontsize=9)
+        at = sorted(s["by_site"].values())
+        ax.plot(at, np.full(len(at), 0.24), "|", color=charts.BLUE, markersize=6, markeredgewidth=1)
+        ax.set_yticks(range(len(rows)), [row[0] for row in rows])
+        ax.set_ylim(len(rows) - 0.55, -0.65)
+        ax.set_xlim(lowest - 0.04, 1.03)
+        ax.set_xlabel("agreement: 0 as good as guessing, 1 the same classes (adjusted Rand index)")
+        charts.bare(ax)
+    return fig
+
+
+def plot_weights(result: Any) -> Figure:
+    """Draw the weight of every local model and how far the models agree pairwise.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    m = len(result.weights)
+    agreement = np.asarray(result.agreement, dtype=float)
+    low = float(np.floor(min(0.9, agreement.min(initial=1.0)) * 10) / 10)
+    with charts.style():
+        tall = min(0.3 if m <= 30 else 0.2, 14 / m) * m + 1.15
+        fig, (left, right) = charts.panels(2, tall, 2, width_ratios=(1, 1.25))
+        at = np.arange(m) + 0.5
+        left.hlines(at, 0, result.weights, color=charts.BLUE, linewidth=2)
+        left.plot(result.weights, at, "o", color=charts.BLUE, markersize=5)
+        left.axvline(1 / np.sqrt(m), color=charts.MUTED, linestyle="--", linewidth=1)
+        left.set_xlim(0, max(1.12 * np.max(result.weights), 1.12 / np.sqrt(m)))
+        left.set_xlabel("weight (dashed: all equal)")
+        size = 9.5 if m <= 30 else 8 if m <= 70 else 5
+        names = [f"{i + 1}  {charts.label(name, 22)}" for i, name in enumerate(result.model_names)]
+        left.set_yticks(at, names, fontsize=size)
+        edge = charts.PAPER if m <= 20 else "none"
+        mesh = charts.heat_map(right, agreement, (low, 1), edgecolor=edge, rasterized=m > 60)
+        if m <= 10:
+            dark = low + 0.75 * (1 - low)
+            charts.in_cells(right, agreement, "{:.2f}".format, lambda v: v > dark)
+        some = np.arange(0, m, 1 if m <= 20 else 5 if m <= 60 else 20)
+        right.set_xticks(some + 0.5, [str(i + 1) for i in some])
+        right.set_yticks(some + 0.5, [str(i + 1) for i in some])
+        right.set_xlabel("agreement of the models, by number")
+        for ax in (left, right):
+            ax.set_ylim(m, 0)
+            charts.bare(ax, "x" if ax is left else "")
+        place: Any = {"location": "right", "shrink": min(1.0, 3 / tall), "aspect": 26}
+        charts.colour_bar(fig, mesh, right, **place)
+    return fig
+
+
+def plot_votes(result: Any) -> Figure:
+    """Draw the sites' votes on the number of classes, and the criterion behind each vote.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+        Of a run that held a vote.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    scores = {name: np.asarray(v, dtype=float) for name, v in sorted(result.vote_scores.items())}
+    most = max((len(v) for v in scores.values()), default=1)
+    cast = [v for v in result.votes.values() if v > 0]
+    numbers = np.arange(1, most + 1)
+    few = len(scores) <= 6
+    with charts.style():
+        fig, (left, right) = charts.panels(2, 3.3, 2, width_ratios=(1, 1.4))
+        counts = np.array([cast.count(int(n)) for n in numbers])
+        left.bar(numbers, counts, color=charts.BLUE, width=0.6)
+        left.set_yticks(charts.whole_ticks(int(counts.max(initial=1))))
+        left.set_ylabel("sites that vote for it")
+        for i, (name, values) in enumerate(scores.items()):
+            if not np.isfinite(values).any():
+                continue
+            best, worst = np.nanmin(values), np.nanmax(values)
+            height = (values - best) / (worst - best if worst > best else 1.0)
+            colour = charts.CLASS_COLOURS[i] if few else charts.MUTED
+            right.plot(
+                np.arange(1, len(values) + 1),
+                height,
+                color=colour,
+                marker="osv^Pd"[i] if few else "",
+                markersize=4,
+                linewidth=1.4 if few else 0.7,
+                label=charts.label(name, 22) if few else None,
+            )
+            right.plot(
+                result.votes[name] or np.nan, 0, "o", mfc="none", mec=charts.INK, markersize=9
+            )
+        right.set_ylabel("BIC: 0 best, 1 worst of the site")
+        for ax in (left, right):
+            ax.set_xticks(numbers)
+            ax.set_xlabel("number of classes")
+            charts.bare(ax, "y")
+        if few:
+            fig.legend(loc="outside upper right", fontsize=8.5, ncols=3)
+    return fig
+
+
+def plot_eigenvalues(result: Any) -> Figure:
+    """Draw the leading eigenvalues of the ensemble distance, relative to the first.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    sizes = np.abs(np.asarray(result.eigenvalues, dtype=float))
+    sizes = sizes / sizes[0] if len(sizes) and sizes[0] > 0 else sizes
+    at = np.arange(1, len(sizes) + 1)
+    inside = at <= result.n_clusters_by_eigenvalues
+    with charts.style():
+        fig, ax = charts.sheet(2.5)
+        ax.bar(at[inside], sizes[inside], color=charts.BLUE, width=0.6)
+        ax.bar(
+            at[~inside],
+            sizes[~inside],
+            color=charts.RULE,
+            edgecolor=charts.MUTED,
+            width=0.6,
+            hatch="//",
+        )
+        for x, value in zip(at.tolist(), sizes.tolist(), strict=True):
+            text = f"{value:.2f}" if value >= 0.005 else "0"
+            ax.text(x, value + 0.02, text, ha="center", fontsize=8.5)
+        ax.set_xticks(at)
+        ax.set_ylim(0, 1.12)
+        ax.set_xlabel("eigenvalue, in order of size")
+        ax.set_ylabel("size, the first = 1")
+        charts.bare(ax, "y")
+    return fig
