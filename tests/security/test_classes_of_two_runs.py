@@ -60,7 +60,7 @@ def told(villain: Villain, models: Any, features: Any) -> np.ndarray:
     """Class means of the features and the target under made-up models and a made-up map."""
     sent = relayed((models,), Disclosure.MODEL)
     owners = (tuple("xz"[: len(models)]),)
-    villain.ask("count", AllModels(settings=SETTINGS.to_json(), models=sent, owners=owners))
+    villain.ask("count", AllModels(settings=SETTINGS, models=sent, owners=owners))
     space, centres = (relayed((x,), Disclosure.MODEL) for x in (features, np.eye(2)))
     profile = villain.ask("label", Map(features=space, centres=centres))
     return np.c_[profile.means.value, profile.target_means.value]
@@ -112,7 +112,7 @@ def test_own_classes_of_a_run_count_as_told() -> None:
 
     def distance() -> float:
         site = site_of(table)
-        own = opened(site, "r0").ask("fit", FitRequest(settings=SETTINGS.to_json()))
+        own = opened(site, "r0").ask("fit", FitRequest(settings=SETTINGS))
         means = own.models.value[0][0]["means"]
         mine = int(((row[:4] - means) ** 2).sum(axis=1).argmin())
         without = halves_and_her(site, "r1", row[:2], 1 - mine, means)
@@ -126,7 +126,7 @@ def test_own_classes_of_a_run_count_as_told() -> None:
 def test_own_classes_that_nearly_are_earlier_ones_are_told_as_these() -> None:
     """The other way round: her class is told first, then the site finds its own."""
     table = table_of(1)
-    settings = FitRequest(settings=SETTINGS.to_json())
+    settings = FitRequest(settings=SETTINGS)
     own = opened(site_of(table), "r0").ask("fit", settings).models.value[0][0]["means"]
     row = table.iloc[17].to_numpy(float)
     mine = int(((row[:4] - own) ** 2).sum(axis=1).argmin())

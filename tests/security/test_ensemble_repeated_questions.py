@@ -107,7 +107,7 @@ def row_by_two_maps() -> list[float]:
     villain = Villain(two_groups(), Columns(features=("a", "b"), target="y"))
     means = np.array([[-20.0, 0.0], [20.0, 0.0], [-8.0, 3.0]])
     models = relayed((({"means": means},),), Disclosure.MODEL)
-    villain.ask("count", AllModels(settings=SETTINGS.to_json(), models=models, owners=(("x",),)))
+    villain.ask("count", AllModels(settings=SETTINGS, models=models, owners=(("x",),)))
     place = villain.last
     sums = []
     for to, n in ((0, 60), (1, 59)):
@@ -156,11 +156,11 @@ def test_steps_are_answered_once_in_a_run(name: str) -> None:
     place = villain.last
 
     def asked(k: int) -> Any:
-        text = dataclasses.replace(SETTINGS, n_clusters=k).to_json()
+        settings = dataclasses.replace(SETTINGS, n_clusters=k)
         if name == "count":
             models = relayed((({"means": 20.0 * np.eye(k, 2)},),), Disclosure.MODEL)
-            return AllModels(settings=text, models=models, owners=(("x",),))
-        return VoteRequest(settings=text) if name == "vote" else FitRequest(settings=text)
+            return AllModels(settings=settings, models=models, owners=(("x",),))
+        return VoteRequest(settings=settings) if name == "vote" else FitRequest(settings=settings)
 
     villain.ask(name, asked(2), place)
     with pytest.raises(Refused, match="answered once in a run"):
@@ -199,7 +199,7 @@ def test_a_vote_of_one_class_does_not_tell_how_many_have_a_rare_level() -> None:
         Columns(features=("q0", "q1"), levels=levels),
         Preparation(missing="keep", categorical="onehot"),
     )
-    settings = Settings("latent-class", "diag", 1, 2, 3, 1, None, 0).to_json()
+    settings = Settings("latent-class", "diag", 1, 2, 3, 1, None, 0)
     score = float(np.asarray(villain.ask("vote", VoteRequest(settings=settings)).scores.value)[0])
     assert fitting(score) != {3}
 
@@ -207,12 +207,12 @@ def test_a_vote_of_one_class_does_not_tell_how_many_have_a_rare_level() -> None:
 def test_a_model_under_the_sites_name_does_not_undo_the_grouping_by_its_own() -> None:
     """The attack: own class means less final class means, where another model is called its own."""
     villain = Villain(two_groups(), Columns(features=("a", "b")))
-    told = villain.ask("fit", FitRequest(settings=SETTINGS.to_json()))
+    told = villain.ask("fit", FitRequest(settings=SETTINGS))
     left = min(told.models.value[0][0]["means"], key=lambda mean: mean[0])
     decoy = {"means": np.array([[0.0, 0.0], [1e6, 1e6]])}
     alone = {"means": np.array([[-20.0, 0.0], [20.0, 0.0], [-8.0, 3.0]])}
     models = relayed(((decoy, alone),), Disclosure.MODEL)
-    asked = AllModels(settings=SETTINGS.to_json(), models=models, owners=(("s", "x"),))
+    asked = AllModels(settings=SETTINGS, models=models, owners=(("s", "x"),))
     villain.ask("count", asked)
     features = np.zeros((5, 2))
     features[2, 0] = features[3, 1] = features[4, 1] = 1

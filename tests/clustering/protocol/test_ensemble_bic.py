@@ -19,7 +19,7 @@ from tests.report.told import check_told, spoken
 from tests.wire.replies import refusal
 
 NAN = float("nan")
-REQUEST = VoteRequest(settings=Settings("kmeans", "full", 0, 3, 1, 1, None, 0).to_json())
+REQUEST = VoteRequest(settings=Settings("kmeans", "full", 1, 3, 1, 1, None, 0))
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,19 @@ from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Policy, Preparation, Run
 from consilience.clustering.estimators.local_models import local_model_from_arrays
-from consilience.clustering.protocol.messages import LocalModels, PatternCounts
+from consilience.clustering.protocol.messages import (
+    FitRequest,
+    LocalModels,
+    PatternCounts,
+    Settings,
+)
 from consilience.clustering.protocol.site import profiled_classes
-from consilience.exceptions import ParameterError, QuorumError
+from consilience.exceptions import ParameterError, QuorumError, WireError
+from consilience.parameters import plain
 from consilience.testing.fakes import members, with_fixed_secrets
+from consilience.wire.codec import decode_message, pack
 from consilience.wire.disclosure import Limits
+from consilience.wire.message import message_type
 from tests.granted import GRANTED, granted
 from tests.reference import ensemble_naive as naive
 
@@ -439,9 +447,27 @@ def test_parameters_out_of_range_are_named(parameters: dict[str, Any], said: str
         EnsembleClustering.from_parameters(parameters)
 
 
-def test_a_site_answers_for_so_many_views_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("pairs", 101, "from 0 to 100"),
+        ("pairs", -1, "from 0 to 100"),
+        ("n_resamples", 21, "from 1 to 20"),
+        ("n_resamples", 2.0, "from 1 to 20"),
+        ("n_init", 10_001, "from 1 to 10000"),
+        ("max_clusters", 10**9, "from 2 to 100"),
+        ("n_clusters", 0, "at least 1"),
+        ("model", "kmeans++", "one of"),
+        ("covariance_type", "round", "one of"),
+        ("trim", -1.0, "above 0"),
+    ],
+)
+def test_a_site_answers_for_so_many_views_only(name: str, value: Any, said: str) -> None:
     """A coordinator that skips the check of parameters is refused by the sites."""
-    monkeypatch.setattr(EnsembleClustering, "validate", lambda self: None)
-    tables, _ = draw({"a": 60, "b": 60})
-    with pytest.raises(QuorumError, match="than a site answers for"):
-        cluster(tables, n_clusters=2, stability_pairs=101)
+    settings = plain(Settings("kmeans", "diag", 2, 6, 20, 1, None, 5))
+    kind = message_type(FitRequest)
+    sent = {"m": kind.name, "v": kind.version, "f": {"settings": settings}}
+    assert decode_message(pack(sent)).settings.pairs == 5
+    settings[name] = value
+    with pytest.raises(WireError, match=f"{name}: it must be .*{said}"):
+        decode_message(pack(sent))

@@ -20,7 +20,7 @@ from consilience.wire.message import Disclosure
 from tests.wire.replies import refusal
 
 SETTINGS = Settings("latent-class", "diag", 2, 2, 1, 1, None, 0)
-COMPARE = CompareRequest(settings=SETTINGS.to_json(), local=True)
+COMPARE = CompareRequest(settings=SETTINGS, local=True)
 KNOWN = {"p": 4, "F": 2, "K": 2}  # two columns of two levels
 GOOD: dict[str, Any] = {
     "chances": np.array([[0.5, 0.5, 0.2, 0.8], [0.1, 0.9, np.nan, np.nan]]),

@@ -96,7 +96,7 @@ from consilience.clustering.kernels.ensemble import Ensemble, PatternTable, merg
 from consilience.clustering.protocol import coordinator, messages
 from consilience.clustering.protocol import site as at_site
 from consilience.clustering.protocol.coordinator import VoteCount, compared_sites
-from consilience.clustering.protocol.messages import CODED, Profile, Settings
+from consilience.clustering.protocol.messages import CODED, COVARIANCES, MODELS, Profile, Settings
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
@@ -115,9 +115,7 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 Arrays = dict[str, Any]
-MODELS = ("kmeans", "gaussian-mixture", *CODED)
 WEIGHTINGS = ("centred", "spectral", "equal")
-COVARIANCES = ("diag", "full", "spherical", "tied")
 NUMBER_RULES = ("vote", "bic", "eigenvalues", "cv")
 _NO_MODEL = (
     "no site found two classes that are large enough: as far as each can tell its rows are one "
@@ -180,7 +178,7 @@ class EnsembleClustering(Method):
     model: str = allows(one_of(*MODELS), default="kmeans")
     covariance_type: str = allows(one_of(*COVARIANCES), default="diag")
     weighting: str = allows(one_of(*WEIGHTINGS), default="centred")
-    max_clusters: int = allows(whole(2, 100), default=6)
+    max_clusters: int = allows(whole(2, messages.MAX_CLUSTERS), default=6)
     n_init: int = allows(whole(1, messages.MAX_STARTS), default=20)
     n_resamples: int | None = allows(whole(1, messages.MAX_RESAMPLES) | LEFT_OUT, default=None)
     trim: float | None = allows(number(above=0) | LEFT_OUT, default=None)
@@ -188,7 +186,7 @@ class EnsembleClustering(Method):
     n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
     remembers_rows: ClassVar[bool] = True
@@ -259,7 +257,7 @@ class EnsembleClustering(Method):
             chosen = int(judged["cv_candidates"][judged["cv_chosen"]])
         if isinstance(self.n_clusters, str) or self.model in CODED:
             # Where the number is given, what sites prefer by themselves stands beside it.
-            request = messages.VoteRequest(settings=self._settings(1).to_json())
+            request = messages.VoteRequest(settings=self._settings(1))
             ballots = VoteCount.of(ctx.require((yield Ask("vote", request))))
             if self.n_clusters == "bic":
                 chosen = _by_bic(ctx, ballots)
@@ -357,7 +355,7 @@ class EnsembleClustering(Method):
             else:
                 k = ballots.votes.get(site, 2)
             settings = self._settings(max(2, k), n_sites=len(ctx.sites))
-            requests[site] = messages.FitRequest(settings=settings.to_json())
+            requests[site] = messages.FitRequest(settings=settings)
         replies = ctx.require((yield Ask("fit", requests)))
         ensembles: list[tuple[Arrays, ...]] = []
         owners: list[tuple[str, ...]] = []
@@ -384,7 +382,7 @@ class EnsembleClustering(Method):
     ) -> Generator[Ask, Replies, tuple[list[dict[str, PatternTable]], dict[str, str]]]:
         """Ask for counts of label tuples; returns tables by ensemble and site, and how counted."""
         request = messages.AllModels(
-            settings=self._settings(1, pairs=pairs).to_json(),
+            settings=self._settings(1, pairs=pairs),
             models=relayed(tuple(ensembles), Disclosure.MODEL),
             owners=tuple(owners),
         )
@@ -521,7 +519,12 @@ def _result(
         sizes = np.bincount(final, weights=table.counts, minlength=len(centres))
         by_site[site] = sizes.astype(np.int64)
     scaled = coordinator.pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
-    targets = {s: p.target_means.value for s, p in profiles.items()}
+    # A site says nothing of a target that is no number.
+    unknown = np.full(len(centres), np.nan)
+    targets = {
+        s: p.target_means.value if len(p.target_means.value) else unknown
+        for s, p in profiles.items()
+    }
     target = coordinator.pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
     means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
     if "merged" in facts["counted"].values():

@@ -323,7 +323,7 @@ def compared_sites(
 ) -> Generator[Ask, Replies, dict[str, Any]]:
     """Ask for chances within the final classes; returns fields of the result by name."""
     # Final classes are matched to those that sites find alone: as many of either.
-    request = messages.CompareRequest(settings=settings.to_json(), local=local)
+    request = messages.CompareRequest(settings=settings, local=local)
     replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
     states: tuple[str, ...] = ()
     levels: dict[str, tuple[str, ...]] = {}

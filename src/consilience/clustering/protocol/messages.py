@@ -2,80 +2,86 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.clustering.estimators import local_models
 from consilience.clustering.kernels.cell_suppression import WITHHELD
-from consilience.exceptions import DisclosureError
+from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Public, message, part
+from consilience.wire.message import Aggregate, Model, Public, message, part, states
 
 CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
+MODELS = ("kmeans", "gaussian-mixture", *CODED)
+COVARIANCES = ("diag", "full", "spherical", "tied")
 AGREEMENTS = ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 MAX_FOLDS = 20
 MAX_JUDGED = 30
 """Each view of the rows tells a little more of them, whoever asks and why."""
+MAX_CLUSTERS = 100
 MAX_STARTS = 10_000
 """What a site computes has an end."""
 _LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
-
-
-def _agreements(of: str) -> Any:
-    """A field with one figure for each pair of halves."""
-    words = f"by pair: {of}, rounded"
-    return Aggregate("", words, many=True, gaps=True, low=-1.0, high=1.0)
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a site needs to know to fit, and which views of its rows to take."""
 
-    model: str
-    covariance_type: str
-    n_clusters: int
-    max_clusters: int
-    n_init: int
-    n_resamples: int
-    trim: float | None
-    pairs: int
+    model: str = allows(one_of(*MODELS))
+    covariance_type: str = allows(one_of(*COVARIANCES))
+    n_clusters: int = allows(whole(1))
+    max_clusters: int = allows(whole(2, MAX_CLUSTERS))
+    n_init: int = allows(whole(1, MAX_STARTS))
+    n_resamples: int = allows(whole(1, MAX_RESAMPLES))
+    trim: float | None = allows(number(above=0) | LEFT_OUT)
+    pairs: int = allows(whole(0, MAX_PAIRS))
 
     @property
     def views(self) -> int:
         """Ensembles: of all rows, and for each pair of either half, as they are and permuted."""
         return 1 + 4 * self.pairs
 
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True, default=int)
 
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site; `DisclosureError` for more views than a site answers for."""
-        settings = cls(**json.loads(text))
-        if settings.pairs > MAX_PAIRS or settings.n_resamples > MAX_RESAMPLES:
-            sentence = "more stability pairs or resampled models than a site answers for"
-            raise DisclosureError(sentence, public=sentence)
-        return settings
+# Fields that several messages have: cells of tables by class, and figures by pair of halves.
 
 
-@message("ensemble-clustering/vote-request", version=1)
+def _chances(shape: str, words: str) -> Any:
+    """Chances or shares in [0, 1], or no table at all."""
+    return Aggregate(shape, words, gaps=True, empty=True, low=0.0, high=1.0)
+
+
+def _kinds(shape: str, words: str) -> Any:
+    """What is shown in each cell, one of the kinds of ``kernels.cell_suppression``."""
+    return Aggregate(shape, words, kind="int", empty=True, low=0, high=4)
+
+
+def _numbers(shape: str, words: str) -> Any:
+    """What rows of a table rest on."""
+    return Aggregate(shape, words, empty=True, low=0.0, high=2.0**50)
+
+
+def _agreements(of: str) -> Any:
+    """A figure for each pair of halves."""
+    return Aggregate("", f"by pair: {of}, rounded", many=True, gaps=True, low=-1.0, high=1.0)
+
+
+@message("ensemble-clustering/vote-request", version=2)
 class VoteRequest:
     """Choose the number of classes that your rows prefer."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site")
 
     def lengths(self) -> dict[str, int]:
         """Candidates: 1, 2, ... classes."""
-        return {"c": Settings.from_json(self.settings).max_clusters}
+        return {"c": self.settings.max_clusters}
 
 
 @message("ensemble-clustering/judge-request", version=1)
@@ -115,11 +121,11 @@ class Judged:
         return None if fine else "errors that no held-out entries have"
 
 
-@message("ensemble-clustering/fit-request", version=1)
+@message("ensemble-clustering/fit-request", version=2)
 class FitRequest:
     """Fit your own models."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site")
 
 
 @message("ensemble-clustering/local-models", version=1)
@@ -134,7 +140,7 @@ class LocalModels:
 
     def check(self, request: FitRequest, known: Mapping[str, Any]) -> str | None:
         """For each ensemble some models of the kind and the columns of the study."""
-        s = Settings.from_json(request.settings)
+        s = request.settings
         ensembles = self.models.value
         fine = isinstance(ensembles, tuple) and len(ensembles) == s.views
         for models in ensembles if fine else ():
@@ -143,11 +149,11 @@ class LocalModels:
         return None if fine else "other models than were asked for"
 
 
-@message("ensemble-clustering/all-models", version=1)
+@message("ensemble-clustering/all-models", version=2)
 class AllModels:
     """Everybody's models: label your rows with each of them."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site")
     models: Released = Model(
         "*by ensemble, by model: arrays of class parameters", "local models of all sites", to="all"
     )
@@ -202,29 +208,19 @@ class Map:
         return {"k": len(centres[0]), "pairs": len(centres) // 4}
 
 
-@message("ensemble-clustering/profile", version=1)
+@message("ensemble-clustering/profile", version=2)
 class Profile:
     """What the final classes look like at a site; NaN for classes without enough rows here."""
 
     means: Released = Model("k p", "class means", gaps=True)
     target_means: Released = Aggregate(
-        "k", "class means of the target, where it is a number", gaps=True
+        "k", "class means of the target, where it is a number", gaps=True, empty=True
     )
-    target_shares: Released = Aggregate(
-        "k K",
-        "shares of the target's declared levels by class, rare ones together",
-        gaps=True,
-        empty=True,
-        low=0.0,
-        high=1.0,
+    target_shares: Released = _chances(
+        "k K", "shares of the target's declared levels by class, rare ones together"
     )
-    target_kinds: Released = Aggregate(
-        "k K",
-        "what is shown in each of these cells, see numerics.told_tables",
-        kind="int",
-        empty=True,
-        low=0,
-        high=4,
+    target_kinds: Released = _kinds(
+        "k K", "what is shown in each of these cells, see numerics.told_tables"
     )
     agreement: Released = _agreements("adjusted Rand index of two halves")
     null_agreement: Released = _agreements("the same with columns permuted")
@@ -245,54 +241,34 @@ class Profile:
         return None if fine else "agreements of other pairs than there are"
 
 
-@message("ensemble-clustering/compare-request", version=1)
+@message("ensemble-clustering/compare-request", version=2)
 class CompareRequest:
     """Say what the final classes look like at your site: chances of states and steps, or levels."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    settings: Settings = states(Settings, to="site")
     local: bool = Public(
         "", "whether to tell the same of classes that you find alone", kind="bool", to="site"
     )
 
     def lengths(self) -> dict[str, int]:
         """Final classes, which are as many as those that a site finds alone."""
-        k = Settings.from_json(self.settings).n_clusters
-        return {"k": k, "j": k}
+        return {"k": self.settings.n_clusters, "j": self.settings.n_clusters}
 
 
 @message("ensemble-clustering/compared", version=1)
 class Compared:
     """Chances within the final classes; NaN for rows of the table that too few records are in."""
 
-    chances: Released = Aggregate(
-        "k c", "chances within the final classes", gaps=True, empty=True, low=0.0, high=1.0
-    )
-    kinds: Released = Aggregate(
-        "k c",
-        "what is shown in each cell, see numerics.told_tables",
-        kind="int",
-        empty=True,
-        low=0,
-        high=4,
-    )
-    numbers: Released = Aggregate(
-        "k r", "what each row of chances rests on, coarsely", empty=True, low=0.0, high=2.0**50
-    )
-    local_chances: Released = Aggregate(
+    chances: Released = _chances("k c", "chances within the final classes")
+    kinds: Released = _kinds("k c", "what is shown in each cell, see numerics.told_tables")
+    numbers: Released = _numbers("k r", "what each row of chances rests on, coarsely")
+    local_chances: Released = _chances(
         "j c",
         "the same by classes that the site finds alone, matched to the final ones, over a "
         "secret part of its rows",
-        gaps=True,
-        empty=True,
-        low=0.0,
-        high=1.0,
     )
-    local_kinds: Released = Aggregate(
-        "j c", "the same of these", kind="int", empty=True, low=0, high=4
-    )
-    local_numbers: Released = Aggregate(
-        "j r", "the same of these", empty=True, low=0.0, high=2.0**50
-    )
+    local_kinds: Released = _kinds("j c", "the same of these")
+    local_numbers: Released = _numbers("j r", "the same of these")
     start_spread: Released = Model(
         "m",
         "how far below the best of them, in log likelihood, the starts that the site followed "
@@ -301,7 +277,7 @@ class Compared:
 
     def check(self, request: CompareRequest, known: Mapping[str, Any]) -> str | None:
         """Tables over the states and their steps, or over the columns; what is told is known."""
-        if Settings.from_json(request.settings).model == "markov-mixture":
+        if request.settings.model == "markov-mixture":
             width, n_rows = known["S"] * (1 + known["S"]), 1 + known["S"]
         else:
             width, n_rows = known["p"], known["F"]

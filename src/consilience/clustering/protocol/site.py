@@ -38,6 +38,7 @@ from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.entry_paths import KMeansPath
 from consilience.numerics.held_out_entries import held_out_predictions
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import entry_errors
 from consilience.wire import disclosure
@@ -60,7 +61,7 @@ def vote(
     message: messages.VoteRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Ballot, State]:
     """Choose the number of classes with the smallest BIC."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     table = table_of(data, s.model)
     scores = np.array([score(table, k, s, site) for k in range(1, s.max_clusters + 1)])
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
@@ -75,7 +76,7 @@ def fit(
     message: messages.FitRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.LocalModels, State]:
     """Fit the site's models for every view."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     table = table_of(data, s.model)
     # Secret: known halves would make class means equations in the rows.
     seed = int(site.secret_rng.integers(2**63 - 1))
@@ -95,7 +96,7 @@ def count(
     message: messages.AllModels, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.PatternCounts, State]:
     """Label all rows under all models and count the tuples."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     # A run that follows another fits no models, and has no halves.
     seed = state.get("seed", 0)
     released, ways, outlying = [], [], []
@@ -125,7 +126,7 @@ def count(
         released.append(disclosure.cell_counts(summary.cells, len(keys), keys=keys))
     kept = {
         "seed": seed,
-        "settings": message.settings,
+        "settings": plain(s),
         "models": message.models.value,
         "owners": message.owners,
         "own": state.get("own", ()),
@@ -139,7 +140,7 @@ def label(
     message: messages.Map, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Profile, State]:
     """Label every row from its true tuple; tell what the classes look like."""
-    s = Settings.from_json(state["settings"])
+    s = Settings(**state["settings"])
     coded = s.model in CODED
     found = []
     ensembles = models_of(state["models"])
@@ -167,12 +168,11 @@ def label(
     for k in () if coded else np.unique(shown[shown >= 0]):
         means[k] = data.features[shown == k].mean(axis=0)
     # Of a 0/1 target they are counts, and guarded as such; of one with levels see below.
-    target = data.target
-    if target is None or target.dtype.kind not in "fiub":
-        target = np.full(data.n_rows, np.nan)
-    targets = disclosure.aggregate(
-        target.astype(np.float64), cells=shown, n_cells=n_classes, mean=True
-    )
+    targets = _released_cells(np.empty(0))
+    if data.target is not None and data.target.dtype.kind in "fiub":
+        target = data.target.astype(np.float64)
+        told = disclosure.aggregate(target, cells=shown, n_cells=n_classes, mean=True)
+        targets = told.withhold_unsafe(site.limits)
     shares, kinds = released_levels(data, shown, n_classes, site.limits)
     # Labels of all rows by the site's own first model, in the two halves of each pair.
     alone = [
@@ -181,7 +181,7 @@ def label(
     ]
     reply = messages.Profile(
         means=model(means, kind="centroids", n_records=int((shown >= 0).sum()), cells=shown),
-        target_means=targets.withhold_unsafe(site.limits),
+        target_means=targets,
         target_shares=shares,
         target_kinds=kinds,
         agreement=_agreements(found[1::4], found[2::4], site),
@@ -667,7 +667,7 @@ def compare(
     """
     from scipy.optimize import linear_sum_assignment
 
-    s = Settings.from_json(message.settings)
+    s = message.settings
     table = table_of(data, s.model)
     final, k = state["final"], int(state["n_classes"])
     entries = local_models.entries_of(table.rows, s.model, table.sizes)
