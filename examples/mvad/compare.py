@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from consilience import MarkovMixture, Run, load_run
-from consilience.clustering.kernels.markov_mixture import class_counts
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.sites.home import DiskHome
 from consilience.sites.outputs import SiteOutput
@@ -92,7 +91,10 @@ def gaps(
 
 def shares_of_steps(paths: Sequences, labels: IntArray, k: int) -> FloatArray:
     """Shares of the next state by class and present state, (K, S, S); NaN for few steps."""
-    _, counts = class_counts(paths, labels, k)
+    counts = np.zeros((k, paths.n_states, paths.n_states))
+    for before, after in itertools.pairwise(paths.to_wide().T):
+        seen = (before >= 0) & (after >= 0) & (labels >= 0)
+        np.add.at(counts, (labels[seen], before[seen], after[seen]), 1.0)
     total = counts.sum(axis=2, keepdims=True)
     return np.divide(counts, total, out=np.full_like(counts, np.nan), where=total >= FEW)
 

@@ -241,17 +241,3 @@ def test_parameters_are_counted_where_sequences_tell_of_them() -> None:
     assert mm.parameter_count(events, 1) == 2 + 2 * 2
     assert mm.parameter_count(events, 3) == 2 + 3 * 6
     assert information(-10.0, 6, events.n)[1] == pytest.approx(20 + 6 * np.log(2))
-
-
-def test_counts_by_class() -> None:
-    sequences = Sequences.of(
-        [[0, 1, 1, -1, 0], [1, 0, -1, -1, -1], [-1, 1, 0, -1, -1], [0, 0, 0, -1, -1]],
-        weights=[1, 2, 1, 5],
-    )
-    initial, transition = mm.class_counts(sequences, np.array([1, 0, 1, -1]), 2)
-    assert initial.tolist() == [[0, 2], [1, 0]]
-    assert transition.tolist() == [[[0, 0], [2, 0]], [[0, 1], [1, 1]]]
-    with pytest.raises(ParameterError, match="labels"):
-        mm.class_counts(sequences, np.array([0, 0, 0, 2]), 2)
-    with pytest.raises(ParameterError, match="labels"):
-        mm.class_counts(sequences, np.array([0]), 2)

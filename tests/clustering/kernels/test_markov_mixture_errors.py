@@ -91,7 +91,7 @@ def test_errors_are_those_of_the_textbooks_scores() -> None:
 def test_expectations_add_up_to_those_of_em() -> None:
     events = mm.events_of(drawn(50, 1, 0.5))
     given = np.random.default_rng(0).random((len(events.gap), 2))
-    chances = np.exp(mm.log_probabilities(TRUTH, events))
+    chances = mm.event_chances(TRUTH, events)
     initial, transition = mm.expected_counts(events, TRUTH, chances, given)
     summed = np.einsum("fk,fkc->kc", given, expectations(TRUTH, events))
     np.testing.assert_allclose(summed[:, :3], initial)

@@ -113,7 +113,8 @@ def several(seed: int) -> tuple[SiteTables, np.ndarray, dict[str, np.ndarray]]:
 def frame_of(known: SiteTables, rows: np.ndarray, parts: dict[str, np.ndarray]) -> room._Frame:
     pairs = list(combinations(range(len(known.chances)), 2))
     views = [room._view(known, nothing_like(known), rows, pair) for pair in pairs]
-    inside, in_parts = room._inside(rows), room._in_parts(rows, parts)
+    inside = room._inside(rows)
+    in_parts = np.stack([np.isin(rows, each) for each in parts.values()], axis=1).astype(float)
     return room._Frame(rows, inside, in_parts, np.minimum(inside.T @ in_parts, 1), pairs, views)
 
 

@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.cell_suppression import Entries, Sums, suppress_cells
 from consilience.clustering.kernels.markov_mixture import (
+    PARTS,
     MarkovParameters,
     events_of,
     fit_markov_mixture,
 )
-from consilience.clustering.kernels.mixtures import information
+from consilience.clustering.kernels.mixtures import Arrays, information
 from consilience.clustering.kernels.multinomial_mixture import (
     CategoryPatterns,
     MultinomialMixture,
@@ -35,10 +36,9 @@ from consilience.exceptions import DataError
 from consilience.numerics.parallel import one_thread
 from consilience.parameters import LEFT_OUT, check, number, one_of, whole
 
-Arrays = dict[str, NDArray[Any]]
 ModelKind = Literal["kmeans", "gaussian_mixture"]
 CovarianceType = Literal["diag", "full", "spherical", "tied"]
-_COVARIANCE_TYPES: tuple[CovarianceType, ...] = ("diag", "full", "spherical", "tied")
+_COVARIANCE_TYPES: tuple[CovarianceType, ...] = get_args(CovarianceType)
 _ROWS_PER_BLOCK = 4096
 _EM_ITERATIONS = 200
 _EM_TOLERANCE = 1e-7
@@ -50,7 +50,6 @@ _FIT_RULES = {
     "min_records": whole(1),
     "trim": number(above=0) | LEFT_OUT,
 }
-CodedKind = Literal["markov-mixture", "latent-class"]
 PSEUDO_COUNT = 0.1
 DRAWN_SHARE = 0.8
 """Share of the rows that a site draws in secret for each of its models."""
@@ -190,8 +189,6 @@ class LocalFit:
         contributes counts only.
     labels : array of int64, shape (n,)
         Own class of each row, 0 if there is no model, -1 for an outlying row or one left out.
-    n_outliers : int
-        Rows that were trimmed.
     sums : Sums or None
         What the parameters of a model of coded rows are made of.
     start_spread : (m,) array
@@ -200,7 +197,6 @@ class LocalFit:
 
     model: Any
     labels: IntArray
-    n_outliers: int = 0
     sums: Sums | None = None
     start_spread: FloatArray = field(default_factory=lambda: np.empty(0))
 
@@ -269,9 +265,9 @@ def fit_cluster_model(
             else:
                 found = _sklearn_mixture(part, k, seed, n_init, covariance_type)
                 order = _ordered(found.means_)
-                spread = (
-                    found.covariances_ if covariance_type == "tied" else found.covariances_[order]
-                )
+                spread = found.covariances_
+                if covariance_type != "tied":
+                    spread = spread[order]
                 # A share may underflow to 0, which has no logarithm.
                 shares = np.maximum(found.weights_[order], np.finfo(np.float64).tiny)
                 means = np.ascontiguousarray(found.means_[order])
@@ -290,7 +286,7 @@ def fit_cluster_model(
             fitted = fit(rows[inlying])
     labels = np.full(rows.shape[0], -1, dtype=np.int64)
     labels[inlying] = 0 if fitted is None else fitted.label(rows[inlying])
-    return LocalFit(fitted, labels, int((~inlying).sum()))
+    return LocalFit(fitted, labels)
 
 
 def outlying_rows(
@@ -484,7 +480,7 @@ def local_model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> LocalModel:
         proportion that is not positive.
     """
     keys = set(arrays)
-    if keys == {"initial", "transition", "proportions"}:
+    if keys == set(PARTS):
         return _with_classes(MarkovParameters.from_arrays(arrays))
     if keys == {"proportions", "probabilities", "n_levels"}:
         return _with_classes(MultinomialMixture.from_arrays(arrays))

@@ -203,36 +203,7 @@ class MarkovMixture(DiscreteMixture):
             del self.feature_names_in_
         return self._search(data)
 
-    @staticmethod
-    def sequences_from_long(
-        ids: ArrayLike,
-        times: ArrayLike,
-        state: ArrayLike,
-        states: Any = None,
-        *,
-        start: int | None = None,
-        gaps: bool = True,
-    ) -> Sequences:
-        """Sequences for `fit` from three columns of a table with one row per id and time.
-
-        Parameters
-        ----------
-        ids, times, state : (m,) arrays
-            In any order; no pair of id and time twice. Times are numbers or dates.
-        states : sequence, optional
-            The alphabet.
-        start : int, optional
-            Time at which all sequences begin; by default each begins where it is first seen.
-        gaps : bool
-            Whether holes in times that are whole numbers are unseen time points. Other times give
-            the order only.
-
-        Returns
-        -------
-        Sequences
-            One for each id, ids sorted; the ids are its ``ids``.
-        """
-        return Sequences.from_long(ids, times, state, states, start=start, gaps=gaps)
+    sequences_from_long = staticmethod(Sequences.from_long)
 
     def _adopt(self, parameters: MarkovParameters) -> None:
         self._parameters = parameters

@@ -21,8 +21,8 @@ from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.parameters import just, whole
 
-Arrays = dict[str, AnyArray]
-
+LEAST_WEIGHT = 0.5
+"""Mean weight of a record below which a fit says that weights are no counts."""
 RULES = {
     "n_classes": whole(1) | just("bic"),
     "max_classes": whole(1),
@@ -85,16 +85,13 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
             searches = [self._fit_kernel(data, k, seed=seed, **settings) for k in numbers]
         fits = [search.best for search in searches]
         counts = [self._parameter_count(data, fit.parameters.n_classes) for fit in fits]
+        likelihoods = [fit.log_likelihood for fit in fits]
+        both = zip(likelihoods, counts, strict=True)
         self.bic_curve_ = {
             "n_classes": np.array(numbers),
-            "log_likelihood": np.array([fit.log_likelihood for fit in fits]),
+            "log_likelihood": np.array(likelihoods),
             "n_parameters": np.array(counts),
-            "bic": np.array(
-                [
-                    mixtures.information(fit.log_likelihood, count, data.n)[1]
-                    for fit, count in zip(fits, counts, strict=True)
-                ]
-            ),
+            "bic": np.array([mixtures.information(*each, data.n)[1] for each in both]),
         }
         # Of equal criteria the one with fewer classes.
         chosen = int(np.argmin(self.bic_curve_["bic"]))
@@ -122,16 +119,24 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         if not self.converged_:
             found.append(f"EM did not settle within max_iter = {self.max_iter}: raise it, or tol")
             warnings.warn(found[-1], ConvergenceWarning, stacklevel=4)
-        held = mixtures.held_remark(labels, data.weights, self.n_classes_, self._record)
-        if held:
-            found.append(held)
-            warnings.warn(held, ConvergenceWarning, stacklevel=4)
-        self.remarks_ = (
-            *found,
-            *mixtures.weight_remarks(data.n, len(data.inverse), self._record),
-            *self._own_remarks(data),
-            *mixtures.start_remarks(self.start_spread_),
-        )
+        # EM may end long before the share of a class that it empties falls to `EMPTY`; and two
+        # classes that are nearly alike share their records without either giving way.
+        held = len(np.unique(labels[data.weights > 0]))
+        if held < self.n_classes_:
+            found.append(
+                f"only {held} of {self.n_classes_} classes hold {self._record}s, the others being "
+                "the most probable class of none: ask for fewer, or read the fit as one of fewer "
+                "classes"
+            )
+            warnings.warn(found[-1], ConvergenceWarning, stacklevel=4)
+        if data.n < LEAST_WEIGHT * len(data.inverse):
+            found.append(
+                f"the weights of {len(data.inverse)} {self._record}s sum to {data.n:.3g}, which "
+                "BIC takes for their number, and pseudo-counts are added to such counts: scale "
+                f"the weights so that they count the {self._record}s"
+            )
+        starts = mixtures.start_remarks(self.start_spread_)
+        self.remarks_ = (*found, *self._own_remarks(data), *starts)
 
     def fit_predict(
         self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None

@@ -12,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators import category_codes
-from consilience.clustering.estimators.mixture import RULES, Arrays, DiscreteMixture
+from consilience.clustering.estimators.mixture import RULES, DiscreteMixture
 from consilience.clustering.kernels import multinomial_mixture as kernel
+from consilience.clustering.kernels.mixtures import Arrays
 from consilience.clustering.kernels.multinomial_mixture import CategoryPatterns, MultinomialMixture
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream

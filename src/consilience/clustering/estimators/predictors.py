@@ -17,8 +17,9 @@ from consilience.clustering.estimators.category_codes import (
     levels_to_arrays,
     missing_cells,
 )
-from consilience.clustering.estimators.local_models import Arrays, ClusterModel, CodedModel, kind_of
+from consilience.clustering.estimators.local_models import ClusterModel, CodedModel, kind_of
 from consilience.clustering.kernels.ensemble import assign
+from consilience.clustering.kernels.mixtures import Arrays
 from consilience.exceptions import DataError
 
 _UNKNOWN = (

@@ -35,9 +35,8 @@ LabelArray = NDArray[np.integer[Any]]
 How = Literal["exact", "merged", "coarsened", "none"]
 _WORD_LIMIT = 2**62
 _BLOCK_CELLS = 1 << 22  # 32 MB of doubles: blocks stay in memory that any site has
-_MIN_COVERED = 0.5
 LEAST_COVERED = 0.5
-"""Share of the rows whose own tuple must be frequent for tuples to be counted at full length."""
+"""Share of the rows whose tuple, or cut tuple, must be frequent to be counted at that length."""
 Weighting = Literal["spectral", "centred", "equal"]
 _ROWS_PER_BLOCK = 1 << 14
 _EIGENVALUE_FLOOR = 0.01
@@ -240,12 +239,8 @@ def merge_rare(
         return replace(table, patterns=kept, counts=table.counts[frequent]), target
     target[frequent] = np.arange(n_frequent)
     rare = np.flatnonzero(~frequent)
-    norms = [float(np.linalg.norm(b)) for b in class_distances]
     # Models whose classes all coincide contribute nothing.
-    scaled = [
-        b / norm if norm > 0 else np.zeros_like(b)
-        for b, norm in zip(class_distances, norms, strict=True)
-    ]
+    scaled = [b / (np.linalg.norm(b) or 1.0) for b in class_distances]
     step = max(1, _BLOCK_CELLS // n_frequent)
     for start in range(0, rare.size, step):
         part = rare[start : start + step]
@@ -318,7 +313,7 @@ def coarsen(
         cut = table.patterns[:, :length]
         counts = distinct_patterns(cut, table.n_classes[:length], table.counts)[0].counts
         covered = int(counts[counts >= min_records].sum())
-        if covered >= _MIN_COVERED * n and covered > 0:
+        if covered >= LEAST_COVERED * n and covered > 0:
             chosen = length
         # Failing half of the subjects, the longest prefix with any frequent cell.
         elif covered > 0 and chosen == 0:
@@ -391,8 +386,10 @@ def class_distances(class_parameters: ArrayLike) -> FloatArray:
     beta = np.asarray(class_parameters, dtype=np.float64)
     if beta.ndim != 2 or not np.isfinite(beta).all():
         raise DataError("class parameters must be finite, one row per class")
-    squares = np.stack([((beta - row) ** 2).sum(axis=1) for row in beta]) if len(beta) else None
-    return np.zeros((0, 0)) if squares is None else np.sqrt(np.maximum(squares, squares.T))
+    if not len(beta):
+        return np.zeros((0, 0))
+    squares = np.stack([((beta - row) ** 2).sum(axis=1) for row in beta])
+    return np.sqrt(np.maximum(squares, squares.T))
 
 
 def _words(n_classes: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -487,7 +484,8 @@ class Ensemble:
     n_classes : tuple of int, length M
         Classes of each model.
     norms : array, shape (M,)
-        Frobenius norms of the co-distance matrices D^(m); 0 marks a degenerate model.
+        Frobenius norms of the co-distance matrices D^(m); 0 marks a degenerate model, which puts
+        all subjects into one class, or whose classes coincide.
     agreement : array, shape (M, M)
         Cosines of the co-distance matrices (correlations for "centred" weights); zero rows for
         degenerate models.
@@ -506,11 +504,6 @@ class Ensemble:
     weights: FloatArray
     features: FloatArray
     eigenvalues: FloatArray
-
-    @property
-    def degenerate(self) -> NDArray[np.bool_]:
-        """Models that put all subjects into one class (or whose classes coincide)."""
-        return np.asarray(self.norms == 0.0)
 
 
 def build_ensemble(

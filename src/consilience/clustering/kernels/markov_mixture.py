@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels import mixtures
-from consilience.clustering.kernels.mixtures import ClassMixture, EMStep, Search
+from consilience.clustering.kernels.mixtures import Arrays, ClassMixture, EMStep, Search
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
 
-Arrays = dict[str, NDArray[Any]]
+PARTS = ("initial", "transition", "proportions")
+"""Arrays of a mixture, by the names of its attributes."""
 _SUM_TO_ONE = 1e-6
 _BLOCK = 2048
 _LEAST = 1.0
@@ -175,7 +176,7 @@ class MarkovParameters(ClassMixture):
     proportions: FloatArray
 
     def __post_init__(self) -> None:
-        for name in ("initial", "transition", "proportions"):
+        for name in PARTS:
             array = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
             object.__setattr__(self, name, array)
             if not np.isfinite(array).all() or (array < 0).any():
@@ -222,9 +223,8 @@ class MarkovParameters(ClassMixture):
             )
         out = np.empty((len(events), self.n_classes))
         with np.errstate(divide="ignore"):
-            shares = np.log(self.proportions)
-        events_of_each = events.indptr, events.events, events.counts
-        joint(*events_of_each, log_probabilities(self, events), shares, out)
+            tables = np.log(event_chances(self, events)), np.log(self.proportions)
+        joint(events.indptr, events.events, events.counts, *tables, out)
         return out
 
     def log_joint(self, sequences: Sequences | NDArray[Any]) -> FloatArray:
@@ -239,11 +239,7 @@ class MarkovParameters(ClassMixture):
 
     def to_arrays(self) -> Arrays:
         """Arrays by name."""
-        return {
-            "initial": self.initial,
-            "transition": self.transition,
-            "proportions": self.proportions,
-        }
+        return {name: getattr(self, name) for name in PARTS}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> MarkovParameters:
@@ -254,20 +250,13 @@ class MarkovParameters(ClassMixture):
         DataError
             An array is missing or cannot be a parameter of a mixture of Markov chains.
         """
-        names = ("initial", "transition", "proportions")
-        for name in names:
+        for name in PARTS:
             if name not in arrays or np.asarray(arrays[name]).dtype.kind not in "fiu":
                 raise DataError(f"a Markov mixture needs an array of numbers named {name!r}")
-        return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in names))
+        return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in PARTS))
 
 
-def log_probabilities(parameters: MarkovParameters, events: Events) -> FloatArray:
-    """Logarithm of the probability of every event in every class, (F, K)."""
-    with np.errstate(divide="ignore"):
-        return np.log(_chances(parameters, events))
-
-
-def _chances(parameters: MarkovParameters, events: Events) -> FloatArray:
+def event_chances(parameters: MarkovParameters, events: Events) -> FloatArray:
     """Probability of every event in every class, (F, K)."""
     table = np.empty((len(events.gap), parameters.n_classes))
     power, begin = parameters.transition, parameters.initial
@@ -326,7 +315,7 @@ def em_step(
     data = events.indptr, events.events, events.counts, events.weights
 
     def step(parameters: MarkovParameters) -> EMStep[MarkovParameters]:
-        chances = _chances(parameters, events)
+        chances = event_chances(parameters, events)
         expected, sizes = np.empty_like(chances), np.empty(parameters.n_classes)
         with np.errstate(divide="ignore"):
             tables = np.log(chances), np.log(parameters.proportions)
@@ -501,47 +490,6 @@ def parameter_count(events: Events, n_classes: int) -> int:
     states = len(np.unique(events.target[used]))
     left = len(np.unique(events.source[used & (events.source >= 0)]))
     return n_classes - 1 + n_classes * max(states - 1, 0) * (1 + left)
-
-
-def class_counts(
-    sequences: Sequences, labels: IntArray, n_classes: int
-) -> tuple[FloatArray, FloatArray]:
-    """Seen first states and direct steps by class.
-
-    Parameters
-    ----------
-    sequences : Sequences
-    labels : (n,) array of int
-        Class of each sequence; a sequence of class -1 is left out.
-    n_classes : int
-
-    Returns
-    -------
-    initial : (K, S) array
-        Weighted counts of the states at the first time point; sequences that begin with a gap are
-        left out.
-    transition : (K, S, S) array
-        Weighted counts of steps between successive time points; steps over gaps are left out.
-    """
-    if np.shape(labels) != (len(sequences),) or (np.asarray(labels) >= n_classes).any():
-        raise ParameterError.of("labels", f"one class below {n_classes} a sequence", "others")
-    size, owner = sequences.n_states, sequences.owners
-    weight = np.ones(len(sequences)) if sequences.weights is None else sequences.weights
-    label, codes = np.asarray(labels)[owner], sequences.codes.astype(np.int64)
-    each = weight[owner]
-    heads = np.diff(owner, prepend=-1) > 0
-    first = heads & (codes >= 0) & (label >= 0)
-    initial = np.bincount(
-        label[first] * size + codes[first], weights=each[first], minlength=n_classes * size
-    )
-    before = np.roll(codes, 1)
-    step = ~heads & (codes >= 0) & (before >= 0) & (label >= 0)
-    cell = (label[step] * size + before[step]) * size + codes[step]
-    transition = np.bincount(cell, weights=each[step], minlength=n_classes * size * size)
-    return (
-        initial.reshape(n_classes, size).astype(np.float64),
-        transition.reshape(n_classes, size, size).astype(np.float64),
-    )
 
 
 # ---------------------------------------------------------------------- standard errors

@@ -21,6 +21,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.parameters import check, number, whole
 
+Arrays = dict[str, NDArray[Any]]
 P = TypeVar("P")
 C = TypeVar("C", bound="Classes")
 START_ROWS = 20
@@ -30,8 +31,6 @@ START_COUNT = 0.1
 # EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
 _SAME_PEAK = 1e-5
 _SAME_PEAK_AT_LEAST = 0.05
-_LEAST_WEIGHT = 0.5
-"""Mean weight of a record below which a fit says that weights are no counts."""
 EMPTY = 1e-9
 """Share of a class that is left empty."""
 _SINGULAR = 1e-11
@@ -368,34 +367,6 @@ def start_remarks(start_spread: ArrayLike) -> tuple[str, ...]:
     )
 
 
-def held_remark(
-    labels: NDArray[Any], weights: NDArray[Any] | None, n_classes: int, record: str
-) -> str:
-    """Say where some classes are the most probable one of no record; "" where each is of some.
-
-    EM may end long before the share of a class that it empties falls to `EMPTY`; and two classes
-    that are nearly alike share their records without either giving way.
-
-    Parameters
-    ----------
-    labels : (n,) array of int
-        Most probable class of each record.
-    weights : (n,) array, optional
-        A record of weight 0 is in no class.
-    n_classes : int
-    record : str
-        What one of them is called.
-    """
-    counted = labels if weights is None else labels[np.asarray(weights) > 0]
-    held = len(np.unique(counted))
-    if held == n_classes:
-        return ""
-    return (
-        f"only {held} of {n_classes} classes hold {record}s, the others being the most probable "
-        "class of none: ask for fewer, or read the fit as one of fewer classes"
-    )
-
-
 def check_total_weight(total: float, record: str) -> None:
     """Refuse weights of which no BIC can be made.
 
@@ -409,27 +380,6 @@ def check_total_weight(total: float, record: str) -> None:
             f"the weights sum to {total:.3g} and BIC takes the sum for the number of {record}s: "
             "scale the weights so that they count them"
         )
-
-
-def weight_remarks(total: float, n: int, record: str) -> tuple[str, ...]:
-    """A sentence where weights sum to so little that BIC means nothing.
-
-    Parameters
-    ----------
-    total : float
-        Sum of the weights.
-    n : int
-        Records.
-    record : str
-        What one of them is called.
-    """
-    if total >= _LEAST_WEIGHT * n:
-        return ()
-    return (
-        f"the weights of {n} {record}s sum to {total:.3g}, which BIC takes for their number, and "
-        "pseudo-counts are added to such counts: scale the weights so that they count the "
-        f"{record}s",
-    )
 
 
 # --------------------------------------------------------------------------- standard errors

@@ -21,12 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels import mixtures
-from consilience.clustering.kernels.mixtures import ClassMixture, EMStep, Search
+from consilience.clustering.kernels.mixtures import Arrays, ClassMixture, EMStep, Search
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.parameters import check, whole
 
-Arrays = dict[str, NDArray[Any]]
 _WORD_LIMIT = 2**62
 _TOLERANCE = 1e-8
 _BLOCK = 4096

@@ -481,12 +481,8 @@ def _start(start: Any) -> int | None:
     if start is None:
         return None
     number = isinstance(start, int | float | np.integer | np.floating)
-    if (
-        isinstance(start, bool | np.timedelta64)
-        or not number
-        or not abs(start) <= _EXACT
-        or start != int(start)
-    ):
+    number = number and not isinstance(start, bool | np.timedelta64)
+    if not number or not abs(start) <= _EXACT or start != int(start):
         raise ParameterError.of("start", "a whole number, or left out", start)
     return int(start)
 

@@ -105,7 +105,10 @@ def site_differences(
     ensemble, local = (_whole(tables, row_of_cell) for tables in (ensemble, local))
     pairs = list(combinations(range(len(ensemble.chances)), 2))
     views = [_view(ensemble, local, row_of_cell, pair) for pair in pairs]
-    in_rows, in_parts = _inside(row_of_cell), _in_parts(row_of_cell, parts)
+    in_rows = _inside(row_of_cell)
+    # Which cells are in which part, (C, parts), and which rows.
+    members = [np.isin(row_of_cell, rows) for rows in parts.values()]
+    in_parts = np.stack(members, axis=1).astype(float)
     rows_in_parts = np.minimum(in_rows.T @ in_parts, 1.0)
     frame = _Frame(row_of_cell, in_rows, in_parts, rows_in_parts, pairs, views)
     found = {
@@ -185,17 +188,13 @@ def _view(
     ensemble: SiteTables, local: SiteTables, row_of_cell: IntArray, pair: tuple[int, int]
 ) -> _View:
     """Cells that all tables of a pair tell by themselves, and the others of rows that they know."""
-    inside = row_of_cell[:, None] == np.arange(int(row_of_cell.max()) + 1)
-    known, own = (
-        np.logical_and.reduce([f(ensemble.kinds[site]) for site in pair])
-        for f in (lambda kinds: kinds != WITHHELD, lambda kinds: kinds == OWN)
-    )
-    by_local = np.logical_and.reduce([local.kinds[site] != WITHHELD for site in pair])
-    own_local = np.logical_and.reduce([local.kinds[site] == OWN for site in pair])
+    both = [tables.kinds[list(pair)] for tables in (ensemble, local)]
+    known, by_local = ((kinds != WITHHELD).all(axis=0) for kinds in both)
+    own, own_local = ((kinds == OWN).all(axis=0) for kinds in both)
     # A class that somebody does not find alone is compared as far as the shared one goes.
     found = by_local.any(axis=1, keepdims=True)
     known, own = known & (by_local | ~found), own & (own_local | ~found)
-    whole = (known @ inside)[:, row_of_cell] > 0
+    whole = (known @ _inside(row_of_cell))[:, row_of_cell] > 0
     return _View(known & own & whole, known & ~own & whole)
 
 
@@ -265,11 +264,6 @@ class _Frame:
 def _inside(row_of_cell: IntArray) -> FloatArray:
     """Which cells are in which row, (C, R)."""
     return (row_of_cell[:, None] == np.arange(int(row_of_cell.max()) + 1)).astype(float)
-
-
-def _in_parts(row_of_cell: IntArray, parts: Mapping[str, IntArray]) -> FloatArray:
-    """Which cells are in which part, (C, parts)."""
-    return np.stack([np.isin(row_of_cell, rows) for rows in parts.values()], axis=1).astype(float)
 
 
 def _mean(squares: FloatArray, used: BoolArray) -> FloatArray:

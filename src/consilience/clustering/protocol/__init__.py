@@ -96,7 +96,7 @@ from consilience.clustering.kernels.ensemble import Ensemble, PatternTable, merg
 from consilience.clustering.protocol import coordinator, messages
 from consilience.clustering.protocol import site as at_site
 from consilience.clustering.protocol.coordinator import VoteCount, compared_sites
-from consilience.clustering.protocol.messages import CODED, COVARIANCES, MODELS, Profile, Settings
+from consilience.clustering.protocol.messages import CODED, COVARIANCES, MODELS, Settings
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
@@ -115,6 +115,8 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 Arrays = dict[str, Any]
+Counts = tuple[list[dict[str, PatternTable]], dict[str, str]]
+"""Label tuples by ensemble and site, and how each site counted."""
 WEIGHTINGS = ("centred", "spectral", "equal")
 NUMBER_RULES = ("vote", "bic", "eigenvalues", "cv")
 _NO_MODEL = (
@@ -286,28 +288,22 @@ class EnsembleClustering(Method):
             ctx.note(f"There are only {n_clusters} different label tuples, so as many classes.")
         for ensemble, counts in zip(built[1:], tables[1:], strict=True):
             centres.append(self._cluster(ctx, ensemble, counts, compared))
-        features = tuple(np.empty((0, 0)) if one is None else one.features for one in built)
-        profiles = yield from _label(ctx, features, tuple(centres), tuple(how))
-        agreed = coordinator.stability(
-            profiles, [one is not None for one in built[1:]], tables[0], compared
-        )
-        tables_told = yield from self._compare(ctx, len(centres[0]), profiles, local=True)
-        return _result(
-            ctx,
-            tables[0],
-            main,
-            profiles,
-            features=main.features,
-            centres=centres[0],
-            chosen_by="given" if given else str(self.n_clusters),
-            ballots=ballots,
-            n_clusters_by_eigenvalues=suggested,
-            owners=owners[0],
-            counted=how,
-            stability=agreed,
-            models=ensembles[0],
-            **judged,
-            **tables_told,
+        return (
+            yield from self._finish(
+                ctx,
+                (tables, how),
+                main,
+                built[1:],
+                features=tuple(np.empty((0, 0)) if x is None else x.features for x in built),
+                centres=tuple(centres),
+                compared=compared,
+                ballots=ballots,
+                chosen_by="given" if given else str(self.n_clusters),
+                n_clusters_by_eigenvalues=suggested,
+                owners=owners[0],
+                models=ensembles[0],
+                **judged,
+            )
         )
 
     def _follow(self, ctx: CoordinatorContext, earlier: EnsembleClusteringResult) -> Exchange:
@@ -315,28 +311,24 @@ class EnsembleClustering(Method):
         kind = local_models.kind_of(local_model_from_arrays(earlier.models[0]))
         if kind not in ("", self.model):
             raise ParameterError("a run that follows another has its model: set the same one")
-        tables, how = yield from self._count(ctx, [earlier.models], [earlier.owners], 0)
-        built = _build(earlier.models, tables[0], self.weighting)
+        counts = yield from self._count(ctx, [earlier.models], [earlier.owners], 0)
+        built = _build(earlier.models, counts[0][0], self.weighting)
         if built is None:
             raise QuorumError("no site has enough rows to count: nothing can be said of them")
-        # The map stays that of the earlier run: labels of both runs mean the same.
-        profiles = yield from _label(ctx, (earlier.features,), (earlier.centres,), tuple(how))
-        tables_told = yield from self._compare(ctx, len(earlier.centres), profiles, local=False)
-        return _result(
-            ctx,
-            tables[0],
-            built,
-            profiles,
-            features=earlier.features,
-            centres=earlier.centres,
-            chosen_by="given",
-            ballots=None,
-            n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
-            owners=earlier.owners,
-            counted=how,
-            stability={},
-            models=earlier.models,
-            **tables_told,
+        return (
+            yield from self._finish(
+                ctx,
+                counts,
+                built,
+                [],
+                # The map stays that of the earlier run: labels of both runs mean the same.
+                features=(earlier.features,),
+                centres=(earlier.centres,),
+                chosen_by="given",
+                n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
+                owners=earlier.owners,
+                models=earlier.models,
+            )
         )
 
     def _fit(
@@ -379,7 +371,7 @@ class EnsembleClustering(Method):
         ensembles: list[tuple[Arrays, ...]],
         owners: list[tuple[str, ...]],
         pairs: int,
-    ) -> Generator[Ask, Replies, tuple[list[dict[str, PatternTable]], dict[str, str]]]:
+    ) -> Generator[Ask, Replies, Counts]:
         """Ask for counts of label tuples; returns tables by ensemble and site, and how counted."""
         request = messages.AllModels(
             settings=self._settings(1, pairs=pairs),
@@ -407,6 +399,80 @@ class EnsembleClustering(Method):
                 ctx.note(f"Site {site} is too small to count its rows: it is labelled only.")
         return tables, how
 
+    def _finish(
+        self,
+        ctx: CoordinatorContext,
+        counts: Counts,
+        main: Ensemble,
+        others: list[Ensemble | None],
+        *,
+        features: tuple[FloatArray, ...],
+        centres: tuple[FloatArray, ...],
+        compared: int = 0,
+        ballots: VoteCount | None = None,
+        **facts: Any,
+    ) -> Exchange:
+        """Send the map by ensemble: sites label their rows and tell what the classes look like.
+
+        Sizes come from counts, means from the sites weighted by these sizes, in both units. With
+        `compared` classes the halves were clustered, `others` being their ensembles; in a run that
+        follows another one there are none, nor classes that a site finds alone.
+        """
+        tables, how = counts
+        sent = (relayed(each, Disclosure.MODEL) for each in (features, centres))
+        request = messages.Map(*sent)
+        profiles = ctx.require((yield Ask("label", request, to=tuple(how))), at_least=1)
+        usable = [one is not None for one in others]
+        stability = coordinator.stability(profiles, usable, tables[0], compared)
+        k = len(centres[0])
+        # Models of numbers have told what their classes look like with the means.
+        if self.model in CODED:
+            local = compared > 0
+            facts |= yield from compared_sites(
+                ctx, self._settings(k), tuple(profiles), k, local=local
+            )
+        held = ballots or VoteCount(0, {}, {}, float("nan"))
+        by_site = {}
+        for site, table in tables[0].items():
+            final = kernel.assign(table.patterns, table.n_classes, features[0], centres[0])
+            sizes = np.bincount(final, weights=table.counts, minlength=k)
+            by_site[site] = sizes.astype(np.int64)
+        scaled = coordinator.pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
+        # A site says nothing of a target that is no number.
+        told = {s: p.target_means.value for s, p in profiles.items()}
+        targets = {s: t if len(t) else np.full(k, np.nan) for s, t in told.items()}
+        target = coordinator.pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)
+        means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
+        if "merged" in how.values():
+            ctx.note(
+                "Class sizes come from counts in which rare label tuples were merged into the "
+                "nearest frequent one of the site; every row is labelled from its own tuple."
+            )
+        return EnsembleClusteringResult(
+            feature_names=ctx.feature_names,
+            n_clusters=k,
+            votes=held.votes,
+            vote_scores=held.scores,
+            vote_share=held.share,
+            eigenvalues=main.eigenvalues[:12],
+            n_records=main.n_subjects,
+            class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
+            class_sizes_by_site=by_site,
+            **{"class_means": means, "class_means_scaled": scaled, **facts},
+            model_names=coordinator.model_names(facts["owners"]),
+            target=ctx.columns.target or "",
+            target_means=target[:, 0],
+            target_means_by_site=targets,
+            **coordinator.pooled_levels(ctx.columns, profiles, by_site),
+            weights=main.weights,
+            agreement=main.agreement,
+            n_patterns=len(merge_tables([tables[0][s] for s in sorted(by_site)]).counts),
+            features=features[0],
+            centres=centres[0],
+            counted=how,
+            stability=stability,
+        )
+
     # ------------------------------------------------------------------ inside
 
     def _settings(
@@ -427,14 +493,6 @@ class EnsembleClustering(Method):
             trim=self.trim,
             pairs=self.stability_pairs if pairs is None else pairs,
         )
-
-    def _compare(
-        self, ctx: CoordinatorContext, k: int, profiles: dict[str, Profile], *, local: bool
-    ) -> Generator[Ask, Replies, dict[str, Any]]:
-        """Ask what the classes look like; models of numbers have told it with their means."""
-        if self.model not in CODED:
-            return {}
-        return (yield from compared_sites(ctx, self._settings(k), tuple(profiles), k, local=local))
 
     def _cluster(
         self,
@@ -476,19 +534,6 @@ def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
     return number
 
 
-def _label(
-    ctx: CoordinatorContext,
-    features: tuple[FloatArray, ...],
-    centres: tuple[FloatArray, ...],
-    to: tuple[str, ...],
-) -> Generator[Ask, Replies, dict[str, Profile]]:
-    """Send the map; the sites label their rows and reply with profiles that fit the classes."""
-    request = messages.Map(
-        features=relayed(features, Disclosure.MODEL), centres=relayed(centres, Disclosure.MODEL)
-    )
-    return ctx.require((yield Ask("label", request, to=to)), at_least=1)
-
-
 def _build(
     models: tuple[Arrays, ...], tables: dict[str, PatternTable], weighting: str
 ) -> Ensemble | None:
@@ -498,62 +543,6 @@ def _build(
     merged = merge_tables([tables[site] for site in sorted(tables)])
     parameters = [local_model_from_arrays(m).class_parameters for m in models]
     return kernel.build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
-
-
-def _result(
-    ctx: CoordinatorContext,
-    tables: dict[str, PatternTable],
-    main: Ensemble,
-    profiles: dict[str, Profile],
-    *,
-    ballots: VoteCount | None,
-    features: FloatArray,
-    centres: FloatArray,
-    **facts: Any,
-) -> EnsembleClusteringResult:
-    """Sizes from counts, means from the sites weighted by these sizes, in both units."""
-    held = ballots or VoteCount(0, {}, {}, float("nan"))
-    by_site = {}
-    for site, table in tables.items():
-        final = kernel.assign(table.patterns, table.n_classes, features, centres)
-        sizes = np.bincount(final, weights=table.counts, minlength=len(centres))
-        by_site[site] = sizes.astype(np.int64)
-    scaled = coordinator.pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
-    # A site says nothing of a target that is no number.
-    unknown = np.full(len(centres), np.nan)
-    targets = {
-        s: p.target_means.value if len(p.target_means.value) else unknown
-        for s, p in profiles.items()
-    }
-    target = coordinator.pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
-    means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
-    if "merged" in facts["counted"].values():
-        ctx.note(
-            "Class sizes come from counts in which rare label tuples were merged into the nearest "
-            "frequent one of the site; every row is labelled from its own tuple."
-        )
-    return EnsembleClusteringResult(
-        feature_names=ctx.feature_names,
-        n_clusters=len(centres),
-        votes=held.votes,
-        vote_scores=held.scores,
-        vote_share=held.share,
-        eigenvalues=main.eigenvalues[:12],
-        n_records=main.n_subjects,
-        class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
-        class_sizes_by_site=by_site,
-        **{"class_means": means, "class_means_scaled": scaled, **facts},
-        model_names=coordinator.model_names(facts["owners"]),
-        target=ctx.columns.target or "",
-        target_means=target,
-        target_means_by_site=targets,
-        **coordinator.pooled_levels(ctx.columns, profiles, by_site),
-        weights=main.weights,
-        agreement=main.agreement,
-        n_patterns=len(merge_tables([tables[s] for s in sorted(by_site)]).counts),
-        features=features,
-        centres=centres,
-    )
 
 
 def misfit(kind: str, columns: Columns, preparation: Preparation) -> str:

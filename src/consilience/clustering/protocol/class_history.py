@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import IntArray
+from consilience.arrays import BoolArray, IntArray
 
-Mask = NDArray[np.bool_]
 Marks = NDArray[np.uint64]
 
 
@@ -49,7 +48,7 @@ class ClassHistory:
         """For the site's home."""
         return {"marks": self.marks, "groups": self.groups.astype(np.uint32)}
 
-    def of_rows(self, marks: Marks, least: int) -> tuple[IntArray, Mask]:
+    def of_rows(self, marks: Marks, least: int) -> tuple[IntArray, BoolArray]:
         """Group of each row, 0 of rows that are new; and the rows that may be told.
 
         Where a group lacks a few rows in this run, further ones stay out, those with the smallest

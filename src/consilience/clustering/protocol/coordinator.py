@@ -225,17 +225,14 @@ def stability(
     if not usable or not voiced:
         return {}
     sizes = np.array([tables[s].n_subjects for s in voiced], dtype=float)
-    padding = [float("nan")] * len(built)
-    said = {
-        name: np.array(
-            [
-                # A site may have said nothing of the last pairs.
-                [float(([*getattr(p, name).value, *padding])[i]) for p in voiced.values()]
-                for i in usable
-            ]
-        )
-        for name in messages.AGREEMENTS
-    }
+    said = {}
+    for name in messages.AGREEMENTS:
+        # A site may have said nothing of the last pairs.
+        said[name] = np.full((len(built) // 4, len(voiced)), np.nan)
+        for j, profile in enumerate(voiced.values()):
+            values = getattr(profile, name).value
+            said[name][: len(values), j] = values
+        said[name] = said[name][usable]
     pooled = pool(said["agreement"], said["null_agreement"], sizes)
     if not pooled:
         return {}
@@ -334,30 +331,26 @@ def compared_sites(
     s = len(states)
     rows = row_of_cell(settings.model, (s,) if states else [len(x) for x in levels.values()])
     told: dict[str, dict[str, NDArray[Any]]] = {site: {} for site in replies}
-    for site, name in product(
-        replies, (prefix + part for prefix in PREFIXES for part in TABLE_PARTS)
-    ):
-        value = np.asarray(getattr(replies[site], name).value)
+    for site, prefix, part in product(replies, PREFIXES, TABLE_PARTS):
+        value = np.asarray(getattr(replies[site], prefix + part).value)
         if not value.size:  # it told nothing
-            width = int(rows.max()) + 1 if name.endswith("numbers") else len(rows)
-            empty = np.nan if name.endswith("chances") else 0
+            width = int(rows.max()) + 1 if part == "numbers" else len(rows)
+            empty = np.nan if part == "chances" else 0
             value = np.full((n_clusters, width), empty, dtype=value.dtype)
-        told[site][name] = value
+        told[site][prefix + part] = value
     facts: dict[str, Any] = {
         "model": settings.model,
         "states": states,
         "n_times": len(ctx.columns.sequence),
         "category_levels": levels,
-        "site_chances": {s: x["chances"] for s, x in told.items()},
-        "site_local_chances": {s: x["local_chances"] for s, x in told.items()},
-        "site_kinds": {s: x["kinds"] for s, x in told.items()},
-        "site_numbers": {s: x["numbers"] for s, x in told.items()},
         "start_spread": {
             s: np.asarray(r.start_spread.value)
             for s, r in replies.items()
             if len(r.start_spread.value)
         },
     }
+    for name in ("chances", "local_chances", "kinds", "numbers"):
+        facts[f"site_{name}"] = {site: tables[name] for site, tables in told.items()}
     if not replies:
         return facts
     ensemble, alone = (

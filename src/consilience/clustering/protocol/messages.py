@@ -269,7 +269,8 @@ class Compared:
     )
     local_kinds: Released = _kinds("j c", "the same of these")
     local_numbers: Released = _numbers("j r", "the same of these")
-    start_spread: Released = Model(
+    # The fields above have no default, though their helpers hide it.
+    start_spread: Released = Model(  # type: ignore[misc]
         "m",
         "how far below the best of them, in log likelihood, the starts that the site followed "
         "ended, two digits",

@@ -240,11 +240,6 @@ def _title(ax: Axes, k: int, words: str) -> None:
     ax.set_title(f"class {k}: {words}" if words else f"class {k}", loc="left")
 
 
-def _in_cell(ax: Axes, x: float, y: float, share: float, dark: bool) -> None:
-    colour = "#ffffff" if dark else "#000000"
-    ax.text(x, y, f"{100 * share:.0f}", ha="center", va="center", fontsize=7.5, color=colour)
-
-
 def _percent(share: float) -> str:
     return f"{share:.0%}" if np.isfinite(share) else ""
 
@@ -257,19 +252,18 @@ def _legend(fig: Figure, states: Sequence[str], *, unseen: bool = False) -> None
     ]
     if unseen:
         handles.append(Patch(facecolor=charts.RULE, label="not seen"))
-    widest = max(len(charts.short(name, 18)) for name in states)
-    fig.legend(
-        handles=handles,
-        loc="outside upper left",
-        ncols=max(2, min(len(handles), 84 // (widest + 6))),
-        handlelength=1.1,
-        columnspacing=1.3,
-    )
+    columns = max(2, min(len(handles), _in_a_line(states)))
+    look: Any = {"loc": "outside upper left", "handlelength": 1.1, "columnspacing": 1.3}
+    fig.legend(handles=handles, ncols=columns, **look)
+
+
+def _in_a_line(states: Sequence[str]) -> int:
+    """How many names of states a line of the legend takes."""
+    return 84 // (max(len(charts.short(name, 18)) for name in states) + 6)
 
 
 def _legend_height(states: Sequence[str]) -> float:
-    widest = max(len(charts.short(name, 18)) for name in states)
-    return 0.22 * -(-(len(states) + 1) // max(2, 84 // (widest + 6))) + 0.1
+    return 0.22 * -(-(len(states) + 1) // max(2, _in_a_line(states))) + 0.1
 
 
 def _time_axis(ax: Axes, times: Sequence[str], across: int) -> None:
@@ -318,25 +312,18 @@ def plot_state_distribution(fitted: Any, X: Any = None, *, length: int = 24) -> 
         shares = _seen_shares(told.wide, told.labels, told.n_classes, len(states))
         sizes = np.bincount(told.labels[told.labels >= 0], minlength=told.n_classes)
         titles = [f"{n:,} ({_percent(n / max(sizes.sum(), 1))})" for n in sizes]
-    return _stacked(states, times, shares, titles)
-
-
-def _stacked(
-    states: Sequence[str], times: Sequence[str], shares: FloatArray, titles: Sequence[str]
-) -> Figure:
-    """Draw (K, t, S) shares as bars without gaps."""
     with charts.style():
         more = 0.35 + _legend_height(states)
         fig, axes = _panels(len(shares), 1.55, more, sharey=True, sharex=True)
-        at = np.arange(len(times))
+        places = np.arange(len(times))
         for k, (ax, share, words) in enumerate(zip(axes, shares, titles, strict=True)):
-            bottom = np.zeros(len(at))
+            bottom = np.zeros(len(places))
             ax.set_facecolor(charts.RULE)
             for colour, part in zip(state_colours(len(states)), np.nan_to_num(share).T):
-                ax.bar(at, part, width=1.0, bottom=bottom, color=colour, linewidth=0)
+                ax.bar(places, part, width=1.0, bottom=bottom, color=colour, linewidth=0)
                 bottom = bottom + part
             _title(ax, k, words)
-            ax.set_xlim(-0.5, len(at) - 0.5)
+            ax.set_xlim(-0.5, len(places) - 0.5)
             ax.set_ylim(0, 1)
             ax.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
             _time_axis(ax, times, len(axes))
@@ -417,8 +404,10 @@ def _steps(ax: Axes, chains: Chains, k: int) -> Any:
             linewidth=0.6,
         )
         for i, j in np.argwhere((np.nan_to_num(values) >= 0.005) & (s <= MOST_NUMBERS)).tolist():
-            v = float(values[i, j])
-            _in_cell(ax, j + 0.5, top + i + 0.5, v, v > 0.42)
+            share = float(values[i, j])
+            look: Any = {"ha": "center", "va": "center", "fontsize": 7.5}
+            look["color"] = "#ffffff" if share > 0.42 else "#000000"
+            ax.text(j + 0.5, top + i + 0.5, f"{100 * share:.0f}", **look)
     names = [charts.label(name, 14) for name in chains.states]
     ax.set_yticks([0.5, *(1.85 + np.arange(s))], ["first state", *names], fontsize=8.5)
     ax.set_xticks(np.arange(s) + 0.5, names, rotation=90, fontsize=8.5)
