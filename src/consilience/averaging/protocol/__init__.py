@@ -166,7 +166,7 @@ class ReferenceAveraging(Method):
     loss: str = allows(one_of("auto", *LOSSES), default="auto")
 
     name: ClassVar[str] = "reference-averaging"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "What would any estimator say, fitted on all rows, where they are split?"
     steps = (
         *site_moments.STEPS,
@@ -255,7 +255,7 @@ class ReferenceAveraging(Method):
             yield from rounds.synchronous()
         result = yield from rounds.conclude(rounds.choice())
         message = Use(
-            settings=settings.to_json(),
+            settings=settings,
             owners=result.owners,
             shares=relayed(result.shares, Disclosure.AGGREGATE),
             models=relayed(result.models, Disclosure.MODEL),
@@ -277,9 +277,9 @@ class ReferenceAveraging(Method):
             levels=levels,
             loss=loss,
             penalties=self.penalties,
-            holdout=self.holdout if self.guard else 0.0,
-            guard=self.guard,
+            holdout=float(self.holdout) if self.guard else 0.0,
+            guard=bool(self.guard),
             # The best round is judged one round late, and then others are waited for.
-            keep=self.patience + 2,
+            keep=int(self.patience) + 2,
             schedule=self.schedule,
         )

@@ -210,7 +210,7 @@ class Rounds:
         drawn = isinstance(self.method.reference, str)
         # Rows that were drawn are nobody's: only given ones may be those of a site.
         digests = row_digests(self.reference[:0] if drawn else self.reference, salt)
-        message = messages.Offer(settings=self.settings.to_json(), salt=salt, digests=digests)
+        message = messages.Offer(settings=self.settings, salt=salt, digests=digests)
         self.accepted: dict[str, messages.Accepted]
         self.accepted = self.ctx.require((yield Ask("offer", message)))
         self.sites = tuple(sorted(self.accepted))
@@ -335,7 +335,7 @@ class Rounds:
         total = float(sum(self.weights[site][0] for site in self.sites))
         made = {
             new: Fit(
-                settings=self.settings.to_json(),
+                settings=self.settings,
                 round=round_,
                 rho=rho,
                 tracks=self.active,
@@ -369,7 +369,7 @@ class Rounds:
         """Have the average of a round judged without a refit."""
         portfolio = self._portfolio(models)
         if portfolio["owners"]:
-            message = messages.Judge(settings=self.settings.to_json(), round=round_, **portfolio)
+            message = messages.Judge(settings=self.settings, round=round_, **portfolio)
             replies = self.ctx.require((yield Ask("judge", message, to=self.sites)))
             self._pool(round_, replies, self.active)
 
@@ -508,7 +508,7 @@ class Rounds:
         method, s, sites = self.method, self.settings, self.sites
         # Sites count their own refits; asynchronous ones have made different numbers of them.
         last = max((chosen.round, *self.counts.values())) if chosen.round else 0
-        message = messages.Conclude(settings=s.to_json(), track=chosen.track, round=last)
+        message = messages.Conclude(settings=s, track=chosen.track, round=last)
         asked = tuple(sorted(self.predictions))
         concluded = self.ctx.require((yield Ask("conclude", message, to=asked)))
         if not concluded:

@@ -298,7 +298,7 @@ class Rounds:
         self.round += 1
         message = partial(
             Round,
-            settings=self.settings.to_json(),
+            settings=self.settings,
             round=self.round,
             totals=relayed(self.totals, Disclosure.AGGREGATE),
             base=relayed(self.base, Disclosure.AGGREGATE),
