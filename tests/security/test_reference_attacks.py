@@ -20,7 +20,7 @@ from sklearn.linear_model import LassoLars, LinearRegression, Ridge
 import consilience
 from consilience import Columns, Federation
 from consilience.averaging.estimators.proximal_fit import MOST_COPIES, copies_of
-from consilience.averaging.protocol import ReferenceAveraging
+from consilience.averaging.protocol import ReferenceAveraging, travelling
 from consilience.averaging.protocol.messages import (
     Conclude,
     Fit,
@@ -29,7 +29,6 @@ from consilience.averaging.protocol.messages import (
     Settings,
     Use,
 )
-from consilience.averaging.protocol.parameters import travelling
 from consilience.engines import driver
 from consilience.exceptions import StudyError
 from consilience.learners.candidates import as_text

@@ -300,7 +300,16 @@ class Rounds:
             replies = yield Ask("fit", asked, to=tuple(to), wait="any", known=known)
             waiting.difference_update(replies)
             for site, reply in replies.present.items():
-                self._move(site, reply)
+                before = self.predictions.get(site)
+                self._hear(site, reply, self.active)
+                if before is None:  # its first ones: everybody's share changes
+                    self._average()
+                    continue
+                # fbar + w_b (new - old), at once
+                for t in range(self.settings.trajectories):
+                    total = sum(self.weights[name][t] for name in self.predictions)
+                    share, new = float(self.weights[site][t] / total), self.predictions[site][t]
+                    self.averages[t] = moved(self.averages[t], new, before[t], share)
             lost = (lost | set(replies.missing)) - set(replies.present)
             enough = n - len(lost) >= self.ctx.quorum
             self.ctx.require(replies, at_least=0 if enough else self.ctx.quorum)
@@ -404,19 +413,6 @@ class Rounds:
                 for t in range(self.settings.trajectories)
             ]
         )
-
-    def _move(self, site: str, reply: messages.Fitted) -> None:
-        """Take in one site's fits of all tracks, and move the average at once."""
-        before = self.predictions.get(site)
-        self._hear(site, reply, self.active)
-        # fbar + w_b (new - old)
-        if before is None:  # its first ones: everybody's share changes
-            self._average()
-            return
-        for t in range(self.settings.trajectories):
-            total = sum(self.weights[name][t] for name in self.predictions)
-            share = float(self.weights[site][t] / total)
-            self.averages[t] = moved(self.averages[t], self.predictions[site][t], before[t], share)
 
     def _close(self, rho: float, contributed: Sequence[str], *, again: bool = True) -> None:
         """Note what a round did: who answered, how far the average moved, who pulls at it.
