@@ -420,17 +420,11 @@ def conclude(
     """Keep classes and predictor at the site; tell what they are worth on held-out events."""
     here = _here(message.settings, data, state, site)
     events, scaling = here.events, state["scaling"]
-    mean, target = np.asarray(message.mean.value), np.asarray(message.mapping)
-    if mean.shape[1] != events.n_features + int(here.s.fit_intercept):
-        raise ProtocolError("the classes have other columns than the study")
-    if target.shape != (here.s.n_cells,) or ((target < -1) | (target >= len(mean))).any():
-        raise ProtocolError("cells of the rounds become classes that do not exist")
-    covariance, variances = np.asarray(message.covariance.value), (message.sigma2, message.delta2)
-    # the classes as a posterior of their coefficients
-    classes = Classes.of(mean, covariance, *(float(v.value) for v in variances))
+    classes = _classes(message, events.n_features + int(here.s.fit_intercept), here.s.n_cells)
     blocks = events.blocks(here.z, here.s)
     # Label probabilities from the events in the sums: averaged over rounds, if all have one.
     known = np.zeros((events.n_entities, classes.n_classes))
+    target = np.asarray(message.mapping)
     for cell in np.flatnonzero(target >= 0) if "n_kept" in state else ():
         known[:, target[cell]] += np.asarray(state["sum"])[:, cell] / state["n_kept"]
     total = known.sum(axis=1, keepdims=True)
@@ -471,8 +465,8 @@ def conclude(
     np.add.at(counts, events.agent_of, final)
     # Units of the columns as they were read and encoded, scaling of the preparation included.
     predictor = LatentClassPredictor(
-        mean,
-        covariance,
+        message.mean.value,
+        message.covariance.value,
         sigma2=classes.sigma2,
         base=message.base.value,
         beta=message.beta,
@@ -487,6 +481,17 @@ def conclude(
     site.output("predictor", predictor)
     reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
     return reply, {}
+
+
+def _classes(message: Conclude, n_design: int, n_cells: int) -> Classes:
+    """The classes as a posterior of their coefficients."""
+    mean, covariance = np.asarray(message.mean.value), np.asarray(message.covariance.value)
+    if mean.shape[1] != n_design:
+        raise ProtocolError("the classes have other columns than the study")
+    target = np.asarray(message.mapping)
+    if target.shape != (n_cells,) or ((target < -1) | (target >= len(mean))).any():
+        raise ProtocolError("cells of the rounds become classes that do not exist")
+    return Classes.of(mean, covariance, float(message.sigma2.value), float(message.delta2.value))
 
 
 def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray:
