@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 from consilience.averaging.estimators.proximal_fit import LARGEST_CHANGE
-from consilience.averaging.protocol import ReferenceAveraging
-from consilience.averaging.protocol.parameters import LEARNERS, REFERENCES
+from consilience.averaging.protocol import LEARNERS, REFERENCES, ReferenceAveraging
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.numerics.reference_average import SCHEDULES
 from consilience.report import __all__ as figures_of_reports

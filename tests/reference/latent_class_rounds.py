@@ -169,10 +169,9 @@ class Textbook:
         return probabilities
 
     def draw(self) -> None:
-        classes = self.classes()
-        coefficients = draw_weights(classes, self.rng)
+        coefficients = draw_weights(self.classes(), self.rng)
         used = self.totals.n > 1e-9
-        self.sigma2 = draw_sigma2(self.totals, classes, self.rng, weights=coefficients)
+        self.sigma2 = draw_sigma2(self.totals, coefficients, self.rng)
         self.delta2 = draw_delta2(coefficients[used], self.rng)
         live = used if self.merged else np.ones_like(used)
         self.base = np.full(self.n_start, 1e-300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ def reads_all(patch: pytest.MonkeyPatch) -> None:
 def unchecked(message: object) -> bytes:
     """Bytes of a message whose settings nobody checked, as a hostile coordinator may send them."""
     kind = message_type(type(message))
+    fields = {name: getattr(value, "value", value) for name, _, value in iterate_fields(message)}
     fields = {
-        name: plain(value) if spec.record else getattr(value, "value", value)
-        for name, spec, value in iterate_fields(message)
+        name: plain(value) if is_dataclass(value) else value for name, value in fields.items()
     }
     return pack({"m": kind.name, "v": kind.version, "f": fields})

@@ -226,7 +226,7 @@ def test_judged_averages_are_charged_over_all_runs() -> None:
     asked = 0
     for run in ("r1", "r2"):
         villain = Villain(site, run, columns.features, method="reference-averaging", target="y")
-        villain.ask("offer", Offer(settings=s.to_json(), salt="1", digests=NOTHING))
+        villain.ask("offer", Offer(settings=s, salt="1", digests=NOTHING))
         villain.ask("fit", fit(s, spread_rows(9, 3)))
         for k in range(3):
             question = judge(s, linear(3, 0.0, 0.1 * k), tracks=tuple(range(50)))
@@ -257,7 +257,7 @@ class Offers:
         rng = np.random.default_rng(self.runs)
         made = rng.integers(0, 256, size=(fillers, 32), dtype=np.uint8)
         digests = np.concatenate([row_digests(rows, "1"), made])
-        message = Offer(settings=settings().to_json(), salt="1", digests=digests)
+        message = Offer(settings=settings(), salt="1", digests=digests)
         return bool(villain.ask("offer", message).own_rows)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ from consilience.latent_regression.protocol.messages import (
     Settings,
     packed_size,
 )
+from consilience.parameters import plain
 from consilience.protocol.method import Preparation, SiteData, get_method
 from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
@@ -39,7 +41,7 @@ from consilience.sites.site import Site
 from consilience.testing.attacks import canaries_after, number_canary, plant, recovers
 from consilience.testing.fakes import federation_of, members, rows_of, scripted, with_data
 from consilience.testing.record import copied_home
-from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
@@ -47,6 +49,7 @@ from tests.granted import GRANTED, granted
 from tests.latent_regression.protocol.latent import by_site, events, federation
 from tests.reference.moments_naive import cell_facts
 from tests.rotation import by_turns
+from tests.security.hostile import unchecked
 
 Array = NDArray[np.float64]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
@@ -73,8 +76,8 @@ def table(n_entities: int = 60, per: int = 6, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"entity": names[entity], "x1": rng.normal(size=len(entity)), "y": y})
 
 
-def settings(**changes: Any) -> str:
-    plain = Settings(
+def settings(**changes: Any) -> Settings:
+    usual = Settings(
         n_cells=K,
         start="random",
         concentration="exact",
@@ -82,7 +85,7 @@ def settings(**changes: Any) -> str:
         holdout=0.0,
         level=0.9,
     )
-    return dataclasses.replace(plain, **changes).to_json()
+    return dataclasses.replace(usual, **changes)
 
 
 class Villain:
@@ -100,7 +103,7 @@ class Villain:
     ) -> None:
         made = Federation.local({"s": frame}, columns=columns, policy=granted(policy))
         self.site = members(made)["s"] if site is None else site
-        self.run, self.columns, self.text = run, columns, settings(**changes)
+        self.run, self.columns, self.settings = run, columns, settings(**changes)
         self.n_features = len(columns.features)
         self.asked, self.last = 0, (0, 0)
         self.round = 0
@@ -122,7 +125,7 @@ class Villain:
             step=step,
             site=self.site.name,
             seed=1,
-            message=encode_message(message),
+            message=unchecked(message),
         )
         said = self.site.answer(request.to_bytes())
         assert isinstance(said, bytes)
@@ -146,13 +149,13 @@ class Villain:
         return self
 
     def offer(self, **changes: Any) -> Any:
-        message = Offer(settings=self.text)
+        message = Offer(settings=self.settings)
         return self.ask("offer", dataclasses.replace(message, **changes)).sums.value
 
     def begin(self, centre: Any = 0.0, scale: Any = 1.0, **changes: Any) -> Any:
         q = self.n_features + 1
         message = Begin(
-            settings=self.text,
+            settings=self.settings,
             centre=relayed(np.broadcast_to(np.asarray(centre, float), q).copy(), AGGREGATE),
             scale=relayed(np.broadcast_to(np.asarray(scale, float), q).copy(), AGGREGATE),
             sigma2=relayed(1.0, AGGREGATE),
@@ -163,9 +166,9 @@ class Villain:
         """Ask for a round with made-up classes: responses about these means, whatever x is."""
         after = changes.pop("after", None)
         self.round += 1
-        k = len(json.loads(self.text) and means)
+        k = len(means)
         message = Round(
-            settings=self.text,
+            settings=self.settings,
             round=self.round,
             totals=relayed(totals(means, self.n_features), AGGREGATE),
             base=relayed(np.full(k, 1.0 / k), AGGREGATE),
@@ -187,7 +190,7 @@ class Villain:
         mean = np.zeros((len(means), f))
         mean[:, 0] = means
         message = Conclude(
-            settings=self.text,
+            settings=self.settings,
             mean=relayed(mean, MODEL),
             covariance=relayed(np.broadcast_to(1e-9 * np.eye(f), (len(means), f, f)).copy(), MODEL),
             ridge=relayed(np.zeros(f), MODEL),
@@ -775,7 +778,7 @@ def test_questions_out_of_order(step: str, ready: str) -> None:
 ODD: dict[str, dict[str, Any]] = {
     "settings": {"settings": settings(n_cells=3)},
     "other start": {"settings": settings(start="local")},
-    "settings that are none": {"settings": "{}"},
+    "settings that are none": {"settings": {}},
     "round 0": {"round": 0},
     "round -3": {"round": -3},
     "round 1001": {"round": 1001},
@@ -984,7 +987,11 @@ def test_small_sites_tell_nothing(policy: str) -> None:
 def test_errors_are_this_packages_own() -> None:
     villain = Villain(table()).open()
     villain.offer()
-    for settings_ in ("", "[]", '{"n_cells": 2}', settings(n_cells=0), settings(n_cells=10**6)):
+    fair = plain(settings())
+    odd = [settings(**{name: None}) for name in fair]
+    odd += [settings(n_cells=n) for n in (0, True, 2.0, 10**6)]
+    odd += [settings(holdout=share) for share in (-0.1, 0.6, math.nan, "all")]
+    for settings_ in ("", (), {"n_cells": 2}, {**fair, "unheard": 1}, *odd):
         fresh = Villain(table()).open()
         try:
             fresh.offer(settings=settings_)

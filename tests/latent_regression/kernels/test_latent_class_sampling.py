@@ -157,19 +157,6 @@ def test_sweeps_sample_the_posterior() -> None:
     assert control.max() > 9.0  # another beta is told apart
 
 
-def test_best_labels_maximise_the_conditional() -> None:
-    blocks = simulated(12, 3, 2, 8)
-    labels = stream(1, "labels").integers(0, 3, 12)
-    base, keys = np.full(3, 1 / 3), keys_of(blocks)
-    entities, agents, wanted = entities_of(blocks), list(blocks.agent), list(labels)
-    for e in range(12):
-        p = reference.conditional(entities, agents, wanted, e, 3, 1.0, 1.0, 2.0, base=base)
-        wanted[e] = int(p.argmax())
-    totals = totals_of(blocks, labels, 3)
-    found, _, _ = sweep(blocks, labels, totals, 1.0, 1.0, base, 2.0, keys, 0, mode="best")
-    assert list(found) == wanted
-
-
 def test_many_sweeps_leave_no_drift() -> None:
     """Well over 20,000 entities are taken out and put in elsewhere."""
     blocks = simulated(400, 4, 6, 9, sigma=0.05)

@@ -150,6 +150,13 @@ def test_what_is_saved_is_weighted_by_events_with_the_errors_that_sites_tell() -
     assert "may be chance" in headline(unsure).text and "chance" not in said.text
 
 
+def test_no_interval_says_that_more_than_all_of_an_error_is_saved() -> None:
+    better = result_of(heldout_gain_error=np.full(4, 2.5))
+    assert words.saved(better).share + words.saved(better).half > 1.0
+    assert "to 100.0 %)" in headline(better).text
+    assert words.Saved(-0.2, 1.5).ends == (-1.7, 1.0)
+
+
 def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
     withheld = CASES["withheld-gain"]()
     assert words.saved(withheld).among == "sites"

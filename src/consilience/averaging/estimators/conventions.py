@@ -79,6 +79,45 @@ class Convention:
     separable: bool | None = None
     warm: bool = False
 
+    def shares(
+        self, rho: float, *, n: float, n_total: float, m: int, rows: int, total: float
+    ) -> tuple[float, float, float]:
+        """Weights and penalty under which a learner minimises what it is asked for.
+
+        Parameters
+        ----------
+        rho : float
+            Weight of the mean pseudo loss against the mean own loss.
+        n : float
+            Sum of the own weights.
+        n_total : float
+            Sum of the weights of all sites.
+        m : int
+            Reference rows; 0 for a fit without them.
+        rows : int
+            Rows that the learner sees, pseudo-rows included.
+        total : float
+            What the weights of trees sum to.
+
+        Returns
+        -------
+        own, pseudo, penalty : float
+            Factor of the own weights, weight of one reference row, and factor of the penalty (of
+            one over the parameter where it is inverse).
+        """
+        # Without pseudo-rows there is nothing to weigh against.
+        rho = rho if m else 0.0
+        per_row = 1.0 / max(m, 1)
+        # the rows of the table on top of this module, one after another
+        if self.name == "sum":
+            return 1.0, rho * n * per_row, n / n_total
+        if self.name == "normalised":
+            return 1.0, rho * n * per_row, 1.0 / (1.0 + rho)
+        if self.name == "rows":
+            return rows / n, rho * rows * per_row, 1.0
+        scale = total / (n * (1.0 + rho))
+        return scale, scale * rho * n * per_row, 1.0
+
 
 _SUM = Convention("sum", linear=True, separable=True)
 _SUM_C = replace(_SUM, penalty="C", inverse=True)
@@ -252,70 +291,6 @@ _FIXED: dict[str, Any] = {"random_state": 0, "n_jobs": None, "warm_start": False
 _JUDGES = (
     "{} would judge by pseudo-rows among the rows that it sees, differently in each round: set {}"
 )
-
-
-# --------------------------------------------------------------------------- what follows
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Weights of rows and change of the penalty for one fit.
-
-    Attributes
-    ----------
-    own : float
-        Factor of the own weights.
-    pseudo : float
-        Weight of one reference row.
-    penalty : float
-        Factor of the penalty (of one over the parameter where it is inverse).
-    """
-
-    own: float
-    pseudo: float
-    penalty: float
-
-
-def shares(
-    convention: Convention,
-    *,
-    n: float,
-    n_total: float,
-    m: int,
-    rows: int,
-    total: float,
-    rho: float,
-) -> Shares:
-    """Weights and penalty under which a learner minimises what it is asked for.
-
-    Parameters
-    ----------
-    convention : Convention
-    n : float
-        Sum of the own weights.
-    n_total : float
-        Sum of the weights of all sites.
-    m : int
-        Reference rows; 0 for a fit without them.
-    rows : int
-        Rows that the learner sees, pseudo-rows included.
-    total : float
-        What the weights of trees sum to.
-    rho : float
-        Weight of the mean pseudo loss against the mean own loss.
-    """
-    # Without pseudo-rows there is nothing to weigh against.
-    rho = rho if m else 0.0
-    per_row = 1.0 / max(m, 1)
-    # the rows of the table on top of this module, one after another
-    if convention.name == "sum":
-        return Shares(1.0, rho * n * per_row, n / n_total)
-    if convention.name == "normalised":
-        return Shares(1.0, rho * n * per_row, 1.0 / (1.0 + rho))
-    if convention.name == "rows":
-        return Shares(rows / n, rho * rows * per_row, 1.0)
-    scale = total / (n * (1.0 + rho))
-    return Shares(scale, scale * rho * n * per_row, 1.0)
 
 
 # --- Preprocessing fitted once on rows that everybody has, then frozen

@@ -29,7 +29,6 @@ from consilience.averaging.estimators.conventions import (
     convention_of,
     innermost,
     settled,
-    shares,
     stacked,
 )
 from consilience.exceptions import DataError, ParameterError
@@ -333,24 +332,18 @@ class Learner:
                 return self._frozen.before(alone)
         # Weights and penalty follow from n, N, m and rho by the learner's convention.
         m = 0 if target is None else len(target)
-        part = shares(
-            self.convention,
-            n=n,
-            n_total=self.n_total or n,
-            m=m,
-            rows=n_rows + sum(len(mass) for mass in masses),
-            total=n_rows + m,
-            rho=rho,
+        rows_seen, total = n_rows + sum(map(len, masses)), n_rows + m
+        own_factor, per_row, factor = self.convention.shares(
+            rho, n=n, n_total=self.n_total or n, m=m, rows=rows_seen, total=total
         )
         if own is None and (target is not None or not self.convention.weights):
             own = np.ones(n_rows)
-        pseudo = np.concatenate([part.pseudo * mass for mass in masses]) if masses else np.empty(0)
+        pseudo = np.concatenate([per_row * mass for mass in masses]) if masses else np.empty(0)
         response = np.concatenate([response, *responses]) if responses else response
         if not self.convention.weights and own is not None:
             return self._copied(rows, blocks, response, own, pseudo, n)
         # mean own loss + penalty + rho mean pseudo loss, in the learner's own convention
-        weights = None if own is None else np.concatenate([part.own * own, pseudo])
-        factor = part.penalty
+        weights = None if own is None else np.concatenate([own_factor * own, pseudo])
         if weights is not None and self._largest_weight_one:
             factor, weights = factor / weights.max(), weights / weights.max()
         learner = self._unfitted(factor, rho if blocks else 0.0, fresh=bool(blocks))
@@ -565,14 +558,10 @@ class Learner:
                 self.predict(self._frozen.behind(fitted), points)
                 for fitted in (one, again, shuffled)
             )
-            size = _spread(base)
+            size = float(np.linalg.norm(base))
+            spread = float(np.linalg.norm(base - base.mean(axis=0)))
+            # relative to their spread; to their size where they are all the same
+            size = spread if spread > 1e-9 * size else size or 1.0
             for i, predictions in enumerate(found):
                 changes[i] = max(changes[i], float(np.linalg.norm(predictions - base)) / size)
         return changes[0], changes[1]
-
-
-def _spread(predictions: FloatArray) -> float:
-    """Size of predictions around their mean; their size where they are all the same."""
-    size = float(np.linalg.norm(predictions))
-    spread = float(np.linalg.norm(predictions - predictions.mean(axis=0)))
-    return spread if spread > 1e-9 * size else size or 1.0

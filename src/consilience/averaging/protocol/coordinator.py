@@ -210,7 +210,7 @@ class Rounds:
         drawn = isinstance(self.method.reference, str)
         # Rows that were drawn are nobody's: only given ones may be those of a site.
         digests = row_digests(self.reference[:0] if drawn else self.reference, salt)
-        message = messages.Offer(settings=self.settings.to_json(), salt=salt, digests=digests)
+        message = messages.Offer(settings=self.settings, salt=salt, digests=digests)
         self.accepted: dict[str, messages.Accepted]
         self.accepted = self.ctx.require((yield Ask("offer", message)))
         self.sites = tuple(sorted(self.accepted))
@@ -300,7 +300,16 @@ class Rounds:
             replies = yield Ask("fit", asked, to=tuple(to), wait="any", known=known)
             waiting.difference_update(replies)
             for site, reply in replies.present.items():
-                self._move(site, reply)
+                before = self.predictions.get(site)
+                self._hear(site, reply, self.active)
+                if before is None:  # its first ones: everybody's share changes
+                    self._average()
+                    continue
+                # fbar + w_b (new - old), at once
+                for t in range(self.settings.trajectories):
+                    total = sum(self.weights[name][t] for name in self.predictions)
+                    share, new = float(self.weights[site][t] / total), self.predictions[site][t]
+                    self.averages[t] = moved(self.averages[t], new, before[t], share)
             lost = (lost | set(replies.missing)) - set(replies.present)
             enough = n - len(lost) >= self.ctx.quorum
             self.ctx.require(replies, at_least=0 if enough else self.ctx.quorum)
@@ -335,7 +344,7 @@ class Rounds:
         total = float(sum(self.weights[site][0] for site in self.sites))
         made = {
             new: Fit(
-                settings=self.settings.to_json(),
+                settings=self.settings,
                 round=round_,
                 rho=rho,
                 tracks=self.active,
@@ -369,7 +378,7 @@ class Rounds:
         """Have the average of a round judged without a refit."""
         portfolio = self._portfolio(models)
         if portfolio["owners"]:
-            message = messages.Judge(settings=self.settings.to_json(), round=round_, **portfolio)
+            message = messages.Judge(settings=self.settings, round=round_, **portfolio)
             replies = self.ctx.require((yield Ask("judge", message, to=self.sites)))
             self._pool(round_, replies, self.active)
 
@@ -404,19 +413,6 @@ class Rounds:
                 for t in range(self.settings.trajectories)
             ]
         )
-
-    def _move(self, site: str, reply: messages.Fitted) -> None:
-        """Take in one site's fits of all tracks, and move the average at once."""
-        before = self.predictions.get(site)
-        self._hear(site, reply, self.active)
-        # fbar + w_b (new - old)
-        if before is None:  # its first ones: everybody's share changes
-            self._average()
-            return
-        for t in range(self.settings.trajectories):
-            total = sum(self.weights[name][t] for name in self.predictions)
-            share = float(self.weights[site][t] / total)
-            self.averages[t] = moved(self.averages[t], self.predictions[site][t], before[t], share)
 
     def _close(self, rho: float, contributed: Sequence[str], *, again: bool = True) -> None:
         """Note what a round did: who answered, how far the average moved, who pulls at it.
@@ -508,7 +504,7 @@ class Rounds:
         method, s, sites = self.method, self.settings, self.sites
         # Sites count their own refits; asynchronous ones have made different numbers of them.
         last = max((chosen.round, *self.counts.values())) if chosen.round else 0
-        message = messages.Conclude(settings=s.to_json(), track=chosen.track, round=last)
+        message = messages.Conclude(settings=s, track=chosen.track, round=last)
         asked = tuple(sorted(self.predictions))
         concluded = self.ctx.require((yield Ask("conclude", message, to=asked)))
         if not concluded:

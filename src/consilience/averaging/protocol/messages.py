@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DisclosureError
+from consilience.averaging.estimators.conventions import NAMES as CONVENTIONS
+from consilience.learners.losses import LOSSES
+from consilience.numerics.reference_average import SCHEDULES
+from consilience.parameters import FLAG, Allowed, allows, number, one_of, several, whole
 from consilience.wire import estimators
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Public, message, part
+from consilience.wire.message import Aggregate, Model, Public, message, part, states
 
 _MOST_ROWS = 1 << 40
+TEXT = Allowed(lambda value: isinstance(value, str), "a text")
 MAX_TRACKS = 50
 MAX_ROUNDS = 1000
 """Every fit tells a little more of the rows, whoever asks and why."""
@@ -46,15 +49,15 @@ class Settings:
     schedule : str
     """
 
-    estimator: str
-    convention: str
-    levels: tuple[str, ...]
-    loss: str
-    penalties: tuple[float, ...]
-    holdout: float
-    guard: bool
-    keep: int
-    schedule: str
+    estimator: str = allows(TEXT)
+    convention: str = allows(one_of("auto", *CONVENTIONS))
+    levels: tuple[str, ...] = allows(several(TEXT))
+    loss: str = allows(one_of(*LOSSES))
+    penalties: tuple[float, ...] = allows(several(number(0), most=MAX_TRACKS))
+    holdout: float = allows(number(0, below=1))
+    guard: bool = allows(FLAG)
+    keep: int = allows(whole(1, MAX_ROUNDS))
+    schedule: str = allows(one_of(*SCHEDULES))
 
     @property
     def task(self) -> Literal["regression", "classification"]:
@@ -76,38 +79,12 @@ class Settings:
         """Fits that go on side by side."""
         return max(1, len(self.penalties))
 
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            More fits than a site answers for. The coordinator checks its parameters too, but a
-            site does not rely on that.
-        """
-        raw = json.loads(text)
-        for name in ("levels", "penalties"):
-            raw[name] = tuple(raw[name])
-        settings = cls(**raw)
-        sound = settings.n_tracks <= MAX_TRACKS and 0 <= settings.holdout < 1
-        if not sound or not 1 <= settings.keep <= MAX_ROUNDS:
-            raise DisclosureError(
-                "more penalties, or a larger share of held-out rows, than a site answers for",
-                public="more fits than a site answers for",
-            )
-        return settings
-
-
-@message("reference-averaging/offer", version=1)
+@message("reference-averaging/offer", version=2)
 class Offer:
     """What will be asked, before any reference row travels."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    settings: Settings = states(Settings)
     salt: str = Public("", "salt of the digests", kind="str", to="all")
     digests: NDArray[np.uint8] = Public(
         "m 32",
@@ -136,11 +113,11 @@ class Accepted:
         return None if fine else "numbers of rows that cannot be"
 
 
-@message("reference-averaging/fit", version=1)
+@message("reference-averaging/fit", version=2)
 class Fit:
     """Fit, or refit towards the average; and say what the average of the last round is worth."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     round: int = Public("", "0 is the first fit", kind="int", to="site")
     rho: float = Public("", "weight of the mean pseudo loss", kind="float", to="site")
     tracks: tuple[int, ...] = Public("", "tracks that go on", kind="int", many="going", to="all")
@@ -164,7 +141,7 @@ class Fit:
 
     def lengths(self) -> dict[str, int]:
         """Fits, and columns of a prediction."""
-        s = Settings.from_json(self.settings)
+        s = self.settings
         return {"fits": s.trajectories * len(self.tracks), "outputs": s.n_outputs}
 
 
@@ -192,7 +169,7 @@ class Fitted:
 
     def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
         """A model of each track that is judged, and two probes of the first fit."""
-        s, fits = Settings.from_json(request.settings), self.fits.value
+        s, fits = request.settings, self.fits.value
         if len(self.probe.value) != (2 if s.guard and request.round == 0 else 0):
             return "other probes than were asked for"
         for fit in fits:
@@ -210,11 +187,11 @@ def _model_fault(model: Any, s: Settings, known: Mapping[str, Any]) -> str | Non
     return None if wrong is None else f"a model that cannot be used: {wrong}"
 
 
-@message("reference-averaging/judge", version=1)
+@message("reference-averaging/judge", version=2)
 class Judge:
     """Models of a last round, to be judged without a refit."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     round: int = Public("", "round of the models", kind="int", to="all")
     owners: tuple[str, ...] = Public("", "sites of the models", kind="str", many=True, to="all")
     shares: Released = Aggregate("owners", "weights of the owners' models", to="all")
@@ -240,11 +217,11 @@ class Judged:
     errors: Released = Aggregate("judged 2", "squared standard errors", gaps=True, low=0)
 
 
-@message("reference-averaging/conclude", version=1)
+@message("reference-averaging/conclude", version=2)
 class Conclude:
     """Which fit is kept."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     track: int = Public("", "penalty that is kept", kind="int", to="all")
     round: int = Public("", "round that is kept", kind="int", to="all")
 
@@ -262,14 +239,14 @@ class Concluded:
 
     def check(self, request: Conclude, known: Mapping[str, Any]) -> str | None:
         """A model of the study's columns."""
-        return _model_fault(self.model.value, Settings.from_json(request.settings), known)
+        return _model_fault(self.model.value, request.settings, known)
 
 
-@message("reference-averaging/use", version=1)
+@message("reference-averaging/use", version=2)
 class Use:
     """All models that are kept."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     owners: tuple[str, ...] = Public("", "sites of the models", kind="str", many=True, to="all")
     shares: Released = Aggregate("owners", "weights of the owners' models", to="all")
     models: Released = Model("*by owner: one model each", "fits of all rows", to="all")

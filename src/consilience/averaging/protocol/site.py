@@ -38,6 +38,7 @@ from consilience.learners.foreign_models import predict_all
 from consilience.learners.losses import record_losses
 from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import holdout
 from consilience.protocol.phases.holdout import held_out
@@ -220,7 +221,7 @@ def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tu
     """What is counted over a run: fits, sets of reference rows, averages that are judged."""
     if limits.min_records <= 1:
         return {}
-    s = Settings.from_json(message.settings)
+    s = message.settings
     held = len(held_rows(data, s, limits))
     most = max(200, JUDGED_PER_ROW * held)
     # Without held-out rows a site judges nothing.
@@ -242,7 +243,7 @@ def offer(
 
     Learners whose fits would tell of single rows are refused.
     """
-    s = Settings.from_json(message.settings)
+    s = message.settings
     made = _built(s.estimator, s.task, site.limits.min_records, 0)
     protected = site.limits.min_records > 1
     if protected:
@@ -273,7 +274,7 @@ def offer(
         square=aggregate(squares[:, None]).withhold_unsafe(site.limits),
     )
     found = {"seed": rows.seed, "thin": rows.thin, "few": rows.few}
-    return reply, {**found, "settings": message.settings}
+    return reply, {**found, "settings": plain(s)}
 
 
 def least_own_rows(data: SiteData, limits: Limits) -> int:
@@ -358,16 +359,15 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     return reply, {**state, "reference": reference}
 
 
-def _settings(text: str, state: State, *asked: Sequence[int]) -> Settings:
+def _settings(s: Settings, state: State, *asked: Sequence[int]) -> Settings:
     """Settings of the offer, which a later question repeats; it names each penalty once.
 
     Raises
     ------
     DisclosureError
     """
-    if text != state.get("settings"):
+    if plain(s) != state.get("settings"):
         raise ProtocolError("a fit goes on with the settings of the offer")
-    s = Settings.from_json(text)
     for tracks in asked:
         if len(set(tracks)) < len(tracks) or not set(tracks) <= set(range(s.n_tracks)):
             raise DisclosureError("a penalty twice, or one that is not there", public=TOO_MANY)
@@ -635,7 +635,7 @@ def conclude(
         differences=differences,
         errors=errors,
     )
-    return reply, {"settings": message.settings, "seed": state["seed"]}
+    return reply, {name: state[name] for name in ("settings", "seed")}
 
 
 def _latest(entries: Sequence[dict[str, Any]], round_: int) -> dict[str, Any]:

@@ -32,7 +32,6 @@ SILENT = ("refused", "absent")
 SMALLEST_CHANGE = 1e-6
 """Smaller changes under a probe are drawn at the edge."""
 _SMALLEST = 1e-12
-_MINUS = "\N{MINUS SIGN}"
 
 
 # --------------------------------------------------------------------------- reading a result
@@ -198,7 +197,14 @@ def plot_reference_rounds(result: Any, lines: Sequence[Line] = ()) -> Figure:
         axes[-1].set_xlim(-0.5, rounds[-1] + 0.5)
         for ax in axes:
             charts.bare(ax, "y")
-        _bytes_axis(axes[0], result, lines, ticks)
+        sent = bytes_by_round(result, lines)
+        if len(sent):
+            top = axes[0].secondary_xaxis("top")
+            top.set_xticks(list(ticks), [f"{sent[k] / 1000:,.0f}" for k in ticks])
+            top.set_xlabel("kilobytes that had left all sites by then")
+            top.tick_params(length=0)
+            for spine in top.spines.values():
+                spine.set_visible(False)
     return fig
 
 
@@ -231,18 +237,6 @@ def _held_out(ax: Axes, result: Any, rounds: IntArray) -> None:
         charts.note(ax, "kept", (at, gain[at]), (7, 6), **place)
     ax.yaxis.set_major_formatter(charts.SHARES)
     ax.set_ylabel("held-out loss,\ncompared with averaging")
-
-
-def _bytes_axis(ax: Axes, result: Any, lines: Sequence[Line], ticks: Sequence[int]) -> None:
-    sent = bytes_by_round(result, lines)
-    if not len(sent):
-        return
-    top = ax.secondary_xaxis("top")
-    top.set_xticks(list(ticks), [f"{sent[k] / 1000:,.0f}" for k in ticks])
-    top.set_xlabel("kilobytes that had left all sites by then")
-    top.tick_params(length=0)
-    for spine in top.spines.values():
-        spine.set_visible(False)
 
 
 # --------------------------------------------------------------------------- comparison

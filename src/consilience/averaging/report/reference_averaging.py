@@ -92,7 +92,19 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
             "own": pooled[0],
             "n_tell": int(np.isfinite(saved[:, 0]).sum()),
             "by_site": _by_site(result, pooled),
-            "by_penalty": _by_penalty(result) if several else [],
+            "by_penalty": [
+                (
+                    f"{float(penalty):g}",
+                    percent(averaging, 2),
+                    str(int(round_)),
+                    percent(best, 2),
+                    percent(its_error, 2),
+                    "kept" if t == int(result.chosen_track) else "",
+                )
+                for t, (penalty, averaging, best, its_error, round_) in enumerate(
+                    zip(grid, *figures.penalty_losses(result), strict=True) if several else ()
+                )
+            ],
             "at_the_edge": edge and len(result.penalties) > 2,
             "n_probed": int(probed.sum()),
             "n_failed": int(bad.sum()),
@@ -209,21 +221,6 @@ def _losses(values: Sequence[float]) -> tuple[str, ...]:
     if not large:
         return numbers(values)
     return tuple(f"{v:,.0f}" if math.isfinite(v) else DASH for v in values)
-
-
-def _by_penalty(result: ReferenceAveragingResult) -> Lines:
-    averaging, best, error, rounds = figures.penalty_losses(result)
-    return [
-        (
-            f"{float(penalty):g}",
-            percent(averaging[t], 2),
-            str(int(rounds[t])),
-            percent(best[t], 2),
-            percent(error[t], 2),
-            "kept" if t == int(result.chosen_track) else "",
-        )
-        for t, penalty in enumerate(result.penalties)
-    ]
 
 
 def _coefficients(result: ReferenceAveragingResult) -> dict[str, Any]:

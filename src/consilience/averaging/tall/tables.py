@@ -173,16 +173,15 @@ class ParquetPart:
                 to = at + batch.num_rows
                 for j, name in enumerate(self.features):
                     x[at:to, j] = _numbers(batch.column(j), name)
-                y.append(self._response(batch.column(len(self.features))))
+                target = batch.column(len(self.features))
+                y.append(self._classes(target) if self.classes else _numbers(target, self.target))
                 at = to
         # Another writer may have been at the file meanwhile.
         if at != n:
             raise DataError("the Parquet data set has changed since its rows were counted")
         return x, np.concatenate(y)
 
-    def _response(self, column: Any) -> Array:
-        if not self.classes:
-            return _numbers(column, self.target)
+    def _classes(self, column: Any) -> Array:
         import pyarrow as pa
 
         kind = column.type

@@ -192,13 +192,12 @@ class Chain:
 
     def _draw_shared(self) -> None:
         settings = self.settings
-        classes = self.classes()
-        drawn = model.draw_weights(classes, self.rng)
+        drawn = model.draw_weights(self.classes(), self.rng)
         used = self.totals.n > 0
         if settings.delta == "draw" and used.any():
             self.delta2 = model.draw_delta2(drawn[used], self.rng)
         if settings.sigma == "draw":
-            found = model.draw_sigma2(self.totals, classes, self.rng, weights=drawn)
+            found = model.draw_sigma2(self.totals, drawn, self.rng)
             # below it rounding hides the prior
             least = resolved_sigma2(self.delta2, self.totals.products)
             self.sigma2 = max(found, SMALLEST_SIGMA2, least)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -191,6 +191,7 @@ def _has_entities(estimator: Any) -> bool:
     return True
 
 
+@dataclass(eq=False, repr=False)
 class LatentClassRegressor(RegressorMixin, BaseEstimator):
     """Linear regression whose coefficients are those of the latent class of an event's entity.
 
@@ -300,44 +301,24 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     [-2.0, 2.0]
     """
 
-    def __init__(
-        self,
-        n_classes: int | str = 4,
-        *,
-        n_start: int | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        sigma: float | str = "draw",
-        delta: float | str = "draw",
-        alpha: float | None = None,
-        beta: float | str = "grid",
-        concentration: str = "exact",
-        schedule: str = "sequential",
-        learning_rate: float = 0.5,
-        n_sweeps: int = 40,
-        n_settle: int = 20,
-        n_average: int = 20,
-        n_restarts: int = 4,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_classes = n_classes
-        self.n_start = n_start
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.sigma = sigma
-        self.delta = delta
-        self.alpha = alpha
-        self.beta = beta
-        self.concentration = concentration
-        self.schedule = schedule
-        self.learning_rate = learning_rate
-        self.n_sweeps = n_sweeps
-        self.n_settle = n_settle
-        self.n_average = n_average
-        self.n_restarts = n_restarts
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    n_classes: int | str = 4
+    _: KW_ONLY
+    n_start: int | None = None
+    fit_intercept: bool = True
+    standardize: bool = True
+    sigma: float | str = "draw"
+    delta: float | str = "draw"
+    alpha: float | None = None
+    beta: float | str = "grid"
+    concentration: str = "exact"
+    schedule: str = "sequential"
+    learning_rate: float = 0.5
+    n_sweeps: int = 40
+    n_settle: int = 20
+    n_average: int = 20
+    n_restarts: int = 4
+    n_jobs: int | None = None
+    random_state: Any = None
 
     # ------------------------------------------------------------------ fit
 

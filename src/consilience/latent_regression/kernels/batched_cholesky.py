@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -117,81 +118,63 @@ def splat(typing_context: Any, value: Any) -> Any:
     return _lanes(types.float64), generate
 
 
-@_known
-def plus(typing_context: Any, a: Any, b: Any) -> Any:
+def _lanewise(operation: Callable[..., Any]) -> Any:
+    """Make an operation on eight numbers at a time, in instructions, known to compiled code."""
+
+    # numba counts the arguments of a call by the signature, and names the function in its cache
+    @wraps(operation)
+    def typed(typing_context: Any, *given: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return operation(builder, *values)
+
+        return _lanes(*given), generate
+
+    return intrinsic(typed)
+
+
+@_lanewise
+def plus(builder: Any, a: Any, b: Any) -> Any:
     """Sum."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.fadd(given[0], given[1])
-
-    return _lanes(_lanes, _lanes), generate
+    return builder.fadd(a, b)
 
 
-@_known
-def times(typing_context: Any, a: Any, b: Any) -> Any:
+@_lanewise
+def times(builder: Any, a: Any, b: Any) -> Any:
     """Product."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.fmul(given[0], given[1])
-
-    return _lanes(_lanes, _lanes), generate
+    return builder.fmul(a, b)
 
 
-@_known
-def plus_product(typing_context: Any, left: Any, a: Any, b: Any) -> Any:
+@_lanewise
+def plus_product(builder: Any, left: Any, a: Any, b: Any) -> Any:
     """``left + a b``."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        product = builder.fmul(given[1], given[2], flags=_FUSE)
-        return builder.fadd(given[0], product, flags=_FUSE)
-
-    return _lanes(_lanes, _lanes, _lanes), generate
+    return builder.fadd(left, builder.fmul(a, b, flags=_FUSE), flags=_FUSE)
 
 
-@_known
-def less_product(typing_context: Any, left: Any, a: Any, b: Any) -> Any:
+@_lanewise
+def less_product(builder: Any, left: Any, a: Any, b: Any) -> Any:
     """``left - a b``."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        product = builder.fmul(given[1], given[2], flags=_FUSE)
-        return builder.fsub(given[0], product, flags=_FUSE)
-
-    return _lanes(_lanes, _lanes, _lanes), generate
+    return builder.fsub(left, builder.fmul(a, b, flags=_FUSE), flags=_FUSE)
 
 
-@_known
-def at_least(typing_context: Any, a: Any, b: Any) -> Any:
+@_lanewise
+def at_least(builder: Any, a: Any, b: Any) -> Any:
     """The larger of two; the first where it is not a number."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        below = builder.fcmp_ordered("<", given[0], given[1])
-        return builder.select(below, given[1], given[0])
-
-    return _lanes(_lanes, _lanes), generate
+    return builder.select(builder.fcmp_ordered("<", a, b), b, a)
 
 
-@_known
-def unless_below(typing_context: Any, a: Any, b: Any, value: Any) -> Any:
+@_lanewise
+def unless_below(builder: Any, a: Any, b: Any, value: Any) -> Any:
     """``value``, but 0 where ``a < b``."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        below = builder.fcmp_ordered("<", given[0], given[1])
-        return builder.select(below, ir.Constant(_VECTOR, [0.0] * WIDTH), given[2])
-
-    return _lanes(_lanes, _lanes, _lanes), generate
+    nothing = ir.Constant(_VECTOR, [0.0] * WIDTH)
+    return builder.select(builder.fcmp_ordered("<", a, b), nothing, value)
 
 
-@_known
-def inverse_root(typing_context: Any, a: Any) -> Any:
+@_lanewise
+def inverse_root(builder: Any, a: Any) -> Any:
     """``1 / sqrt(a)``, both steps rounded correctly."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [_VECTOR])
-        root = get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{WIDTH}f64")
-        ones = ir.Constant(_VECTOR, [1.0] * WIDTH)
-        return builder.fdiv(ones, builder.call(root, [given[0]]))
-
-    return _lanes(_lanes), generate
+    kind = ir.FunctionType(_VECTOR, [_VECTOR])
+    root = get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{WIDTH}f64")
+    return builder.fdiv(ir.Constant(_VECTOR, [1.0] * WIDTH), builder.call(root, [a]))
 
 
 # --- factorisations
@@ -214,12 +197,6 @@ def pack(precision, low, mean, k, packed):
 
 
 @compiled
-def pack_class(state, k, packed):
-    """Put class k into its lane."""
-    pack(state.precision[k], state.cholesky[k], state.mean[k], k, packed)
-
-
-@compiled
 def pack_classes(state, n_classes):
     """Precisions, factors and means of all classes side by side; spare lanes hold the identity."""
     f = state.mean.shape[1]
@@ -229,7 +206,7 @@ def pack_classes(state, n_classes):
     nothing, identity = np.zeros(f), np.eye(f)
     for k in range(tiles * WIDTH):
         if k < n_classes:
-            pack_class(state, k, packed)
+            pack(state.precision[k], state.cholesky[k], state.mean[k], k, packed)
         else:
             pack(identity, identity, nothing, k, packed)
     return packed

@@ -408,7 +408,7 @@ def likelihoods(events, state, inv_sigma2, floor, own, out):
 
 
 @compiled
-def choose(weights, prior, u, best):
+def choose(weights, prior, u):
     """Turn log likelihoods into probabilities in place and draw a class; -1 if none is possible."""
     top = -np.inf
     for k in range(weights.size):
@@ -420,17 +420,12 @@ def choose(weights, prior, u, best):
     for k in range(weights.size):
         weights[k] = prior[k] * np.exp(weights[k] - top) if prior[k] > 0.0 else 0.0
         total += weights[k]
-    chosen, cumulative, largest = -1, 0.0, 0.0
+    chosen, cumulative, drawn = -1, 0.0, False
     # inverse of the cumulative probabilities at u
     target = u * total
-    drawn = False
     for k in range(weights.size):
         cumulative += weights[k]
-        if best:
-            if weights[k] > largest:
-                largest = weights[k]
-                chosen = k
-        elif weights[k] > 0.0 and not drawn:
+        if weights[k] > 0.0 and not drawn:
             chosen = k
             drawn = cumulative >= target
         weights[k] /= total
@@ -483,7 +478,7 @@ def draw_agents(weights, labels, agent_start, base, beta, keys, round_number, ow
                     everywhere[k] = max(counts[k] - own[e, k], 0.0)
             set_prior(mine, base, beta, everywhere, alpha, prior)
             u = uniform(keys[a], round_number, np.uint64(e - agent_start[a]))
-            new = choose(weights[e], prior, u, False)
+            new = choose(weights[e], prior, u)
             if new < 0:
                 return -1
             moved += new != old
@@ -545,23 +540,12 @@ def move_block(events, e, sign, sums, inv_sigma2, floor, state, k, packed):
     """Add an entity to class k or take it out, and bring all that follows up to date."""
     add_block(events, e, sign, sums, k)
     factor_class(sums.products[k], sums.cross[k], inv_sigma2, floor, state, k)
-    lanes.pack_class(state, k, packed)
+    lanes.pack(state.precision[k], state.cholesky[k], state.mean[k], k, packed)
 
 
 @compiled
 def sweep_entities(
-    events,
-    agent_start,
-    labels,
-    sums,
-    inv_sigma2,
-    floor,
-    base,
-    beta,
-    keys,
-    round_number,
-    best,
-    alpha,
+    events, agent_start, labels, sums, inv_sigma2, floor, base, beta, keys, round_number, alpha
 ):
     """One sequential sweep in place: take an entity out, draw its class, put it in.
 
@@ -593,14 +577,15 @@ def sweep_entities(
                 return -1
             set_prior(mine, base, beta, sums.counts, alpha, prior)
             u = uniform(keys[a], round_number, np.uint64(e - agent_start[a]))
-            new = choose(weights, prior, u, best)
+            new = choose(weights, prior, u)
             if new < 0:
                 return -1
             mine[new] += 1.0
             labels[e] = new
             if new == old:
                 copy_class(sums, state, spare, old)
-                lanes.pack_class(state, old, packed)
+                mean = state.mean[old]
+                lanes.pack(state.precision[old], state.cholesky[old], mean, old, packed)
             else:
                 moved += 1
                 move_block(events, e, 1.0, sums, inv_sigma2, floor, state, new, packed)

@@ -80,39 +80,6 @@ def residuals(totals: Totals, weights: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(each, 0.0))
 
 
-def log_partition(counts: ArrayLike, alpha: float) -> float:
-    """Log probability of a partition of the entities into classes of these sizes.
-
-    Parameters
-    ----------
-    counts : (K,) array
-        Entities of each class.
-    alpha : float
-        ``psi ~ Dir(alpha/K, .., alpha/K)``.
-
-    Returns
-    -------
-    float
-        The Dirichlet-multinomial probability of one labelling, times the ``K! / (K - k)!``
-        labellings that are this partition into k classes with entities.
-
-    Raises
-    ------
-    ParameterError
-        alpha that is not positive.
-    """
-    from scipy.special import gammaln
-
-    sizes = np.asarray(counts, dtype=np.float64)
-    each = each_share(alpha, len(sizes))
-    k, used = len(sizes), int(np.count_nonzero(sizes))
-    # Dirichlet-multinomial probability of one labelling
-    labelling = gammaln(alpha) - gammaln(alpha + sizes.sum())
-    labelling += float(np.sum(gammaln(each + sizes) - gammaln(each)))
-    # times the K! / (K - k)! labellings that are the same partition
-    return float(labelling + gammaln(k + 1.0) - gammaln(k - used + 1.0))
-
-
 def coefficient_posterior(
     products: FloatArray, cross: FloatArray, sigma2: float, delta2: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -157,51 +124,29 @@ def draw_weights(classes: Classes, rng: np.random.Generator) -> FloatArray:
     return np.asarray(classes.mean + np.linalg.solve(root, noise[..., None])[..., 0])
 
 
-def draw_sigma2(
-    totals: Totals,
-    classes: Classes,
-    rng: np.random.Generator,
-    *,
-    weights: FloatArray | None = None,
-    shape: float = SIGMA2_PRIOR[0],
-    rate: float = SIGMA2_PRIOR[1],
-) -> float:
+def draw_sigma2(totals: Totals, weights: FloatArray, rng: np.random.Generator) -> float:
     """Draw the variance of the noise, given labels and coefficients.
 
     With the coefficients integrated out sigma2 has no known distribution. So they are drawn first,
     given the last sigma2 and delta2 (`draw_weights`), and then
-    ``sigma2 | w ~ InvGamma(shape + n/2, rate + sum_k |y_k - X_k w_k|^2 / 2)``. The coefficients may
-    then be forgotten: labels, sigma2 and delta2 keep their joint posterior.
+    ``sigma2 | w ~ InvGamma(shape + n/2, rate + sum_k |y_k - X_k w_k|^2 / 2)`` with the shape and
+    rate of `SIGMA2_PRIOR`. The coefficients may then be forgotten: labels, sigma2 and delta2 keep
+    their joint posterior.
 
     Parameters
     ----------
     totals : Totals
         K classes.
-    classes : Classes
-        Under the last sigma2 and delta2.
+    weights : (K, F) array
+        Drawn coefficients (`draw_weights`) under the last sigma2 and delta2; delta2 is to be drawn
+        with the same ones.
     rng : numpy.random.Generator
-    weights : (K, F) array, optional
-        Drawn coefficients, where delta2 is to be drawn with the same ones.
-    shape, rate : float
-        Of the inverse gamma prior.
-
-    Returns
-    -------
-    float
     """
-    w = draw_weights(classes, rng) if weights is None else np.asarray(weights, dtype=np.float64)
-    return _inverse_gamma(
-        shape, rate, float(np.sum(totals.n)), float(np.sum(residuals(totals, w))), rng
-    )
+    squares = float(np.sum(residuals(totals, weights)))
+    return _inverse_gamma(SIGMA2_PRIOR, float(np.sum(totals.n)), squares, rng)
 
 
-def draw_delta2(
-    weights: FloatArray,
-    rng: np.random.Generator,
-    *,
-    shape: float = DELTA2_PRIOR[0],
-    rate: float = DELTA2_PRIOR[1],
-) -> float:
+def draw_delta2(weights: FloatArray, rng: np.random.Generator) -> float:
     """Draw the variance of a coefficient, ``InvGamma(shape + K F/2, rate + sum w^2 / 2)``.
 
     Parameters
@@ -210,15 +155,8 @@ def draw_delta2(
         Drawn coefficients (`draw_weights`) of the classes that have events: an empty class knows
         no more than the last delta2, and would hold it back. Posterior means are too small.
     rng : numpy.random.Generator
-    shape, rate : float
-        Of the inverse gamma prior.
-
-    Returns
-    -------
-    float
     """
-    w = np.asarray(weights, dtype=np.float64)
-    return _inverse_gamma(shape, rate, w.size, float(np.sum(w * w)), rng)
+    return _inverse_gamma(DELTA2_PRIOR, weights.size, float(np.sum(weights * weights)), rng)
 
 
 def draw_psi(tables: ArrayLike, alpha: float, rng: np.random.Generator) -> FloatArray:
@@ -281,11 +219,10 @@ def start_sigma2(
 
 
 def _inverse_gamma(
-    shape: float, rate: float, n: float, squares: float, rng: np.random.Generator
+    prior: tuple[float, float], n: float, squares: float, rng: np.random.Generator
 ) -> float:
     """Draw a variance, given n normal deviations from their known means and a proper prior."""
-    if not (shape > 0 and rate > 0):
-        raise ParameterError("shape and rate of an inverse gamma prior must be positive")
+    shape, rate = prior
     return (rate + 0.5 * squares) / max(float(rng.standard_gamma(shape + 0.5 * n)), _TINY)
 
 
@@ -530,8 +467,10 @@ def merge_gain(
     alpha : float
         ``psi ~ Dir(alpha/K, .., alpha/K)``, with K the number of rows of `totals`.
     partition : bool
-        Add the gain of `log_partition` to that of `log_marginal`. Without it labels that were
-        fitted to superfluous classes look like evidence for them: see Notes.
+        Add the gain in the log probability of the partition, a Dirichlet-multinomial one times the
+        ``K! / (K - k)!`` labellings that are the same partition into k classes, to that of
+        `log_marginal`. Without it labels that were fitted to superfluous classes look like evidence
+        for them: see Notes.
 
     Returns
     -------
@@ -697,7 +636,7 @@ class _Groups:
 
     def gain_of_labelling(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of the number of labellings that are one partition."""
-        # K! / (K - k)! of log_partition, with k - 1 in the place of k
+        # K! / (K - k)! labellings, with k - 1 in the place of k
         used = int(np.count_nonzero(self.counts))
         both = (self.counts[first] > 0) & (self.counts[second] > 0)
         if self.each is None:

@@ -17,7 +17,7 @@ delta may change between rounds; an entity's own part is removed; the jumping is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -230,7 +230,6 @@ def sweep(
     keys: ArrayLike,
     round_number: int,
     *,
-    mode: Literal["draw", "best"] = "draw",
     shortcut_alpha: float | None = None,
 ) -> tuple[IntArray, Totals, int]:
     """One sweep of the collapsed Gibbs sampler: take an entity out, draw its label, put it in.
@@ -251,8 +250,6 @@ def sweep(
     keys : (A,) array of uint64
         See :func:`consilience.latent_regression.kernels.latent_class.agent_key`.
     round_number : int
-    mode : {"draw", "best"}
-        ``"best"`` takes the most probable class instead of drawing.
     shortcut_alpha : float, optional
         Use the shortcut with this alpha: counts N^k are those of `totals` without the entity.
 
@@ -271,8 +268,6 @@ def sweep(
     """
     check_variances(sigma2, delta2)
     k = totals.n_classes
-    if mode not in ("draw", "best"):
-        raise ParameterError.of("mode", "'draw' or 'best'", mode)
     label = checked_labels(labels, blocks.n_entities, k).copy()
     shares, key = _checked_prior(base, beta, keys, k, blocks.n_agents, shortcut_alpha)
 
@@ -292,7 +287,6 @@ def sweep(
         float(beta),
         key,
         np.uint64(round_number),
-        mode == "best",
         -1.0 if shortcut_alpha is None else float(shortcut_alpha),
     )
     if moved < 0:

@@ -178,7 +178,7 @@ class LatentClassRegression(Method):
     level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
@@ -246,9 +246,8 @@ class LatentClassRegression(Method):
             holdout=float(self.holdout),
             level=float(self.level),
         )
-        text = s.to_json()
         say_share(ctx, s.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=text))))
+        offered = ctx.require((yield Ask("offer", Offer(settings=s))))
         survey = survey_of(offered, s, len(ctx.feature_names))
         if survey is None:
             raise QuorumError(
@@ -257,7 +256,7 @@ class LatentClassRegression(Method):
             )
         rounds = Rounds(self, ctx, s, survey)
         message = Begin(
-            settings=text,
+            settings=s,
             centre=relayed(survey.centre, Disclosure.AGGREGATE),
             scale=relayed(survey.scale, Disclosure.AGGREGATE),
             sigma2=relayed(survey.sigma2, Disclosure.AGGREGATE),
@@ -294,7 +293,7 @@ class LatentClassRegression(Method):
         place = np.full(rounds.k, -1, dtype=np.int64)
         place[ending.cells] = np.arange(len(ending.cells))
         last = Conclude(
-            settings=text,
+            settings=s,
             mean=relayed(ending.mean, Disclosure.MODEL),
             covariance=relayed(ending.covariance, Disclosure.MODEL),
             ridge=relayed(survey.ridge, Disclosure.MODEL),

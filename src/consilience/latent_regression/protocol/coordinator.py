@@ -298,7 +298,7 @@ class Rounds:
         self.round += 1
         message = partial(
             Round,
-            settings=self.settings.to_json(),
+            settings=self.settings,
             round=self.round,
             totals=relayed(self.totals, Disclosure.AGGREGATE),
             base=relayed(self.base, Disclosure.AGGREGATE),
@@ -422,12 +422,11 @@ class Rounds:
 
     def _draw(self) -> None:
         """Draw the variances and shares given the sums."""
-        sums, classes = self.sums, self.classes
-        drawn = model.draw_weights(classes, self.rng)
+        sums, drawn = self.sums, model.draw_weights(self.classes, self.rng)
         used = sums.n > 1e-9
         if self.method.noise == "draw":
             # noise and prior are drawn with the same coefficients
-            sigma2 = model.draw_sigma2(sums, classes, self.rng, weights=drawn)
+            sigma2 = model.draw_sigma2(sums, drawn, self.rng)
             self.sigma2 = max(sigma2, SMALLEST_SIGMA2)
         if self.method.prior_scale == "draw" and used.any():
             self.delta2 = model.draw_delta2(drawn[used], self.rng)

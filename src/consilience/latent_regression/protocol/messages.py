@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.exceptions import ProtocolError
 from consilience.latent_regression.kernels.latent_class import Totals
+from consilience.parameters import FLAG, allows, number, one_of, whole
 from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, Public, is_gram, message
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
@@ -45,44 +45,23 @@ class Settings:
         Of intervals.
     """
 
-    n_cells: int
-    start: str
-    concentration: str
-    fit_intercept: bool
-    holdout: float
-    level: float
-
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            More classes, or a larger share of held-out events, than a site answers for.
-        """
-        settings = cls(**json.loads(text))
-        if not 1 <= settings.n_cells <= MAX_CLASSES or not 0 <= settings.holdout <= 0.5:
-            raise DisclosureError(
-                "more classes, or a larger share of held-out events, than a site answers for",
-                public="more classes than a site answers for",
-            )
-        return settings
+    n_cells: int = allows(whole(1, MAX_CLASSES))
+    start: str = allows(one_of("local", "random"))
+    concentration: str = allows(one_of("exact", "shortcut"))
+    fit_intercept: bool = allows(FLAG)
+    holdout: float = allows(number(0, 0.5))
+    level: float = allows(number(above=0, below=1))
 
 
-@message("latent-class-regression/offer", version=1)
+@message("latent-class-regression/offer", version=2)
 class Offer:
     """Ask what the sites bring."""
 
-    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    settings: Settings = states(Settings)
 
     def lengths(self) -> dict[str, int]:
         """Classes."""
-        return {"k": Settings.from_json(self.settings).n_cells}
+        return {"k": self.settings.n_cells}
 
 
 @message("latent-class-regression/offered", version=1)
@@ -108,25 +87,25 @@ class Offered:
         return None if fine else "sums of no events, or of numbers that are too large"
 
 
-@message("latent-class-regression/begin", version=1)
+@message("latent-class-regression/begin", version=2)
 class Begin:
     """Put every entity into a class: by a fit of the site's own, or by chance."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     centre: Released = Aggregate("v", "means of features and response", to="all")
     scale: Released = Aggregate("v", "their standard deviations", to="all")
     sigma2: Released = Aggregate("", "residual variance of one class", kind="float", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Classes; nobody is asked for values of beta."""
-        return {"k": Settings.from_json(self.settings).n_cells, "betas": 0}
+        return {"k": self.settings.n_cells, "betas": 0}
 
 
-@message("latent-class-regression/round", version=1)
+@message("latent-class-regression/round", version=2)
 class Round:
     """Draw labels with the classes of all sites."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     round: int = Public("", "1 is the first", kind="int", to="site")
     totals: Released = Aggregate("k d", "smoothed sums of all sites, packed", to="all")
     base: Released = Aggregate("k", "shares of the classes", to="all")
@@ -182,11 +161,11 @@ class Sums:
         return None if fine else "sums of more events than the site has"
 
 
-@message("latent-class-regression/conclude", version=1)
+@message("latent-class-regression/conclude", version=2)
 class Conclude:
     """The classes as they are in the end."""
 
-    settings: str = Public("", "as in the offer", kind="str", to="all")
+    settings: Settings = states(Settings)
     mean: Released = Model("k f", "coefficients of the classes", to="all")
     covariance: Released = Model("k f f", "their covariances", to="all")
     ridge: Released = Model("f", "coefficients of one class for all", to="all")

@@ -55,6 +55,7 @@ from consilience.latent_regression.protocol.messages import (
     Sums,
     unpacked,
 )
+from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import (
     Limits,
@@ -136,16 +137,15 @@ def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[in
 
 
 def _here(
-    text: str, data: SiteData, state: State, site: SiteContext, scaling: FloatArray | None = None
+    s: Settings, data: SiteData, state: State, site: SiteContext, scaling: FloatArray | None = None
 ) -> _Here:
     """The site's events in the units of the classes, which the beginning gives."""
-    if text != state.get("settings"):
+    if plain(s) != state.get("settings"):
         raise ProtocolError("the settings changed during the run")
     if digest_of(data) != state["rows"]:
         raise ProtocolError("the columns were prepared in another way during the run")
     if scaling is None and "answers" not in state:
         raise ProtocolError("a round was asked before the beginning")
-    s = Settings.from_json(text)
     events = events_of(data, s, site, state["seeds"])
     return _Here(
         s, events, events.scaled(*(state["scaling"] if scaling is None else scaling)), site.limits
@@ -158,7 +158,7 @@ def _here(
 @step("offer", once=True)
 def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
     """Tell the moments of all events in the sums, or nothing where they rest on too little."""
-    s = Settings.from_json(message.settings)
+    s = message.settings
     events = events_of(data, s, site)
     here = _Here(s, events, events.z, site.limits)
     marks = np.zeros((len(events.z), 2))
@@ -168,7 +168,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     unsafe = here.unsafe(sums)
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
-    kept = {"settings": message.settings, "rows": digest_of(data), "seeds": events.seeds}
+    kept = {"settings": plain(s), "rows": digest_of(data), "seeds": events.seeds}
     return Offered(sums=sums), kept
 
 

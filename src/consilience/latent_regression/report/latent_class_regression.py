@@ -62,6 +62,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
         moved = float(np.nanmean(lately)) if np.isfinite(lately).any() else math.nan
         counts, path = release_counts(result), result.merge_path
         cost = path[path[:, 1] < 0]
+        fresh = latent_evidence.release_shares(result)["released"]
         averaged = run.info.parameters.get("average_rounds")
         counted = counted_entities(result)
         return {
@@ -110,7 +111,8 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "trace_rows": trace_rows(result, lines),
             "sums_by_kind": counts.sum(axis=0),
             "never": _names(sites, counts[:, 0] + counts[:, 1] == 0),
-            "fresh": _fresh(result),
+            # share of the class sums that were new, over sites and rounds
+            "fresh": float(np.nanmean(fresh)) if np.isfinite(fresh).any() else math.nan,
             "release_rows": release_rows(result),
         }
 
@@ -233,6 +235,11 @@ class Saved:
     among: str = "entities"
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """Ends of the interval: no model saves more than the whole error of another."""
+        return self.share - self.half, min(self.share + self.half, 1.0)
+
+    @property
     def clear(self) -> int:
         """1 where the classes are better beyond chance, -1 where they are worse, else 0."""
         return int(math.copysign(1, self.share)) if abs(self.share) > self.half else 0
@@ -326,12 +333,6 @@ def release_counts(result: Any) -> FloatArray:
     """Class sums that each site released anew, repeated and withheld over all rounds, (B, 3)."""
     kinds = [getattr(result, name).sum(axis=0) for name, _ in RELEASES]
     return np.stack(kinds, axis=1).astype(float)
-
-
-def _fresh(result: Any) -> float:
-    """Share of the class sums that were new, over sites and rounds."""
-    shares = latent_evidence.release_shares(result)["released"]
-    return float(np.nanmean(shares)) if np.isfinite(shares).any() else math.nan
 
 
 def release_rows(result: Any) -> Rows:

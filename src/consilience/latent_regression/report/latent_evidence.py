@@ -175,8 +175,9 @@ def _coverage(ax: Axes, result: Any, size: float) -> None:
     covered = np.concatenate([[over_sites(result, covered)], covered])
     at, half = np.arange(len(covered)), chance(result)
     known, sized = np.isfinite(covered), np.isfinite(covered) & np.isfinite(half)
-    ends = (covered[sized] - half[sized], np.minimum(covered[sized] + half[sized], 1.0))
-    ax.hlines(at[sized], *ends, color=charts.BLUE, linewidth=1.4)
+    # a share has no interval below 0 or above 1, whatever the normal approximation says
+    low, high = np.clip([covered - half, covered + half], 0.0, 1.0)
+    ax.hlines(at[sized], low[sized], high[sized], color=charts.BLUE, linewidth=1.4)
     ax.plot(covered[known], at[known], "D", color=charts.BLUE, markersize=size)
     ax.axvline(level, color=charts.ORANGE, linewidth=1.4)
     place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
