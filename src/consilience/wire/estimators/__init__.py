@@ -62,20 +62,11 @@ __all__ = [
 ]
 
 _FIELDS = {
-    "linear": {"form", "coef", "intercept", "link"},
-    "trees": {
-        "form",
-        "columns",
-        "splits",
-        "feature",
-        "threshold",
-        "children",
-        "value",
-        "start",
-        "link",
-    },
-    "skops": {"form", "data", "columns"},
+    "linear": {"coef", "intercept", "link"},
+    "trees": {"columns", "splits", "feature", "threshold", "children", "value", "start", "link"},
+    "skops": {"data", "columns"},
 }
+"""What each form holds, beside its name and the places of its classes."""
 _SPEC_BYTES = 1 << 20
 
 
@@ -150,7 +141,7 @@ def check(portable: Any, *, n_features: int, n_outputs: int) -> str | None:
     """
     form = portable.get("form") if isinstance(portable, dict) else None
     fields = _FIELDS.get(form) if isinstance(form, str) else None
-    if fields is None or not fields <= set(portable) <= fields | {"classes"}:
+    if fields is None or not fields <= set(portable) - {"form"} <= fields | {"classes"}:
         return "it is of no form that is known"
     columns: int | None = None
     if form == "linear":
@@ -160,17 +151,13 @@ def check(portable: Any, *, n_features: int, n_outputs: int) -> str | None:
         fault = trees_fault(portable, n_features)
         columns = None if fault else trees_columns(portable)
     else:
-        fault = _skops_fault(portable, n_features)
+        data, width = portable["data"], portable["columns"]
+        if not isinstance(data, bytes) or type(width) is not int:
+            return "it is of no form that is known"
+        if width != n_features:
+            return f"it expects {width} columns and the study has {n_features}"
+        fault = archive_fault(data)
     return fault or _classes_fault(portable, columns, n_outputs)
-
-
-def _skops_fault(portable: Portable, n_features: int) -> str | None:
-    data, columns = portable["data"], portable["columns"]
-    if not isinstance(data, bytes) or type(columns) is not int:
-        return "it is of no form that is known"
-    if columns != n_features:
-        return f"it expects {columns} columns and the study has {n_features}"
-    return archive_fault(data)
 
 
 def _classes_fault(portable: Portable, columns: int | None, n_outputs: int) -> str | None:
@@ -341,52 +328,36 @@ def leaves(fitted: Any, x: NDArray[Any]) -> IntArray | None:
 def _leaves(fitted: Any, x: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
     """As `leaves`; without rows the counts that the trees keep from their fit."""
     if hasattr(fitted, "tree_"):
-        yield _of_tree(fitted, x)
+        tree = fitted.tree_
+        rows = tree.n_node_samples
+        if x is not None:
+            reached = tree.apply(np.ascontiguousarray(x, dtype=np.float32))
+            rows = np.minimum(rows, np.bincount(reached, minlength=tree.node_count))
+        yield np.asarray(rows[tree.children_left < 0])
     elif hasattr(fitted, "_predictors"):  # boosting on histograms: no rows are drawn twice
         for predictor in _each(fitted._predictors):
             yield predictor.nodes["count"][predictor.nodes["is_leaf"].astype(bool)]
     elif hasattr(fitted, "steps"):
-        yield from _of_pipeline(fitted, x)
+        for _, step in fitted.steps:
+            if step is None or isinstance(step, str):
+                continue
+            yield from _leaves(step, x)
+            if x is not None and step is not fitted.steps[-1][1]:
+                x = np.asarray(step.transform(x))
     else:
-        rows = None if x is None else _rows_of(fitted)
         columns = getattr(fitted, "estimators_features_", None)
+        drawn = None
+        if x is not None and (columns is not None or getattr(fitted, "bootstrap", False)):
+            drawn = getattr(fitted, "estimators_samples_", None)
         for i, part in enumerate(_inner(fitted)):
-            own = x if rows is None or x is None else x[_among(rows[i], len(x))]
+            own = x
+            if x is not None and drawn is not None:
+                rows = np.unique(drawn[i])
+                own = x[rows[rows < len(x)]]  # behind the table's own rows come pseudo-rows
             yield from _leaves(part, own if columns is None or own is None else own[:, columns[i]])
         if getattr(fitted, "final_estimator_", None) is not None:
             # It was fitted on cross-fitted predictions, which nobody has kept.
             yield from _leaves(fitted.final_estimator_, None)
-
-
-def _among(drawn: Any, n_rows: int) -> NDArray[Any]:
-    """Different rows of a sample among the first `n_rows`: behind them come pseudo-rows."""
-    rows = np.unique(drawn)
-    return np.asarray(rows[rows < n_rows])
-
-
-def _of_pipeline(fitted: Any, x: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
-    for _, step in fitted.steps:
-        if step is None or isinstance(step, str):
-            continue
-        yield from _leaves(step, x)
-        if x is not None and step is not fitted.steps[-1][1]:
-            x = np.asarray(step.transform(x))
-
-
-def _of_tree(fitted: Any, x: NDArray[Any] | None) -> NDArray[Any]:
-    tree = fitted.tree_
-    rows = tree.n_node_samples
-    if x is not None:
-        reached = tree.apply(np.ascontiguousarray(x, dtype=np.float32))
-        rows = np.minimum(rows, np.bincount(reached, minlength=tree.node_count))
-    return np.asarray(rows[tree.children_left < 0])
-
-
-def _rows_of(fitted: Any) -> Any:
-    """Rows that each part was fitted on, where that was drawn and is known."""
-    if not getattr(fitted, "bootstrap", False) and not hasattr(fitted, "estimators_features_"):
-        return None
-    return getattr(fitted, "estimators_samples_", None)
 
 
 def _inner(fitted: Any) -> Iterator[Any]:
@@ -415,29 +386,19 @@ def _each(parts: Any) -> Iterator[Any]:
 
 _ROW_LOSSES = ("absolute_error", "quantile", "huber", "median", "lad", "pinball")
 _ROW_TYPES = {
-    "GaussianNB": "class",
-    "BernoulliNB": "class",
-    "MultinomialNB": "class",
-    "ComplementNB": "class",
-    "CategoricalNB": "class",
-    "LinearDiscriminantAnalysis": "class",
-    "QuadraticDiscriminantAnalysis": "class",
-    "NearestCentroid": "class",
-    "QuantileRegressor": "fit",
-    "TheilSenRegressor": "fit",
-    "HuberRegressor": "fit",
-    "RANSACRegressor": "fit",
-    "SimpleImputer": "column",
-    "MinMaxScaler": "column",
-    "MaxAbsScaler": "column",
-    "RobustScaler": "column",
-    "QuantileTransformer": "column",
-    "SplineTransformer": "column",
-    "KBinsDiscretizer": "column",
-    "OneHotEncoder": "column",
-    "OrdinalEncoder": "column",
-    "TargetEncoder": "column",
-}
+    "{} holds parameters of classes that may have one row only": (
+        "GaussianNB", "BernoulliNB", "MultinomialNB", "ComplementNB", "CategoricalNB",
+        "LinearDiscriminantAnalysis", "QuadraticDiscriminantAnalysis", "NearestCentroid",
+    ),
+    "{} fits a few rows exactly": (
+        "QuantileRegressor", "TheilSenRegressor", "HuberRegressor", "RANSACRegressor",
+    ),
+    "{} holds single values of a column": (
+        "SimpleImputer", "MinMaxScaler", "MaxAbsScaler", "RobustScaler", "QuantileTransformer",
+        "SplineTransformer", "KBinsDiscretizer", "OneHotEncoder", "OrdinalEncoder", "TargetEncoder",
+    ),
+}  # fmt: skip
+"""Types whose fits hold values of single rows, by what is said of them."""
 
 
 def row_values(estimator: Any) -> str | None:
@@ -460,27 +421,21 @@ def row_values(estimator: Any) -> str | None:
     """
     settings = estimator.get_params(deep=True)
     for part in (estimator, *settings.values()):
-        kind = _ROW_TYPES.get(type(part).__name__) if hasattr(part, "fit") else None
-        if kind == "class":
-            return f"{type(part).__name__} holds parameters of classes that may have one row only"
-        if kind == "fit":
-            return f"{type(part).__name__} fits a few rows exactly"
-        if kind == "column":
-            return f"{type(part).__name__} holds single values of a column"
+        name = type(part).__name__
+        for said, types in _ROW_TYPES.items():
+            if name in types and hasattr(part, "fit"):
+                return said.format(name)
     for name, value in settings.items():
         last = name.rsplit("__", 1)[-1]
         if last in ("criterion", "loss") and value in _ROW_LOSSES:
             return f"its fitted values under {last} = {value!r} are responses of single rows"
         if last == "strategy" and value in ("median", "quantile", "most_frequent"):
             return f"{last} = {value!r} keeps the value of one row"
-        if last == "weights" and not (value is None or value == "uniform" or _numbers(value)):
+        # Numbers are weights of whole models, as voting has them.
+        listed = isinstance(value, list | tuple) and all(isinstance(w, int | float) for w in value)
+        if last == "weights" and not (value is None or value == "uniform" or listed):
             return "weights by distance make a prediction the response of the nearest row"
     return None
-
-
-def _numbers(value: Any) -> bool:
-    """Whether weights are given as numbers, as voting has them."""
-    return isinstance(value, list | tuple) and all(isinstance(w, int | float) for w in value)
 
 
 # ----------------------------------------------------------------------------------- linear models

@@ -43,44 +43,15 @@ _NOTHING = {
 _SINGLE = ("n_jobs", "memory")
 """Settings by which evaluation would start other processes or write files."""
 
-_UNNEEDED = frozenset(
-    (
-        "_best_coefs",
-        "_best_intercepts",
-        "_feature_subsample_rng",
-        "_optimizer",
-        "_random_seed",
-        "_random_state",
-        "_tree",
-        "alphas_",
-        "best_loss_",
-        "coef_path_",
-        "coefs_paths_",
-        "cv_results_",
-        "cv_values_",
-        "dual_gap_",
-        "estimator_errors_",
-        "estimators_samples_",
-        "loss_",
-        "loss_curve_",
-        "memory",
-        "mse_path_",
-        "n_jobs",
-        "inlier_mask_",
-        "named_estimators_",
-        "oob_decision_function_",
-        "oob_improvement_",
-        "oob_prediction_",
-        "oob_score_",
-        "oob_scores_",
-        "outliers_",
-        "random_state",
-        "scores_",
-        "train_score_",
-        "validation_score_",
-        "validation_scores_",
-    )
-)
+_UNNEEDED = frozenset({
+    "_best_coefs", "_best_intercepts", "_feature_subsample_rng", "_optimizer", "_random_seed",
+    "_random_state", "_tree", "alphas_", "best_loss_", "coef_path_", "coefs_paths_",
+    "cv_results_", "cv_values_", "dual_gap_", "estimator_errors_", "estimators_samples_",
+    "inlier_mask_", "loss_", "loss_curve_", "memory", "mse_path_", "n_jobs",
+    "named_estimators_", "oob_decision_function_", "oob_improvement_", "oob_prediction_",
+    "oob_score_", "oob_scores_", "outliers_", "random_state", "scores_", "train_score_",
+    "validation_score_", "validation_scores_",
+})  # fmt: skip
 """Attributes that fitting leaves behind and prediction does not read: some hold a value per row."""
 
 _GENERATORS = ("RandomStateNode", "RandomGeneratorNode")
