@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import DisclosureError, ProtocolError, WireError
+from consilience.exceptions import DisclosureError, WireError
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
-from consilience.wire.codec import encode_message
+from consilience.wire.codec import encode_message, misfit
 from consilience.wire.disclosure import Released, may_leave, replaced, reprojected
 from consilience.wire.envelope import Verdict
 from consilience.wire.evidence import RULES, Evidence, Limits
@@ -129,19 +129,11 @@ def review(
         )
     final = dataclasses.replace(msg, **changes) if changes else msg  # type: ignore[type-var]
     leaving = final if seal is None else seal(final)
-    return Reviewed(_encoded(leaving), tuple(verdicts), kept, final, known)
-
-
-def _encoded(msg: object) -> bytes:
-    """Encode a reply; the declaration that it does not fit may be told, its content may not."""
     try:
-        return encode_message(msg)
+        encoded = encode_message(leaving)
     except WireError as error:
-        field = str(error).split(":", 1)[0].rsplit(".", 1)[-1]
-        raise ProtocolError(
-            f"the reply does not fit its declaration: {error}",
-            public=f"the reply does not fit its declaration of field {field!r}",
-        ) from None
+        raise misfit("the reply", error) from None
+    return Reviewed(encoded, tuple(verdicts), kept, final, known)
 
 
 def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:

@@ -48,11 +48,6 @@ def product_facts(x: FloatArray, first: int | None = None) -> tuple[IntArray, Fl
     n_first = x.shape[1] if first is None else first
     if len(x) and np.isfinite(x).all():
         return _by_matrices(x, n_first)
-    return _by_column(x, n_first)
-
-
-def _by_column(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
-    """The same, column by column."""
     p = x.shape[1]
     records, share = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
     for j in range(n_first):

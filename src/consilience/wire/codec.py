@@ -192,6 +192,15 @@ def plain_fields(msg: object) -> dict[str, Any]:
     return fields
 
 
+def misfit(what: str, error: WireError) -> ProtocolError:
+    """Error about a message of one's own: its declaration may be told, its content may not."""
+    field = str(error).split(":", 1)[0].rsplit(".", 1)[-1]
+    return ProtocolError(
+        f"{what} does not fit its declaration: {error}",
+        public=f"the reply does not fit its declaration of field {field!r}",
+    )
+
+
 def decode_message(
     data: bytes, *, max_bytes: int = MAX_BYTES, lengths: Mapping[str, int] | None = None
 ) -> Any:
@@ -269,9 +278,13 @@ def decode_reply(
     name = message_type(type(reply)).name
     for field, spec, content in iterate_fields(reply):
         value = content.value if isinstance(content, Released) else content
-        if spec.for_role and not _addressed(value, spec, site, roles):
-            raise fault(f"{name}.{field}", f"what is not sealed by its site for {spec.audience!r}")
-        if not spec.for_role and not _within_reason(value, spec):
+        if spec.for_role:
+            for item in value if spec.many else (value,):
+                sealed = isinstance(item, Sealed) and item.sender == site
+                if not sealed or roles.get(item.recipient) != spec.audience:
+                    sentence = f"what is not sealed by its site for {spec.audience!r}"
+                    raise fault(f"{name}.{field}", sentence)
+        elif not _within_reason(value, spec):
             raise fault(f"{name}.{field}", "numbers that are too large, or texts too long")
     check = getattr(reply, "check", None)
     if check is None:
@@ -284,16 +297,6 @@ def decode_reply(
     if wrong:
         raise fault(name, wrong)
     return reply
-
-
-def _addressed(value: Any, spec: FieldSpec, site: str, roles: Mapping[str, str]) -> bool:
-    items = value if spec.many else (value,)
-    return all(
-        isinstance(item, Sealed)
-        and item.sender == site
-        and roles.get(item.recipient) == spec.audience
-        for item in items
-    )
 
 
 def _within_reason(value: Any, spec: FieldSpec) -> bool:

@@ -39,7 +39,7 @@ relayed            as stated       none: the coordinator passes on what sites re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -219,26 +219,25 @@ def aggregate(
     x = np.asarray(contributions, dtype=float)
     flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
     groups = [slice(None)] if cells is None else [cells == c for c in range(n_cells)]
-    facts = [cell_facts(flat[rows]) for rows in groups]
-    if mean:
-        facts = [
-            (_divided(f[0], flat[rows]), *f[1:]) for f, rows in zip(facts, groups, strict=True)
-        ]
+    facts = []
+    for rows in groups:
+        sums, behind, largest = cell_facts(flat[rows])
+        if mean:
+            n = (~np.isnan(flat[rows])).sum(axis=0)
+            sums = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
+        if columns is not None:
+            given = np.asarray(columns, dtype=float).reshape(flat.shape)
+            fewest, most = column_facts(given[rows], coded)
+            behind = np.minimum(np.where(behind > 0, behind, 1), fewest)
+            largest = np.maximum(largest, most)
+        facts.append((sums, behind, largest))
     shape = x.shape[1:] if cells is None else (n_cells, *x.shape[1:])
-    if columns is not None:
-        given = np.asarray(columns, dtype=float).reshape(flat.shape)
-        judged = [column_facts(given[rows], coded) for rows in groups]
-        facts = [
-            (f[0], np.minimum(np.where(f[1] > 0, f[1], 1), own), np.maximum(f[2], largest))
-            for f, (own, largest) in zip(facts, judged, strict=True)
-        ]
     total, records, share = (np.stack([f[i] for f in facts]).reshape(shape) for i in range(3))
     n_entities = None
     if entities is not None:
         per_cell = [len(np.unique(np.asarray(entities)[rows])) for rows in groups]
-        n_entities = np.asarray(per_cell if cells is not None else per_cell[0], dtype=np.int64)
-        n_entities = n_entities.reshape(n_entities.shape + (1,) * (x.ndim - 1))
-        n_entities = np.broadcast_to(n_entities, shape).astype(np.int64)
+        by_cell = np.array(per_cell, dtype=np.int64).reshape((-1, *(1,) * (x.ndim - 1)))
+        n_entities = np.broadcast_to(by_cell, (len(groups), *x.shape[1:])).reshape(shape)
     evidence = Evidence(
         "sum",
         n_records=len(x),
@@ -251,12 +250,6 @@ def aggregate(
         member_entities=None if entities is None else np.asarray(entities),
     )
     return Released(total, Disclosure.AGGREGATE, evidence, _KEY)
-
-
-def _divided(total: FloatArray, x: FloatArray) -> FloatArray:
-    """Means of the columns of (n, d) over the records that contribute."""
-    n = (~np.isnan(x)).sum(axis=0)
-    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
 
 def cross_products(
@@ -521,7 +514,7 @@ def model(
         if not len(records) and has_numbers(parameters):
             raise ProtocolError("class parameters are released with rows in their classes")
     if kind == "figures":
-        n_parameters = numbers_in(parameters)
+        n_parameters = sum(int(np.size(one)) for one in _arrays(parameters))
     evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
     return Released(parameters, Disclosure.MODEL, evidence, _KEY)
 
@@ -790,22 +783,18 @@ def replaced(released: Released, value: Any) -> Released:
     return Released(value, released.disclosure, evidence, _KEY)
 
 
-def numbers_in(value: Any) -> int:
-    """How many numbers are in a nest of arrays."""
-    if isinstance(value, Mapping):
-        return sum(numbers_in(item) for item in value.values())
-    if isinstance(value, tuple | list):
-        return sum(numbers_in(item) for item in value)
-    return int(np.size(value))
+def _arrays(value: Any) -> Iterator[Any]:
+    """Arrays and scalars of a nest."""
+    if isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _arrays(item)
+    else:
+        yield value
 
 
 def has_numbers(value: Any) -> bool:
     """Whether anything but gaps is in a nest of arrays."""
-    if isinstance(value, Mapping):
-        return any(has_numbers(item) for item in value.values())
-    if isinstance(value, tuple | list):
-        return any(has_numbers(item) for item in value)
-    return not bool(np.isnan(np.asarray(value, dtype=float)).all())
+    return any(not np.isnan(np.asarray(one, dtype=float)).all() for one in _arrays(value))
 
 
 @dataclass(frozen=True)

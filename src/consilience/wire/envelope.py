@@ -109,6 +109,7 @@ class Verdict:
 
 _VERDICTS = ("released", "withheld", "repeated", "public")
 _VERDICT_KEYS = {f.name for f in dataclasses.fields(Verdict)}
+_VERDICT_TEXTS = _VERDICT_KEYS - {"epsilon"}
 _REVEALED = re.compile(r"([0-9]{1,9} of [0-9]{1,9})?", re.ASCII)
 
 
@@ -147,21 +148,17 @@ class Reply(_Envelope):
         if not isinstance(reply.verdicts, tuple):
             raise WireError("a reply without its verdicts")
         for item in reply.verdicts:
-            if not isinstance(item, dict) or set(item) != _VERDICT_KEYS:
-                raise WireError("a malformed verdict")
-            epsilon = item["epsilon"]
-            if (
-                not isinstance(epsilon, float)
-                or not 0.0 <= epsilon < math.inf
-                or not all(
-                    isinstance(item[key], str) and len(item[key]) < 100
-                    for key in _VERDICT_KEYS - {"epsilon"}
-                )
-            ):
-                raise WireError("a malformed verdict")
-            # Other words stand for what only a coordinator writes into the transcript.
-            known = item["verdict"] in _VERDICTS
-            if not known or not _REVEALED.fullmatch(item["revealed"]):
+            fine = (
+                isinstance(item, dict)
+                and set(item) == _VERDICT_KEYS
+                and isinstance(item["epsilon"], float)
+                and 0.0 <= item["epsilon"] < math.inf
+                and all(isinstance(item[k], str) and len(item[k]) < 100 for k in _VERDICT_TEXTS)
+                # Other words stand for what only a coordinator writes into the transcript.
+                and item["verdict"] in _VERDICTS
+                and _REVEALED.fullmatch(item["revealed"])
+            )
+            if not fine:
                 raise WireError("a malformed verdict")
         if len(reply.reason) > 2000:
             raise WireError("a reply with an oversized reason")

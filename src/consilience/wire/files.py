@@ -259,11 +259,6 @@ def make_directory(path: Path, *, mode: int = 0o777) -> Path:
     return path
 
 
-def _private(path: str, flags: int) -> int:
-    """Open a file; one that is new is its owner's alone, whatever the umask."""
-    return os.open(path, flags, 0o600)
-
-
 class AppendLog:
     """A file that only grows, by records of one `append` each; only its owner may read it.
 
@@ -296,7 +291,11 @@ class AppendLog:
         if self.path is None:
             return
         try:
-            with open(self.path, "ab", opener=_private) as file:
+            # One that is new is its owner's alone, whatever the umask.
+            handle = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            with os.fdopen(handle, "ab") as file:
                 file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
@@ -421,7 +420,11 @@ class StateFile:
             now = self.read()
             if not self._is(expected, now):
                 return False
-            self._write(Snapshot(to, now.version + 1, {**now.facts, **facts}))
+            moved = Snapshot(to, now.version + 1, {**now.facts, **facts})
+            if self.path is None:
+                self._memory = moved
+            else:
+                write_json(self.path, moved._asdict())
         return True
 
     # ------------------------------------------------------------------ inside
@@ -431,13 +434,6 @@ class StateFile:
         if isinstance(expected, Snapshot):
             return (expected.state, expected.version) == (now.state, now.version)
         return expected == now.state
-
-    def _write(self, snapshot: Snapshot) -> None:
-        if self.path is None:
-            self._memory = snapshot
-            return
-        text = json.dumps(snapshot._asdict(), indent=1, sort_keys=True) + "\n"
-        atomic_write(self.path, text.encode())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -99,16 +99,7 @@ class Journal:
         """
         known = self.asks.get(round_)
         if known is None:
-            self._append(
-                {
-                    "k": "ask",
-                    "r": round_,
-                    "step": ask.step,
-                    "to": ask.to,
-                    "wait": ask.wait,
-                    "digest": ask.digest,
-                }
-            )
+            self._append({"k": "ask", "r": round_, **vars(ask)})
         elif known != ask:
             raise RunError(
                 f"round {round_} asks something else than the journal says: the run was made by "
@@ -117,8 +108,8 @@ class Journal:
 
     def reply(self, key: Key, data: bytes, *, sealed: bool = False) -> None:
         """Note a reply, as it came or as it was opened."""
-        record = {"k": "reply", "r": key[0], "site": key[1], "data": data, "sealed": sealed}
-        self._append(record)
+        facts = {"site": key[1], "data": data, "sealed": sealed}
+        self._append({"k": "reply", "r": key[0], **facts})
 
     def absent(self, key: Key, reason: str) -> None:
         """Note that a site did not answer in time."""
@@ -151,20 +142,17 @@ class Journal:
             case {"k": "deliver", "r": int(r), "keys": tuple(keys)}:
                 self.delivered[r] = tuple((int(k[0]), str(k[1])) for k in keys)
             case {"k": "retry", "r": int(r)}:
-                self._forget(r)
+                # Later rounds go whole, and of this one what was not a good reply.
+                self.attempt += 1
+                self.asks = {k: ask for k, ask in self.asks.items() if k <= r}
+                self.delivered = {k: keys for k, keys in self.delivered.items() if k < r}
+                self.replies = {
+                    key: reply
+                    for key, reply in self.replies.items()
+                    if key[0] < r or (key[0] == r and _is_good(reply))
+                }
             case _:
                 raise WireError("the journal holds a record that this release does not know")
-
-    def _forget(self, round_: int) -> None:
-        """Drop later rounds whole, and of `round_` what was not a good reply."""
-        self.attempt += 1
-        self.asks = {r: a for r, a in self.asks.items() if r <= round_}
-        self.delivered = {r: d for r, d in self.delivered.items() if r < round_}
-        self.replies = {
-            key: reply
-            for key, reply in self.replies.items()
-            if key[0] < round_ or (key[0] == round_ and _is_good(reply))
-        }
 
 
 def _is_good(reply: JournaledReply) -> bool:

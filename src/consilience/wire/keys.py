@@ -318,7 +318,12 @@ def retire(directory: Path) -> Retired:
             f"{directory} --rotate', and have it listed first"
         )
     new = SigningKey.load(place)
-    _note(directory, old, new.public)
+    # Once the old key is gone nobody can make its endorsement again.
+    line = f"{old.public} {new.public} {old.endorse(new.public)}"
+    lines = _lines(directory / ENDORSEMENTS)
+    if line not in lines:
+        noted = "".join(f"{one}\n" for one in [*lines, line])
+        atomic_write(directory / ENDORSEMENTS, noted.encode())
     try:
         os.replace(place / PRIVATE_FILE, directory / PRIVATE_FILE)
     except OSError as error:
@@ -333,22 +338,13 @@ def _existing(directory: Path) -> Path:
     return directory
 
 
-def _note(directory: Path, old: SigningKey, new: str) -> None:
-    """Keep the endorsement: once the old key is gone nobody can make it again."""
-    path = directory / ENDORSEMENTS
-    line = f"{old.public} {new} {old.endorse(new)}"
-    lines = _lines(path)
-    if line not in lines:
-        atomic_write(path, "".join(f"{one}\n" for one in [*lines, line]).encode())
-
-
 def _last(directory: Path) -> Retired | None:
-    for line in reversed(_lines(directory / ENDORSEMENTS)):
-        old, new, endorsement = (*line.split(), "", "", "")[:3]
-        if is_endorsed(new, by=old, endorsement=endorsement):
-            return Retired(old, new, entry(new, endorsement))
+    """What was retired last, as its endorsement says."""
+    lines = _lines(directory / ENDORSEMENTS)
+    old, new, endorsement = (*(lines[-1].split() if lines else ()), "", "", "")[:3]
+    if not is_endorsed(new, by=old, endorsement=endorsement):
         return None
-    return None
+    return Retired(old, new, entry(new, endorsement))
 
 
 def _lines(path: Path) -> list[str]:

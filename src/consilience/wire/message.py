@@ -49,6 +49,12 @@ OPEN_AUDIENCES = ("coordinator", "all", "site")
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)?/[a-z][a-z0-9-]*")
 _DTYPES = {"float": "f", "int": "iu", "bool": "b"}
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "float": (float, int, np.integer, np.floating),
+    "int": (int, np.integer),
+    "bool": (bool,),
+    "str": (str,),
+}
 _ROUNDING = 1e-6
 
 
@@ -321,7 +327,12 @@ def check_shape(
     if holds_sealed(value):
         raise fault(where, "a sealed value inside another one")
     if spec.record is not None:
-        _check_record(where, spec.record, value)
+        names = {field.name for field in dataclasses.fields(spec.record)}
+        if not isinstance(value, dict) or set(value) != names:
+            raise fault(where, "settings other than those that were declared")
+        for name, rule in rules_of(spec.record).items():
+            if not rule.holds(value[name]):
+                raise fault(f"{where}.{name}", f"it must be {rule.words}")
         return
     if spec.parts:
         _check_parts(where, spec, value, dims, known)
@@ -333,7 +344,10 @@ def check_shape(
         _check_scalar(where, spec, value)
         return
     if spec.kind == "str":
-        _check_names(where, spec, value, dims)
+        if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
+            raise fault(where, "a tuple of texts was declared")
+        _bind(where, spec.shape, (len(value),), dims)
+        _check_choices(where, spec, value)
         return
     if not isinstance(value, np.ndarray):
         raise fault(where, "an array was declared")
@@ -403,9 +417,9 @@ def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
         return True
     try:
         np.linalg.cholesky(told + rounding * len(told) * np.eye(len(told)))
+        return True
     except np.linalg.LinAlgError:
         return False
-    return True
 
 
 def holds_sealed(value: Any) -> bool:
@@ -430,21 +444,18 @@ def _bind(
 
 
 def _check_scalar(where: str, spec: FieldSpec, value: Any) -> None:
-    kinds: dict[str, tuple[type, ...]] = {
-        "float": (float, int, np.integer, np.floating),
-        "int": (int, np.integer),
-        "bool": (bool,),
-        "str": (str,),
-    }
     if spec.kind == "any":
         return
-    if not isinstance(value, kinds[spec.kind]) or (
-        isinstance(value, bool) and spec.kind in ("float", "int")
-    ):
+    number = spec.kind in ("float", "int")
+    if not isinstance(value, _SCALARS[spec.kind]) or (number and isinstance(value, bool)):
         raise fault(where, f"{type(value).__name__} where {spec.kind} was declared")
-    if spec.kind in ("float", "int"):
+    if number:
         _check_numbers(where, spec, np.asarray(value, dtype=float))
-    if spec.choices and value not in spec.choices:
+    _check_choices(where, spec, (value,))
+
+
+def _check_choices(where: str, spec: FieldSpec, texts: tuple[Any, ...]) -> None:
+    if spec.choices and not set(texts) <= set(spec.choices):
         raise fault(where, f"a text that is none of {', '.join(map(repr, spec.choices))}")
 
 
@@ -464,23 +475,6 @@ def _check_parts(
             raise fault(where, f"no entry {name!r}")
 
 
-def _check_record(where: str, record: type, value: Any) -> None:
-    names = {field.name for field in dataclasses.fields(record)}
-    if not isinstance(value, dict) or set(value) != names:
-        raise fault(where, "settings other than those that were declared")
-    for name, rule in rules_of(record).items():
-        if not rule.holds(value[name]):
-            raise fault(f"{where}.{name}", f"it must be {rule.words}")
-
-
-def _check_names(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
-        raise fault(where, "a tuple of texts was declared")
-    _bind(where, tuple(spec.shape), (len(value),), dims)
-    if spec.choices and not set(value) <= set(spec.choices):
-        raise fault(where, f"a text that is none of {', '.join(map(repr, spec.choices))}")
-
-
 def _check_numbers(where: str, spec: FieldSpec, value: np.ndarray) -> None:
     """Check that numbers are finite and in their range; gaps are neither."""
     if value.dtype.kind not in "fiu":
@@ -492,15 +486,12 @@ def _check_numbers(where: str, spec: FieldSpec, value: np.ndarray) -> None:
         if bad.any():
             raise fault(where, "numbers that are not finite")
     if (value < spec.low).any() or (value > spec.high).any():
-        raise fault(where, f"numbers that do not lie {_between(spec)}")
-
-
-def _between(spec: FieldSpec) -> str:
-    if math.isinf(spec.high):
-        return f"at {spec.low:g} or above"
-    if math.isinf(spec.low):
-        return f"at {spec.high:g} or below"
-    return f"between {spec.low:g} and {spec.high:g}"
+        between = f"between {spec.low:g} and {spec.high:g}"
+        if math.isinf(spec.high):
+            between = f"at {spec.low:g} or above"
+        elif math.isinf(spec.low):
+            between = f"at {spec.high:g} or below"
+        raise fault(where, f"numbers that do not lie {between}")
 
 
 def _check_leaves(where: str, spec: FieldSpec, value: Any) -> None:
@@ -510,9 +501,6 @@ def _check_leaves(where: str, spec: FieldSpec, value: Any) -> None:
         _check_numbers(where, spec, value)
     elif isinstance(value, float | int):
         _check_numbers(where, spec, np.asarray(value, dtype=float))
-    elif isinstance(value, dict):
-        for item in value.values():
-            _check_leaves(where, spec, item)
-    elif isinstance(value, tuple):
-        for item in value:
+    elif isinstance(value, dict | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
             _check_leaves(where, spec, item)

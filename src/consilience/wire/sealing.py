@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, ProtocolError, StudyError, WireError
 from consilience.parameters import plain
-from consilience.wire.codec import pack, plain_fields, unpack
+from consilience.wire.codec import misfit, pack, plain_fields, unpack
 from consilience.wire.disclosure import Released, received
 from consilience.wire.message import (
     Disclosure,
@@ -51,6 +51,7 @@ from consilience.wire.message import (
 __all__ = [
     "Keyring",
     "Sealed",
+    "ascending",
     "check_peers",
     "common_ids",
     "hashed_ids",
@@ -258,7 +259,11 @@ def seal_message(msg: M, keyring: Keyring, recipients: Mapping[str, str]) -> M:
         There is no key for a recipient.
     """
     kind = message_type(type(msg))
-    plain = _checked(msg, kind.name)
+    try:
+        # Once they are sealed, nobody on the way can check the values.
+        plain = plain_fields(msg)
+    except WireError as error:
+        raise misfit(f"message {kind.name}", error) from None
     for name in recipients:
         if name not in kind.fields or not kind.fields[name].for_role:
             raise ProtocolError(f"{kind.name}.{name} has a recipient, but its audience is no role")
@@ -308,7 +313,11 @@ def open_message(msg: M, keyring: Keyring) -> M:
     for name, spec, content in iterate_fields(msg):
         value = plain(content) if spec.record else _value(content)
         if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
-            _came_sealed(name, spec, value)
+            for item in value if spec.many and isinstance(value, tuple) else (value,):
+                empty = item is None or (isinstance(item, np.ndarray) and not item.size)
+                if not isinstance(item, Sealed) and not empty:
+                    sentence = f"field {name!r} was not sealed by the site that it comes from"
+                    raise WireError(sentence, public=sentence)
         if isinstance(value, Sealed):
             value = _opened(_origin(kind.name, spec), name, value, keyring)
             changes[name] = _content(spec, value)
@@ -327,15 +336,6 @@ def open_message(msg: M, keyring: Keyring) -> M:
             sentence = f"what was sealed in field {name!r} does not fit its declaration"
             raise WireError(str(error), public=sentence) from None
     return _changed(msg, changes)
-
-
-def _came_sealed(name: str, spec: FieldSpec, value: Any) -> None:
-    items = value if spec.many and isinstance(value, tuple) else (value,)
-    for item in items:
-        empty = item is None or (isinstance(item, np.ndarray) and not item.size)
-        if not isinstance(item, Sealed) and not empty:
-            sentence = f"field {name!r} was not sealed by the site that it comes from"
-            raise WireError(sentence, public=sentence)
 
 
 def _origin(message: str, spec: FieldSpec) -> str:
@@ -365,18 +365,6 @@ def _opened(origin: str, name: str, sealed: Sealed, keyring: Keyring) -> Any:
 def _bound(run: str, sender: str, recipient: str, origin: str, name: str) -> bytes:
     """What a ciphertext is bound to: packed with lengths, so that no two cases look alike."""
     return pack([_SEAL, run, sender, recipient, origin, name])
-
-
-def _checked(msg: object, name: str) -> dict[str, Any]:
-    """Plain values of a message: once they are sealed, nobody on the way can check them."""
-    try:
-        return plain_fields(msg)
-    except WireError as error:
-        found = str(error).split(":", 1)[0].rsplit(".", 1)[-1]
-        raise ProtocolError(
-            f"message {name} does not fit its declaration: {error}",
-            public=f"the reply does not fit its declaration of field {found!r}",
-        ) from None
 
 
 def _value(content: Any) -> Any:
@@ -487,9 +475,13 @@ def positions(hashes: NDArray[np.uint8], common: NDArray[np.uint8]) -> NDArray[n
         orders), one of them is not among this site's, or belongs to several rows.
     """
     keys, wanted = _keys(hashes), _keys(common)
-    if not _ascending(common):
+    if not ascending(common):
         raise _not_matched("the common ids are not in increasing order")
-    order = _order(hashes, keys)
+    first = _halves(hashes)[0]
+    order = np.argsort(first)
+    if (first[order][1:] == first[order][:-1]).any():
+        # Rows with the same hash stay in their order.
+        order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     places = _places(ordered, wanted)
     if (places < 0).any():
@@ -505,21 +497,11 @@ def _halves(hashes: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(hashes).view(">u8").T.astype(np.uint64)
 
 
-def _ascending(hashes: NDArray[np.uint8]) -> bool:
-    """Whether hashes are in strictly increasing order."""
+def ascending(hashes: NDArray[np.uint8]) -> bool:
+    """Whether hashes, a (n, 16) uint8 array, are in strictly increasing order."""
     first, second = _halves(hashes)
     further = first[1:] > first[:-1]
     return bool((further | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))).all())
-
-
-def _order(hashes: NDArray[np.uint8], keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Order of hashes; rows with the same one stay as they are."""
-    first = _halves(hashes)[0]
-    order = np.argsort(first)
-    ordered = first[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        order = np.argsort(keys, kind="stable")
-    return order
 
 
 def _keys(hashes: NDArray[np.uint8]) -> NDArray[Any]:

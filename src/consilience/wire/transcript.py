@@ -121,24 +121,23 @@ class Transcript:
         said = {v["field"]: v for v in verdicts}
         plain = plain_fields(msg)
         if not plain:
-            self._add(self._bare(round_, step, site, direction, "sent", protection=carried))
+            self._add(self._line(round_, step, site, direction, "sent", protection=carried))
         for name, spec, _ in iterate_fields(msg):
             encoded = pack_parts(plain[name])
             verdict = said.get(name, {})
             self._add(
-                Line(
-                    run=self._run,
-                    round=round_,
-                    step=step,
-                    site=site,
-                    direction=direction,
+                self._line(
+                    round_,
+                    step,
+                    site,
+                    direction,
+                    str(verdict.get("verdict", "sent")),
                     audience=spec.audience,
                     field=name,
                     disclosure=spec.disclosure.value,
                     shape=describe_shape(plain[name]),
                     bytes=sum(len(part) for part in encoded),
                     digest=digest(*encoded, salt=self._salt),
-                    verdict=str(verdict.get("verdict", "sent")),
                     rule=str(verdict.get("rule", "")),
                     epsilon=float(verdict.get("epsilon", 0.0)),
                     revealed=str(verdict.get("revealed", "")),
@@ -153,36 +152,17 @@ class Transcript:
         carried = "" if verdict == "absent" else OPEN
         if sealed:
             carried = sealed_to("coordinator")
-        line = self._bare(round_, step, site, "from-site", verdict, reason, protection=carried)
-        self._add(line)
+        facts = {"rule": reason, "protection": carried}
+        self._add(self._line(round_, step, site, "from-site", verdict, **facts))
 
-    def _bare(
-        self,
-        round_: int,
-        step: str,
-        site: str,
-        direction: str,
-        verdict: str,
-        rule: str = "",
-        protection: str = "",
+    def _line(
+        self, round_: int, step: str, site: str, direction: str, verdict: str, **facts: Any
     ) -> Line:
-        """Line of something that has no content."""
+        """A line; what is not among `facts` is that of something without content."""
         audience = "coordinator" if direction == "from-site" else "site"
-        content: dict[str, Any] = {"disclosure": "public", "shape": "", "bytes": 0, "digest": ""}
-        return Line(
-            self._run,
-            round_,
-            step,
-            site,
-            direction,
-            audience,
-            field="",
-            **content,
-            verdict=verdict,
-            rule=rule,
-            epsilon=0.0,
-            protection=protection,
-        )
+        nothing = {"disclosure": "public", "shape": "", "bytes": 0, "digest": "", "field": ""}
+        bare = {"audience": audience, **nothing, "rule": "", "epsilon": 0.0, **facts}
+        return Line(self._run, round_, step, site, direction, verdict=verdict, **bare)
 
     def reply(self, reply: Reply, msg: object, *, sealed: bool = False) -> None:
         """Record a reply with the verdicts that came with it."""
@@ -199,7 +179,7 @@ class Transcript:
     def asked_again(self, round_: int) -> None:
         """Record that this round and later ones are asked again of those who did not answer."""
         rule = "from this round on the run goes on anew"
-        self._append(self._bare(round_, "", "", "to-site", _AGAIN, rule))
+        self._append(self._line(round_, "", "", "to-site", _AGAIN, rule=rule))
         self._forget(round_, len(self.lines))
 
     def _forget(self, round_: int, until: int) -> None:

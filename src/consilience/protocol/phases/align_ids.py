@@ -51,7 +51,7 @@ from consilience.protocol.method import (
 )
 from consilience.wire.disclosure import Released, hashed_ids, relayed
 from consilience.wire.message import Disclosure, PerRecord, Public, message
-from consilience.wire.sealing import check_peers, common_ids, introduce, positions
+from consilience.wire.sealing import ascending, check_peers, common_ids, introduce, positions
 
 MIN_MATCHED = 10
 """Fewer common rows than this answer no question, whatever the policies say."""
@@ -74,7 +74,7 @@ class Hashed:
 
     def check(self, request: HashRequest, known: Mapping[str, Any]) -> str | None:
         """Hashes are sorted and distinct; keys and tags are as long as they are made."""
-        if len(self.hashes.value) > 1 and not _ascending(self.hashes.value):
+        if not ascending(np.asarray(self.hashes.value, dtype=np.uint8)):
             return "hashes that are not sorted, or repeat"
         introduced = all(isinstance(x, bytes) and len(x) == 32 for x in (self.public, self.tag))
         return None if introduced else "no introduction to the other sites"
@@ -213,7 +213,7 @@ def match(
     if len(common) < max(site.limits.min_records, MIN_MATCHED):
         sentence = "too few rows are common to all sites"
         raise DisclosureError(sentence, public=sentence)
-    if len(common) > 1 and not _ascending(common):
+    if not ascending(common):
         raise WireError("common hashes that are not sorted, or repeat")
     _places(data, common)
     note_set(common, data, site)
@@ -233,13 +233,6 @@ def match(
         f"{len(common)} rows have a counterpart at every site; {unmatched} of this site's have not."
     )
     return Matched(), state
-
-
-def _ascending(hashes: np.ndarray) -> bool:
-    """Whether rows are in strictly increasing order."""
-    order = np.lexsort(hashes.T[::-1])
-    distinct = (hashes[1:] != hashes[:-1]).any(axis=1).all()
-    return bool((order == np.arange(len(hashes))).all() and distinct)
 
 
 def align_ids(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
