@@ -52,13 +52,14 @@ def test_a_long_table_gives_what_the_wide_one_gives(tmp_path: Path, numbered: bo
 
 
 def prepared(root: Path, study: Path):  # type: ignore[no-untyped-def]
-    from consilience.sites.loaders import load
+    from consilience.sites.prepare import load_with_report
     from consilience.sites.source import read_source
     from consilience.sites.study import SiteFile, Study
 
     file, read = SiteFile.load(root / "sites" / "s0.toml"), Study.load(study)
     table = read_source(file.source, file.base)
-    return load(table, read.columns, read.preparation, file.columns, min_records=10)
+    columns, rules = read.columns, read.preparation
+    return load_with_report(table, columns, rules, file.columns, min_records=10).data
 
 
 def twice(t: pd.DataFrame) -> pd.DataFrame:

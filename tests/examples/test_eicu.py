@@ -13,7 +13,7 @@ import pytest
 from consilience import Run
 from consilience.engines.federation import Federation
 from consilience.engines.study_run import method_of, read_site_files
-from consilience.sites.loaders import load
+from consilience.sites.prepare import load_with_report
 from consilience.sites.source import read_source
 from consilience.sites.study import Study
 from consilience.testing.fakes import members, with_fixed_secrets
@@ -90,7 +90,8 @@ def test_the_study_reads_every_site(data_dir: Callable[[str], Path], tmp_path: P
         path = file.source.path
         assert path == f"../tables/{name}.csv"
         table = pd.read_csv(tmp_path / Path(path).name)
-        data = load(read_source(table), study.columns, study.preparation, file.columns)
+        read = read_source(table)
+        data = load_with_report(read, study.columns, study.preparation, file.columns).data
         assert data.feature_names == ("age", "sex=male", "aps", "ventilated")
         assert data.n_rows >= 40
         dropped += len(table) - data.n_rows

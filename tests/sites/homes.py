@@ -9,7 +9,7 @@ from consilience.sites.home import Record
 
 def record_files(home: Any) -> list[tuple[str, ...]]:
     """Places of the records in a home in memory, in order of run, round and attempt."""
-    return sorted(parts for parts in home.files if parts[2].endswith(".record"))
+    return sorted(parts for parts in home.files if parts[-1].endswith(".record"))
 
 
 def records_of(home: Any) -> list[tuple[str, Record]]:

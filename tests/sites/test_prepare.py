@@ -13,7 +13,6 @@ import pytest
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.encoding import feature_names
-from consilience.sites.loaders import load
 from consilience.sites.own_columns import SiteColumns, Unit
 from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.source import read_source
@@ -32,6 +31,10 @@ def loaded(
 ) -> Loaded:
     rules = Preparation(**preparation)
     return load_with_report(read_source(table), columns, rules, site, partition=partition)
+
+
+def load(*table: Any, **options: Any) -> SiteData:
+    return load_with_report(*table, **options).data
 
 
 def features(table: dict[str, Any], *names: str, **options: Any) -> SiteData:

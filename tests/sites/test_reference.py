@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import ConsilienceError, DataError, StudyError
-from consilience.sites.loaders import load
+from consilience.sites.prepare import load_with_report
 from consilience.sites.reference import read_reference
 from consilience.sites.source import Source, read_source
 from consilience.sites.study import SiteFile, Study
@@ -59,7 +59,8 @@ def test_rows_are_coded_as_those_of_a_site(tmp_path: Path) -> None:
     assert found.plain()[1] == (50.5, 1.0, 0.0, 0.0)
     own = TABLE.replace("other", "i").replace("\n", ",no\n").replace("cp,no", "cp,y")
     (tmp_path / "own.csv").write_text(own.replace("?", "1"))
-    site = load(read_source(Source(path=str(tmp_path / "own.csv"))), read.columns, read.preparation)
+    own = read_source(Source(path=str(tmp_path / "own.csv")))
+    site = load_with_report(own, read.columns, read.preparation).data
     assert site.feature_names == found.names
     assert np.array_equal(site.features, found.rows)
 

@@ -385,9 +385,9 @@ def test_secrets_are_fresh_at_every_site_and_fixed_only_by_tests() -> None:
     def draw(one: Site) -> int:
         work = one.begin(OPEN.to_bytes())
         assert not isinstance(work, bytes)
-        from consilience.sites.step_runner import context_of
+        from consilience.sites.step_runner import StepContext
 
-        return int(context_of(work, {}).secret_rng.integers(2**62))
+        return int(StepContext(work, {}).secret_rng.integers(2**62))
 
     assert draw(site()) != draw(site())
     fixed = [draw(with_fixed_secrets(site(), 3)) for _ in range(2)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import class_codes, drawing_seed, held_out, require_numbers
@@ -30,19 +30,6 @@ from consilience.wire.disclosure import (
 def counted(n: int, noun: str, several: str = "") -> str:
     """Number and noun: "no pairs", "1 pair", "2 pairs"."""
     return f"{n or 'no'} {noun if n == 1 else several or noun + 's'}"
-
-
-def whole_number(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check a parameter that is a whole number.
-
-    Raises
-    ------
-    ParameterError
-    """
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not fits or (most is not None and value > most):
-        allowed = f"a whole number of at least {least}"
-        raise ParameterError.of(name, allowed + (f" and at most {most}" if most else ""), value)
 
 
 LEAST = 2

@@ -52,9 +52,7 @@ def encodings(columns: Columns, preparation: Preparation) -> tuple[Encoding, ...
         if name not in columns.features:
             raise StudyError(f"[preparation] indicators names {name!r}, which is not a feature")
     plan = tuple(_encoding(name, columns, preparation) for name in columns.features)
-    names = [name for one in plan for name in one.names]
-    if preparation.missing == "indicator":
-        names += [f"{one.column}_missing" for one in plan if one.kind == "number"]
+    names = _names(plan, preparation)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise StudyError(f"two prepared columns would be called {twice[0]!r}: rename one column")
@@ -69,7 +67,10 @@ def feature_names(columns: Columns, preparation: Preparation) -> tuple[str, ...]
     StudyError
         Roles, levels and preparation contradict each other.
     """
-    plan = encodings(columns, preparation)
+    return _names(encodings(columns, preparation), preparation)
+
+
+def _names(plan: tuple[Encoding, ...], preparation: Preparation) -> tuple[str, ...]:
     names = [name for one in plan for name in one.names]
     if preparation.missing == "indicator":
         names += [f"{one.column}_missing" for one in plan if one.kind == "number"]

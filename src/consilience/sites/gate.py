@@ -30,7 +30,7 @@ from consilience.wire.codec import encode_message, misfit
 from consilience.wire.disclosure import Released, may_leave, replaced, reprojected
 from consilience.wire.envelope import Verdict
 from consilience.wire.evidence import RULES, Evidence, Limits
-from consilience.wire.message import Disclosure, FieldSpec, iterate_fields
+from consilience.wire.message import Disclosure, iterate_fields
 
 Series = dict[str, dict[str, Any]]
 
@@ -98,7 +98,11 @@ def review(
         if spec.disclosure is Disclosure.PUBLIC:
             verdicts.append(Verdict(name, "", "public"))
             continue
-        evidence = _evidence_of(name, spec, content)
+        if not isinstance(content, Released) or content.disclosure is not spec.disclosure:
+            raise _refusal(name, f"it is not a value released as {spec.disclosure.value}")
+        evidence = content.evidence
+        if evidence is None:
+            raise _refusal(name, _UNKNOWN)
         if not policy.allows(spec.disclosure, evidence.rule):
             what = _CONSENTS.get(evidence.rule, f"{spec.disclosure.value} values")
             raise _refusal(name, f"the policy does not allow {what}")
@@ -136,14 +140,7 @@ def review(
     return Reviewed(encoded, tuple(verdicts), kept, final, known)
 
 
-def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:
-    if not isinstance(content, Released) or content.disclosure is not spec.disclosure:
-        raise _refusal(name, f"it is not a value released as {spec.disclosure.value}")
-    if content.evidence is None:
-        raise _refusal(name, "what it rests on is not known")
-    return content.evidence
-
-
+_UNKNOWN = "what it rests on is not known"
 _SLOPES = "sums at coefficients that a coordinator chose (its steward grants them by per_record)"
 
 _CONSENTS = {
@@ -183,7 +180,7 @@ def _count_directions(
     """
     evidence = released.evidence
     if evidence is None or evidence.directions is None or evidence.factor is None:
-        raise _refusal(name, "what it rests on is not known")
+        raise _refusal(name, _UNKNOWN)
     columns, factor, directions = evidence.columns, evidence.factor, evidence.directions
     after, leaving = known.admit(columns, directions, factor)
     count, rank = after.count(factor, columns), rank_of(factor)
@@ -290,7 +287,7 @@ def _large(group: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
         return False
     if evidence.rule == "class-sums":
         if evidence.rows is None or evidence.member_entities is None:
-            raise _refusal("series", "what it rests on is not known")
+            raise _refusal("series", _UNKNOWN)
         return may_leave(evidence.rows[group], evidence.member_entities[group], limits)
     if evidence.member_entities is None:
         return True

@@ -55,7 +55,6 @@ from consilience.wire.envelope import Reply
 from consilience.wire.files import (
     AppendLog,
     Beneath,
-    Snapshot,
     StateFile,
     atomic_write,
     explain,
@@ -245,13 +244,20 @@ class Home(ABC):
     def runs(self) -> tuple[str, ...]:
         """Runs that left outputs."""
 
-    @abstractmethod
     def ledger(self, data_id: str) -> dict[str, Any]:
         """Read the ledger of a data set."""
+        data = self._read("ledger", f"{data_id}.json")
+        if data is None:
+            return {}
+        read = _json(data)
+        if read is None:
+            raise self.damaged("ledger", f"{data_id}.json")
+        return read
 
-    @abstractmethod
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
+        text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
+        self._write(text.encode(), "ledger", f"{data_id}.json")
 
     def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
         """Read what was drawn once for a data set, if it was."""
@@ -299,7 +305,6 @@ class MemoryHome(Home):
     def __init__(self) -> None:
         self.files: dict[tuple[str, ...], bytes] = {}
         self._written: dict[str, float] = {}
-        self._ledgers: dict[str, dict[str, Any]] = {}
         self.lines: list[dict[str, Any]] = []
 
     @cached_property
@@ -329,14 +334,6 @@ class MemoryHome(Home):
     def runs(self) -> tuple[str, ...]:
         """Runs that left outputs."""
         return tuple(sorted({parts[1] for parts in self.files if parts[0] == "outputs"}))
-
-    def ledger(self, data_id: str) -> dict[str, Any]:
-        """Read the ledger of a data set."""
-        return dict(self._ledgers.get(data_id, {}))
-
-    def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
-        """Write it, durably."""
-        self._ledgers[data_id] = dict(ledger)
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -436,22 +433,6 @@ class DiskHome(Home):
             return ()
         return tuple(sorted(p.name for p in folder.glob("[!.]*") if is_run_id(p.name)))
 
-    def ledger(self, data_id: str) -> dict[str, Any]:
-        """Read the ledger of a data set."""
-        parts = _ledger_parts(data_id)
-        data = self._read(*parts)
-        if data is None:
-            return {}
-        read = _json(data)
-        if read is None:
-            raise self.damaged(*parts)
-        return read
-
-    def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
-        """Write it, durably."""
-        text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
-        self._write(text.encode(), *_ledger_parts(data_id))
-
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -475,10 +456,6 @@ class DiskHome(Home):
 
 def _record_parts(run: str, round_: int, attempt: int) -> tuple[str, ...]:
     return "runs", check_run_id(run), f"{round_:06d}-{attempt:03d}.record"
-
-
-def _ledger_parts(data_id: str) -> tuple[str, ...]:
-    return "ledger", f"{data_id}.json"
 
 
 def _kept_parts(data_id: str, name: str) -> tuple[str, ...]:
@@ -752,8 +729,3 @@ def waiting_facts(record: Record) -> dict[str, Any]:
         "bytes": len(record.reply),
         "fields": fields,
     }
-
-
-def was_refused(job: Snapshot) -> bool:
-    """Whether the steward decided against a reply, whether or not the refusal has left."""
-    return "reason" in job.facts

@@ -44,21 +44,6 @@ from consilience.wire.moment_facts import Coded
 Partition = Literal["rows", "columns"]
 
 
-def load(
-    table: Table,
-    columns: Columns,
-    preparation: Preparation,
-    site_columns: SiteColumns | None = None,
-    *,
-    partition: Partition = "rows",
-    min_records: int = 1,
-) -> SiteData:
-    """Return the prepared rows; see `load_with_report`."""
-    return load_with_report(
-        table, columns, preparation, site_columns, partition=partition, min_records=min_records
-    ).data
-
-
 def load_under(
     policy: Policy,
     table: Table,
@@ -249,14 +234,10 @@ class PreparedCache:
             make_directory(self._folder)
             self._folder.chmod(0o700)
             atomic_write(self._folder / key, hashlib.sha256(body).digest() + body)
-            self._sweep()
+            for path in sorted(_tables(self._folder), key=_used, reverse=True)[KEEP:]:
+                path.unlink(missing_ok=True)
         except (RunError, OSError):
             return
-
-    def _sweep(self) -> None:
-        kept = sorted(_tables(self._folder), key=_used, reverse=True)
-        for path in kept[KEEP:]:
-            path.unlink(missing_ok=True)
 
 
 def purge_prepared(home: Path, *, older_than: float = 0.0) -> int:

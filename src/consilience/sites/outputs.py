@@ -13,11 +13,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError, RunError, WireError
 from consilience.protocol.method import SiteData, get_method
@@ -26,14 +27,6 @@ from consilience.wire.codec import pack, unpack
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = "rows.bin"

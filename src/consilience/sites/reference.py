@@ -89,17 +89,7 @@ def read_reference(study: Study) -> ReferenceRows:
 
 def _prepared(table: Table, study: Study) -> Loaded:
     """The features alone, by the rules of the study."""
-    features = study.columns.features
-    columns = dataclasses.replace(
-        study.columns,
-        target=None,
-        id=None,
-        agent=None,
-        entity=None,
-        weight=None,
-        sequence=(),
-        levels={name: found for name, found in study.columns.levels.items() if name in features},
-    )
+    columns = dataclasses.replace(study.columns.only(()), id=None)
     try:
         loaded = load_with_report(table, columns, study.preparation)
     except DataError as error:

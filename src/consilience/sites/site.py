@@ -56,7 +56,6 @@ from consilience.sites.home import (
     check_run_id,
     holds,
     waiting_facts,
-    was_refused,
 )
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import AllRows, Loaded
@@ -206,14 +205,18 @@ class Site:
         return refused(work, error.public, error).record.reply
 
     def _asked(self, request: Request, request_digest: str) -> Work:
-        return Work(
-            request, request_digest, _NO_ROWS, None, {}, self.policy, self._secret_seed, _release()
-        )
+        from consilience import __version__
+
+        seed = self._secret_seed
+        return Work(request, request_digest, _NO_ROWS, None, {}, self.policy, seed, __version__)
 
     def _finished(self, work: Work, outcome: Outcome) -> bytes | Held:
         self.computed += 1
         if self.confirm is not None and outcome.content is not None:
-            outcome = self._confirmed(work, outcome)
+            verdicts = Reply.from_bytes(outcome.record.reply).verdicts
+            if not self.confirm(work.request, outcome.content, verdicts):
+                error = DisclosureError(NOT_RELEASED, public=NOT_RELEASED)
+                outcome = refused(work, NOT_RELEASED, error)
         self._log(outcome)
         run = work.request.run
         if outcome.files:
@@ -226,7 +229,10 @@ class Site:
             # a coordinator begins.
             self.home.write_series(run, outcome.series)
         if outcome.revealed is not None and outcome.revealed.directions.size:
-            self._note_revealed(outcome.revealed)
+            # Another run may have added to it meanwhile.
+            ledger = self.home.ledger(self.policy.data_id)
+            both = RevealedRank.from_ledger(ledger).union(outcome.revealed)
+            self.home.write_ledger(self.policy.data_id, {**ledger, **both.to_ledger()})
         if outcome.keeping is not None:
             self.home.write_kept(self.policy.data_id, work.kept_name, outcome.keeping)
         record = outcome.record
@@ -262,7 +268,7 @@ class Site:
             # Just now, or a crash came between record and job.
             state.move(COMPUTED, HELD, **waiting_facts(record))
             job = state.read()
-        if was_refused(job):
+        if "reason" in job.facts:  # the steward decided against it, whether the refusal has left
             return self._withdrawn(run, record).reply
         if job.state in (RELEASED, SENT):
             return record.reply
@@ -286,12 +292,6 @@ class Site:
         )
         self.home.commit(run, withdrawn)
         return withdrawn
-
-    def _note_revealed(self, known: RevealedRank) -> None:
-        """Write what is known of the columns; another run may have added to it meanwhile."""
-        ledger = self.home.ledger(self.policy.data_id)
-        both = RevealedRank.from_ledger(ledger).union(known)
-        self.home.write_ledger(self.policy.data_id, {**ledger, **both.to_ledger()})
 
     def approves(self, study: str) -> bool:
         """Whether a study may run: any, until the policy or the steward has approved one."""
@@ -448,8 +448,7 @@ class Site:
             same = (study.method, study.columns, study.preparation) == asked
             same &= study.partition == message.partition
         if not same:
-            sentence = "what is asked is not what the approved study says"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError(_NOT_APPROVED, public=_NOT_APPROVED)
 
     def _check_settings(self, request: Request, prior: Record) -> None:
         """Check that what a question states of parameters is what the approved study says.
@@ -465,8 +464,7 @@ class Site:
         study = Study.from_canonical(decode_message(prior.opening).study)
         approved = get_method(study.method).from_parameters(study.parameters)
         if approved.contradicted(message):
-            sentence = "what is asked is not what the approved study says"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError(_NOT_APPROVED, public=_NOT_APPROVED)
 
     def _open(self, request: Request) -> SiteData:
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
@@ -565,28 +563,15 @@ class Site:
         if opened != prior.opening or done != prior.transforms[: len(done)]:
             method = get_method(prior.method)
             data, done = self._load(decode_message(prior.opening), run, method), ()
+        transforms = {s.name: s.transform for s in HOUSE_STEPS}
         for name, encoded in prior.transforms[len(done) :]:
-            data = self._transformed(name, encoded, data)
+            transform = transforms.get(name)
+            if transform is None:
+                raise ProtocolError(f"no preparing step is called {name!r}")
+            with one_thread():
+                data = transform(decode_message(encoded), data)
         self._keep(run, prior.opening, prior.transforms, data)
         return data
-
-    @staticmethod
-    def _transformed(name: str, encoded: bytes, data: SiteData) -> SiteData:
-
-        for step in HOUSE_STEPS:
-            if step.name == name and step.transform is not None:
-                with one_thread():
-                    return step.transform(decode_message(encoded), data)
-        raise ProtocolError(f"no preparing step is called {name!r}")
-
-    def _confirmed(self, work: Work, outcome: Outcome) -> Outcome:
-        reply = Reply.from_bytes(outcome.record.reply)
-        if self.confirm is not None and not self.confirm(
-            work.request, outcome.content, reply.verdicts
-        ):
-            sentence = "the steward did not release the reply"
-            return refused(work, sentence, DisclosureError(sentence, public=sentence))
-        return outcome
 
     def _provenance(self, work: Work) -> dict[str, Any]:
         r, data = work.request, work.data
@@ -609,12 +594,7 @@ class Site:
             self.home.log(str(facts.pop("event")), **facts)
 
 
+_NOT_APPROVED = "what is asked is not what the approved study says"
 _MOST_PREPARED = 2
 """Runs whose rows stay in memory: a coordinator may open many."""
 _NO_ROWS = SiteData(np.empty((0, 0)), (), np.empty(0, dtype=np.int64))
-
-
-def _release() -> str:
-    from consilience import __version__
-
-    return __version__

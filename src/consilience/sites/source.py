@@ -16,25 +16,21 @@ import codecs
 import hashlib
 import os
 import re
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-import uuid
-from contextlib import suppress
-from urllib.parse import quote
-
-from consilience.exceptions import MissingExtraError
 
 UNREADABLE = "the site's table cannot be read; the site's own log says why"
 
@@ -330,15 +326,8 @@ def is_number(text: str) -> bool:
         return False
 
 
-def is_code(text: str, codes: tuple[str, ...]) -> bool:
-    """Whether a text is one of the missing codes, as a number where both are numbers."""
-    if text in codes:
-        return True
-    return is_number(text) and any(is_number(c) and float(c) == float(text) for c in codes)
-
-
 def code_check(codes: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a form of `is_code` for many texts: the codes are read as numbers once."""
+    """Return whether a text is one of the missing codes, as a number where both are numbers."""
     whole, numbers = frozenset(codes), frozenset(float(c) for c in codes if is_number(c))
     if not numbers:
         return whole.__contains__
@@ -419,7 +408,13 @@ def _read_file(source: Source, base: Path) -> Table:
     if form is None:
         raise fail(f"the ending of {path} says nothing: set format in [source]")
     if packed:
-        data = _unpacked(data, path)
+        import gzip
+        import zlib
+
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error):
+            raise fail(f"{path} is not a whole gzip file: copy it again") from None
     if not data.strip():
         raise fail(f"{path} is empty: check path in [source]")
     if form == "csv":
@@ -430,16 +425,6 @@ def _read_file(source: Source, base: Path) -> Table:
     else:
         frame = _parse(_arrow, data, f"{path} is not a readable Arrow or Feather file")
     return finished(frame, content_hash, str(path), source.decimal)
-
-
-def _unpacked(data: bytes, path: Path) -> bytes:
-    import gzip
-    import zlib
-
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error):
-        raise fail(f"{path} is not a whole gzip file: copy it again") from None
 
 
 def _parse(parser: Any, data: bytes, sentence: str) -> Any:
@@ -555,10 +540,8 @@ def _bytes_of(column: Any) -> tuple[bytes, ...]:
     if t.is_boolean(column.type) or t.is_integer(column.type) or t.is_floating(column.type):
         zero = pa.scalar(0).cast(column.type)
         return valid, _to_numpy(pc.fill_null(column, zero)).tobytes()
-    odd = t.is_nested(column.type) or t.is_interval(column.type)
-    texts = column.to_pylist() if odd else None
-    if texts is not None:
-        return valid, repr(texts).encode()
+    if t.is_nested(column.type) or t.is_interval(column.type):
+        return valid, repr(column.to_pylist()).encode()
     raw = t.is_binary(column.type) or t.is_large_binary(column.type)
     if raw or t.is_fixed_size_binary(column.type):
         filled = pc.fill_null(pc.cast(column, pa.large_binary()), b"")
@@ -606,19 +589,15 @@ class Csv:
         DataError
             The bytes are no CSV file, or rows differ in length.
         """
-        data = self._as_utf8(data)
+        if codecs.lookup(self.source.encoding).name != "utf-8":
+            try:
+                data = data.decode(self.source.encoding).encode()
+            except UnicodeDecodeError as error:
+                before = data[: error.start].decode(self.source.encoding, "ignore")
+                raise self._badly_encoded(before) from None
         if self.separator == "whitespace":
             data = _single_blanks(data, self.source.quote)
         return self._table(data, self._names(data))
-
-    def _as_utf8(self, data: bytes) -> bytes:
-        if codecs.lookup(self.source.encoding).name == "utf-8":
-            return data
-        try:
-            return data.decode(self.source.encoding).encode()
-        except UnicodeDecodeError as error:
-            before = data[: error.start].decode(self.source.encoding, "ignore")
-            raise self._badly_encoded(before) from None
 
     def _badly_encoded(self, before: str) -> DataError:
         line = 1 + (before.count("\n") or before.count("\r"))
@@ -640,6 +619,7 @@ class Csv:
         # A block must hold at least one row, however wide the table.
         line = min((i for i in (data.find(b"\n"), data.find(b"\r")) if i >= 0), default=len(data))
         quote = self.source.quote
+        delimiter = {**SEPARATORS, "whitespace": " "}.get(self.separator, self.separator)
         names = list(self.source.column_names) or None
         return {
             "read_options": csv.ReadOptions(
@@ -649,19 +629,13 @@ class Csv:
                 skip_rows_after_names=1 if names and self.source.header else 0,
             ),
             "parse_options": csv.ParseOptions(
-                delimiter=self._delimiter,
+                delimiter=delimiter,
                 quote_char=quote or False,
                 newlines_in_values=bool(quote) and quote.encode() in data,
                 # Arrow decodes a row before it hands it over, and prints what goes wrong there.
                 invalid_row_handler=None if ragged is None else skip,
             ),
         }
-
-    @property
-    def _delimiter(self) -> str:
-        if self.separator == "whitespace":
-            return " "
-        return SEPARATORS.get(self.separator, self.separator)
 
     def _names(self, data: bytes) -> list[str]:
         import pyarrow as pa
@@ -843,6 +817,9 @@ def read_database(source: Source, base: Path) -> Table:
         raise StudyError(
             "[source] url must start with sqlite: or postgresql:, then the path or the address"
         )
+    import adbc_driver_manager
+    import pyarrow as pa
+
     where = f"the query of the {scheme} database"
     failure: tuple[str, str] | None = None
     try:
@@ -854,12 +831,13 @@ def read_database(source: Source, base: Path) -> Table:
                 cursor.execute("SET TRANSACTION READ ONLY")
             cursor.execute(source.query)
             frame = cursor.fetch_arrow_table()
-    except _driver_errors() as error:
+    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
         failure = _explained(error)
     # Outside the handler, so that the driver's error is not its context.
     if failure is not None:
         raise fail(f"{where} failed ({failure[0]}): {failure[1]}")
-    frame = _plain(frame)
+    columns = [_plain_column(i, one, frame.column(i)) for i, one in enumerate(frame.schema)]
+    frame = pa.Table.from_arrays(columns, names=frame.column_names)
     return finished(frame, column_hash(frame), where)
 
 
@@ -899,27 +877,11 @@ def _postgresql() -> Any:
     return dbapi.connect
 
 
-def _driver_errors() -> tuple[type[Exception], ...]:
-    import adbc_driver_manager
-    import pyarrow as pa
-
-    return adbc_driver_manager.Error, pa.ArrowException, OSError
-
-
 # --------------------------------------------------------------------------- PostgreSQL's types
 
 
-def _plain(frame: Any) -> Any:
-    """Turn types that only PostgreSQL has into numbers and texts where that loses nothing."""
-    import pyarrow as pa
-
-    columns = {}
-    for position, field in enumerate(frame.schema):
-        columns[position] = _plain_column(position, field, frame.column(position))
-    return pa.Table.from_arrays(list(columns.values()), names=frame.column_names)
-
-
 def _plain_column(position: int, field: Any, column: Any) -> Any:
+    """Turn types that only PostgreSQL has into numbers and texts where that loses nothing."""
     import pyarrow as pa
 
     if (field.metadata or {}).get(b"POSTGRESQL:type") == b"money":

@@ -34,7 +34,7 @@ from consilience.sites.home import Record
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.wire.codec import decode_message, digest, pack_parts
-from consilience.wire.disclosure import Limits, Released
+from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure, iterate_fields
 from consilience.wire.sealing import Keyring, open_message, seal_message, senders
@@ -43,34 +43,44 @@ KEYS = "_keys"
 """Entry of a record's state in which the house keeps keys; steps do not see it there."""
 
 
-@dataclass
 class StepContext:
-    """What a step may use (see `protocol.method.SiteContext`)."""
+    """What a step may use (see `protocol.method.SiteContext`), and what it gives beside its reply.
 
-    site: str
-    rng: np.random.Generator
-    secret_rng: np.random.Generator
-    limits: Limits
-    preset: str
-    per_record: bool
-    share_names: bool
-    seed: int
-    step: str
-    round: int
-    run: str
-    policy: Policy
-    ledger: RevealedRank
-    keys: dict[str, Any] = field(default_factory=dict)
-    partner_key: bytes = b""
-    preparation: str = ""
-    kept: dict[str, Any] | None = None
-    series: Mapping[str, Any] = field(default_factory=dict)
-    followed: Any = None
-    outputs: dict[str, Any] = field(default_factory=dict)
-    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    senders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    keeping: dict[str, Any] | None = None
+    Parameters
+    ----------
+    work : Work
+    state : mapping
+        Of the method, with the keys that the house keeps in it.
+    """
+
+    def __init__(self, work: Work, state: Mapping[str, Any]) -> None:
+        r, self.policy = work.request, work.policy
+        self.site, self.run, self.step, self.round, self.seed = (
+            r.site,
+            r.run,
+            r.step,
+            r.round,
+            r.seed,
+        )
+        self.rng = stream(r.seed, "site", r.site, r.round, r.step)
+        # Fixed secrets (tests only) do not depend on the attempt, so that runs can be compared.
+        entropy = None if work.secret_seed is None else [work.secret_seed, r.round]
+        self.secret_rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+        self.limits = self.policy.limits
+        self.preset: str = self.policy.preset
+        self.per_record, self.share_names = self.policy.per_record, self.policy.share_names
+        self.ledger = RevealedRank.from_ledger(work.ledger)
+        self.keys: dict[str, Any] = dict(state.get(KEYS, {}))
+        self.partner_key = work.partner_key
+        opened = b"" if work.prior is None else work.prior.opening
+        self.preparation = decode_message(opened).preparation if opened else ""
+        self.kept, self.followed = work.kept, work.followed
+        self.series: Mapping[str, Any] = MappingProxyType(work.series)
+        self.senders: dict[str, tuple[str, ...]] = {}
+        self.outputs: dict[str, Any] = {}
+        self.tables: dict[str, Mapping[str, Any]] = {}
+        self.notes: list[str] = []
+        self.keeping: dict[str, Any] | None = None
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key, round and step, whatever site asks."""
@@ -189,9 +199,7 @@ def _answered(work: Work) -> Outcome:
         importlib.import_module(work.module)  # registers the method where this is another process
     step = step_of(request)
     prior = work.prior or Record(0, 0, "", b"")
-    context = context_of(work, prior.state)
-    if prior.opening:
-        context.preparation = decode_message(prior.opening).preparation
+    context = StepContext(work, prior.state)
     ring = _keyring(context)
     message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
     if type(message) is not step.request:
@@ -231,26 +239,21 @@ def _answered(work: Work) -> Outcome:
         study=request.study,
         method=request.method,
     )
+    files = {}
+    if context.outputs:
+        files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
+    for name, columns in context.tables.items():
+        files |= outputs.encode_table(name, columns)
     log = tuple({"event": "note", "run": request.run, "said": said} for said in context.notes)
     return Outcome(
         record,
-        _files(context, work),
+        files,
         log,
         reviewed.content,
         {**reviewed.series, **asked},
         reviewed.revealed,
         context.keeping,
     )
-
-
-def _files(context: StepContext, work: Work) -> dict[str, bytes]:
-    """What stays at the site, encoded."""
-    files = {}
-    if context.outputs:
-        files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
-    for name, columns in context.tables.items():
-        files |= outputs.encode_table(name, columns)
-    return files
 
 
 def _opened(message: Any, ring: Keyring | None) -> Any:
@@ -265,8 +268,22 @@ def _opened(message: Any, ring: Keyring | None) -> Any:
 
 
 def _sealed(content: Any, context: StepContext) -> Any:
-    """Reply with the fields that are for one site's eyes encrypted to it."""
-    recipients = _recipients(content, context)
+    """Reply with the fields that are for one site's eyes encrypted to it.
+
+    Raises
+    ------
+    DisclosureError
+        The role of a recipient is not the declared audience.
+    """
+    recipients = {}
+    for name, spec, value in iterate_fields(content):
+        evidence = value.evidence if isinstance(value, Released) else None
+        if evidence is None or not evidence.recipient:
+            continue
+        if context.role(evidence.recipient) != spec.audience:
+            sentence = f"field {name!r} is for a {spec.audience}, which its recipient is not"
+            raise DisclosureError(sentence, public=sentence)
+        recipients[name] = evidence.recipient
     if not recipients:
         return content
     ring = _keyring(context)
@@ -286,20 +303,6 @@ def _keyring(context: StepContext) -> Keyring | None:
         site=context.site,
         peers=context.keys["peers"],
     )
-
-
-def _recipients(content: object, context: StepContext) -> dict[str, str]:
-    """Site to which each sealed field of a reply goes; its role must be the declared audience."""
-    found = {}
-    for name, spec, value in iterate_fields(content):
-        evidence = value.evidence if isinstance(value, Released) else None
-        if evidence is None or not evidence.recipient:
-            continue
-        if context.role(evidence.recipient) != spec.audience:
-            sentence = f"field {name!r} is for a {spec.audience}, which its recipient is not"
-            raise DisclosureError(sentence, public=sentence)
-        found[name] = evidence.recipient
-    return found
 
 
 def _asked_once(
@@ -384,30 +387,3 @@ def step_of(request: Request) -> Step:
             public="the method has no step of that name here",
         )
     return steps[request.step]
-
-
-def context_of(work: Work, state: Mapping[str, Any]) -> StepContext:
-    """Return what the step may use."""
-    r = work.request
-    # Fixed secrets (tests only) do not depend on the attempt, so that runs can be compared.
-    entropy = None if work.secret_seed is None else [work.secret_seed, r.round]
-    return StepContext(
-        site=r.site,
-        rng=stream(r.seed, "site", r.site, r.round, r.step),
-        secret_rng=np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy))),
-        limits=work.policy.limits,
-        preset=work.policy.preset,
-        per_record=work.policy.per_record,
-        share_names=work.policy.share_names,
-        seed=r.seed,
-        step=r.step,
-        round=r.round,
-        run=r.run,
-        policy=work.policy,
-        ledger=RevealedRank.from_ledger(work.ledger),
-        keys=dict(state.get(KEYS, {})),
-        partner_key=work.partner_key,
-        kept=work.kept,
-        series=MappingProxyType(work.series),
-        followed=work.followed,
-    )

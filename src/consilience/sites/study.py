@@ -6,6 +6,7 @@ with a slip in its name would otherwise be no rule.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import difflib
 import hashlib
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import tomllib
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,9 +36,9 @@ from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import feature_names
 from consilience.sites.home import Hold
-from consilience.sites.own_columns import SiteColumns
+from consilience.sites.own_columns import SiteColumns, Unit
 from consilience.sites.source import Source, expand
-from consilience.wire.keys import KeyList, parties
+from consilience.wire.keys import KeyList, load_partner_key, parties
 
 HASH_VERSION = "consilience-study-1"
 RESERVED = frozenset({"all", "coordinator", "site", "third-party"})
@@ -555,15 +557,7 @@ class SiteFile(_File):
         StudyError
             The file of the key is missing, readable by others, or no such key.
         """
-        if self.partners is None:
-            return b""
-        from consilience.wire.keys import load_partner_key
-
-        try:
-            path = Path(os.path.normpath(self.base / expand(self.partners.key)))
-        except DataError as error:
-            raise StudyError(str(error)) from None
-        return load_partner_key(path)
+        return b"" if self.partners is None else load_partner_key(self._path_of(self.partners.key))
 
     @property
     def home_path(self) -> Path:
@@ -574,8 +568,11 @@ class SiteFile(_File):
         StudyError
             The path uses an environment variable that is not set.
         """
+        return self._path_of(self.home)
+
+    def _path_of(self, text: str) -> Path:
         try:
-            return Path(os.path.normpath(self.base / expand(self.home)))
+            return Path(os.path.normpath(self.base / expand(text)))
         except DataError as error:
             raise StudyError(str(error)) from None
 
@@ -630,7 +627,9 @@ def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
         known = _known_keys(model, place[:-1])
         where = f" in [{'.'.join(place[:-1])}]" if place[:-1] else ""
         return f"key {place[-1]!r} is not known{where}{_closest(place[-1], known)}"
-    key = _key_of(model, place)
+    # What pydantic adds for unions and positions in lists is no part of a key.
+    parts = [part for part in place if not part.isdigit() and part not in _UNION_PARTS]
+    key = ".".join(parts) or model.__name__
     if kind in ("missing", "missing_argument"):
         return f"key {key!r} is missing: add it"
     context = first.get("ctx", {})
@@ -640,12 +639,6 @@ def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     for term, plain in _PLAIN_TERMS.items():
         message = message.replace(term, plain)
     return f"key {key!r}: {message}"
-
-
-def _key_of(model: type[BaseModel], place: list[str]) -> str:
-    """Dotted key; what pydantic adds for unions and list positions is left out."""
-    plain = [part for part in place if not part.isdigit() and part not in _UNION_PARTS]
-    return ".".join(plain) or model.__name__
 
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
@@ -663,17 +656,16 @@ _UNION_PARTS = frozenset({"str", "int", "float", "bool", "tuple[union[str,int,fl
 
 def _known_keys(model: type[BaseModel], place: list[str]) -> list[str]:
     """Keys that a table of a file may hold."""
-    import dataclasses
-
-    from consilience.sites.own_columns import Unit
-
     current: Any = model
     for part in place:
         if isinstance(current, type) and issubclass(current, BaseModel):
             names = {
                 info.validation_alias or key: info for key, info in current.model_fields.items()
             }
-            current = _inner(names[part].annotation) if part in names else None
+            annotation: Any = names[part].annotation if part in names else None
+            # The model behind ``Model | None``.
+            options = [a for a in typing.get_args(annotation) if a is not type(None)]
+            current = options[0] if options else annotation
         else:
             current = Unit if part == "units" or current is Unit else None
     if current is None:
@@ -681,11 +673,3 @@ def _known_keys(model: type[BaseModel], place: list[str]) -> list[str]:
     if dataclasses.is_dataclass(current):
         return [f.name for f in dataclasses.fields(current)]
     return [str(info.validation_alias or key) for key, info in current.model_fields.items()]
-
-
-def _inner(annotation: Any) -> Any:
-    """The model behind ``Model | None``."""
-    import typing
-
-    options = [a for a in typing.get_args(annotation) if a is not type(None)]
-    return options[0] if options else annotation
