@@ -260,6 +260,8 @@ class SiteData:
 
     def take(self, index: NDArray[np.int64]) -> SiteData:
         """Some of the rows, in the order of `index`."""
+        # Whatever belongs to rows goes with them: an array that was forgotten would be of other
+        # people.
         chosen = {
             name: values[index] for name in _BY_ROW if (values := getattr(self, name)) is not None
         }
@@ -464,6 +466,7 @@ def step(
         returned = typing.get_args(hints.get("return"))
         if "message" not in hints or len(returned) != 2:
             raise ProtocolError(f"step {name!r} must annotate its message and tuple[Reply, State]")
+        # Refuses what is not registered, when the module is imported and not in a run.
         message_type(hints["message"])
         message_type(returned[0])
         request, reply = hints["message"], returned[0]
@@ -755,6 +758,7 @@ class Method(ABC):
                 told = dict(json.loads(text))
             except (ValueError, TypeError):
                 told = {}
+        # Through JSON, as settings travel: tuples and lists are then one thing.
         plain = json.loads(json.dumps(self.stated(), default=list))
         names = sorted(set(plain) & set(told))
         if isinstance(text, str) and self.partition == "columns" and not names:

@@ -91,6 +91,7 @@ def fitted_and_held(
     y = class_codes(data, levels)
     require_numbers(data)
     least = site.limits.min_records
+    # Before anything is drawn: a sentence about rows must not depend on what was drawn.
     if len(y) < max(least, 2 * LEAST):
         raise _refusal("the table has fewer rows than the policy lets anything rest on")
     counts = np.bincount(y, minlength=len(levels))
@@ -110,6 +111,7 @@ def fitted_and_held(
     else:
         order = draws.permutation(len(y))
         (held,) = held_out(data, y, [holdout], site.limits, order=order, spare=LEAST)
+    # Figures of a few people are figures of these, however many rows they have.
     if groups is not None and len(np.unique(groups[held])) < site.limits.min_entities:
         held = held[:0]
     fitted = np.setdiff1d(np.arange(len(y)), held)
@@ -120,6 +122,7 @@ def _by_appearance(entity: NDArray[np.str_]) -> IntArray:
     """Numbers of the entities, in the order of their first rows."""
     _, first, which = np.unique(entity, return_index=True, return_inverse=True)
     place = np.empty(len(first), dtype=np.int64)
+    # Numbers by name would change with the names; by first rows they follow the table.
     place[np.argsort(first)] = np.arange(len(first))
     return place[which.ravel()]
 
@@ -181,6 +184,7 @@ def judge(rows: Rows, log_proba: Sequence[FloatArray], limits: Limits) -> Judged
     scores = np.stack([row_scores(lp, y) for lp in log_proba], axis=1)
     wrong = (guess != y[:, None]).astype(float)
     beside = scores - scores[:, :1]
+    # The first rule beside itself: its gain is 0 and has no error.
     beside[:, 0] = np.nan
     entities = None if rows.groups is None else rows.groups[rows.held]
     own = weighted_means(scores, limits=limits, entities=entities)
@@ -236,6 +240,7 @@ def row_scores(log_proba: FloatArray, y: IntArray) -> FloatArray:
     """
     own = np.arange(len(y)), y
     proba = np.exp(log_proba)
+    # Brier score: squared distance between probabilities and the 0/1 vector of the class.
     proba[own] -= 1.0
     return np.stack([-log_proba[own], (proba**2).sum(axis=1)], axis=1)
 
@@ -274,6 +279,7 @@ def hidden(
         return bool(0 < counts[mask].sum() < least or alone)
 
     while can_be_told() and (counts[~mask] > 0).any():
+        # The smallest of those that would be told hides best, and costs least.
         left = np.where(mask | (counts == 0), np.iinfo(np.int64).max, counts)
         mask[np.argmin(left)] = True
     return mask
@@ -290,6 +296,7 @@ def _confusion(
     cells = y * n_classes + guess
     table = np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
     least = limits.min_records
+    # Rows of a class and errors are told elsewhere, so what is withheld must hide from both.
     right, total = np.diag(table), table.sum(axis=1)
     few = _of_few(cells[:, None] == np.arange(n_classes**2), entities, limits).reshape(table.shape)
     stays = np.asarray((((table > 0) & (table < least)) | few).any(axis=1))
@@ -314,5 +321,6 @@ def errors_by_candidate(wrong: IntArray, n_rows: int, limits: Limits) -> Release
     limits : Limits
     """
     cells = np.repeat(np.arange(len(wrong)), wrong)
+    # Errors and hits: either number tells the other, as the rows are known.
     few = [(0 < w < limits.min_records) or (0 < n_rows - w < limits.min_records) for w in wrong]
     return cell_counts(cells, len(wrong)).withhold(np.array(few, dtype=bool))

@@ -106,6 +106,7 @@ def _from_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return tuple(_from_json(item, arrays) for item in value)
     if isinstance(value, dict):
+        # A dict of a result has no key of that form: keys are names.
         if set(value) == {"$array"}:
             return arrays[value["$array"]]
         return {key: _from_json(item, arrays) for key, item in value.items()}

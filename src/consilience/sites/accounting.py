@@ -53,6 +53,7 @@ class Budget:
     @property
     def spent(self) -> float:
         """Epsilon charged so far."""
+        # Sequential composition: the sum of all charges (Dwork and Roth 2014, theorem 3.16).
         return math.fsum(self.ledger.get("epsilon", {}).values())
 
     def charge(self, key: str, epsilon: float, *, limit: float) -> dict[str, Any]:
@@ -72,6 +73,7 @@ class Budget:
         BudgetError
             The price is not a finite number of at least 0, or more than is left.
         """
+        # A charge has the name of its question: asked again after a crash it is found here.
         charges = dict(self.ledger.get("epsilon", {}))
         if key in charges:
             return dict(self.ledger)
@@ -136,6 +138,7 @@ def count_models(request: Request, data: SiteData, policy: Policy, home: Home) -
     if not asked:
         return
     ledger = home.ledger(policy.data_id)
+    # By question too, so that a repeated one does not count twice.
     models = {**dict(ledger.get("models", {})), _key(request): asked}
     if sum(models.values()) > max(LEAST_MODELS, most * max(data.n_read, data.n_rows)):
         sentence = (

@@ -84,6 +84,8 @@ def coded_of(plan: tuple[Encoding, ...], columns: Columns) -> tuple[Coded, ...]:
         if one.kind != "number":
             levels = columns.levels.get(one.column, ())
             places = tuple(range(place, place + len(one.names)))
+            # Columns of all levels add up to one: the last follows from the others, whether told or
+            # not.
             found.append(Coded(places, 0 < len(levels) <= len(set(one.values))))
         place += len(one.names)
     return tuple(found)
@@ -98,6 +100,8 @@ def _encoding(name: str, columns: Columns, preparation: Preparation) -> Encoding
         return Encoding(name, "indicator", wanted)
     if levels is None:
         return Encoding(name, "number")
+    # A coding is the study's to choose: sites that each chose their own would add up different
+    # things.
     if preparation.categorical == "refuse":
         raise StudyError(
             f"feature {name!r} has declared levels and the study does not say how to code it: "
@@ -118,6 +122,7 @@ def _check_levels(columns: Columns) -> None:
             )
         if name not in allowed:
             raise StudyError(f"column {name!r} is no category in its role: it needs no levels")
+        # 4 and 4.0 would be one level with two codes.
         keys = [float(v) if is_number(v) else v for v in levels]
         twice = [level for level, key in zip(levels, keys, strict=True) if keys.count(key) > 1]
         if twice:
@@ -138,6 +143,7 @@ def match(texts: Iterable[str], levels: tuple[str, ...]) -> NDArray[np.int64]:
     by_number = {float(level): i for i, level in enumerate(levels)} if numeric else {}
     words = {level.lower(): i for i, level in enumerate(levels)}
     truth = {"true": by_number.get(1.0, -2), "false": by_number.get(0.0, -2)}
+    # Only where the levels are true and false themselves do their spellings (True, TRUE) count.
     if set(words) <= set(truth):
         truth |= words
     places = []

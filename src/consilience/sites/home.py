@@ -176,6 +176,7 @@ class Home(ABC):
 
     def _decoded(self, decode: Callable[[bytes], T], data: bytes, *parts: str) -> T:
         """Decode what a file of the home has after its checksum."""
+        # A checksum is no seal against people: it tells a disk's fault from an answer.
         seal, body = data[:_CHECKSUM], data[_CHECKSUM:]
         try:
             if hashlib.sha256(body).digest() == seal:
@@ -256,6 +257,7 @@ class Home(ABC):
 
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
+        # JSON in lines: a steward may look at a ledger, and compare two copies of one.
         text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
         self._write(text.encode(), "ledger", f"{data_id}.json")
 
@@ -345,6 +347,7 @@ class MemoryHome(Home):
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
+        # Of a run only its records: outputs and ledgers are what the next run builds on.
         self.files = {p: data for p, data in self.files.items() if p[:2] != ("runs", run)}
         self._written.pop(run, None)
         self.jobs.purge(run)
@@ -386,6 +389,8 @@ class DiskHome(Home):
         """Content of a file, None where there is nothing."""
         path = self.path.joinpath(*parts)
         try:
+            # A pipe that somebody put here must not stop the site: it is opened without waiting,
+            # and refused.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(handle, "rb") as file:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -406,6 +411,7 @@ class DiskHome(Home):
             raise
 
     def _fault(self, error: OSError, verb: str, *parts: str) -> RunError:
+        # One bad file stops what needs it, a bad disk everything: the two are told apart here.
         if error.errno in _NO_FILE_OF_OURS:
             return self.damaged(*parts, why=f"cannot be {verb} ({error.strerror})")
         return explain(error, {"written": "write"}.get(verb, verb), self.path.joinpath(*parts))
@@ -413,6 +419,7 @@ class DiskHome(Home):
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
         try:
+            # Names that are no run's are somebody else's files: they are neither listed nor purged.
             names = [name for name in os.listdir(self.path / "runs") if is_run_id(name)]
         except FileNotFoundError:
             return {}
@@ -435,6 +442,7 @@ class DiskHome(Home):
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
+        # Universal time, so that logs of several sites can be laid side by side.
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"time": stamp, "event": event, **facts}, sort_keys=True)
         self._log.append(line.encode() + b"\n")
@@ -464,6 +472,7 @@ def _kept_parts(data_id: str, name: str) -> tuple[str, ...]:
 
 def _last_written(folder: Path) -> float:
     """Time of the newest record; the folder's own while there is none."""
+    # A record may go away while it is looked at: another process purges.
     last = 0.0
     for path in (folder, *folder.glob("*.record")):
         with suppress(OSError):
@@ -597,6 +606,7 @@ class Jobs:
     def state(self, run: str, round_: int, attempt: int) -> StateFile:
         """Return the state of one job."""
         if self._folder is not None:
+            # int: round and attempt come from whoever asks, and are part of a path.
             path = self._folder / check_run_id(run) / f"{int(round_)}-{int(attempt)}.json"
             return StateFile(path, TABLE, COMPUTED)
         key = (check_run_id(run), round_, attempt)
@@ -636,6 +646,7 @@ class Jobs:
             except DamageError as error:
                 damages.append(error)
                 continue
+            # A file without all facts was not written by this package, or not to its end.
             if version and not facts.keys() >= _FACTS:
                 damages.append(state.damaged())
             elif version:
@@ -663,9 +674,11 @@ class Jobs:
         ParameterError
             The reason is too long.
         """
+        # It is printed later: no control characters, which could hide or fake a line.
         said = "".join(c if c.isprintable() else " " for c in reason).strip()
         if len(said) > _MOST_REASON:
             raise ParameterError.of("reason", f"at most {_MOST_REASON} characters", f"{len(said)}")
+        # An empty reason is one too: it is by this entry that a refusal is known.
         facts = {"decided": time.time(), "reason": said}
         return self.state(run, round_, attempt).move(HELD, REFUSED, **facts)
 

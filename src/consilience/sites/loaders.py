@@ -131,6 +131,7 @@ def file_site(
             return found
 
         def everyone(names: tuple[str, ...]) -> Everyone:
+            # The whole table is not in the cache: who needs it reads it again, once in a run.
             again = cast(AllRows, load(columns, preparation).everyone)
             return again(names)
 
@@ -202,6 +203,7 @@ class PreparedCache:
             while block := table.read(1 << 20):
                 hashed.update(block)
         policy = Policy.from_settings(self._file.policy)
+        # Limits of the policy decide which rows are prepared, so they are part of the name.
         rules = (partition, policy.min_records, policy.foreign_models)
         made_from = (self._file.source, self._file.columns, columns, preparation, rules)
         return digest(f"{__version__} {hashed.hexdigest()} {made_from!r}".encode())[:40]
@@ -216,12 +218,14 @@ class PreparedCache:
         except OSError:
             return None
         seal, body = found[:32], found[32:]
+        # Damage costs a second reading and nothing else, so nobody is told.
         if hashlib.sha256(body).digest() != seal:
             return None
         try:
             loaded = _loaded(unpack(body, max_bytes=_MOST))
         except (WireError, TypeError, KeyError):
             return None
+        # What was used last is kept longest.
         path.touch()
         return loaded
 
@@ -243,6 +247,7 @@ class PreparedCache:
 def purge_prepared(home: Path, *, older_than: float = 0.0) -> int:
     """Remove kept tables that were not used for so many days; returns how many."""
     limit = time.time() - 86400.0 * older_than
+    # Not the file's age but its last use: a table in daily use is never old.
     old = [path for path in _tables(home / FOLDER) if _used(path) <= limit]
     for path in old:
         path.unlink(missing_ok=True)
@@ -276,6 +281,7 @@ def _flat(value: Any) -> Any:
     """Texts as bytes of fixed width, because the codec of messages takes numbers only."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "U":
         return value
+    # One byte order, as the name does not tell on which machine it was written.
     little = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
     return {_TEXT: np.frombuffer(little.tobytes(), np.uint8), "dtype": little.dtype.str}
 

@@ -170,6 +170,7 @@ def encode_outputs(
         An array that does not have one entry per row.
     """
     files: dict[str, bytes] = {}
+    # Steps put out one column each: the table grows over the rounds of a run.
     columns = dict(earlier)
     # Rows that were matched with other sites' are in another order than in the table.
     order = np.argsort(data.rows, kind="stable")
@@ -181,6 +182,7 @@ def encode_outputs(
         else:
             raise ProtocolError(f"site output {name!r} does not have one entry for each row")
     if columns:
+        # In the order of the table, so that this run and the next one have one order of rows.
         files[ROWS] = pack({"rows": np.sort(data.rows), "columns": columns})
         files[TABLE] = _table(columns, data)
     return files
@@ -194,6 +196,7 @@ def encode_table(name: str, columns: Mapping[str, Any]) -> dict[str, bytes]:
     ProtocolError
         Columns of different lengths, or the name of another file.
     """
+    # A step names its tables: none may write over the files of the house, or leave the folder.
     if f"{name}.csv" in RESERVED or not name.isidentifier():
         raise ProtocolError(f"a site table cannot be called {name!r}")
     text = io.StringIO()
@@ -213,6 +216,7 @@ def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
     csv.writer(text, lineterminator="\n").writerow(["row", *ids, "kept", *columns])
     n = max(data.n_read, data.n_rows)
     rows = np.sort(data.rows)
+    # A line for every row that was read, also for those left out: people look rows up by position.
     kept = np.zeros(n, dtype=np.int64)
     kept[rows] = 1
     by_row = list(columns.values())
@@ -250,6 +254,7 @@ def quick(values: NDArray[Any]) -> bool:
     if values.ndim != 1 or not values.dtype.isnative:
         return False
     if values.dtype.kind == "U":
+        # One search for all cells: a mark inside a cell would need quotes.
         found = "\0".join(values.tolist())
         return not any(mark in found for mark in ',"\r\n')
     return values.dtype in (np.dtype(np.float64), np.dtype(np.int64))
@@ -279,6 +284,7 @@ def csv_lines(columns: Sequence[NDArray[Any]], places: Sequence[NDArray[np.int64
             cells = pa.concat_arrays([cells, pa.array([""], pa.string())]).take(pa.array(where))
         texts.append(cells)
     found = []
+    # Offsets of Arrow's texts have 32 bits: blocks stay far below 2 GB.
     for start in range(0, n, _BLOCK):
         joined = pc.binary_join_element_wise(*(t.slice(start, _BLOCK) for t in texts), ",")
         ends = pa.array([0, len(joined)], pa.int32())
@@ -299,6 +305,7 @@ def _texts(values: NDArray[Any]) -> pa.Array:
         return cells
     size = np.abs(values)
     alike = (size >= _PLAIN[0]) & (size < _PLAIN[1])
+    # Python writes 3.0 where Arrow writes 3.
     alike[alike] = values[alike] % 1 != 0
     if alike.all():
         return cells

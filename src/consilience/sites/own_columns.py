@@ -54,6 +54,7 @@ class LongColumns:
     state: str
 
     def __post_init__(self) -> None:
+        # One column cannot be two of them: a time that is also the state tells nothing of either.
         if len({self.id, self.time, self.state}) < 3:
             raise StudyError("[columns] long needs three different columns: id, time and state")
 
@@ -138,6 +139,7 @@ class SiteColumns:
         StudyError
             A study over columns finds no features here.
         """
+        # Over rows all sites have the same columns: the study names them.
         if partition == "rows" or columns.features:
             return columns
         if not self.features:
@@ -166,6 +168,7 @@ class SiteColumns:
         ------
         DataError
         """
+        # No list, no limit: loaders see that a strict policy has one.
         if self.offered is None:
             return
         measured = (*columns.features, columns.target, columns.weight)
@@ -174,6 +177,8 @@ class SiteColumns:
             named_as_id = name in (columns.id, columns.agent, columns.entity)
             levels = columns.levels.get(name, ())
             wanted = tuple(plain_text(v) for v in preparation.indicators.get(name, ()))
+            # Indicators make 0/1 columns of single values; without them a column without levels is
+            # a number.
             as_number = name in measured and not levels and not all(map(is_number, wanted))
             as_number |= name in measured and not levels and not wanted
             rule = ""
@@ -305,6 +310,7 @@ def propose(table: Table, own: SiteColumns, min_records: int) -> Proposal:
     for found in texts.values():
         for value, rows in found.items():
             anywhere[value] = anywhere.get(value, False) | rows
+    # A state that is rare at one time of a sequence and common at another is no rare one.
     common = {value for value, rows in anywhere.items() if rows.sum() >= min_records}
     for name, found in texts.items():
         _propose_levels(proposal, name, sorted(found), common, min_records)
@@ -331,6 +337,7 @@ def _parts(
     if isinstance(offer, str):
         return [table.numbers(local, codes)[0]]
     positions, _ = table.categories(local, codes)
+    # Rare levels are not offered, so they part no rows that a study could ask for.
     values = np.flatnonzero(np.bincount(positions[positions >= 0]) >= least)
     sets = [positions == value for value in values]
     return [rows ^ rows[0] for rows in sets if (~rows).sum() >= least]
@@ -356,6 +363,8 @@ def nearly_equal(columns: Mapping[str, Sequence[NDArray[Any]]], least: int) -> d
     seen: dict[tuple[int, bytes], list[tuple[str, NDArray[Any]]]] = {}
     found: dict[str, str] = {}
     for name, arrays in columns.items():
+        # Pigeonholes: columns that differ in fewer than `least` rows agree wholly in some of 2
+        # `least` heaps.
         keys = [[(h, a[h :: 2 * least].tobytes()) for h in range(2 * least)] for a in arrays]
         for array, own in zip(arrays, keys, strict=True):
             for earlier, other in (pair for key in own for pair in seen.get(key, ())):
@@ -375,6 +384,7 @@ def _propose_number(to: Proposal, name: str, found: dict[str, Mask], min_records
     elif whole and len(found) <= MAX_LEVELS:
         common = {value for value, rows in found.items() if rows.sum() >= min_records}
         _propose_levels(to, name, sorted(found, key=float), common, min_records)
+    # A whole number of its own for each row is no measurement: it names its row.
     elif whole and all(rows.sum() == 1 for rows in found.values()):
         to.left_out[name] = f"a whole number of its own in each row, as ids have: {_BY_HAND}"
     else:

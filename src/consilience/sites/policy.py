@@ -112,6 +112,7 @@ class Policy:
             if getattr(self, name) is _BY_PRESET:
                 object.__setattr__(self, name, value)
         for name, rule in rules_of(self).items():
+            # By declaration, so that no setting can be forgotten when rules are added.
             if not rule.holds(getattr(self, name)):
                 raise ParameterError.of(f"policy {name}", rule.words, getattr(self, name))
         if isinstance(self.approved_studies, str):
@@ -140,6 +141,7 @@ class Policy:
     @property
     def limits(self) -> Limits:
         """The numbers on which rules by kind rest."""
+        # Who lets models of others be asked about rows has given up on this bound: they tell more.
         bound = None if self.foreign_models else self.max_detection
         detection = math.inf if bound is None else float(bound)
         return Limits(self.min_records, self.max_share, self.min_entities, detection)
@@ -154,6 +156,7 @@ class Policy:
             Rule of the value's evidence.
         """
         if disclosure is Disclosure.PER_RECORD:
+            # Consents of their own: who lets predictors leave has not let outcomes or ids leave.
             own = {"response": self.share_response, "hashed-ids": self.share_ids}
             return own.get(rule, self.per_record)
         if disclosure is Disclosure.NOISED:

@@ -72,6 +72,8 @@ def read_reference(study: Study) -> ReferenceRows:
         table = read_source(study.reference, study.base)
     except DataError as error:
         raise DataError(reworded(str(error))) from None
+    # By content: a file with the right name may be another one, and the study's hash would not show
+    # it.
     if table.content_hash != study.reference_hash():
         raise StudyError(
             f"{table.description} is not the reference file of this study, whose SHA-256 begins "
@@ -89,6 +91,7 @@ def read_reference(study: Study) -> ReferenceRows:
 
 def _prepared(table: Table, study: Study) -> Loaded:
     """The features alone, by the rules of the study."""
+    # Reference rows are nobody's records: they need no outcome, no id and no weight.
     columns = dataclasses.replace(study.columns.only(()), id=None)
     try:
         loaded = load_with_report(table, columns, study.preparation)

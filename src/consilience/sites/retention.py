@@ -32,6 +32,7 @@ def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, 
     """
     if not days >= 0:
         raise ParameterError.of("days", "0 or a number above", days)
+    # Given in tests; the clock of the machine is the site's own affair.
     now = time.time() if now is None else now
     ages = {run: (now - last) / DAY for run, last in home.recorded().items()}
     old = {run: age for run, age in sorted(ages.items()) if age > days}
@@ -53,6 +54,7 @@ def purge_run(site: Site, run: str, why: str) -> None:
     RunError
         The run id is not allowed, or the home cannot be written.
     """
+    # First the note: after a crash in between, the log says more than was done, never less.
     site.home.log("purged", run=run[:100], reason=why)
     site.purge(run)
 

@@ -99,6 +99,7 @@ class RevealedRank:
     def union(self, other: RevealedRank) -> RevealedRank:
         """Span of two ledgers of the same data."""
         grown = self._with_columns(other.columns, other.scales)
+        # Spans add up whatever the order of runs: docs/proofs/column-space.md, theorem.
         both = grown.after(other.columns, other.directions / other.scales[:, None])
         # The basis vectors of the other ledger were never released themselves.
         return replace(both, counted=self.counted | other.counted)
@@ -150,6 +151,7 @@ class RevealedRank:
         basis, leaving, counted = grown.directions, np.array(given), set(self.counted)
         for j in range(given.shape[1]):
             unit = units[:, 0] * given[:, j]
+            # A direction and twice the same one tell the same: only its line counts.
             length = float(np.linalg.norm(unit))
             if length == 0.0:
                 continue
@@ -268,6 +270,8 @@ def _known_on(basis: FloatArray, place: NDArray[np.int64]) -> FloatArray:
 
 def _split(basis: FloatArray, vector: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Part of a vector in the span of orthonormal columns, and the rest, orthogonal to rounding."""
+    # Twice is enough (Gram-Schmidt with one reorthogonalisation): what is left is orthogonal to
+    # rounding.
     within = basis @ (basis.T @ vector)
     within = within + basis @ (basis.T @ (vector - within))
     return within, vector - within

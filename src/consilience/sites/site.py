@@ -315,6 +315,7 @@ class Site:
 
         A purged run is never answered again: its random numbers could only be drawn anew.
         """
+        # Noted first: a run of which half is gone must not be answered from the rest.
         purged = list(self.home.ledger(PURGED).get("runs", []))
         if run not in purged:
             self.home.write_ledger(PURGED, {"runs": [*purged, check_run_id(run)]})
@@ -413,6 +414,7 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
         ledger = self.home.ledger(self.policy.data_id)
         runs = list(ledger.get("runs", []))
+        # Opening is counted once, so the same run id must not open other columns or another study.
         terms = digest(request.message, salt=f"{request.study} {request.method}".encode())
         opened = dict(ledger.get("opened", {}))
         if request.run in runs:

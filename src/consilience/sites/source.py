@@ -238,6 +238,7 @@ class Table:
                 )
                 column = pc.if_else(fine, column, pa.scalar(None, column.type))
         values = _to_numpy(pc.cast(column, pa.float64(), safe=False)).astype(np.float64)
+        # -9, -9.0 and -9.00 are one code, as they are one number.
         numeric = [float(code) for code in codes if is_number(code)]
         if numeric:
             values = np.where(np.isin(values, numeric), np.nan, values)
@@ -401,6 +402,7 @@ def _read_file(source: Source, base: Path) -> Table:
         data = path.read_bytes()
     except OSError as error:
         raise fail(f"{path} cannot be read: {error.strerror}") from None
+    # Of the file as it lies there, packed or not: a steward can compute the same with sha256sum.
     content_hash = hashlib.sha256(data).hexdigest()
     packed = path.suffix.lower() == ".gz"
     ending = Path(path.stem).suffix if packed else path.suffix
@@ -521,6 +523,7 @@ def column_hash(frame: Any) -> str:
     """SHA-256 of names, types and cells, however the table is cut into chunks."""
     digest = hashlib.sha256()
     for name, column in zip(frame.column_names, frame.columns, strict=True):
+        # With lengths, so that no two tables run into the same bytes.
         digest.update(f"{len(name)}:{name}:{column.type}:{len(column)};".encode())
         for part in _bytes_of(column):
             digest.update(part)
@@ -534,6 +537,7 @@ def _bytes_of(column: Any) -> tuple[bytes, ...]:
 
     if t.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
+    # Empty cells have no content: what lies behind them in memory must not enter.
     valid = np.packbits(_to_numpy(pc.is_valid(column))).tobytes()
     if t.is_null(column.type):
         return (valid,)

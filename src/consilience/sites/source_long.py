@@ -63,9 +63,11 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) 
     names = tuple(site.local(name) for name in columns.sequence)
     first = np.unique(person, return_index=True)[1]
     order = np.argsort(first)
+    # Persons in the order of their first rows, as somebody who reads the file would list them.
     first, rank = first[order], np.argsort(order)
     person = rank[np.unique(person, return_inverse=True)[1].ravel()]
     when = _places(table, long.time, codes, names, columns.sequence, person, few)
+    # One number for each person and time: two rows with the same one repeat a time.
     pair = person * (when.max() + 1) + when
     kept, counts = np.unique(pair, return_counts=True)
     if (counts > 1).any():
@@ -85,6 +87,7 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) 
             )
         changing = _changing(table, name, person, first, few)
         found[name] = table.frame.column(name).take(pa.array(first, mask=changing))
+    # Row of the long table behind each cell of the wide one; -1 leaves a cell empty.
     place = np.full(len(first) * len(names), -1, dtype=np.int64)
     known = np.flatnonzero(when < len(names))
     place[person[known] * len(names) + when[known]] = known
@@ -161,6 +164,7 @@ def _places(
     found = [match(texts, tuple(given)) for given in (names, public)]
     if not any(is_number(name) for name in (*names, *public)):
         found.append(match(texts, tuple(str(j + 1) for j in range(len(names)))))
+    # The way of naming times that explains most rows; a site may write names or numbers.
     best = max(found, key=lambda places: int((places[positions] >= 0).sum()))
     ids = np.unique(np.stack([positions, person]), axis=1)[0]
     many = np.bincount(ids, minlength=len(texts)) >= few

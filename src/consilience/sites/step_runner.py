@@ -123,6 +123,7 @@ def _frozen(array: np.ndarray) -> Frozen:
 
 
 def _thawed(frozen: Frozen) -> np.ndarray:
+    # An empty buffer is no buffer to numpy.
     flat = np.frombuffer(frozen[1]) if frozen[1] else np.empty(0)
     return flat.reshape(frozen[0])
 
@@ -202,6 +203,7 @@ def _answered(work: Work) -> Outcome:
     context = StepContext(work, prior.state)
     ring = _keyring(context)
     message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
+    # A message of another step could carry what this step's author never looked for.
     if type(message) is not step.request:
         raise WireError(
             f"step {step.name!r} was asked with another message",
@@ -211,8 +213,10 @@ def _answered(work: Work) -> Outcome:
     message = _opened(message, ring)
     asked = _asked_once(step, request, prior, context, work.series)
     asked |= _counted_up(step, message, work, work.series)
+    # Keys for other sites' eyes are the house's: no step can write or leak them.
     state = {name: value for name, value in prior.state.items() if name != KEYS}
     reply, state = step(message, work.data, state, context)
+    # The gate judges by declaration: only the declared message may go there.
     if type(reply) is not step.reply:
         raise ProtocolError(f"step {step.name!r} replied with {type(reply).__name__}")
     reviewed = gate.review(
@@ -322,7 +326,9 @@ def _asked_once(
     name = f"once {step.name}"
     if isinstance(step.once, str):
         name = " ".join((name, *context.senders.get(step.once, ())))
+    # Rows in other units give other sums: the same question on them is another question.
     units = [message for _, message in prior.transforms]
+    # State and message together: an answer may depend on both.
     sealed = digest(request.message, *pack_parts(prior.state), *units)
     if known.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
@@ -342,6 +348,7 @@ def _counted_up(step: Step, message: Any, work: Work, known: dict[str, Any]) -> 
         return {}
     found = {}
     for name, (asked, most) in step.tally(message, work.data, work.policy.limits).items():
+        # Over all lines of questions of the run: who begins again does not begin at 0.
         total = known.get(f"tally {name}", {"asked": 0})["asked"] + asked
         if asked and total > most:
             sentence = f"more questions on the same rows than a site answers in a run ({name})"
@@ -361,6 +368,7 @@ def refused(work: Work, reason: str, error: Exception) -> Outcome:
         request_digest=work.request_digest,
         reply=envelope.to_bytes(),
     )
+    # The trace is for the site's own log: others read the reason alone.
     line = {
         "event": "refused",
         "run": work.request.run,

@@ -123,6 +123,7 @@ def reference_hash(reference: Reference, base: Path) -> str:
     except DataError as error:
         raise StudyError(reworded(str(error))) from None
     try:
+        # Read in pieces: a reference file may be larger than the memory.
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -151,6 +152,7 @@ def check_name(kind: str, name: str) -> str:
         It is not 1 to 64 letters, digits, ``.``, ``_`` or ``-``, starting with a letter or digit;
         or it is reserved.
     """
+    # Names become names of folders on every system, Windows included.
     fine = isinstance(name, str) and _NAME.fullmatch(name) is not None and ".." not in name
     if not fine:
         raise StudyError(
@@ -227,6 +229,7 @@ class Sites(_Strict):
 
     @model_validator(mode="after")
     def _agrees(self) -> Sites:
+        # Two folders that differ in capitals alone are one on some systems.
         folded = [name.lower() for name in self.names]
         for name in self.names:
             if folded.count(name.lower()) > 1:
@@ -396,6 +399,8 @@ class Study(_File):
         at = self.coordinator.at
         if at is not None and at != THIRD_PARTY:
             site = at.removeprefix("site:")
+            # A coordinator at a site sees what a coordinator sees: which site is the study's
+            # decision.
             if not at.startswith("site:") or site not in self.sites.names:
                 raise StudyError(
                     f"[coordinator] at is {at!r}: write 'third-party', or 'site:' and one of "

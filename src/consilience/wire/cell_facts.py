@@ -90,6 +90,8 @@ def facts_with_counts(x: FloatArray) -> tuple[IntArray, FloatArray]:
     records, share = product_facts(x)
     if not len(x):
         return records, share
+    # Counts of two marked groups tell the cells of their table:
+    # docs/adr/0003-zero-cells-and-complements.md.
     low, high = x.min(axis=0), x.max(axis=0)
     two = np.flatnonzero(((x == low) | (x == high)).all(axis=0) & (low < high))
     if len(two) < 2:
@@ -138,6 +140,7 @@ def class_facts(
             also, share_also = facts_with_counts(other[members])
             found = np.where((found == 0) | (also == 0), found + also, np.minimum(found, also))
             largest = np.maximum(largest, share_also)
+        # Marks are facts of the class as a whole; only the products are judged cell by cell.
         records[k] = len(members)
         records[k, :products], share[k, :products] = found[upper], largest[upper]
         behind[k] = len(np.unique(entities[members]))

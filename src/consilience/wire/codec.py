@@ -216,6 +216,7 @@ def decode_message(
     if not isinstance(raw, dict) or set(raw) != {"m", "v", "f"} or not isinstance(raw["m"], str):
         raise WireError("bytes that are not a message of this package")
     kind = message_type(raw["m"])
+    # True is an int to isinstance, and True == 1.
     found = raw["v"] if type(raw["v"]) is int else None
     if found != kind.version:
         raise WireError(
@@ -225,6 +226,7 @@ def decode_message(
     fields = raw["f"]
     if not isinstance(fields, dict) or set(fields) != set(kind.fields):
         raise WireError(f"message {kind.name} does not have its declared fields")
+    # What this message binds is its own: `known` stays as the run has it, for the next of `many`.
     dims = dict(known)
     content: dict[str, Any] = {}
     for name, spec in kind.fields.items():
@@ -313,6 +315,7 @@ def _within_reason(value: Any, spec: FieldSpec) -> bool:
     array = np.asarray(value)
     if array.dtype.kind == "b":
         return True
+    # A bound of the declaration goes first: it may be wider, where a method has a reason for it.
     most = MOST if array.dtype.kind in "iu" else LARGEST
     low = spec.low if math.isfinite(spec.low) else -most
     high = spec.high if math.isfinite(spec.high) else most
@@ -323,6 +326,7 @@ def digest(*data: bytes | memoryview, salt: bytes = b"") -> str:
     """Hexadecimal SHA-256 of salt and bytes; of several parts as of their concatenation."""
     found = hashlib.sha256(len(salt).to_bytes(4, "big") + salt)
     for part in data:
+        # Not joined before: parts of a large message are views of arrays that nobody copies.
         found.update(part)
     return found.hexdigest()
 
@@ -351,6 +355,7 @@ def _to_wire(value: Any, depth: int) -> Any:
 
 
 def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
+    # On the wire numbers have one byte order, so that equal arrays are equal bytes everywhere.
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     little = little.reshape(array.shape)
     if little.dtype.str not in _DTYPES:

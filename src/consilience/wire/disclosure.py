@@ -117,6 +117,8 @@ class Released:
         evidence = self._evidence
         if evidence is None:
             return self
+        # Facts may be of whole cells where the value has more axes: one unsafe fact withholds all
+        # of them.
         mask = evidence.small(limits) | evidence.dominated(limits)
         return self.withhold(np.broadcast_to(mask, np.shape(self._value)))
 
@@ -271,6 +273,8 @@ def cross_products(
     """
     x = np.asarray(x, dtype=float)
     judged = moment_facts(x, limits=limits, coded=coded)
+    # The gate knows no reason but the records: one record is fewer than any policy allows but the
+    # one that protects none.
     records, share = np.where(judged.unsafe, 1, judged.records), judged.share
     if constant:
         x = np.column_stack([np.ones(len(x)), x])
@@ -281,6 +285,7 @@ def cross_products(
     there = np.nan_to_num(x)
     value = there.T @ there
     evidence = Evidence("moments", len(x), records, share, n_columns=x.shape[1])
+    # Rounding may make the two triangles differ in the last digit, of which nobody needs to know.
     return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -338,6 +343,7 @@ def class_sums(
     used = cells >= 0
     of_entity = np.full(int(of.max(initial=-1)) + 1, -1)
     of_entity[of[used]] = cells[used]
+    # The last record of an entity wins above: any other class of the same entity differs from it.
     if (of_entity[of[used]] != cells[used]).any():
         raise ProtocolError("the records of an entity are in one class")
     other = x if judged is None else np.asarray(judged, dtype=float)
@@ -373,6 +379,7 @@ def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
     """
     if limits.min_records <= 1:
         return True
+    # A sum over records that add nothing is one over the others.
     adds = (rows != 0).any(axis=1)
     rows, entities = rows[adds], np.asarray(entities)[adds]
     if len(rows) < max(limits.min_records, 2 * rows.shape[1]):
@@ -451,6 +458,7 @@ def linked(labels: IntArray, *, cells: IntArray, n_cells: int) -> Released:
     n_cells : int
     """
     labels, of = np.asarray(labels, dtype=np.int64), np.asarray(cells)
+    # The largest component decides: its columns may be solved for one another.
     largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     records = np.bincount(of[of >= 0], minlength=n_cells).astype(np.int64)
     evidence = Evidence("links", int(records.sum()), records, n_columns=largest)
@@ -472,6 +480,7 @@ def rounded(value: float, *, n_records: int, step: float) -> Released:
     """
     if n_records == 0:
         value = float("nan")
+    # Steps are not powers of two, so a product has digits beyond the step: they are cut off.
     shown = float(np.round(np.round(value / step) * step, 12))
     evidence = Evidence(
         "rounded", n_records, np.asarray(n_records, dtype=np.int64), steps=np.asarray(float(step))
@@ -548,6 +557,7 @@ def chances(
     sizes = np.unique(cells[cells >= 0], return_counts=True)[1].astype(np.int64)
     if not len(sizes) and has_numbers(values):
         raise ProtocolError("chances are released with records in their classes")
+    # A class of few records shows in any of its chances, so sizes stand beside the sums.
     records, share = chance_facts(*sums)
     evidence = Evidence(
         "sum",
@@ -859,6 +869,7 @@ def weighted_means(
     to 1, 2 or 5 times a power of ten: pairs are then told apart a little less easily, and the
     record's share does not show.
     """
+    # D = sum h d / sum h, Q = sum h^2 (d - D)^2 / (sum h)^2, as the docstring has them.
     d = np.asarray(values, dtype=float)
     h = np.ones_like(d) if weights is None else np.broadcast_to(weights, d.shape).astype(float)
     total = h.sum(axis=0)
@@ -991,6 +1002,7 @@ def projectable(x: NDArray[Any], factor: NDArray[Any] | None = None) -> Projecta
     if x.ndim != 2 or not len(x) or not np.isfinite(x).all():
         raise ProtocolError("a projection needs rows, and finite numbers")
     centred, zeroed = _centred(x)
+    # A copy: whoever gave the factor must not be able to change it after it was checked.
     found = np.array(_factor(centred) if factor is None else factor, dtype=float)
     if factor is not None and not _same_scatter(found, centred):
         raise ProtocolError("the factor of a projection is that of other rows")
@@ -1037,6 +1049,8 @@ def local_fit(
     if n:
         total = weights[:, 0].sum()
         squares = (weights[:, 0] ** 2).sum()
+        # Kish's effective number of records, (sum w)^2 / sum w^2; the factor below is for rounding
+        # alone.
         spread = total**2 / squares if squares > 0 else 0.0
         effective = np.asarray(np.floor(spread * (1 + 1e-12)), dtype=np.int64)
         share = np.asarray(
@@ -1082,6 +1096,7 @@ def together(parts: Sequence[Released], kind: str) -> Released:
     evidences = tuple(part.evidence for part in parts if part.evidence is not None)
     if len(evidences) < len(parts) or any(e.rule != kind for e in evidences):
         raise ProtocolError("fits go together with fits that this site made, and sums with sums")
+    # An abstention rests on no record and says nothing: it is not the weakest part.
     said = [e.n_records for e in evidences if e.n_records]
     joined = Evidence(_TOGETHER[kind], min(said, default=0), parts=evidences)
     disclosure = Disclosure.MODEL if kind == "fit" else Disclosure.AGGREGATE

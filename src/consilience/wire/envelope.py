@@ -34,6 +34,7 @@ class _Envelope:
         if not isinstance(kind, str) or kind != cls.__name__:
             raise WireError(f"bytes that are not a {cls.__name__.lower()}")
         schema = raw.pop("schema", None)
+        # What is told of it stands in an error: only a number may.
         schema = schema if type(schema) is int else None
         if schema != WIRE_SCHEMA:
             raise WireError(
@@ -44,6 +45,7 @@ class _Envelope:
             raise WireError(f"a {cls.__name__.lower()} without its declared fields")
         known = {"str": str, "int": int, "bytes": bytes}
         for f in dataclasses.fields(cls):
+            # Exact types: True would pass for a round, and a subclass for what it is not.
             if type(raw[f.name]) is not known.get(str(f.type), type(raw[f.name])):
                 raise WireError(f"{cls.__name__.lower()}.{f.name} has the wrong type")
         return cls(**raw)
@@ -160,6 +162,7 @@ class Reply(_Envelope):
             )
             if not fine:
                 raise WireError("a malformed verdict")
+        # A reason is shown to people and kept in the transcript: nobody fills either with it.
         if len(reply.reason) > 2000:
             raise WireError("a reply with an oversized reason")
         return reply

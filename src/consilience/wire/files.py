@@ -88,6 +88,8 @@ def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        # After a power cut the name leads to the old file or to the new one; the directory is
+        # synced so that it stays with the new one.
         os.replace(temporary, name, src_dir_fd=above, dst_dir_fd=above)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -111,6 +113,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # O_EXCL also refuses a link in this place, whatever it points to.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -281,6 +284,8 @@ class AppendLog:
             if path.exists():
                 data = path.read_bytes()
                 self.content = data[: whole(data)]
+                # A torn record was never answered for: whoever wrote it did not get as far as using
+                # it.
                 if len(self.content) < len(data):
                     os.truncate(path, len(self.content))
         except OSError as error:
@@ -368,6 +373,7 @@ class StateFile:
             return self._memory
         try:
             with open(self.path, "rb") as file:
+                # A state is short: a file that somebody blew up must not fill the memory.
                 data = file.read(_MOST_BYTES)
         except FileNotFoundError:
             return Snapshot(self.initial, 0, {})
@@ -384,6 +390,7 @@ class StateFile:
         state, version, facts = raw["state"], raw["version"], raw["facts"]
         if not (isinstance(state, str) and state in self._table and isinstance(facts, dict)):
             raise self.damaged()
+        # True is an int, and a version that compares equal to 1.
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self.damaged()
         return Snapshot(state, version, facts)
@@ -463,6 +470,7 @@ def _locked(path: Path) -> int:
             raise explain(error, "write", path) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The lock may be on a file that was removed meanwhile: others would lock a new one.
             found = os.stat(path)
             if (found.st_dev, found.st_ino) == (os.fstat(handle).st_dev, os.fstat(handle).st_ino):
                 return handle

@@ -87,6 +87,7 @@ class Journal:
                     "altered, or another release wrote it; start a new run"
                 ) from None
             position += length
+        # The records are in the dicts now; a long run has gigabytes of replies.
         self._log.content = b""
 
     def ask(self, round_: int, ask: JournaledAsk) -> None:
@@ -125,6 +126,7 @@ class Journal:
 
     def _append(self, record: dict[str, object]) -> None:
         if self._log.path is not None:
+            # A checksum for each record: a crash tears the last one, a disk may alter any.
             body = pack(record)
             self._log.append(_HEAD.pack(len(body), zlib.crc32(body)), body)
         self._apply(record)
@@ -165,6 +167,8 @@ def _whole(data: bytes) -> int:
     """Length of the leading part that consists of whole records with a right checksum."""
     position = 0
     while position + _HEAD.size <= len(data):
+        # What follows a broken record cannot be trusted to be one: everything from there on is cut
+        # off.
         length, checksum = _HEAD.unpack_from(data, position)
         body = data[position + _HEAD.size : position + _HEAD.size + length]
         if len(body) < length or zlib.crc32(body) != checksum:

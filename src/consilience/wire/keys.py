@@ -103,6 +103,8 @@ class KeyList:
             earlier = [other.public for other in listed[:position]]
             if one.public in earlier:
                 raise StudyError(f"the key {one.public} is listed twice: keep one of them")
+            # Only an earlier key of the list may say who follows: an endorsement from elsewhere
+            # proves nothing.
             if one.endorsement and not _by_one_of(earlier, one):
                 raise StudyError(
                     f"the endorsement of the key {one.public} is not by a key listed before it: "
@@ -118,6 +120,7 @@ class KeyList:
     @property
     def identity(self) -> str | list[str]:
         """What others approve: the keys that no earlier one endorses, without their dates."""
+        # Approvals outlive a rotation of keys: docs/adr/0022-keys-that-follow.md.
         own = [one.public for one in self.keys if not one.endorsement]
         return own[0] if len(own) == 1 else own
 
@@ -192,6 +195,7 @@ def parties(value: object) -> tuple[KeyList, ...]:
     lists = tuple(KeyList(tuple(party)) for party in found)
     publics = [public for party in lists for public in party.publics]
     for public in publics:
+        # One key in two lists would let one party ask in the name of two.
         if publics.count(public) > 1:
             raise StudyError(f"the key {public} is listed twice: keep one of them")
     return lists
@@ -291,6 +295,7 @@ def rotate(directory: Path) -> str:
         # Half of a key is left by a process that was killed: nobody was told of it.
         for name in (PRIVATE_FILE, PUBLIC_FILE):
             (place / name).unlink(missing_ok=True)
+        # It signs nothing before everybody lists it: until `retire` the old key goes on.
         new = SigningKey.generate()
         new.save(place)
     return entry(new.public, old.endorse(new.public))
@@ -408,6 +413,8 @@ def load_partner_key(path: Path) -> bytes:
         There is no such file, other users may read it, or it holds no partner key.
     """
     try:
+        # Before the text is looked at: a key that others may have read is no secret, whatever is in
+        # it.
         mode = path.stat().st_mode
         text = path.read_text(encoding="ascii").strip()
     except OSError as error:

@@ -251,6 +251,7 @@ def message(name: str, *, version: int) -> Any:
             if spec is None:
                 raise ProtocolError(f"field {field.name!r} of message {name!r} declares nothing")
             specs[field.name] = spec
+        # A module that is loaded again registers the same class once more: that is no clash.
         known = _REGISTRY.get(name)
         if known is not None and known.cls.__qualname__ != cls.__qualname__:
             raise ProtocolError(f"two messages are called {name!r}")
@@ -320,6 +321,7 @@ def check_shape(
             raise fault(where, "a tuple was declared")
         if isinstance(spec.many, str):
             _bind(where, (spec.many,), (len(value),), dims)
+        # Each item binds its own lengths: models of two sites need not have one size.
         inner = dataclasses.replace(spec, many=False)
         for item in value:
             check_shape(where, inner, item, dict(known or {}))
@@ -327,6 +329,7 @@ def check_shape(
     if holds_sealed(value):
         raise fault(where, "a sealed value inside another one")
     if spec.record is not None:
+        # The class is built from these by whoever decodes: no name too many, none too few.
         names = {field.name for field in dataclasses.fields(spec.record)}
         if not isinstance(value, dict) or set(value) != names:
             raise fault(where, "settings other than those that were declared")
@@ -353,6 +356,7 @@ def check_shape(
         raise fault(where, "an array was declared")
     if spec.kind != "any" and value.dtype.kind not in _DTYPES[spec.kind]:
         raise fault(where, f"dtype {value.dtype} where {spec.kind} was declared")
+    # An abstention has no entries to compare, so its lengths bind nothing.
     if spec.empty and not value.size and value.ndim == len(spec.shape):
         return
     _bind(where, spec.shape, value.shape, dims)
@@ -400,6 +404,8 @@ def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         return False
+    # Products of real columns: squares on the diagonal, Cauchy-Schwarz beside it, no negative
+    # eigenvalue.
     diagonal = np.nan_to_num(np.diagonal(matrix))
     if (diagonal < 0).any():
         return False
@@ -416,6 +422,7 @@ def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
     if gaps.any() or not matrix.size:
         return True
     try:
+        # Cholesky fails at an eigenvalue below zero; the ridge allows for rounding of honest sums.
         np.linalg.cholesky(told + rounding * len(told) * np.eye(len(told)))
         return True
     except np.linalg.LinAlgError:
@@ -464,6 +471,7 @@ def _check_parts(
 ) -> None:
     if not isinstance(value, dict):
         raise fault(where, "a dict was declared")
+    # What no part declares is held to the rules of the field as a whole.
     more = {name: item for name, item in value.items() if name not in spec.parts}
     if more and not spec.others:
         raise fault(where, "an entry that was not declared")
@@ -480,6 +488,7 @@ def _check_numbers(where: str, spec: FieldSpec, value: np.ndarray) -> None:
     if value.dtype.kind not in "fiu":
         return
     if value.dtype.kind == "f":
+        # An infinity is refused even where gaps are allowed: only NaN stands for withheld.
         bad = ~np.isfinite(value)
         if spec.gaps:
             bad &= ~np.isnan(value)

@@ -45,6 +45,7 @@ def coarse(
         rounded_mean = np.where(steps > 0, whole * steps, mean)
         square = step_above(np.nan_to_num(largest) ** 2)
         fine = np.where(square > 0, np.ceil(variance / square) * square, _digits(variance, 2))
+    # Where one record makes most of Q, only its order of magnitude is told.
     blunt = np.where(dominated, step_above(np.nan_to_num(variance)), fine)
     # A count of the rows on one side of a line would tell where a row lies.
     return rounded_mean, blunt, _on_grid(effective)

@@ -200,12 +200,14 @@ def _cipher(keyring: Keyring, peer: str, sender: str, recipient: str) -> Any:
 
     if peer not in keyring.peers:
         raise _unknown(peer)
+    # RFC 7748, section 6.1: a public key of small order gives no secret, and `exchange` refuses it.
     private = X25519PrivateKey.from_private_bytes(keyring.private)
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(keyring.peers[peer]))
     except ValueError:
         raise _unknown(peer) from None
     info = pack([_KEY, keyring.run, sender, recipient])
+    # The partner key goes in too: a coordinator in the middle of the exchange of keys lacks it.
     derived = HKDF(SHA256(), 64, salt=None, info=info).derive(secret + keyring.partner_key)
     return AESSIV(derived)
 
@@ -446,6 +448,7 @@ def common_ids(hashes: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     common: NDArray[Any] | None = None
     for each in hashes:
         found, counts = np.unique(_keys(each), return_counts=True)
+        # Of a repeated id nobody knows which row was meant.
         once = found[counts == 1]
         common = once if common is None else common[_places(once, common) >= 0]
     if common is None:

@@ -169,6 +169,7 @@ class SigningKey:
             ) from None
         except OSError as error:
             raise StudyError(f"the key file {path} cannot be read: {error.strerror}") from None
+        # Of the open file, not of its path: what was looked at is what is read.
         if stat.S_IMODE(mode) & 0o077:
             raise StudyError(
                 f"other users of this machine may read the key file {path}: "
@@ -247,6 +248,8 @@ class SigningKey:
             Another key signed it, or it was signed for another context.
         """
         closed = _verified(_SEALED, data, public, context)
+        # The number of slots is the sender's word: the loop below ends with the bytes that are
+        # there.
         known = _READERS.unpack_from(closed)[0] if len(closed) >= _READERS.size else 0
         start, bound = _READERS.size + known * (_KEY + _TAG), _bound(context)
         wrapping = self._wrapping(public, public, self.public, context)
@@ -273,11 +276,13 @@ class SigningKey:
     def _closed(self, context: Context, body: bytes, readers: Iterable[str]) -> bytes:
         """Seal a body so that `readers` can open it."""
         bound = _bound(context)
+        # The same context gives the same key: sealing again after a crash gives the same bytes.
         content = _derived(self._private.private_bytes_raw(), [_CONTENT, bound])
         slots = [
             self._wrapping(reader, self.public, reader, context).encrypt(content, [bound])
             for reader in readers
         ]
+        # Zeros, so that the same body always gives the same bytes; they are sealed with it.
         filler = bytes(_padded(len(body)) - len(body) - _LENGTH.size)
         padded = b"".join((_LENGTH.pack(len(body)), body, filler))
         closed = AESSIV(content).encrypt(padded, [bound])
@@ -395,6 +400,7 @@ def _exchange_key(public: str) -> X25519PublicKey:
     StudyError
         The key has none.
     """
+    # RFC 7748, section 4.1: u = (1 + y) / (1 - y) mod p; the highest bit is the sign of x.
     y = int.from_bytes(public_key(public).public_bytes_raw(), "little") & (2**255 - 1)
     try:
         u = (1 + y) * pow(1 - y, -1, _P) % _P

@@ -193,6 +193,7 @@ class Transcript:
         if not self._expected:
             self._append(line)
             return
+        # A replay writes the same lines again: any difference is somebody's change of the file.
         place = self._expected.pop(0)
         known = self.lines[place]
         if replace(known, chain="") != replace(line, protection=known.protection):
@@ -212,6 +213,7 @@ def _protection(value: Any, carried: str) -> str:
     """How a field was protected: a value that is sealed itself is so for its own reader."""
     if not holds_sealed(value):
         return carried
+    # Models of several sites may be sealed to one reader each.
     items = value if isinstance(value, tuple) else (value,)
     return sealed_to(*sorted({x.recipient for x in items if isinstance(x, Sealed)}))
 
@@ -223,6 +225,7 @@ def describe_shape(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return "x".join(str(n) for n in value.shape) or "scalar"
     if isinstance(value, tuple):
+        # Different shapes once each, at most three: a transcript is read by people.
         inner = sorted({describe_shape(item) for item in value})
         return f"{len(value)} of [{'; '.join(inner[:3])}{'; ...' if len(inner) > 3 else ''}]"
     if isinstance(value, dict):
@@ -237,6 +240,7 @@ def _encode(body: dict[str, Any]) -> bytes:
 
 
 def _link(previous: str, body: dict[str, Any]) -> str:
+    # The chain is over all of a line but itself.
     unchained = {key: value for key, value in body.items() if key != "chain"}
     return hashlib.sha256(previous.encode() + _encode(unchained)).hexdigest()
 
@@ -264,6 +268,7 @@ def _parsed(data: bytes, where: str) -> list[Line]:
         try:
             body = json.loads(encoded)
             line = Line(**body)
+            # A line is flat and typed: what people and tables read later is checked here once.
             whole = all(isinstance(getattr(line, name), kind) for name, kind in _TYPES.items())
         except (ValueError, TypeError, RecursionError):
             whole = False

@@ -66,6 +66,7 @@ def confirm(
 
 def agree_levels(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     """Stop, naming columns and sites, where values lie outside the declared levels."""
+    # In the study's order, the same at all sites: answers come without names.
     columns = tuple(ctx.columns.levels)
     replies = ctx.require((yield Ask(NAME, Question(columns=columns))))
     outside = [

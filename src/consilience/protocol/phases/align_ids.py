@@ -149,6 +149,7 @@ def _filled(data: SiteData, rules: Preparation) -> SiteData:
     gaps = np.isnan(x)
     fill = np.zeros(x.shape[1])
     if gaps.any():
+        # By the matched rows alone: means over others would tell of rows without a counterpart.
         known = np.where(gaps, 0.0, x).sum(axis=0)
         fill = known / np.maximum((~gaps).sum(axis=0), 1)
         x = np.where(gaps, fill, x)
@@ -253,6 +254,7 @@ def align_ids(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     everybody = len(ctx.sites)
     replies = ctx.require((yield Ask("align_ids.hash", HashRequest())), at_least=everybody)
     found = {site: np.asarray(r.hashes.value, dtype=np.uint8) for site, r in replies.items()}
+    # An id that stands twice at one site is common to none: which of its rows was meant?
     common = common_ids(list(found.values()))
     if len(common) < MIN_MATCHED:
         raise StudyError(

@@ -120,6 +120,7 @@ def combine(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Combine (n, mean, sum of squared deviations) of two groups (Chan et al. 1983, eq. 2.1)."""
     n = first[0] + second[0]
+    # Two groups without a row have no mean: they come out as no rows at 0.
     safe = np.maximum(n, 1)
     delta = second[1] - first[1]
     mean = first[1] + delta * second[0] / safe

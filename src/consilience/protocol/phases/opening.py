@@ -71,6 +71,8 @@ class Opened:
 
     def check(self, request: Open, known: Mapping[str, Any]) -> str | None:
         """Columns are those that the study's roles, levels and rules give; over columns, none."""
+        # What follows from the study is no news: a site that says otherwise read another table or
+        # study.
         same = self.feature_names == known.get("names", ())
         return None if same else "other columns than the study prepares"
 
@@ -92,6 +94,7 @@ class Heard:
 @step(NAME)
 def read(message: Open, data: SiteData, state: State, site: SiteContext) -> tuple[Opened, State]:
     """Say which columns there are (the site has read its table on the way here)."""
+    # Over columns no party is told the names of another's columns.
     names = data.feature_names if message.partition == "rows" else ()
     return Opened(feature_names=names, preset=site.preset), state
 
@@ -117,6 +120,7 @@ def _one_line(text: str) -> str:
 def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     """Open the exchange; afterwards `ctx.sites` are those that take part."""
     request = Open(
+        # Sorted, so that one study opens with the same bytes in every run.
         columns=json.dumps(dataclasses.asdict(ctx.columns), sort_keys=True),
         preparation=json.dumps(dataclasses.asdict(ctx.preparation), sort_keys=True),
         study=ctx.study_text,
@@ -125,6 +129,7 @@ def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     )
     replies = ctx.require((yield Ask(NAME, request)))
     ctx.sites = tuple(sorted(replies))
+    # All sites have said the same: `Opened.check` refuses any other.
     ctx.feature_names = replies[ctx.sites[0]].feature_names
     ctx.presets = {site: str(reply.preset) for site, reply in replies.items()}
     if "simulation" in ctx.presets.values():

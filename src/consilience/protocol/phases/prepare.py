@@ -32,6 +32,7 @@ def prepare(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         return
     if ctx.columns.levels:
         yield from levels.agree_levels(ctx)
+    # Rounds that would tell nothing new are not asked: each one is something that leaves a site.
     wants_fill = ctx.preparation.missing in ("aggregated-mean", "indicator")
     if wants_fill or ctx.preparation.standardize != "none":
         yield from standardise.standardise(ctx)

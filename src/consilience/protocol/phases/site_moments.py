@@ -69,6 +69,8 @@ class Within:
         n, means, spreads = self.n.value, self.means.value, self.spreads.value
         if not self.products.value.size:
             return None
+        # Sums of squares are n times the spreads but for rounding, of the spread and of the mean
+        # squared.
         apart = np.abs(np.diagonal(self.products.value) - n * spreads)
         fine = not (apart > _ROUNDING * n * spreads + _ROUNDING**2 * n * means**2).any()
         return None if fine else "products of other rows than the spreads"
@@ -111,6 +113,7 @@ def within(
     spreads = aggregate(np.nan_to_num(deviations) ** 2, mean=True)
     for released in (means, spreads):
         unsafe |= np.isnan(released.withhold_unsafe(site.limits).value)
+    # With fewer rows the products determine rows: docs/proofs/told-moments.md.
     told = len(x) >= 2 * p
     products = cross_products(
         deviations if told else np.empty((0, 0)),
@@ -118,6 +121,7 @@ def within(
         coded=data.coded if told else (),
     )
     if told:
+        # A product with a column that is not told would tell of it.
         hidden = unsafe[:, None] | unsafe[None, :]
         products = products.withhold_unsafe(site.limits)
         products = products.withhold(hidden | np.isnan(products.value))

@@ -97,6 +97,7 @@ def _filled(x: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Two runs that fill by other numbers would add up the rows in which a value is missing.
     """
+    # By the site's own mean, which a coordinator does not choose: docs/proofs/units.md.
     missing = np.isnan(x)
     some = missing.any(axis=0) & ~missing.all(axis=0) & ~np.isnan(given)
     fill = np.where(some, _own_units(x)[0], given)
@@ -155,6 +156,7 @@ def standardise(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         )
     fill, centre, scale = ctx.scaling
     request = Scale(
+        # A site that scales by itself is told numbers for its fills alone.
         own=ctx.preparation.standardize == "site",
         fill=relayed(fill, Disclosure.AGGREGATE),
         centre=relayed(centre, Disclosure.AGGREGATE),
@@ -171,6 +173,7 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
     p = len(ctx.feature_names)
     scaling = np.stack([np.zeros(p), np.zeros(p), np.ones(p)])
     fills = preparation.missing in ("aggregated-mean", "indicator")
+    # NaN as fill stands for "leave it": no number could say so.
     if preparation.missing == "keep":
         scaling[0] = np.nan
     if not fills and preparation.standardize != "pooled":

@@ -206,6 +206,7 @@ def _entries_fault(entries: list[zipfile.ZipInfo], n_bytes: int, fitted: bool) -
     largest = MAX_UNPACKED if fitted else MAX_SPEC
     if unpacked > largest:
         return f"its archive unpacks to more than {largest >> 20} MB"
+    # Entries that overlap are read more often than they are stored: the way of a ZIP bomb.
     if sum(entry.compress_size for entry in entries) > n_bytes:
         return "its archive is damaged"
     # Small archives may be as regular as they like.
@@ -240,6 +241,7 @@ def _header(stream: Any) -> tuple[tuple[int, ...], Any, int]:
 def _schema_fault(
     text: bytes, sizes: dict[str, int], loaders: dict[str, frozenset[str]]
 ) -> str | None:
+    # Depth is counted before parsing: a parser of JSON that recurses would stop the process.
     brackets = np.frombuffer(_TEXTS.sub(b"", text), dtype=np.uint8)
     opening = (brackets == ord("[")) | (brackets == ord("{"))
     closing = (brackets == ord("]")) | (brackets == ord("}"))

@@ -69,6 +69,7 @@ def _first_guess(fitted: Any) -> NDArray[np.float64] | None:
     constant = qualified(init) == "sklearn.dummy.DummyRegressor"
     if not (prior or constant):
         return None
+    # A constant model says the same at every row: one row of zeros is enough to read it off.
     nothing = np.zeros((1, fitted.n_features_in_), dtype=np.float32)
     return np.array(fitted._raw_predict_init(nothing)[0], dtype=np.float64)
 
@@ -79,6 +80,7 @@ def _flat(trees: list[Any], factor: float) -> Portable:
         np.concatenate([part[i] for part in parts]) for i in range(4)
     )
     splits = np.array([len(part[0]) for part in parts], dtype=np.int32)
+    # Half the bytes where numbers are small; forests are the largest models that travel.
     small = np.int16 if splits.max(initial=0) < 2**15 - 1 else np.int32
     narrow = np.int16 if features.max(initial=0) < 2**15 else np.int32
     return {
@@ -139,6 +141,7 @@ def _structure_fault(portable: Portable, n_features: int) -> str | None:
         return "a split uses a column that there is not"
     first = np.concatenate([[0], np.cumsum(splits)[:-1]])
     base, size = np.repeat(first, splits)[:, None], np.repeat(splits, splits)[:, None]
+    # Children have higher numbers than their parent, so evaluation goes on and cannot circle.
     own = np.arange(m)[:, None] - base
     is_leaf = children < 0
     inside = np.where(is_leaf, -1 - children <= size, (children > own) & (children < size))

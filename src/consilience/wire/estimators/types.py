@@ -34,17 +34,22 @@ def is_memorising(type_name: str) -> bool:
     type_name : str
         As :func:`consilience.wire.estimators.type_name` gives it.
     """
+    # By the beginning of the name: a new neighbour method of scikit-learn is off from its first
+    # day.
     return type_name.startswith(MEMORISING) and type_name not in _HARMLESS
 
 
 def qualified(thing: object) -> str:
     """Qualified name of the type of an object."""
+    # By the type, not by what an object says of itself.
     kind = type(thing)
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _types(table: str) -> frozenset[str]:
     """Qualified names of a table: a module, a colon and its types, on one or several lines."""
+    # A module stands once, its types after it: one line to read for each place that code comes
+    # from.
     found, module = [], ""
     for word in table.split():
         if word.endswith(":"):
@@ -143,6 +148,7 @@ sklearn.svm._classes: LinearSVC SVC SVR
 )
 """Objects of scikit-learn (and what they hold) that may stand in an archive."""
 
+# No dtype of objects: such an array could hold anything.
 _NUMBERS = _types("numpy: bool float32 float64 int8 int16 int32 int64 uint8 uint32")
 _PLAIN = _types("builtins: bool float int str")
 
