@@ -58,6 +58,7 @@ from consilience.wire.files import (
     StateFile,
     atomic_write,
     explain,
+    explained,
     make_directory,
 )
 from consilience.wire.message import Disclosure, iterate_fields
@@ -454,10 +455,8 @@ class DiskHome(Home):
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
-        try:
+        with explained("remove", self.path / "runs" / run):
             Beneath(self.path).remove("runs", check_run_id(run))
-        except OSError as error:
-            raise explain(error, "remove", self.path / "runs" / run) from error
         # Last: without its job a held reply is held still.
         self.jobs.purge(run)
 
@@ -502,10 +501,8 @@ def sole(home: Home) -> Iterator[None]:
         yield
         return
     path = home.path / ".lock"
-    try:
+    with explained("write", path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise explain(error, "write", path) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -704,14 +701,12 @@ class Jobs:
         yield from list(self._memory)
         if self._folder is None:
             return
-        try:
+        with explained("read", self._folder):
             for path in self._folder.glob("[!.]*/[!.]*.json"):
                 round_, _, attempt = path.stem.partition("-")
                 run = path.parent.name
                 if is_run_id(run) and _NUMBER.fullmatch(round_) and _NUMBER.fullmatch(attempt):
                     yield run, int(round_), int(attempt)
-        except OSError as error:
-            raise explain(error, "read", self._folder) from error
 
 
 def holds(hold: Hold, content: object) -> bool:

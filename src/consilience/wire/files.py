@@ -51,6 +51,15 @@ def explain(error: OSError, what: str, where: Path) -> RunError:
     return RunError(f"cannot {what} {where}: {reason}")
 
 
+@contextmanager
+def explained(what: str, where: Path) -> Iterator[None]:
+    """Turn whatever the operating system refuses inside into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, what, where) from error
+
+
 def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write a file so that readers see all of it or none, even after a power cut.
 
@@ -66,15 +75,13 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     RunError
         The file cannot be written; nothing half-written is left behind.
     """
-    try:
+    with explained("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _write_whole(above, path.name, data, mode)
         finally:
             os.close(above)
-    except OSError as error:
-        raise explain(error, "write", path) from error
 
 
 def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
@@ -111,7 +118,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     RunError
         There is such a file (its cause is a `FileExistsError`), or it cannot be written.
     """
-    try:
+    with explained("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # O_EXCL also refuses a link in this place, whatever it points to.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -119,8 +126,6 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        raise explain(error, "write", path) from error
 
 
 class Beneath:
@@ -163,11 +168,8 @@ class Beneath:
 
     def make(self, *parts: str) -> None:
         """Make a directory with those above it; `RunError` where that is not possible."""
-        try:
-            with self.directory(*parts, make=True):
-                pass
-        except OSError as error:
-            raise explain(error, "create", self.root.joinpath(*parts)) from error
+        with explained("create", self.root.joinpath(*parts)), self.directory(*parts, make=True):
+            pass
 
     def names(self, *parts: str) -> list[str]:
         """Names in a directory, none where there is no directory; `OSError` as in `directory`."""
@@ -204,11 +206,9 @@ class Beneath:
         RunError
             The file cannot be written; nothing half-written is left behind.
         """
-        try:
-            with self.directory(*parts[:-1], make=True) as above:
-                _write_whole(above, parts[-1], data, mode)
-        except OSError as error:
-            raise explain(error, "write", self.root.joinpath(*parts)) from error
+        above = self.directory(*parts[:-1], make=True)
+        with explained("write", self.root.joinpath(*parts)), above as handle:
+            _write_whole(handle, parts[-1], data, mode)
 
     def rename(self, parts: tuple[str, ...], name: str) -> None:
         """Give what there is another name in its directory; `OSError` where it does not take it."""
@@ -255,10 +255,8 @@ def make_directory(path: Path, *, mode: int = 0o777) -> Path:
         Permissions of a new one, less those that the umask takes away: 0o700 where whoever could
         put a file in place of another would decide for its owner.
     """
-    try:
+    with explained("create", path):
         path.mkdir(mode=mode, parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain(error, "create", path) from error
     return path
 
 
@@ -280,7 +278,7 @@ class AppendLog:
         if path is None:
             return
         make_directory(path.parent)
-        try:
+        with explained("open", path):
             if path.exists():
                 data = path.read_bytes()
                 self.content = data[: whole(data)]
@@ -288,14 +286,12 @@ class AppendLog:
                 # it.
                 if len(self.content) < len(data):
                     os.truncate(path, len(self.content))
-        except OSError as error:
-            raise explain(error, "open", path) from error
 
     def append(self, *parts: bytes) -> None:
         """Add a record, given whole or in parts, and wait until it is on disk."""
         if self.path is None:
             return
-        try:
+        with explained("write", self.path):
             # One that is new is its owner's alone, whatever the umask.
             handle = os.open(
                 self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -304,8 +300,6 @@ class AppendLog:
                 file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise explain(error, "write", self.path) from error
 
 
 # ------------------------------------------------------------ states that several processes change
@@ -464,10 +458,8 @@ def _locked(path: Path) -> int:
     """Open a lock file and lock it; it is not removed, except with the directory around it."""
     end = time.monotonic() + _PATIENCE
     while True:
-        try:
+        with explained("write", path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise explain(error, "write", path) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The lock may be on a file that was removed meanwhile: others would lock a new one.

@@ -43,7 +43,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from consilience.exceptions import RunError, StudyError
-from consilience.wire.files import atomic_write, create_file, explain
+from consilience.wire.files import atomic_write, create_file, explained
 from consilience.wire.signing import PRIVATE_FILE, PUBLIC_FILE, SigningKey, is_endorsed, public_key
 
 SOON = 30
@@ -329,10 +329,8 @@ def retire(directory: Path) -> Retired:
     if line not in lines:
         noted = "".join(f"{one}\n" for one in [*lines, line])
         atomic_write(directory / ENDORSEMENTS, noted.encode())
-    try:
+    with explained("replace", directory / PRIVATE_FILE):
         os.replace(place / PRIVATE_FILE, directory / PRIVATE_FILE)
-    except OSError as error:
-        raise explain(error, "replace", directory / PRIVATE_FILE) from error
     _tidy(directory, new)
     return Retired(old.public, new.public, entry(new.public, old.endorse(new.public)))
 
@@ -365,12 +363,10 @@ def _tidy(directory: Path, key: SigningKey) -> None:
     """Bring the public file in line with the private one."""
     atomic_write(directory / PUBLIC_FILE, key.public.encode() + b"\n", mode=0o644)
     place = directory / NEXT
-    try:
+    with explained("remove", place):
         (place / PUBLIC_FILE).unlink(missing_ok=True)
         if place.is_dir():
             place.rmdir()
-    except OSError as error:
-        raise explain(error, "remove", place) from error
 
 
 # ----------------------------------------------------------------------------- the key of partners
