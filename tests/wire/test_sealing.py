@@ -25,12 +25,12 @@ from consilience.wire.message import (
     FieldSpec,
     PerRecord,
     Public,
+    Sealed,
     check_shape,
     message,
 )
 from consilience.wire.sealing import (
     Keyring,
-    Sealed,
     check_peers,
     common_ids,
     hashed_ids,

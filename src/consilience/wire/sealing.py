@@ -48,20 +48,6 @@ from consilience.wire.message import (
     message_type,
 )
 
-__all__ = [
-    "Keyring",
-    "Sealed",
-    "ascending",
-    "check_peers",
-    "common_ids",
-    "hashed_ids",
-    "introduce",
-    "open_message",
-    "positions",
-    "seal_message",
-    "senders",
-]
-
 KEY_BYTES = 32
 HASH_BYTES = 16
 MIN_PARTNER_KEY = 16

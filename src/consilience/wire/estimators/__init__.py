@@ -37,29 +37,9 @@ from consilience.wire.estimators.archive import (
     write_archive,
 )
 from consilience.wire.estimators.tree_arrays import encode_trees, trees_columns, trees_fault
-from consilience.wire.estimators.types import (
-    LARGEST,
-    LINEAR,
-    LOGISTIC,
-    MEMORISING,
-    Portable,
-    is_memorising,
-    qualified,
-)
-
-__all__ = [
-    "MEMORISING",
-    "Portable",
-    "check",
-    "decode_spec",
-    "encode",
-    "encode_spec",
-    "is_memorising",
-    "leaves",
-    "n_parameters",
-    "row_values",
-    "type_name",
-]
+from consilience.wire.estimators.types import LARGEST, LINEAR, LOGISTIC, qualified
+from consilience.wire.estimators.types import Portable as Portable
+from consilience.wire.estimators.types import is_memorising as is_memorising
 
 _FIELDS = {
     "linear": {"coef", "intercept", "link"},
