@@ -238,7 +238,7 @@ def _check(
                 "their names there in [columns] rename"
             )
         own = offered_columns(file, policy)
-        loaded = load_under(policy, table, asked, study.preparation, own, study.partition)
+        loaded = load_under(policy, own, table, asked, study.preparation, study.partition)
         remarks = [
             *_about_table(loaded.report, study.partition),
             *_about_size(loaded.data, policy, method),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -46,10 +47,10 @@ Partition = Literal["rows", "columns"]
 
 def load_under(
     policy: Policy,
+    own: SiteColumns | None,
     table: Table,
     columns: Columns,
     preparation: Preparation,
-    own: SiteColumns | None,
     partition: Partition = "rows",
 ) -> Loaded:
     """Prepare a table with the limits of a policy; see `load_with_report`."""
@@ -82,11 +83,7 @@ def memory_site(
         Secret that the parties share, over columns.
     """
     rules = policy if isinstance(policy, Policy) else Policy.from_settings(policy)
-    read = read_source(table)
-
-    def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
-        return load_under(rules, read, columns, preparation, own, partition)
-
+    load = partial(load_under, rules, own, read_source(table))
     return Site(name, load, policy=rules, partner_key=partner_key)
 
 
@@ -113,7 +110,7 @@ def file_site(
 
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
         read = read_source(file.source, file.base)
-        return load_under(policy, read, columns, preparation, own, partition)
+        return load_under(policy, own, read, columns, preparation, partition)
 
     def load_once(
         columns: Columns, preparation: Preparation, partition: Partition = "rows"

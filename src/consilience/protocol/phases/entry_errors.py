@@ -7,13 +7,13 @@ sum over a fold then is one over cells that nobody else can name.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.protocol.method import SiteContext
+from consilience.protocol.phases.holdout import sealed_seed
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, model, stacked
 
 MOST_ENTRIES = float(1 << 50)
@@ -36,8 +36,7 @@ def are_errors(errors: FloatArray, entries: FloatArray, se: FloatArray) -> bool:
 def entry_seed(values: FloatArray, site: SiteContext, purpose: str) -> int:
     """Seed by which a site draws its folds.
 
-    Where records are protected it is a digest of the values: nobody else can tell it, and the same
-    values give the same folds in every run, so that asking again tells nothing new.
+    Where records are protected it is a digest of the values, see `holdout.sealed_seed`.
 
     Parameters
     ----------
@@ -45,11 +44,7 @@ def entry_seed(values: FloatArray, site: SiteContext, purpose: str) -> int:
     site : SiteContext
     purpose : str
     """
-    if site.limits.min_records <= 1:
-        return int(site.rng.integers(2**63 - 1))
-    sealed = hashlib.sha256(purpose.encode())
-    sealed.update(str(values.shape).encode() + np.ascontiguousarray(values).tobytes())
-    return int.from_bytes(sealed.digest()[:8], "little") >> 1
+    return sealed_seed(site, purpose, (str(values.shape), values))
 
 
 def squared_errors_by_row(

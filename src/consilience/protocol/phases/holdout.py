@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,14 +282,23 @@ def _cannot(sentence: str) -> DataError:
 def drawing_seed(data: SiteData, site: SiteContext, purpose: str) -> int:
     """Seed of a site's own draws: the random numbers of its estimators.
 
-    Where records are protected it is a digest of the rows themselves: nobody else can tell it, and
-    the same rows give the same draws in every run, so that asking again tells nothing new.
+    Where records are protected it is a digest of the rows themselves, see `sealed_seed`.
+    """
+    parts = (data.features, np.asarray(data.target))
+    return sealed_seed(site, purpose, *((str(part.dtype), part) for part in parts))
+
+
+def sealed_seed(site: SiteContext, purpose: str, *parts: tuple[str, NDArray[Any]]) -> int:
+    """Seed from a digest of arrays, each with a word on its form; a public one without protection.
+
+    Nobody else can tell it, and the same values give the same draws in every run, so that asking
+    again tells nothing new.
     """
     if site.limits.min_records <= 1:
         return int(site.rng.integers(2**63 - 1))
     sealed = hashlib.sha256(purpose.encode())
-    for part in (data.features, np.asarray(data.target)):
-        sealed.update(str(part.dtype).encode() + np.ascontiguousarray(part).tobytes())
+    for form, values in parts:
+        sealed.update(form.encode() + np.ascontiguousarray(values).tobytes())
     return int.from_bytes(sealed.digest()[:8], "little") >> 1
 
 
