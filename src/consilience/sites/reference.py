@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
-from consilience.sites.prepare import Loaded, load_with_report
-from consilience.sites.source import Table, read_source
+from consilience.sites.prepare import load_with_report
+from consilience.sites.source import read_source
 from consilience.sites.study import Study, reworded
 
 
@@ -79,18 +79,6 @@ def read_reference(study: Study) -> ReferenceRows:
             f"{table.description} is not the reference file of this study, whose SHA-256 begins "
             f"{study.reference_hash()[:12]}: put that file back, or correct sha256 in [reference]"
         )
-    loaded = _prepared(table, study)
-    return ReferenceRows(
-        names=loaded.data.feature_names,
-        rows=loaded.data.features,
-        rows_read=table.n_rows,
-        description=table.description,
-        content_hash=table.content_hash,
-    )
-
-
-def _prepared(table: Table, study: Study) -> Loaded:
-    """The features alone, by the rules of the study."""
     # Reference rows are nobody's records: they need no outcome, no id and no weight.
     columns = dataclasses.replace(study.columns.only(()), id=None)
     try:
@@ -104,4 +92,10 @@ def _prepared(table: Table, study: Study) -> Loaded:
                 f"in {column.n_foreign} rows of {table.description}: leave these rows out, or "
                 "declare all levels in [data.levels]"
             )
-    return loaded
+    return ReferenceRows(
+        names=loaded.data.feature_names,
+        rows=loaded.data.features,
+        rows_read=table.n_rows,
+        description=table.description,
+        content_hash=table.content_hash,
+    )

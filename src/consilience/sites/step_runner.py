@@ -211,8 +211,8 @@ def _answered(work: Work) -> Outcome:
         )
     context.senders = senders(message)
     message = _opened(message, ring)
-    asked = _asked_once(step, request, prior, context, work.series)
-    asked |= _counted_up(step, message, work, work.series)
+    asked = _asked_once(step, prior, context, work)
+    asked |= _counted_up(step, message, work)
     # Keys for other sites' eyes are the house's: no step can write or leak them.
     state = {name: value for name, value in prior.state.items() if name != KEYS}
     reply, state = step(message, work.data, state, context)
@@ -309,9 +309,7 @@ def _keyring(context: StepContext) -> Keyring | None:
     )
 
 
-def _asked_once(
-    step: Step, request: Request, prior: Record, context: StepContext, known: dict[str, Any]
-) -> dict[str, Any]:
+def _asked_once(step: Step, prior: Record, context: StepContext, work: Work) -> dict[str, Any]:
     """What is remembered of a step that is answered once in a run.
 
     Raises
@@ -329,14 +327,14 @@ def _asked_once(
     # Rows in other units give other sums: the same question on them is another question.
     units = [message for _, message in prior.transforms]
     # State and message together: an answer may depend on both.
-    sealed = digest(request.message, *pack_parts(prior.state), *units)
-    if known.get(name, {"message": sealed})["message"] != sealed:
+    sealed = digest(work.request.message, *pack_parts(prior.state), *units)
+    if work.series.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
         raise DisclosureError(sentence, public=sentence)
     return {name: {"message": sealed}}
 
 
-def _counted_up(step: Step, message: Any, work: Work, known: dict[str, Any]) -> dict[str, Any]:
+def _counted_up(step: Step, message: Any, work: Work) -> dict[str, Any]:
     """Numbers of what a step answers so often in a run, this message included.
 
     Raises
@@ -349,7 +347,7 @@ def _counted_up(step: Step, message: Any, work: Work, known: dict[str, Any]) -> 
     found = {}
     for name, (asked, most) in step.tally(message, work.data, work.policy.limits).items():
         # Over all lines of questions of the run: who begins again does not begin at 0.
-        total = known.get(f"tally {name}", {"asked": 0})["asked"] + asked
+        total = work.series.get(f"tally {name}", {"asked": 0})["asked"] + asked
         if asked and total > most:
             sentence = f"more questions on the same rows than a site answers in a run ({name})"
             raise DisclosureError(sentence, public=sentence)
