@@ -26,7 +26,7 @@ from consilience.assisted.kernels import assistance
 from consilience.assisted.kernels.glm import family, fit
 from consilience.engines.federation import load_run
 from consilience.engines.study_run import read_site_files
-from consilience.sites.loaders import load
+from consilience.sites.prepare import load_with_report
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile, Study
 
@@ -64,7 +64,9 @@ def read_all(study: Study, files: Mapping[str, SiteFile]) -> Whole:
     parts, party, bounds, y = [], {}, {}, pd.Series(dtype=float)
     for name, file in files.items():
         table = read_source(file.source, file.base)
-        data = load(table, study.columns, study.preparation, file.columns, partition="columns")
+        roles, rules = study.columns, study.preparation
+        loaded = load_with_report(table, roles, rules, file.columns, partition="columns")
+        data = loaded.data
         party[name], bounds[name] = list(data.feature_names), np.asarray(data.bounds)
         parts.append(pd.DataFrame(data.features, index=data.id, columns=party[name]))
         if data.target is not None:

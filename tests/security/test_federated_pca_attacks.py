@@ -21,7 +21,7 @@ from consilience import Columns, Federation
 from consilience.completion.federated_pca import FederatedPCA, messages
 from consilience.completion.federated_pca import site as groups
 from consilience.completion.federated_pca.messages import Conclude, Moments, Settings, arrays_of
-from consilience.completion.kernels.ppca import PPCAModel
+from consilience.numerics.ppca import PPCAModel
 from consilience.protocol.method import Preparation, SiteData, get_method
 from consilience.protocol.phases import standardise
 from consilience.protocol.phases.opening import Open
@@ -347,10 +347,10 @@ def test_without_the_rule_other_units_tell_no_more(monkeypatch: pytest.MonkeyPat
     """
     asked = step_runner._asked_once
 
-    def careless(step: Any, request: Any, prior: Any, *more: Any) -> Any:
+    def careless(step: Any, prior: Any, *more: Any) -> Any:
         if step.name == "standardise.apply":
             return {}
-        return asked(step, request, dataclasses.replace(prior, transforms=()), *more)
+        return asked(step, dataclasses.replace(prior, transforms=()), *more)
 
     monkeypatch.setattr(step_runner, "_asked_once", careless)
     villain = Villain(site_of(table_of()), "one")
