@@ -15,7 +15,6 @@ from consilience.testing.attacks import recovers
 from consilience.wire import disclosure as d
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
-from consilience.wire.evidence import RULES
 from consilience.wire.message import (
     Aggregate,
     Disclosure,
@@ -25,6 +24,7 @@ from consilience.wire.message import (
     Public,
     message,
 )
+from consilience.wire.support import RULES
 
 STRICT = Policy()
 SIMULATION = Policy.from_settings("simulation")

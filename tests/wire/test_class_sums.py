@@ -9,7 +9,7 @@ import pytest
 
 from consilience.exceptions import ProtocolError
 from consilience.wire.cell_facts import added_by_pairs, sums_by_class
-from consilience.wire.disclosure import Evidence, Limits, Released, class_sums, may_leave
+from consilience.wire.disclosure import Limits, Released, Support, class_sums, may_leave
 from consilience.wire.message import Disclosure
 from tests.reference.moments_naive import cell_facts
 
@@ -38,7 +38,7 @@ def made(**changes: Any) -> Released:
     return class_sums(given.pop("rows", rows()), **given)
 
 
-def evidence(released: Released) -> Evidence:
+def evidence(released: Released) -> Support:
     assert released.evidence is not None
     return released.evidence
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import multigammaln
 from scipy.stats import norm
 
-from consilience.wire.evidence import Limits
+from consilience.wire.support import Limits
 
 Array = np.ndarray
 STRICT = Limits(max_detection=1.0)

@@ -10,9 +10,9 @@ from consilience.exceptions import ProtocolError
 from consilience.wire import disclosure as d
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.disclosure import (
-    Evidence,
     Limits,
     Released,
+    Support,
     aggregate,
     bundle,
     cell_counts,
@@ -35,7 +35,7 @@ LIMITS = Limits()
 GAP = np.nan
 
 
-def evidence(released: Released) -> Evidence:
+def evidence(released: Released) -> Support:
     assert released.evidence is not None
     return released.evidence
 
@@ -128,8 +128,8 @@ def test_means_are_those_of_numpy_and_rest_on_what_the_sums_rest_on() -> None:
     np.testing.assert_array_equal(empty.value, np.full(3, GAP))
 
 
-def same_evidence(a: Evidence, b: Evidence) -> None:
-    for one in dataclasses.fields(Evidence):
+def same_evidence(a: Support, b: Support) -> None:
+    for one in dataclasses.fields(Support):
         first, second = getattr(a, one.name), getattr(b, one.name)
         assert (first is None) == (second is None), one.name
         if first is not None:
@@ -332,7 +332,7 @@ def test_what_was_received_has_no_evidence(make: Any) -> None:
 
 def test_nobody_else_makes_released_values() -> None:
     with pytest.raises(ProtocolError, match="made only by"):
-        Released(1.0, Disclosure.AGGREGATE, Evidence("count"), object())
+        Released(1.0, Disclosure.AGGREGATE, Support("count"), object())
     with pytest.raises(AttributeError):
         count(20).value = 3  # type: ignore[misc]
     assert "20" not in repr(count(20))

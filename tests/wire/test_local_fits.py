@@ -12,9 +12,9 @@ from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire import disclosure as d
 from consilience.wire.disclosure import (
-    Evidence,
     Limits,
     Released,
+    Support,
     _largest_share,
     fit_fault,
     local_fit,
@@ -46,7 +46,7 @@ def fit(n: int = 60, size: int = 3, *, weights: Any = None, x: Any = None) -> Re
     return local_fit(np.arange(4.0), rows=x, weights=w, n_parameters=size)
 
 
-def evidence(released: Released) -> Evidence:
+def evidence(released: Released) -> Support:
     assert released.evidence is not None
     return released.evidence
 

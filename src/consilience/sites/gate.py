@@ -1,7 +1,7 @@
 """The only way out of a site.
 
 The gate looks at what a released value rests on (its evidence, computed by ``wire.disclosure``) and
-compares it with the site's own policy, by the rule of its kind (``wire.evidence`` has the list of
+compares it with the site's own policy, by the rule of its kind (``wire.support`` has the list of
 rules). It never trusts what a message says of itself. A reply is
 released whole or refused whole; a refusal names field and rule, never a value or a count.
 
@@ -29,8 +29,8 @@ from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.wire.codec import encode_message, misfit
 from consilience.wire.disclosure import Released, may_leave, replaced, reprojected
 from consilience.wire.envelope import Verdict
-from consilience.wire.evidence import RULES, Evidence, Limits
 from consilience.wire.message import Disclosure, iterate_fields
+from consilience.wire.support import RULES, Limits, Support
 
 Series = dict[str, dict[str, Any]]
 
@@ -227,7 +227,7 @@ def _guard_differences(released: Released, series: Series, limits: Limits) -> tu
 
 
 def _settle(
-    masks: np.ndarray, last: dict[str, Any], repeat: np.ndarray, evidence: Evidence, limits: Limits
+    masks: np.ndarray, last: dict[str, Any], repeat: np.ndarray, evidence: Support, limits: Limits
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose the cells whose last release is repeated.
 
@@ -281,7 +281,7 @@ def _kinds_of(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return history[:, first], groups.ravel()
 
 
-def _large(group: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
+def _large(group: np.ndarray, evidence: Support, limits: Limits) -> bool:
     """Whether a group of records is large enough, and of enough entities."""
     if group.sum() < limits.min_records:
         return False

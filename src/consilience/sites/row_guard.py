@@ -33,7 +33,6 @@ from consilience.sites.row_history import UNSEEN, Atoms, RowHistory, row_keys
 from consilience.wire.codec import digest
 from consilience.wire.digits import finer_between, off_grid
 from consilience.wire.equations import equations, outweighed
-from consilience.wire.evidence import Limits
 from consilience.wire.moment_facts import (
     Coded,
     coded_within,
@@ -43,6 +42,7 @@ from consilience.wire.moment_facts import (
     moment_facts,
     unsafe_columns,
 )
+from consilience.wire.support import Limits
 
 KEPT = "rows of all releases"
 """Name under which they are kept."""

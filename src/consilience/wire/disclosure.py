@@ -55,14 +55,14 @@ from consilience.wire.cell_facts import (
     facts_with_counts,
     sums_by_class,
 )
-from consilience.wire.evidence import Evidence as Evidence
-from consilience.wire.evidence import Limits as Limits
-from consilience.wire.evidence import class_moments_fault as class_moments_fault
-from consilience.wire.evidence import estimator_fault as estimator_fault
-from consilience.wire.evidence import fit_fault as fit_fault
 from consilience.wire.message import Disclosure
 from consilience.wire.moment_facts import Coded, block_facts, column_facts, moment_facts
 from consilience.wire.rounding import by_entity, coarse, largest_move
+from consilience.wire.support import Limits as Limits
+from consilience.wire.support import Support as Support
+from consilience.wire.support import class_moments_fault as class_moments_fault
+from consilience.wire.support import estimator_fault as estimator_fault
+from consilience.wire.support import fit_fault as fit_fault
 
 _KEY = object()
 
@@ -75,14 +75,14 @@ class Released:
     value : Any
         Plain value as it crosses: scalar, array, or a nest of dicts and tuples of them.
     disclosure : Disclosure
-    evidence : Evidence or None
+    evidence : Support or None
         Present at the site that made the value, ``None`` where it was received.
     """
 
     __slots__ = ("_disclosure", "_evidence", "_value")
 
     def __init__(
-        self, value: Any, disclosure: Disclosure, evidence: Evidence | None, key: object
+        self, value: Any, disclosure: Disclosure, evidence: Support | None, key: object
     ) -> None:
         if key is not _KEY:
             raise ProtocolError("Released values are made only by consilience.wire.disclosure")
@@ -99,7 +99,7 @@ class Released:
         return self._disclosure
 
     @property
-    def evidence(self) -> Evidence | None:
+    def evidence(self) -> Support | None:
         """What the value rests on; None where it was received."""
         return self._evidence
 
@@ -145,7 +145,7 @@ class Released:
 def count(n: int) -> Released:
     """Release a number of records."""
     n = int(n)
-    evidence = Evidence("count", n_records=n, records=np.asarray(n, dtype=np.int64))
+    evidence = Support("count", n_records=n, records=np.asarray(n, dtype=np.int64))
     return Released(n, Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -170,7 +170,7 @@ def cell_counts(
     """
     cells = np.asarray(cell_of_record, dtype=np.int64)
     counts = np.bincount(cells[cells >= 0], minlength=n_cells).astype(np.int64)
-    evidence = Evidence("keyed-count" if keys is not None else "count", counts.sum(), counts)
+    evidence = Support("keyed-count" if keys is not None else "count", counts.sum(), counts)
     value: Any = counts if keys is None else {"keys": np.asarray(keys), "counts": counts}
     return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
 
@@ -240,7 +240,7 @@ def aggregate(
         per_cell = [len(np.unique(np.asarray(entities)[rows])) for rows in groups]
         by_cell = np.array(per_cell, dtype=np.int64).reshape((-1, *(1,) * (x.ndim - 1)))
         n_entities = np.broadcast_to(by_cell, (len(groups), *x.shape[1:])).reshape(shape)
-    evidence = Evidence(
+    evidence = Support(
         "sum",
         n_records=len(x),
         records=records.astype(np.int64),
@@ -284,7 +284,7 @@ def cross_products(
         share[0, 1:] = share[1:, 0] = np.diagonal(share)[1:]
     there = np.nan_to_num(x)
     value = there.T @ there
-    evidence = Evidence("moments", len(x), records, share, n_columns=x.shape[1])
+    evidence = Support("moments", len(x), records, share, n_columns=x.shape[1])
     # Rounding may make the two triangles differ in the last digit, of which nobody needs to know.
     return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
 
@@ -351,7 +351,7 @@ def class_sums(
         raise ProtocolError("class sums need finite numbers, judged in as many columns")
     judged_in = (x,) if judged is None else (x, other)
     records, share, behind = class_facts(judged_in, cells, of, n_cells, extra.shape[1])
-    evidence = Evidence(
+    evidence = Support(
         "class-sums",
         n,
         records,
@@ -437,12 +437,12 @@ def class_moments(
         raise ProtocolError("blocks of columns have no column in common")
     rows = np.asarray(rows, dtype=float)
     value, facts = block_facts(rows, cells, n_cells, blocks, entities, limits, coded)
-    parts = tuple(Evidence("class-moments", **fact) for place, fact in facts)
+    parts = tuple(Support("class-moments", **fact) for place, fact in facts)
     faults = [class_moments_fault(part, limits) is not None for part in parts]
     for (place, _), fault in zip(facts, faults, strict=True):
         value[place] = np.nan if fault else value[place]
     kept = tuple(part for part, fault in zip(parts, faults, strict=True) if not fault)
-    evidence = Evidence("class-moments", len(rows), parts=kept)
+    evidence = Support("class-moments", len(rows), parts=kept)
     return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -461,7 +461,7 @@ def linked(labels: IntArray, *, cells: IntArray, n_cells: int) -> Released:
     # The largest component decides: its columns may be solved for one another.
     largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     records = np.bincount(of[of >= 0], minlength=n_cells).astype(np.int64)
-    evidence = Evidence("links", int(records.sum()), records, n_columns=largest)
+    evidence = Support("links", int(records.sum()), records, n_columns=largest)
     return Released(labels, Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -482,7 +482,7 @@ def rounded(value: float, *, n_records: int, step: float) -> Released:
         value = float("nan")
     # Steps are not powers of two, so a product has digits beyond the step: they are cut off.
     shown = float(np.round(np.round(value / step) * step, 12))
-    evidence = Evidence(
+    evidence = Support(
         "rounded", n_records, np.asarray(n_records, dtype=np.int64), steps=np.asarray(float(step))
     )
     return Released(shown, Disclosure.AGGREGATE, evidence, _KEY)
@@ -524,7 +524,7 @@ def model(
             raise ProtocolError("class parameters are released with rows in their classes")
     if kind == "figures":
         n_parameters = sum(int(np.size(one)) for one in _arrays(parameters))
-    evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
+    evidence = Support(kind, int(n_records), records, n_parameters=int(n_parameters))
     return Released(parameters, Disclosure.MODEL, evidence, _KEY)
 
 
@@ -559,7 +559,7 @@ def chances(
         raise ProtocolError("chances are released with records in their classes")
     # A class of few records shows in any of its chances, so sizes stand beside the sums.
     records, share = chance_facts(*sums)
-    evidence = Evidence(
+    evidence = Support(
         "sum",
         int(sizes.sum()),
         np.concatenate([sizes, records]),
@@ -583,7 +583,7 @@ def estimator(
     leaves : int array or None
         Training records in each leaf, for trees.
     """
-    evidence = Evidence(
+    evidence = Support(
         "estimator", n_records, leaves, n_parameters=n_parameters, type_name=type_name
     )
     return Released(encoded, Disclosure.MODEL, evidence, _KEY)
@@ -592,13 +592,13 @@ def estimator(
 def per_record(values: NDArray[Any]) -> Released:
     """Release one value (or row of values) for each record; needs consent in the policy."""
     values = np.asarray(values)
-    return Released(values, Disclosure.PER_RECORD, Evidence("per-record", len(values)), _KEY)
+    return Released(values, Disclosure.PER_RECORD, Support("per-record", len(values)), _KEY)
 
 
 def response(values: NDArray[Any]) -> Released:
     """Release the response of each record; needs consent of its own in the policy."""
     values = np.asarray(values)
-    return Released(values, Disclosure.PER_RECORD, Evidence("response", len(values)), _KEY)
+    return Released(values, Disclosure.PER_RECORD, Support("response", len(values)), _KEY)
 
 
 def hashed_ids(hashes: NDArray[np.uint8]) -> Released:
@@ -612,7 +612,7 @@ def hashed_ids(hashes: NDArray[np.uint8]) -> Released:
     hashes = np.asarray(hashes)
     if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != 16:
         raise ProtocolError("ids are released as hashes of 16 bytes")
-    return Released(hashes, Disclosure.PER_RECORD, Evidence("hashed-ids", len(hashes)), _KEY)
+    return Released(hashes, Disclosure.PER_RECORD, Support("hashed-ids", len(hashes)), _KEY)
 
 
 class Mechanism(Protocol):
@@ -628,7 +628,7 @@ class Mechanism(Protocol):
 def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:
     """Run a mechanism on values and release what it gives."""
     values = np.asarray(values, dtype=float)
-    evidence = Evidence(
+    evidence = Support(
         "noised", len(np.atleast_1d(values)), epsilon=mechanism.epsilon, mechanism=mechanism.name
     )
     return Released(mechanism.release(values), Disclosure.NOISED, evidence, _KEY)
@@ -693,7 +693,7 @@ def projection(
     unit = np.ones(len(wide)) if units is None else np.asarray(units, dtype=float)
     if unit.shape != (len(wide),) or not (np.isfinite(unit) & (unit > 0)).all():
         raise ProtocolError("a projection has one positive unit for each column")
-    evidence = Evidence(
+    evidence = Support(
         "projection",
         len(x),
         n_columns=x.shape[1],
@@ -759,7 +759,7 @@ def bundle(parts: Sequence[Released]) -> Released:
         (a projection takes several directions, a bundle is addressed as a whole).
     """
     if not parts:
-        return Released((), Disclosure.AGGREGATE, Evidence("count"), _KEY)
+        return Released((), Disclosure.AGGREGATE, Support("count"), _KEY)
     evidences = [part.evidence for part in parts if part.evidence is not None]
     kinds = {(e.rule, p.disclosure) for e, p in zip(evidences, parts, strict=True)}
     if len(kinds) != 1 or any(e.series for e in evidences):
@@ -770,9 +770,9 @@ def bundle(parts: Sequence[Released]) -> Released:
     if evidences[0].rule in ("estimator", "estimators"):
         # The facts of one model say nothing of another: each is judged by its own.
         n_records = min(e.n_records for e in evidences)
-        each = Evidence("estimators", n_records, parts=tuple(evidences))
+        each = Support("estimators", n_records, parts=tuple(evidences))
         return Released(values, parts[0].disclosure, each, _KEY)
-    return Released(values, parts[0].disclosure, Evidence.joined(evidences), _KEY)
+    return Released(values, parts[0].disclosure, Support.joined(evidences), _KEY)
 
 
 def relayed(value: Any, disclosure: Disclosure) -> Released:
@@ -911,7 +911,7 @@ def stacked(parts: Sequence[Released]) -> Released:
         raise ProtocolError("only sums of one kind are stacked")
     shape = np.shape(parts[0].value)
     kept = [e for e in evidences if e is not None]
-    evidence = Evidence(
+    evidence = Support(
         "sum",
         n_records=min((e.n_records for e in kept if e.n_records), default=0),
         records=np.stack([np.broadcast_to(e.records, shape) for e in kept]),  # type: ignore[arg-type]
@@ -1056,7 +1056,7 @@ def local_fit(
         share = np.asarray(
             _largest_share(rows, weights[:, 1:] if weights.shape[1] > 1 else weights)
         )
-    evidence = Evidence("fit", n, effective, share, n_parameters=n_parameters)
+    evidence = Support("fit", n, effective, share, n_parameters=n_parameters)
     return Released(np.asarray(value, dtype=float), Disclosure.MODEL, evidence, _KEY)
 
 
@@ -1081,7 +1081,7 @@ def slopes(value: FloatArray, *, n_records: int) -> Released:
     Loss, gradient and curvature of a curved loss at steep coefficients are sums over the records
     near a plane of somebody's choice: the policy must let values of single records leave.
     """
-    evidence = Evidence("slopes", int(n_records), np.asarray(n_records, dtype=np.int64))
+    evidence = Support("slopes", int(n_records), np.asarray(n_records, dtype=np.int64))
     return Released(np.asarray(value, dtype=float), Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -1098,7 +1098,7 @@ def together(parts: Sequence[Released], kind: str) -> Released:
         raise ProtocolError("fits go together with fits that this site made, and sums with sums")
     # An abstention rests on no record and says nothing: it is not the weakest part.
     said = [e.n_records for e in evidences if e.n_records]
-    joined = Evidence(_TOGETHER[kind], min(said, default=0), parts=evidences)
+    joined = Support(_TOGETHER[kind], min(said, default=0), parts=evidences)
     disclosure = Disclosure.MODEL if kind == "fit" else Disclosure.AGGREGATE
     values: tuple[Any, ...] = tuple(part.value for part in parts)
     return Released(values, disclosure, joined, _KEY)

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.wire.evidence import Limits
 from consilience.wire.moment_facts import Coded
+from consilience.wire.support import Limits
 
 _MOST = 100
 """Columns that are looked at."""

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.digits import off_grid
-from consilience.wire.evidence import Limits
+from consilience.wire.support import Limits
 
 MOST_LEVELS = 5
 """Ways to part the levels of a category in two grow with 2 to their number: 15 at five."""

@@ -37,7 +37,7 @@ from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import class_codes, drawing_seed, uniform, without_thin
 from consilience.wire import disclosure, estimators
 from consilience.wire.codec import digest, pack
-from consilience.wire.disclosure import Evidence, Limits, Released, weighted_means
+from consilience.wire.disclosure import Limits, Released, Support, weighted_means
 
 RESAMPLE_SHARE = 0.8
 FOLDS = 3
@@ -410,7 +410,7 @@ def _accepted(fitted: Any, x: FloatArray, s: Settings, limits: Limits) -> tuple[
         n_parameters=estimators.n_parameters(portable),
         leaves=estimators.leaves(fitted, x),
     )
-    return released, disclosure.estimator_fault(released.evidence or Evidence("estimator"), limits)
+    return released, disclosure.estimator_fault(released.evidence or Support("estimator"), limits)
 
 
 def _summary(value: Any, n: int) -> Released:

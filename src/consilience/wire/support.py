@@ -96,8 +96,8 @@ class Limits:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """What the gate may know about a released value. Never encoded."""
+class Support:
+    """What a released value rests on, its evidence before the gate. Never encoded."""
 
     rule: str
     n_records: int = 0
@@ -113,7 +113,7 @@ class Evidence:
     series: str = ""
     members: IntArray | None = None
     member_entities: NDArray[Any] | None = None
-    parts: tuple[Evidence, ...] = ()
+    parts: tuple[Support, ...] = ()
     directions: FloatArray | None = field(default=None, repr=False)
     columns: tuple[str, ...] = ()
     factor: FloatArray | None = field(default=None, repr=False)
@@ -136,11 +136,11 @@ class Evidence:
         return np.asarray(~(self.share <= limits.max_share))
 
     @staticmethod
-    def joined(evidences: Sequence[Evidence]) -> Evidence:
-        """Evidence of several values of one rule, side by side."""
+    def joined(evidences: Sequence[Support]) -> Support:
+        """Support of several values of one rule, side by side."""
         # Parts that rest on no record (abstentions) must not speak for the others.
         said = [e for e in evidences if e.n_records > 0]
-        return Evidence(
+        return Support(
             evidences[0].rule,
             n_records=min((e.n_records for e in said), default=0),
             records=_side_by_side([e.records for e in evidences]),
@@ -153,7 +153,7 @@ class Evidence:
         )
 
 
-def _entities(evidences: Sequence[Evidence]) -> IntArray | None:
+def _entities(evidences: Sequence[Support]) -> IntArray | None:
     """Entities behind each cell; where they are not known they do not stop a cell."""
     if all(e.entities is None for e in evidences):
         return None
@@ -172,18 +172,18 @@ def _side_by_side(facts: Sequence[NDArray[Any] | None]) -> Any:
 
 # --------------------------------------------------------------------------- rules by kind
 
-Rule = Callable[[Evidence, Limits], str | None]
+Rule = Callable[[Support, Limits], str | None]
 
 _UNKNOWN = "what it rests on is not known"
 
 
-def _first_fault(rule: Rule, parts: Iterable[Evidence], limits: Limits) -> str | None:
+def _first_fault(rule: Rule, parts: Iterable[Support], limits: Limits) -> str | None:
     """What a rule finds in the first part that it does not let pass."""
     faults = (rule(part, limits) for part in parts)
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _cells(evidence: Evidence, limits: Limits) -> str | None:
+def _cells(evidence: Support, limits: Limits) -> str | None:
     if evidence.small(limits).any():
         fault = f"a cell rests on fewer than {limits.min_records} records"
         if evidence.rule == "sum" and evidence.n_columns:  # moments, so that cells are columns
@@ -194,12 +194,12 @@ def _cells(evidence: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def _keyed_count(evidence: Evidence, limits: Limits) -> str | None:
+def _keyed_count(evidence: Support, limits: Limits) -> str | None:
     empty = evidence.records is not None and (evidence.records == 0).any()
     return _cells(evidence, limits) or ("a key without records" if empty else None)
 
 
-def _moments(evidence: Evidence, limits: Limits) -> str | None:
+def _moments(evidence: Support, limits: Limits) -> str | None:
     if evidence.n_records < 2 * evidence.n_columns:
         return "a moment matrix needs at least twice as many rows as columns"
     if evidence.n_columns > limits.columns_for(evidence.n_records, products=True):
@@ -207,7 +207,7 @@ def _moments(evidence: Evidence, limits: Limits) -> str | None:
     return _cells(evidence, limits)
 
 
-def _class_sums(evidence: Evidence, limits: Limits) -> str | None:
+def _class_sums(evidence: Support, limits: Limits) -> str | None:
     if evidence.records is None or evidence.members is None:
         return _UNKNOWN
     sizes = np.bincount(evidence.members[evidence.members >= 0], minlength=len(evidence.records))
@@ -219,7 +219,7 @@ def _class_sums(evidence: Evidence, limits: Limits) -> str | None:
     return fault
 
 
-def class_moments_fault(part: Evidence, limits: Limits) -> str | None:
+def class_moments_fault(part: Support, limits: Limits) -> str | None:
     """Say why the sums of products of a class over a block may not leave, None if they may."""
     if limits.min_records > 1 and part.n_records < max(limits.min_records, 2 * part.n_columns):
         return "a moment matrix of a class needs at least twice as many rows as columns"
@@ -228,7 +228,7 @@ def class_moments_fault(part: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def _links(evidence: Evidence, limits: Limits) -> str | None:
+def _links(evidence: Support, limits: Limits) -> str | None:
     fault = _cells(evidence, limits)
     if fault is not None or evidence.records is None:
         return fault or _UNKNOWN
@@ -240,7 +240,7 @@ def _links(evidence: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def _classes(evidence: Evidence, limits: Limits) -> str | None:
+def _classes(evidence: Support, limits: Limits) -> str | None:
     records = evidence.records
     # No class at all is fine: `model` makes sure that nothing but gaps is released then.
     if records is None or (records < limits.min_records).any():
@@ -248,25 +248,25 @@ def _classes(evidence: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def _enough(evidence: Evidence, limits: Limits) -> str | None:
+def _enough(evidence: Support, limits: Limits) -> str | None:
     if 0 < evidence.n_records < limits.min_records:
         return f"it rests on fewer than {limits.min_records} records"
     return None
 
 
-def _figures(evidence: Evidence, limits: Limits) -> str | None:
+def _figures(evidence: Support, limits: Limits) -> str | None:
     many = limits.min_records > 1 and evidence.n_records < evidence.n_parameters
     fault = "it holds more figures than records behind it" if many else None
     return _enough(evidence, limits) or fault
 
 
-def _linear(evidence: Evidence, limits: Limits) -> str | None:
+def _linear(evidence: Support, limits: Limits) -> str | None:
     few = evidence.n_records < 2 * evidence.n_parameters
     fault = "a linear model needs at least twice as many rows as parameters" if few else None
     return _enough(evidence, limits) or fault
 
 
-def _rounded(evidence: Evidence, limits: Limits) -> str | None:
+def _rounded(evidence: Support, limits: Limits) -> str | None:
     fault = _cells(evidence, limits)
     records, steps = evidence.records, evidence.steps
     if fault is not None or records is None or steps is None:
@@ -277,12 +277,12 @@ def _rounded(evidence: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def estimator_fault(evidence: Evidence, limits: Limits) -> str | None:
+def estimator_fault(evidence: Support, limits: Limits) -> str | None:
     """Say why a fitted estimator, or one of a bundle of them, may not leave a site.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : Support
         Of ``disclosure.estimator``, or of a ``bundle`` of them.
     limits : Limits
 
@@ -311,7 +311,7 @@ def estimator_fault(evidence: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def fit_fault(evidence: Evidence, limits: Limits) -> str | None:
+def fit_fault(evidence: Support, limits: Limits) -> str | None:
     """Say why a fit may not leave a site; None if nothing speaks against it.
 
     Notes
@@ -331,19 +331,19 @@ def fit_fault(evidence: Evidence, limits: Limits) -> str | None:
     return None
 
 
-def _class_moments(evidence: Evidence, limits: Limits) -> str | None:
+def _class_moments(evidence: Support, limits: Limits) -> str | None:
     return _first_fault(class_moments_fault, evidence.parts, limits)
 
 
-def _fits(evidence: Evidence, limits: Limits) -> str | None:
+def _fits(evidence: Support, limits: Limits) -> str | None:
     return _first_fault(fit_fault, evidence.parts or (evidence,), limits)
 
 
-def _slopes(evidence: Evidence, limits: Limits) -> str | None:
+def _slopes(evidence: Support, limits: Limits) -> str | None:
     return _first_fault(_enough, evidence.parts or (evidence,), limits)
 
 
-def _consented(evidence: Evidence, limits: Limits) -> str | None:
+def _consented(evidence: Support, limits: Limits) -> str | None:
     """Nothing beyond the consent that the gate has checked by class."""
     return None
 
