@@ -42,9 +42,9 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.result import Result
-from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.wire.message import Public, message
 from consilience.wire.signing import SigningKey
 from replications.ensemble_clustering.simulate import simulate_gaussian_sites
@@ -143,7 +143,7 @@ def site_of(name: str, rows: int, home: Path | None = None) -> Site:
                         content_hash=name)  # fmt: skip
 
     policy = Policy(preset="simulation", max_message_bytes=1 << 30)
-    return Site(name, load, policy=policy, home=None if home is None else DiskHome(home))
+    return Site(name, load, policy=policy, home=None if home is None else DiskStore(home))
 
 
 def serve(root: Path, name: str, rows: int, ready: Any, peaks: Any) -> None:

@@ -41,8 +41,8 @@ from consilience.engines.flower.node import FlowerNode
 from consilience.engines.flower.server import SuperLink, environment
 from consilience.engines.signed import pause
 from consilience.protocol.method import Columns, Preparation
-from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.testing.fakes import Echo, array_loader
 from consilience.wire.signing import SigningKey
 
@@ -191,7 +191,7 @@ def serve(folder: Path, address: str, coordinator: str, name: str) -> None:
         node.serve(over.is_set)
         return
     x = np.random.default_rng(1).normal(size=(100, 2))
-    site = Site(SITE, array_loader(x), home=DiskHome(folder / "home"))
+    site = Site(SITE, array_loader(x), home=DiskStore(folder / "home"))
     desk = Desk(site, SigningKey.load(keys), [coordinator])
     server = Server(address, keys / "ca.crt")
     FlowerNode(server, keys / "node.key", desk.handle).serve(over.is_set)

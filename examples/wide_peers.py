@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 
 from consilience import Run
-from consilience.sites.home import DiskHome
 from consilience.sites.outputs import SiteOutput
+from consilience.sites.site_store import DiskStore
 
 
 def left_at_sites(run: Run, homes: Path, new: pd.DataFrame) -> dict[str, Any]:
     """Classes of new rows by what a run left at each site; one entry where all sites have one."""
     said = {}
     for site in run.info.sites:
-        predictor = SiteOutput(DiskHome(homes / site), run.info.run).predictor
+        predictor = SiteOutput(DiskStore(homes / site), run.info.run).predictor
         names = list(predictor.feature_names_in_)
         said[site] = np.asarray(predictor.predict(new[names]))
     first = next(iter(said.values()))

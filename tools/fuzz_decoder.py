@@ -36,7 +36,7 @@ SECONDS_EACH = 10.0
 MEMORY = 2048
 GUIDED = [
     "consilience.wire",
-    "consilience.sites.home",
+    "consilience.sites.site_store",
     "consilience.sites.study",
     "consilience.engines.health",
 ]

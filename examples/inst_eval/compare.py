@@ -20,8 +20,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from consilience import LatentClassRegressor, Run, load_run  # noqa: E402
-from consilience.sites.home import DiskHome  # noqa: E402
 from consilience.sites.outputs import SiteOutput  # noqa: E402
+from consilience.sites.site_store import DiskStore  # noqa: E402
 from examples.grouped_peers import entity_ridge, fit_mixed, pooled_ridge  # noqa: E402
 from examples.inst_eval.make_tables import FEATURES  # noqa: E402
 
@@ -43,7 +43,7 @@ def of_the_run(run: Run, homes: Path, new: pd.DataFrame) -> tuple[FloatArray, Fl
     """Predictions and intervals by what the run left at each department."""
     mean, ends = np.empty(len(new)), np.empty((len(new), 2))
     for site, rows in new.groupby("site"):
-        left = SiteOutput(DiskHome(homes / str(site)), run.info.run).predictor
+        left = SiteOutput(DiskStore(homes / str(site)), run.info.run).predictor
         entity = rows["student"].astype(str)
         mean[rows.index] = left.predict(rows[list(FEATURES)], entity=entity)
         ends[rows.index] = left.predict_interval(rows[list(FEATURES)], level=LEVEL, entity=entity)

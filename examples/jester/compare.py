@@ -15,8 +15,8 @@ from sklearn.utils.extmath import randomized_svd
 
 from consilience import RankCV, Run, load_run
 from consilience.numerics.entries import Entries
-from consilience.sites.home import DiskHome
 from consilience.sites.outputs import SiteOutput
+from consilience.sites.site_store import DiskStore
 
 HERE = Path(__file__).resolve().parent
 RANKS = range(16)
@@ -24,7 +24,7 @@ RANKS = range(16)
 
 def compare(run: Run, homes: Path, tables: Path) -> pd.DataFrame:
     """Root mean squared errors of ratings that the run set aside."""
-    left = SiteOutput(DiskHome(homes / run.info.sites[0]), run.info.run)
+    left = SiteOutput(DiskStore(homes / run.info.sites[0]), run.info.run)
     aside = np.asarray(left.values("set_aside")).astype(bool)
     ratings = pd.read_csv(tables / "ratings.csv")
     codes = [pd.factorize(ratings[name], sort=True)[0] for name in ("person", "joke")]

@@ -20,8 +20,8 @@ from scipy.optimize import linear_sum_assignment
 
 from consilience import MarkovMixture, Run, load_run
 from consilience.clustering.kernels.sequences import Sequences
-from consilience.sites.home import DiskHome
 from consilience.sites.outputs import SiteOutput
+from consilience.sites.site_store import DiskStore
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
@@ -124,7 +124,7 @@ def time_in_state(paths: Sequences) -> FloatArray:
 def labels_of_run(run: Run, homes: Path) -> dict[str, IntArray]:
     """Labels that the run left at the regions."""
     return {
-        site: np.asarray(SiteOutput(DiskHome(homes / site), run.info.run).labels)
+        site: np.asarray(SiteOutput(DiskStore(homes / site), run.info.run).labels)
         for site in run.info.sites
     }
 

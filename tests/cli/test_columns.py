@@ -14,8 +14,8 @@ from click.testing import Result
 
 from consilience.engines.federation import Run, load_run
 from consilience.engines.folder import watch
-from consilience.sites.home import DiskHome
 from consilience.sites.loaders import file_site
+from consilience.sites.site_store import DiskStore
 from consilience.sites.study import SiteFile
 from consilience.wire.keys import load_partner_key, new_partner_key, save_partner_key
 from tests.cli.columns_workspace import FEATURES, POLICY, SITES, ColumnsWorkspace
@@ -241,10 +241,10 @@ def check_run(space: ColumnsWorkspace) -> Run:
     for secret in (*FEATURES["lab"], *FEATURES["clinic"], "relapse", "p001", "pid"):
         assert not re.search(rb"\b" + secret.encode() + rb"\b", content), secret
     for site in SITES:
-        home = DiskHome(space.root / "homes" / site)
+        home = DiskStore(space.root / "homes" / site)
         said = " ".join(str(line.get("said")) for line in home.read_log())
         assert "60 rows have a counterpart at every site; 0 of this site's have not." in said
-    assert "revealed" in DiskHome(space.root / "homes" / "lab").ledger("default")
+    assert "revealed" in DiskStore(space.root / "homes" / "lab").ledger("default")
     return run
 
 
@@ -280,7 +280,7 @@ def test_noise_from_files(space: ColumnsWorkspace) -> None:
         done = call("run", space.file, "--out", space.root / "runs" / name)
         assert done.exit_code == 0, done.output
         assert "at epsilon 3" in words(done)
-    ledger = DiskHome(space.root / "homes" / "lab").ledger("default")
+    ledger = DiskStore(space.root / "homes" / "lab").ledger("default")
     assert list(ledger["epsilon"].values()) == [3.0]
     assert call("check", space.file).exit_code == 0, "what was drawn before passes"
     # Another price than what is left: no run begins.

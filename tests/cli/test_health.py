@@ -11,7 +11,7 @@ import pytest
 
 from consilience.cli import status as command
 from consilience.engines.rundir import read_info
-from consilience.sites.home import DiskHome
+from consilience.sites.site_store import DiskStore
 from tests.cli.test_site import Workspace, run_cli
 from tests.cli.workspace import Workspace as LocalWorkspace
 from tests.cli.workspace import call, ran_once, sentence
@@ -106,7 +106,7 @@ def test_status_watched_until_the_run_ends(
 def test_status_names_what_waits_at_sites_here(ran: LocalWorkspace, tmp_path: Path) -> None:
     space = ran.copied(tmp_path)
     run = json.loads((space.out / "run.json").read_text())["run"]
-    home = DiskHome(tmp_path / "homes" / "lyon")
+    home = DiskStore(tmp_path / "homes" / "lyon")
     for name in (run, "another"):
         state = home.jobs.state(name, 2, 1)
         assert state.move("computed", "held", method="m", step="s", since=0.0, fields=[], bytes=1)

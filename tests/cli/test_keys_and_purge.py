@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from consilience.exceptions import QuorumError
-from consilience.sites.home import DiskHome, sole
+from consilience.sites.site_store import DiskStore, sole
 from consilience.sites.study import Study
 from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey
@@ -99,7 +99,7 @@ def test_purge_of_old_runs_at_a_site(space: Workspace) -> None:
     looked = call("site", "purge", toml, "--older-than", 30, "--dry-run")
     assert looked.stdout == f"would drop the records of run {old} at site lyon\n"
     assert records(space, "lyon") == [old, new]
-    home = DiskHome(space.root / "homes" / "lyon")
+    home = DiskStore(space.root / "homes" / "lyon")
     with sole(home):
         busy = call("site", "purge", toml, "--older-than", 30)
         assert busy.exit_code == 7 and "another process serves the home" in busy.stderr

@@ -164,11 +164,11 @@ def test_a_run_goes_on_and_ends_with_the_same_bytes(ran: Clinic) -> None:
 
 
 def test_the_predictor_predicts_new_rows(ran: Clinic) -> None:
-    from consilience.sites.home import DiskHome
     from consilience.sites.outputs import SiteOutput
+    from consilience.sites.site_store import DiskStore
 
     name = json.loads((ran.out / "run.json").read_text())["run"]
-    left = SiteOutput(DiskHome(ran.root / "homes" / "clinic"), name)
+    left = SiteOutput(DiskStore(ran.root / "homes" / "clinic"), name)
     rows = table(ran.root / "data" / "clinic.csv")
     x = np.array([[float(row[column]) for column in ran.columns] for row in rows])
     kinds = np.array(["benign", "malignant"])

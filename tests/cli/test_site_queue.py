@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import QuorumError
-from consilience.sites.home import NOT_RELEASED, DiskHome
 from consilience.sites.loaders import file_site
 from consilience.sites.site import Site
+from consilience.sites.site_store import NOT_RELEASED, DiskStore
 from consilience.sites.study import SiteFile
 from consilience.wire.envelope import Reply
 from tests.cli.test_site import CANARY, Workspace, run_cli
@@ -179,7 +179,7 @@ def test_looking_does_not_disturb_a_watch(held: Held) -> None:
 def steward(toml: Path, *command: str, times: int = 3) -> Iterator[list[str]]:
     """Somebody who decides by the command line as soon as something waits."""
     over, decided = threading.Event(), list[str]()
-    jobs = DiskHome(SiteFile.load(toml).home_path).jobs
+    jobs = DiskStore(SiteFile.load(toml).home_path).jobs
 
     def decide() -> None:
         while not over.wait(0.02) and len(decided) < times:
@@ -231,7 +231,7 @@ def test_the_coordinator_hears_of_a_refusal_and_not_why(tmp_path: Path) -> None:
     said = holding.communicate(timeout=60)[0]
     assert "ward 7" not in str(caught.value) and "ward 7" not in said
     assert not [p for p in space.folder.rglob("*.msg") if b"ward 7" in p.read_bytes()]
-    (job,) = DiskHome(tmp_path / "boston" / "home").jobs.all()
+    (job,) = DiskStore(tmp_path / "boston" / "home").jobs.all()
     assert (job.state, job.facts["reason"]) == ("sent", "ward 7 is not final")
 
 

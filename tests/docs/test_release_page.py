@@ -15,7 +15,7 @@ from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine
 from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome
+from consilience.sites.site_store import DiskStore
 from consilience.sites.study import Release
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import SigningKey
@@ -75,7 +75,7 @@ def test_commands_of_the_page(place: Path) -> None:
     ended: list[BaseException | None] = []
     coordinator = threading.Thread(target=ask, args=(place, ended))
     coordinator.start()
-    jobs = DiskHome(place / "home").jobs
+    jobs = DiskStore(place / "home").jobs
 
     def until_held(round_: int) -> None:
         """The watch of the page, one look at a time."""

@@ -9,8 +9,8 @@ from consilience.engines.federation import Federation
 from consilience.engines.flower import Desk, FlowerEngine
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
-from consilience.sites.home import Home
 from consilience.sites.site import Site
+from consilience.sites.site_store import SiteStore
 from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
 from tests.engines.fake_link import FakeNode, FakeSuperLink, Trouble
@@ -22,7 +22,7 @@ class Parties:
     """A coordinator, two sites, and what both ends tell."""
 
     def __init__(
-        self, trouble: Trouble | None = None, homes: dict[str, Home] | None = None
+        self, trouble: Trouble | None = None, homes: dict[str, SiteStore] | None = None
     ) -> None:
         self.server = FakeSuperLink(trouble)
         self.clock = self.server.clock

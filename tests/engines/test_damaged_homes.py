@@ -15,9 +15,9 @@ from consilience.engines.local import LocalEngine
 from consilience.engines.signed import BINDINGS, Place
 from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome
 from consilience.sites.loaders import file_site
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.sites.study import SiteFile
 from consilience.wire.codec import decode_message, encode_message
 from tests.engines.flower_parties import Parties as OverFlower
@@ -49,7 +49,7 @@ def said(parties: Parties, kind: str) -> list[dict[str, object]]:
 
 
 def restarted(parties: Parties) -> None:
-    parties.sites[ASH] = Site(ASH, loader(ASH), home=DiskHome(parties.root / f"home-{ASH}"))
+    parties.sites[ASH] = Site(ASH, loader(ASH), home=DiskStore(parties.root / f"home-{ASH}"))
 
 
 def once(parties: Parties) -> int:
@@ -122,7 +122,7 @@ def test_without_its_list_of_coordinators_a_site_answers_nobody(parties: Parties
 
 def test_a_damaged_queue_does_not_keep_a_watch_from_starting(parties: Parties) -> None:
     site = parties.sites[ASH] = Site(
-        ASH, loader(ASH), home=DiskHome(parties.root / f"home-{ASH}"), hold="all"
+        ASH, loader(ASH), home=DiskStore(parties.root / f"home-{ASH}"), hold="all"
     )
     site.answer(OPENING)
     job = parties.root / f"home-{ASH}" / "jobs" / "r1" / "1-1.json"
@@ -136,7 +136,7 @@ def test_a_damaged_queue_does_not_keep_a_watch_from_starting(parties: Parties) -
 
 def test_a_desk_refuses_the_damaged_run_and_answers_the_others(tmp_path: Path) -> None:
     parties = OverFlower()
-    parties.sites[ASH] = Site(ASH, loader(ASH), home=DiskHome(tmp_path))
+    parties.sites[ASH] = Site(ASH, loader(ASH), home=DiskStore(tmp_path))
     desk, (place, _) = parties.desk(ASH), parties.ask()
     content = asked(parties, parties.coordinator, place, OPENING)
     first = desk.handle(content)
@@ -157,7 +157,7 @@ def test_a_desk_refuses_the_damaged_run_and_answers_the_others(tmp_path: Path) -
 
 def test_in_one_process_the_run_goes_on_without_the_site(tmp_path: Path) -> None:
     case = CASES["mean-and-sd"]
-    sites = [Site(name, loader(name), home=DiskHome(tmp_path / name)) for name in SITES]
+    sites = [Site(name, loader(name), home=DiskStore(tmp_path / name)) for name in SITES]
 
     def damage(kind: str, facts: dict[str, object]) -> None:
         if kind == "ask" and facts["round"] == 2:

@@ -13,9 +13,9 @@ from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError, StudyError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Preparation
-from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.testing.fakes import ClassSums, array_loader, federation_of, scripted
 
 TABLES = {name: np.random.default_rng(ord(name)).normal(size=(40, 2)) for name in "abc"}
@@ -24,7 +24,7 @@ COLUMNS = Columns(features=("x0", "x1"))
 
 def on_disk(path: Path, **settings: Any) -> Federation:
     """A federation whose sites are new objects over the same homes each time."""
-    sites = [Site(n, array_loader(x), home=DiskHome(path / n)) for n, x in TABLES.items()]
+    sites = [Site(n, array_loader(x), home=DiskStore(path / n)) for n, x in TABLES.items()]
     preparation = Preparation(standardize="pooled")
     return Federation(LocalEngine(sites), COLUMNS, preparation, **settings)
 

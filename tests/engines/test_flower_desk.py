@@ -32,9 +32,9 @@ from consilience.engines.health import Heartbeat
 from consilience.engines.signed import Place
 from consilience.exceptions import DataError, RunError, StudyError, WireError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore, MemoryStore
 from consilience.testing.fakes import FakeEngine
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
@@ -298,7 +298,7 @@ def test_a_reply_to_a_follower_key_is_bound_to_that_key(parties: Parties) -> Non
 # ------------------------------------------------------------------ nothing else leaves
 
 
-class FailingHome(MemoryHome):
+class FailingStore(MemoryStore):
     """A home in which one thing fails with an error that quotes a value."""
 
     def __init__(self, what: str, error: Exception) -> None:
@@ -339,7 +339,7 @@ ERRORS = {
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("what", ["record", "commit", "ledger", "write_ledger", "log", "all"])
 def test_no_text_of_an_error_of_the_home_leaves(what: str, error: str) -> None:
-    parties = Parties(homes={ASH: FailingHome(what, ERRORS[error])})
+    parties = Parties(homes={ASH: FailingStore(what, ERRORS[error])})
     desk, (place, _) = parties.desk(ASH), parties.ask()
     for content in (
         asked(parties, parties.coordinator, place, OPENING),
@@ -411,7 +411,7 @@ def test_the_log_cannot_be_filled_from_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_LOGGED", 5)
-    parties = Parties(homes={ASH: DiskHome(tmp_path)})
+    parties = Parties(homes={ASH: DiskStore(tmp_path)})
     desk, (place, body) = parties.desk(ASH), parties.ask()
     for k in range(50):
         desk.handle({"kind": "ask"})

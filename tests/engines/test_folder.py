@@ -30,8 +30,8 @@ from consilience.exceptions import (
 )
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Preparation
-from consilience.sites.home import DiskHome, MemoryHome, sole
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore, MemoryStore, sole
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
@@ -52,7 +52,7 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            name: Site(name, loader(name), policy=GRANTED, home=DiskHome(root / f"home-{name}"))
+            name: Site(name, loader(name), policy=GRANTED, home=DiskStore(root / f"home-{name}"))
             for name in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
@@ -565,7 +565,7 @@ def test_one_process_for_a_home(parties: Parties) -> None:
 
 
 def test_a_site_in_memory_needs_no_lock(parties: Parties) -> None:
-    site = Site(SITES[0], loader(SITES[0]), home=MemoryHome())
+    site = Site(SITES[0], loader(SITES[0]), home=MemoryStore())
     key, trusted = parties.keys[SITES[0]], [parties.coordinator.public]
     assert watch(site, parties.folder, key=key, coordinators=trusted, once=True) == 0
 

@@ -19,8 +19,8 @@ from consilience.engines.study_run import folder_engine, key_remarks
 from consilience.exceptions import QuorumError, RunError, StudyError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import get_method
-from consilience.sites.home import DiskHome
 from consilience.sites.site import APPROVED, Site
+from consilience.sites.site_store import DiskStore
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.envelope import Request
 from consilience.wire.keys import KeyList, today
@@ -44,7 +44,7 @@ class Parties:
         self.folder.mkdir()
         self.old, self.new, self.stranger = (SigningKey.generate() for _ in range(3))
         self.keys = {name: SigningKey.generate() for name in SITES}
-        self.sites = {s: Site(s, loader(s), home=DiskHome(root / f"home-{s}")) for s in SITES}
+        self.sites = {s: Site(s, loader(s), home=DiskStore(root / f"home-{s}")) for s in SITES}
         self.events: list[tuple[str, dict[str, Any]]] = []
 
     def engine(self, key: SigningKey | None = None, **listed: Any) -> FolderEngine:

@@ -18,8 +18,8 @@ from consilience.engines.folder.site import Watcher
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
 from tests.engines.synchroniser import FAULTS, LosesFirst, Synchroniser
@@ -42,7 +42,7 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            s: Site(s, loader(s), policy=GRANTED, home=DiskHome(root / f"home-{s}")) for s in SITES
+            s: Site(s, loader(s), policy=GRANTED, home=DiskStore(root / f"home-{s}")) for s in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
 

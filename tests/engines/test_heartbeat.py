@@ -19,9 +19,9 @@ from consilience.engines import health as heartbeat
 from consilience.engines.folder import watch
 from consilience.engines.health import Heartbeat, judged
 from consilience.exceptions import EngineError, ParameterError, SignatureError, WireError
-from consilience.sites.home import DiskHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import Context, SigningKey
 
@@ -39,7 +39,7 @@ def a_beat(**changes: Any) -> Heartbeat:
 
 def a_site(folder: Path) -> Site:
     site = memory_site("north", {"x": [CANARY] * 40, "ward": ["CANARY-ward"] * 40}, "strict")
-    site.home = DiskHome(folder / "home")
+    site.home = DiskStore(folder / "home")
     return site
 
 

@@ -16,26 +16,26 @@ from consilience.engines.federation import Federation
 from consilience.engines.folder import Mailbox, Place
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError
-from consilience.sites.home import (
+from consilience.sites.policy import Policy
+from consilience.sites.site import Site
+from consilience.sites.site_store import (
     HELD,
     NOT_RELEASED,
     REFUSED,
     RELEASED,
     SENT,
-    DiskHome,
+    DiskStore,
     Held,
     Hold,
     Job,
 )
-from consilience.sites.policy import Policy
-from consilience.sites.site import Site
 from consilience.wire.envelope import Reply, Request
 from tests.engines.test_folder import Parties
 from tests.faults.cases import CASES, PARTNER_KEY, SITES, loader
 
 ASH, BIRCH = SITES
 REASON = "the table of ward 7 is not final, says Dr Quill"
-Decide = Callable[[DiskHome, Job], bool]
+Decide = Callable[[DiskStore, Job], bool]
 
 
 @pytest.fixture
@@ -45,17 +45,17 @@ def parties(tmp_path: Path) -> Parties:
 
 def holding(parties: Parties, hold: Hold = "all", name: str = ASH) -> Site:
     """A site of the parties that holds its replies, as a process that has just begun."""
-    home = DiskHome(parties.root / f"home-{name}")
+    home = DiskStore(parties.root / f"home-{name}")
     policy = Policy(preset="consortium", max_runs=None)
     parties.sites[name] = Site(name, loader(name), policy=policy, home=home, hold=hold)
     return parties.sites[name]
 
 
-def release(home: DiskHome, job: Job) -> bool:
+def release(home: DiskStore, job: Job) -> bool:
     return home.jobs.release(job.run, job.round, job.attempt)
 
 
-def refuse(home: DiskHome, job: Job) -> bool:
+def refuse(home: DiskStore, job: Job) -> bool:
     return home.jobs.refuse(job.run, job.round, job.attempt, REASON)
 
 
@@ -65,7 +65,7 @@ class Steward(threading.Thread):
     def __init__(self, parties: Parties, decide: Decide, name: str = ASH) -> None:
         super().__init__()
         self._parties, self._decide, self._site = parties, decide, name
-        self.home = DiskHome(parties.root / f"home-{name}")
+        self.home = DiskStore(parties.root / f"home-{name}")
         self.decided: list[str] = []
         self.too_early: list[str] = []
         self.over = threading.Event()
@@ -156,7 +156,7 @@ def test_released_twice_leaves_once(parties: Parties) -> None:
     watcher = parties.watcher(ASH)
     assert watcher.once() == 0
     (job,) = site.home.jobs.waiting()
-    home = DiskHome(parties.root / f"home-{ASH}")
+    home = DiskStore(parties.root / f"home-{ASH}")
     assert release(home, job)
     assert not release(home, job)
     assert not refuse(home, job)
@@ -204,7 +204,7 @@ def test_after_a_refusal_the_site_is_where_it_was_and_may_be_asked_again(parties
                 case.method(), out=out, resume=True, retry_refused=True
             )
     assert run.result.to_files() == here("mean-and-sd").result.to_files()
-    names = [job.name for job in DiskHome(parties.root / f"home-{ASH}").jobs.all()]
+    names = [job.name for job in DiskStore(parties.root / f"home-{ASH}").jobs.all()]
     assert "run/2-1" in names and "run/2-2" in names
 
 
@@ -237,7 +237,7 @@ def test_a_watcher_that_is_started_again(parties: Parties, decide: Decide, when:
     assert watcher.once() == 0
     record = first.home.record("run", 1, 1)
     assert record is not None
-    home = DiskHome(parties.root / f"home-{ASH}")
+    home = DiskStore(parties.root / f"home-{ASH}")
     (job,) = home.jobs.waiting()
     reply = parties.folder / "runs" / "run" / "replies" / f"1-1-{ASH}.msg"
     for _ in range(2):  # started again while it waits
@@ -286,7 +286,7 @@ def test_a_decision_after_the_run_was_closed_sends_nothing(parties: Parties) -> 
         engine = parties.engine(keep_files=False)
         federation = parties.federation(case, engine=engine, quorum=1, deadline=2.0)
         federation.run(case.method(), seed=11, run_id="run")
-        home = DiskHome(parties.root / f"home-{ASH}")
+        home = DiskStore(parties.root / f"home-{ASH}")
         (job,) = home.jobs.waiting()
         assert release(home, job)
         time.sleep(0.2)
@@ -314,7 +314,7 @@ def test_messages_for_another_sites_eyes_wait_too(parties: Parties, hold: Hold) 
     policy = Policy(preset="consortium", max_runs=None, **rules)  # type: ignore[arg-type]
     sites = {}
     for name in SITES:
-        home = DiskHome(parties.root / f"home-{name}")
+        home = DiskStore(parties.root / f"home-{name}")
         sites[name] = Site(
             name,
             loader(name),

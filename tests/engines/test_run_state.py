@@ -20,8 +20,8 @@ from consilience.engines.study_run import state_of
 from consilience.exceptions import QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns
-from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.testing.fakes import Failing, array_loader, federation_of
 from consilience.wire import files
 from tests.cli.workspace import call
@@ -33,7 +33,7 @@ def federation(homes: Path | None = None) -> Federation:
     if homes is None:
         return federation_of({"a": X, "b": X + 1})
     sites = [
-        Site(name, array_loader(X), home=DiskHome(homes / f"home-{name}")) for name in ("a", "b")
+        Site(name, array_loader(X), home=DiskStore(homes / f"home-{name}")) for name in ("a", "b")
     ]
     return Federation(LocalEngine(sites), Columns(features=("x0", "x1")))
 

@@ -18,8 +18,8 @@ from consilience.engines.study_run import (
     runs_in,
 )
 from consilience.exceptions import DataError, PrivacyError, RunError, StudyError
-from consilience.sites.home import DiskHome
 from consilience.sites.site import APPROVED
+from consilience.sites.site_store import DiskStore
 from consilience.sites.study import Study
 from tests.cli.workspace import SITES, Workspace
 
@@ -79,7 +79,7 @@ def test_checks_see_approval_and_budget(space: Workspace) -> None:
     files = read_site_files(study)
     method = method_of(study)
     assert all(c.error is None for c in check_sites(study, files, method))
-    home = DiskHome(files["lyon"].home_path)
+    home = DiskStore(files["lyon"].home_path)
     home.write_ledger("d", {"runs": ["earlier"]})
     lyon = check_sites(study, files, method)[1]
     assert lyon.remarks == ("All 1 runs that the policy allows on this data are used up.",)

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from consilience.engines.folder import watch
 from consilience.exceptions import ConsilienceError
-from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.wire import files
 from consilience.wire.signing import SigningKey
 from tests.faults.cases import SITES, loader
@@ -91,7 +91,7 @@ def keep_watch(root: Path, trace: str, action: Action = "", at: int = 0) -> None
     Fate(root, trace, action, at)
     try:
         watch(
-            Site(ASH, loader(ASH), policy=POLICY, home=DiskHome(root / f"home-{ASH}"), hold="all"),
+            Site(ASH, loader(ASH), policy=POLICY, home=DiskStore(root / f"home-{ASH}"), hold="all"),
             root / "shared",
             key=SigningKey.load(root / f"keys-{ASH}"),
             coordinators=[SigningKey.load(root / "keys").public],
@@ -106,7 +106,7 @@ def keep_watch(root: Path, trace: str, action: Action = "", at: int = 0) -> None
 def decide(root: Path, job: tuple[str, int, int], how: str, action: Action, at: int) -> None:
     """Be the steward's command; ends with 0 if this one has decided, with 3 if another had."""
     Fate(root, f"trace-{how}", action, at)
-    jobs = DiskHome(root / f"home-{ASH}").jobs
+    jobs = DiskStore(root / f"home-{ASH}").jobs
     try:
         done = jobs.release(*job) if how == "release" else jobs.refuse(*job, REASON)
     except ConsilienceError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.engines.federation import load_run
-from consilience.sites.home import DiskHome
+from consilience.sites.site_store import DiskStore
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply
 from consilience.wire.signing import SigningKey
@@ -150,7 +150,7 @@ class Stage:
             self._check_first_models(run, result)
             return
         for row, site in zip(result.secret, SITES, strict=True):
-            record = DiskHome(self.root / f"home-{site}").record(run, 2, 1)
+            record = DiskStore(self.root / f"home-{site}").record(run, 2, 1)
             assert record is not None
             drawn = decode_message(Reply.from_bytes(record.reply).message)
             assert (drawn.secret == row).all()
@@ -158,7 +158,7 @@ class Stage:
     def _check_first_models(self, run: str, result: Any) -> None:
         """The models of secret resamples are those that left first: round 4, after a vote."""
         for site in SITES:
-            record = DiskHome(self.root / f"home-{site}").record(run, 4, 1)
+            record = DiskStore(self.root / f"home-{site}").record(run, 4, 1)
             assert record is not None
             left = decode_message(Reply.from_bytes(record.reply).message).models.value[0]
             kept = [m for m, o in zip(result.models, result.owners, strict=True) if o == site]

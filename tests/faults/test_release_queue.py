@@ -23,8 +23,8 @@ import pytest
 from consilience.engines.federation import Federation, Run
 from consilience.engines.folder import FolderEngine, watch
 from consilience.exceptions import QuorumError
-from consilience.sites.home import HELD, NOT_RELEASED, REFUSED, RELEASED, SENT, DiskHome, Job
 from consilience.sites.site import Site
+from consilience.sites.site_store import HELD, NOT_RELEASED, REFUSED, RELEASED, SENT, DiskStore, Job
 from consilience.wire.envelope import Reply
 from consilience.wire.signing import SigningKey
 from tests.faults import held_parties
@@ -50,7 +50,7 @@ class Stage:
         for name in ("keys", *(f"keys-{site}" for site in SITES)):
             self.keys[name] = SigningKey.generate()
             self.keys[name].save(root / name)
-        self.home = DiskHome(root / f"home-{ASH}")
+        self.home = DiskStore(root / f"home-{ASH}")
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([held_parties.__name__])
         self.ends: Counter[int] = Counter()
@@ -63,7 +63,7 @@ class Stage:
     @contextmanager
     def other_site(self) -> Iterator[None]:
         stop = threading.Event()
-        home = DiskHome(self.root / f"home-{BIRCH}")
+        home = DiskStore(self.root / f"home-{BIRCH}")
         site = Site(BIRCH, loader(BIRCH), policy=held_parties.POLICY, home=home)
         settings = {
             "key": self.keys[f"keys-{BIRCH}"],

@@ -52,9 +52,9 @@ from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
 from consilience.sites import site as site_module
-from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.wire import files
 from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
@@ -330,7 +330,7 @@ def site(spec: dict[str, Any], root: Path, fate: Fate) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     watch(
-        member(name, home=DiskHome(root / f"home-{name}")),
+        member(name, home=DiskStore(root / f"home-{name}")),
         root / "shared",
         key=SigningKey.load(root / f"keys-{name}"),
         coordinators=[SigningKey.load(root / "keys").public],

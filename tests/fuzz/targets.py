@@ -24,7 +24,7 @@ import numpy as np
 from consilience.engines.health import Heartbeat
 from consilience.exceptions import ConsilienceError
 from consilience.protocol.method import method_names
-from consilience.sites.home import Record
+from consilience.sites.site_store import Record
 from consilience.sites.study import Study
 from consilience.wire import signing
 from consilience.wire.codec import decode_message, encode_message, pack, unpack

@@ -36,11 +36,11 @@ from consilience.numerics.random import stream
 from consilience.protocol.method import Columns, Preparation, get_method
 from consilience.protocol.phases.align_ids import Common, HashRequest
 from consilience.protocol.phases.opening import Open
-from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import MemoryStore
 from consilience.sites.study import Study
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
@@ -694,7 +694,7 @@ def test_contributions_made_up_tell_little_of_the_initiators_columns() -> None:
 def test_another_response_of_the_same_table_is_masked_anew() -> None:
     """What is kept of one response is not given out, unpaid, for another."""
     pytest.importorskip("opendp")
-    rng, home = np.random.default_rng(5), MemoryHome()
+    rng, home = np.random.default_rng(5), MemoryStore()
     got: list[Array] = []
     y = (rng.uniform(size=N) < 0.5).astype(float)
     rows = {"id": IDS, "age": rng.normal(size=N), "one": y, "other": 1 - y}

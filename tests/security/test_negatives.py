@@ -32,10 +32,10 @@ from consilience.exceptions import (
 )
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import get_method
-from consilience.sites.home import DiskHome, Home, MemoryHome, Record
 from consilience.sites.outputs import TABLE, SiteOutput, encode_table
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore, MemoryStore, Record, SiteStore
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fakes import federation_of
 from consilience.wire.codec import MAX_EMPTY, decode_message, pack, unpack
@@ -85,7 +85,7 @@ def loader(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize("run", ELSEWHERE)
 def test_run_ids_at_a_home(run: str, tmp_path: Path) -> None:
-    home = DiskHome(tmp_path / "in" / "home")
+    home = DiskStore(tmp_path / "in" / "home")
     for use in (
         lambda: home.record(run, 1, 1),
         lambda: home.commit(run, Record(1, 1, "", b"")),
@@ -102,10 +102,10 @@ def test_run_ids_at_a_home(run: str, tmp_path: Path) -> None:
     assert not everything(tmp_path)
 
 
-@pytest.mark.parametrize("home", [MemoryHome, DiskHome], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("home", [MemoryStore, DiskStore], ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("run", ELSEWHERE)
 def test_run_ids_in_a_request(run: str, home: type[Any], tmp_path: Path) -> None:
-    kept: Home = home(tmp_path / "home") if home is DiskHome else home()
+    kept: SiteStore = home(tmp_path / "home") if home is DiskStore else home()
     site = Site("a", loader, home=kept)
     with pytest.raises(RunError, match="not allowed"):
         site.answer(dataclasses.replace(OPEN, run=run).to_bytes())
@@ -140,7 +140,7 @@ def test_sites_and_studies(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ELSEWHERE if name not in HARMLESS])
 def test_outputs_and_tables(name: str, tmp_path: Path) -> None:
-    home = DiskHome(tmp_path / "home")
+    home = DiskStore(tmp_path / "home")
     (tmp_path / "x").write_bytes(b"of somebody else")
     for use in (
         lambda: home.write_outputs("run", {name: b"x"}),

@@ -15,8 +15,8 @@ import pytest
 from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, RunError, WireError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome, Record
 from consilience.sites.outputs import SiteOutput
+from consilience.sites.site_store import DiskStore, Record
 from consilience.testing.fakes import federation_of
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.envelope import Reply, Request
@@ -95,7 +95,7 @@ def test_a_journal_and_a_transcript(trap: bytes, tmp_path: Path) -> None:
 
 
 def test_a_home(trap: bytes, tmp_path: Path) -> None:
-    home = DiskHome(tmp_path / "home")
+    home = DiskStore(tmp_path / "home")
     home.commit("run", Record(1, 1, "", b""))
     next((tmp_path / "home").rglob("*.record")).write_bytes(trap)
     with pytest.raises(RunError):
@@ -108,7 +108,7 @@ def test_a_home(trap: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rows.bin", "predictor.bin"])
 def test_outputs_of_a_site(trap: bytes, name: str, tmp_path: Path) -> None:
-    home = DiskHome(tmp_path / "home")
+    home = DiskStore(tmp_path / "home")
     home.write_outputs("run", {name: trap, "provenance.json": b'{"method": "ensemble-clustering"}'})
     output = SiteOutput(home, "run")
     with pytest.raises(ConsilienceError):

@@ -29,9 +29,9 @@ from consilience.engines.health import heartbeat_of
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
 from consilience.exceptions import PrivacyError, RunError
-from consilience.sites.home import DiskHome, holds, sole
 from consilience.sites.loaders import file_site
 from consilience.sites.site import APPROVED, Site
+from consilience.sites.site_store import DiskStore, holds, sole
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fakes import array_loader
 from consilience.wire.codec import decode_message, encode_message
@@ -149,7 +149,7 @@ def test_values_for_each_record_are_held_with_noise_too() -> None:
 def test_other_users_of_the_machine_read_nothing(tmp_path: Path) -> None:
     """Under the usual umask: journals hold every reply, a site's log the causes of refusals."""
     case = CASES["mean-and-sd"]
-    sites = [Site(name, loader(name), home=DiskHome(tmp_path / name)) for name in SITES]
+    sites = [Site(name, loader(name), home=DiskStore(tmp_path / name)) for name in SITES]
     federation = Federation(LocalEngine(sites), case.columns, case.preparation)
     federation.run(case.method(), seed=11, out=tmp_path / "run")
     sites[0].home.log("refused", reason="a value that the message of an exception held")
@@ -488,7 +488,7 @@ def test_no_file_in_the_place_of_a_heartbeat_ends_the_look_at_others(
 
 
 def test_a_heartbeat_does_not_tell_how_much_a_run_has_left(tmp_path: Path) -> None:
-    beat = heartbeat_of(Site("a", array_loader(X), home=DiskHome(tmp_path)), "watching")
+    beat = heartbeat_of(Site("a", array_loader(X), home=DiskStore(tmp_path)), "watching")
     assert beat.free % (1 << 26) == 0
 
 
@@ -580,7 +580,7 @@ def test_no_coordinator_follows_the_run_of_another() -> None:
 def test_nobody_else_puts_files_into_a_home_or_among_keys(tmp_path: Path, umask: int) -> None:
     """A file of a job or a ledger that another user exchanges would decide for the steward."""
     os.umask(umask)
-    DiskHome(tmp_path / "homes" / "north")
+    DiskStore(tmp_path / "homes" / "north")
     SigningKey.generate().save(tmp_path / "keys")
     make_federation(tmp_path / "all", ["north"])
     make_node_key(tmp_path / "node", "north")

@@ -19,10 +19,10 @@ from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import get_method
-from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy
 from consilience.sites.row_history import row_content
+from consilience.sites.site_store import MemoryStore
 from consilience.sites.source import read_source
 from consilience.sites.study import Study
 from tests.granted import granted
@@ -45,7 +45,7 @@ class Clinic:
     """One site through several studies, whose table may change."""
 
     def __init__(self, policy: str | Policy = "strict") -> None:
-        self.policy, self.home = policy, MemoryHome()
+        self.policy, self.home = policy, MemoryStore()
 
     def run(self, source: pd.DataFrame, features: tuple[str, ...], **roles: Any) -> Run:
         """Ask for mean and standard deviation of complete rows."""

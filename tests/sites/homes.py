@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consilience.sites.home import Record
+from consilience.sites.site_store import Record
 
 
 def record_files(home: Any) -> list[tuple[str, ...]]:

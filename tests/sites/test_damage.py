@@ -14,9 +14,9 @@ import pytest
 
 from consilience.cli.logs import LogLevel, as_line
 from consilience.exceptions import DamageError, RunError
-from consilience.sites.home import NOT_RELEASED, SERIES, DiskHome, MemoryHome
 from consilience.sites.retention import old_runs, purge_old
 from consilience.sites.site import APPROVED, PURGED, TABLES, Site
+from consilience.sites.site_store import NOT_RELEASED, SERIES, DiskStore, MemoryStore
 from consilience.wire.envelope import Reply, Request
 from tests.rotation import by_turns
 from tests.sites.test_site import OPEN, after, ask, site
@@ -66,7 +66,7 @@ def lines(one: Site, event: str) -> list[str]:
 
 
 def begun(path: Path) -> Site:
-    one = site(home=DiskHome(path))
+    one = site(home=DiskStore(path))
     ask(one, OPEN)
     one.home.write_series(RUN, {"of before": {"asked": 1}})
     one.home.write_outputs(RUN, {"rows.bin": b"\x82\xa4rows\x90\xa7columns\x80"})
@@ -83,7 +83,7 @@ def test_only_the_damaged_run_is_refused(
     one, path = begun(tmp_path / "home"), tmp_path / "home" / name
     shutil.copy(path, tmp_path / "copy")
     damage(path)
-    for again in (one, site(home=DiskHome(tmp_path / "home"))):
+    for again in (one, site(home=DiskStore(tmp_path / "home"))):
         said = ask(again, request)
         assert (said.status, said.message, said.verdicts) == ("refused", b"", ())
         assert said.reason == OF_RUN
@@ -115,7 +115,7 @@ def test_only_the_damaged_run_is_refused(
 def test_a_damaged_ledger_is_told_and_stops_what_is_on_its_data(
     damage: Callable[[Path], None], ledger: str, tmp_path: Path
 ) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     one = site(home=home)
     name = one.policy.data_id if ledger == "default" else ledger
     ask(one, OPEN)
@@ -146,7 +146,7 @@ def test_a_damaged_ledger_is_told_and_stops_what_is_on_its_data(
 def test_what_was_drawn_once_is_not_drawn_again(
     damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     home.write_kept("d", "noise", {"x": 0.25})
     (path,) = (tmp_path / "kept" / "d").iterdir()
     damage(path)
@@ -157,7 +157,7 @@ def test_what_was_drawn_once_is_not_drawn_again(
 
 @pytest.mark.parametrize("what", [".record", SERIES, ".bin"])
 def test_a_home_in_memory(what: str) -> None:
-    home = MemoryHome()
+    home = MemoryStore()
     one = site(home=home)
     ask(one, OPEN)
     home.write_series(RUN, {"of before": {"asked": 1}})
@@ -178,7 +178,7 @@ def test_a_home_in_memory(what: str) -> None:
 
 @pytest.mark.parametrize("file", ["a file", "a link"])
 def test_a_run_that_cannot_be_written_is_refused_alone(file: str, tmp_path: Path) -> None:
-    one = site(home=DiskHome(tmp_path))
+    one = site(home=DiskStore(tmp_path))
     ask(one, OTHER)
     path = tmp_path / "runs" / RUN
     path.symlink_to(path) if file == "a link" else path.write_bytes(b"")
@@ -197,7 +197,7 @@ def test_a_home_that_fails_as_a_whole_still_ends_everything(
     """A full disk is no damage: nothing is refused for good that could be answered later."""
     from consilience.wire import files
 
-    one = site(home=DiskHome(tmp_path))
+    one = site(home=DiskStore(tmp_path))
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -213,7 +213,7 @@ def test_a_home_that_fails_as_a_whole_still_ends_everything(
 
 def held_at(path: Path) -> tuple[Site, Path]:
     """Two runs whose first reply waits; the job of one of them is damaged."""
-    one = site(home=DiskHome(path), hold="all")
+    one = site(home=DiskStore(path), hold="all")
     for request in (OPEN, OTHER):
         assert not isinstance(one.answer(request.to_bytes()), bytes)
     job = path / "jobs" / RUN / "1-1.json"
@@ -266,7 +266,7 @@ def test_retention_goes_on_past_what_is_damaged(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_purged_keeps_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = site(home=DiskHome(tmp_path))
+    one = site(home=DiskStore(tmp_path))
     for request in (OPEN, OTHER):
         ask(one, request)
     real = one.purge
@@ -290,7 +290,7 @@ def test_a_run_that_cannot_be_purged_keeps_no_other(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"method": "m"}', "\udcff"])
 def test_damaged_provenance_is_named(text: str, tmp_path: Path) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     home.write_outputs(RUN, {"provenance.json": text.encode(errors="surrogateescape")})
     found = Site("a", lambda *_: None, home=home).output(RUN)  # type: ignore[arg-type]
     with pytest.raises(DamageError, match=r"outputs/run-1/provenance\.json is damaged: restore it"):
@@ -302,7 +302,7 @@ def test_damaged_provenance_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_of_the_log_hides_no_other(tmp_path: Path) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     home.log("first")
     with open(tmp_path / "log.jsonl", "ab") as file:
         file.write(b"\xff{\n[1]\n")
@@ -312,9 +312,9 @@ def test_a_damaged_line_of_the_log_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_does_not_keep_the_next_from_starting(tmp_path: Path) -> None:
-    from consilience.sites.home import sole
+    from consilience.sites.site_store import sole
 
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     for folder in ("runs", "outputs", "jobs"):
         (tmp_path / folder / RUN / ".x.part").mkdir(parents=True)
     with sole(home):

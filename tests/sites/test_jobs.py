@@ -22,23 +22,23 @@ from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.phases.opening import Heard
-from consilience.sites import home as home_module
-from consilience.sites.home import (
+from consilience.sites import site_store as home_module
+from consilience.sites.policy import Policy
+from consilience.sites.retention import old_runs
+from consilience.sites.site import Site
+from consilience.sites.site_store import (
     HELD,
     NOT_RELEASED,
     REFUSED,
     RELEASED,
     SENT,
-    DiskHome,
+    DiskStore,
     Held,
     Hold,
     Jobs,
-    MemoryHome,
+    MemoryStore,
     holds,
 )
-from consilience.sites.policy import Policy
-from consilience.sites.retention import old_runs
-from consilience.sites.site import Site
 from consilience.testing.fakes import Question, RowsReply
 from consilience.wire import files as states
 from consilience.wire.disclosure import per_record
@@ -47,14 +47,14 @@ from tests.faults.cases import CASES, PARTNER_KEY, SITES, Case, loader
 from tests.sites.test_site import OPEN, after, opening, site, sums
 
 RUN = OPEN.run
-MAKERS: dict[str, Callable[[Path], MemoryHome | DiskHome]] = {
-    "memory": lambda path: MemoryHome(),
-    "disk": lambda path: DiskHome(path / "home"),
+MAKERS: dict[str, Callable[[Path], MemoryStore | DiskStore]] = {
+    "memory": lambda path: MemoryStore(),
+    "disk": lambda path: DiskStore(path / "home"),
 }
 
 
 @pytest.fixture(params=MAKERS)
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryHome | DiskHome:
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore | DiskStore:
     return MAKERS[request.param](tmp_path)
 
 
@@ -76,14 +76,14 @@ def released(asked: Site, request: Request) -> Reply:
     return reply(asked, request)
 
 
-def state(home: MemoryHome | DiskHome, round_: int, attempt: int = 1) -> str:
+def state(home: MemoryStore | DiskStore, round_: int, attempt: int = 1) -> str:
     return home.jobs.state(RUN, round_, attempt).read().state
 
 
 # --------------------------------------------------------------------------- release
 
 
-def test_a_held_reply_leaves_when_it_is_released(home: MemoryHome | DiskHome) -> None:
+def test_a_held_reply_leaves_when_it_is_released(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     wanted = site().answer(OPEN.to_bytes())
     assert held(one, OPEN) == Held(RUN, 1, 1, OPEN.step)
@@ -102,7 +102,7 @@ def test_a_held_reply_leaves_when_it_is_released(home: MemoryHome | DiskHome) ->
     assert home.jobs.waiting() == []
 
 
-def test_what_waits_is_described_without_a_value(home: MemoryHome | DiskHome) -> None:
+def test_what_waits_is_described_without_a_value(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     released(one, OPEN)
     held(one, after(OPEN))
@@ -118,7 +118,7 @@ def test_what_waits_is_described_without_a_value(home: MemoryHome | DiskHome) ->
 
 
 def test_without_holding_there_is_no_trace_of_it(tmp_path: Path) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     one = site(home=home)
     for request in (OPEN, after(OPEN)):
         assert reply(one, request).status == "reply"
@@ -127,7 +127,7 @@ def test_without_holding_there_is_no_trace_of_it(tmp_path: Path) -> None:
     assert home.jobs.all() == []
 
 
-def test_holding_that_is_switched_on_or_off_later(home: MemoryHome | DiskHome) -> None:
+def test_holding_that_is_switched_on_or_off_later(home: MemoryStore | DiskStore) -> None:
     first = reply(site(home=home), OPEN)
     holding = site(home=home, hold="all")
     assert reply(holding, OPEN) == first, "what has left before is repeated"
@@ -147,7 +147,7 @@ def test_only_values_for_each_record_may_be_held() -> None:
     assert [holds("none", c) for c in (record, public, None)] == [False, False, False]
 
 
-def test_a_refusal_of_the_site_itself_is_not_held(home: MemoryHome | DiskHome) -> None:
+def test_a_refusal_of_the_site_itself_is_not_held(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     wrong = dataclasses.replace(OPEN, message=opening(("nope",)))
     assert reply(one, wrong).reason == "a column is missing"
@@ -157,7 +157,7 @@ def test_a_refusal_of_the_site_itself_is_not_held(home: MemoryHome | DiskHome) -
 # --------------------------------------------------------------------------- refuse
 
 
-def test_a_refusal_leaves_instead_and_the_state_goes_back(home: MemoryHome | DiskHome) -> None:
+def test_a_refusal_leaves_instead_and_the_state_goes_back(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     released(one, OPEN)
     second = after(OPEN)
@@ -191,7 +191,7 @@ def reply_of(request: Request) -> Reply:
     return reply(one, request)
 
 
-def test_a_run_whose_opening_is_refused_was_not_opened(home: MemoryHome | DiskHome) -> None:
+def test_a_run_whose_opening_is_refused_was_not_opened(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     held(one, OPEN)
     assert home.jobs.refuse(RUN, 1, 1)
@@ -199,7 +199,7 @@ def test_a_run_whose_opening_is_refused_was_not_opened(home: MemoryHome | DiskHo
     assert reply(one, after(OPEN)).reason == "the run was not opened at this site"
 
 
-def test_a_decision_is_made_once(home: MemoryHome | DiskHome) -> None:
+def test_a_decision_is_made_once(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     assert not home.jobs.release(RUN, 1, 1), "nothing is there"
     held(one, OPEN)
@@ -210,7 +210,7 @@ def test_a_decision_is_made_once(home: MemoryHome | DiskHome) -> None:
     assert reply(one, OPEN).status == "refused"
 
 
-def test_a_long_reason_is_not_cut(home: MemoryHome | DiskHome) -> None:
+def test_a_long_reason_is_not_cut(home: MemoryStore | DiskStore) -> None:
     held(site(home=home, hold="all"), OPEN)
     with pytest.raises(ParameterError, match="at most 300 characters, but '301'"):
         home.jobs.refuse(RUN, 1, 1, "x" * 301)
@@ -220,7 +220,7 @@ def test_a_long_reason_is_not_cut(home: MemoryHome | DiskHome) -> None:
 # --------------------------------------------------------------------------- what rests on it
 
 
-def test_what_follows_a_held_reply_is_refused(home: MemoryHome | DiskHome) -> None:
+def test_what_follows_a_held_reply_is_refused(home: MemoryStore | DiskStore) -> None:
     """Else an aggregate could tell of a reply that the steward has not let out."""
     one = site(home=home, hold="all")
     held(one, OPEN)
@@ -232,7 +232,7 @@ def test_what_follows_a_held_reply_is_refused(home: MemoryHome | DiskHome) -> No
 
 
 def test_what_follows_a_refused_reply_builds_on_the_state_before(
-    home: MemoryHome | DiskHome,
+    home: MemoryStore | DiskStore,
 ) -> None:
     """Also when the site hears of the decision by this question."""
     one = site(home=home, hold="all")
@@ -249,7 +249,7 @@ def test_what_follows_a_refused_reply_builds_on_the_state_before(
 # --------------------------------------------------------------------------- the home
 
 
-def test_a_purged_run_leaves_no_job(home: MemoryHome | DiskHome) -> None:
+def test_a_purged_run_leaves_no_job(home: MemoryStore | DiskStore) -> None:
     one = site(home=home, hold="all")
     held(one, OPEN)
     assert old_runs(home, 0.0, now=1e12) == {}, "what waits is not purged by age"
@@ -266,7 +266,7 @@ def test_other_files_are_no_jobs(tmp_path: Path, name: str) -> None:
 
 
 def test_a_damaged_job_lets_nothing_leave(tmp_path: Path) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     one = site(home=home, hold="all")
     held(one, OPEN)
     path = tmp_path / "jobs" / RUN / "1-1.json"
@@ -391,7 +391,7 @@ class Steward(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="jobs-"))
-        self.site = site(home=DiskHome(self.root), hold="all")
+        self.site = site(home=DiskStore(self.root), hold="all")
         self.requests = REQUESTS
         self.wanted = wanted()
         self.decided: dict[int, str] = {}
@@ -447,12 +447,12 @@ class Steward(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.site = site(home=DiskHome(self.root), hold="all")
+        self.site = site(home=DiskStore(self.root), hold="all")
 
     @rule(to=st.sampled_from([RELEASED, REFUSED]), dies=st.sampled_from(["", "before", "after"]))
     def decide(self, to: str, dies: str) -> None:
         """A steward decides on what the list shows, in a process of its own."""
-        jobs = DiskHome(self.root).jobs
+        jobs = DiskStore(self.root).jobs
         for job in jobs.waiting():
             number = job.round - 1
             assert number not in self.decided
@@ -467,7 +467,7 @@ class Steward(RuleBasedStateMachine):
 
     @rule(to=st.sampled_from([RELEASED, REFUSED]))
     def decide_too_late(self, to: str) -> None:
-        jobs = DiskHome(self.root).jobs
+        jobs = DiskStore(self.root).jobs
         for number in self.decided:
             decide = jobs.release if to == RELEASED else jobs.refuse
             assert not decide(RUN, number + 1, 1)
@@ -485,7 +485,7 @@ class Steward(RuleBasedStateMachine):
     @invariant()
     def what_is_listed_is_undecided(self) -> None:
         if hasattr(self, "root"):
-            jobs = DiskHome(self.root).jobs
+            jobs = DiskStore(self.root).jobs
             assert {job.round - 1 for job in jobs.waiting()}.isdisjoint(self.decided)
             for job in jobs.all():
                 decision = self.decided.get(job.round - 1)

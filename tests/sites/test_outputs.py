@@ -8,8 +8,8 @@ import pytest
 
 from consilience.exceptions import ProtocolError, RunError
 from consilience.protocol.method import SiteData
-from consilience.sites.home import MemoryHome
 from consilience.sites.outputs import PREDICTOR, ROWS, TABLE, SiteOutput, encode_outputs
+from consilience.sites.site_store import MemoryStore
 
 DATA = SiteData(
     np.ones((3, 1)), ("x",), np.array([0, 2, 3]), id=np.array(["a", "c,1", "d"]), n_read=5
@@ -18,7 +18,7 @@ LABELS = np.array([1, -1, 0])
 
 
 def kept(files: dict[str, bytes]) -> SiteOutput:
-    home = MemoryHome()
+    home = MemoryStore()
     home.write_outputs("run", files)
     return SiteOutput(home, "run")
 

@@ -15,9 +15,9 @@ from consilience.engines.folder import watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome, MemoryHome, sole
 from consilience.sites.retention import DAY, old_runs, purge_old, purge_run
 from consilience.sites.site import PURGED, Site
+from consilience.sites.site_store import DiskStore, MemoryStore, sole
 from consilience.wire.signing import SigningKey
 from tests.faults.cases import CASES, SITES, loader
 
@@ -27,7 +27,7 @@ class Sites:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.sites = {s: Site(s, loader(s), home=DiskHome(root / s)) for s in SITES}
+        self.sites = {s: Site(s, loader(s), home=DiskStore(root / s)) for s in SITES}
 
     def run(self, run_id: str, *, days_ago: float = 0.0, seed: int = 1) -> None:
         federation = Federation(
@@ -129,7 +129,7 @@ def test_what_is_no_run_is_left_alone(sites: Sites) -> None:
 
 
 def test_a_home_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    members = [Site(s, loader(s), home=MemoryHome()) for s in SITES]
+    members = [Site(s, loader(s), home=MemoryStore()) for s in SITES]
     Federation(LocalEngine(members), CASES["mean-and-sd"].columns).run(
         MeanAndSD(), seed=1, run_id="r"
     )
@@ -191,5 +191,5 @@ def test_one_process_holds_a_home(sites: Sites) -> None:
     home = sites.sites["ash"].home
     with sole(home), pytest.raises(RunError, match="another process serves the home"), sole(home):
         pass
-    with sole(home), sole(MemoryHome()):
+    with sole(home), sole(MemoryStore()):
         pass

@@ -14,9 +14,9 @@ from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.protocol.phases.opening import NAME as OPENING
 from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
-from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore, MemoryStore
 from consilience.sites.study import Study
 from consilience.testing.fakes import Edges, Question, array_loader, with_fixed_secrets
 from consilience.wire.codec import decode_message, encode_message
@@ -129,16 +129,16 @@ def test_a_site_that_was_restarted_goes_on(tmp_path: Path) -> None:
     questions.append(after(questions[-1], message=encode_message(Edges(edges=np.array([4.5])))))
     for request in questions:
         wanted = steady.answer(request.to_bytes())
-        restarted = site(home=DiskHome(tmp_path))
+        restarted = site(home=DiskStore(tmp_path))
         assert restarted.answer(request.to_bytes()) == wanted
         for earlier in questions[: questions.index(request) + 1]:
-            fresh = site(home=DiskHome(tmp_path))
+            fresh = site(home=DiskStore(tmp_path))
             assert fresh.answer(earlier.to_bytes()) == steady.answer(earlier.to_bytes())
             assert fresh.computed == 0
 
 
 def test_nothing_leaves_before_it_is_written(tmp_path: Path, monkeypatch: Any) -> None:
-    one = site(home=DiskHome(tmp_path))
+    one = site(home=DiskStore(tmp_path))
 
     def full(*args: Any) -> None:
         raise RunError("the disk is full")
@@ -151,8 +151,8 @@ def test_nothing_leaves_before_it_is_written(tmp_path: Path, monkeypatch: Any) -
 
 
 def test_another_policy_later_does_not_change_what_was_said(tmp_path: Path) -> None:
-    first = site(home=DiskHome(tmp_path)).answer(OPEN.to_bytes())
-    stricter = site(home=DiskHome(tmp_path), policy=Policy(max_runs=1, min_records=50))
+    first = site(home=DiskStore(tmp_path)).answer(OPEN.to_bytes())
+    stricter = site(home=DiskStore(tmp_path), policy=Policy(max_runs=1, min_records=50))
     assert stricter.answer(OPEN.to_bytes()) == first
     refused = ask(stricter, after(OPEN))
     assert refused.status == "reply"
@@ -205,7 +205,7 @@ def test_a_fork_does_not_escape_the_guard_against_differencing(
     on_disk: bool, tmp_path: Path
 ) -> None:
     """Two questions that both follow the same answer, with classes that differ by one record."""
-    one = site(home=DiskHome(tmp_path) if on_disk else MemoryHome())
+    one = site(home=DiskStore(tmp_path) if on_disk else MemoryStore())
     ask(one, OPEN)
     x = np.sort(X[:, 0])
     found = [
@@ -290,18 +290,18 @@ def test_an_approved_hash_does_not_cover_other_questions(change: dict[str, Any])
 
 
 def test_a_purged_run_is_not_answered_again(tmp_path: Path) -> None:
-    one = site(home=DiskHome(tmp_path))
+    one = site(home=DiskStore(tmp_path))
     ask(one, OPEN)
     ask(one, after(OPEN))
     one.purge("run-1")
-    again = site(home=DiskHome(tmp_path))
+    again = site(home=DiskStore(tmp_path))
     for request in (OPEN, after(OPEN)):
         assert ask(again, request).status == "refused"
     assert "purged" in ask(again, dataclasses.replace(OPEN, attempt=2)).reason
 
 
 def test_number_of_runs() -> None:
-    home = MemoryHome()
+    home = MemoryStore()
     policy = Policy(max_runs=2, data_id="d")
     for run, status in (("r1", "reply"), ("r2", "reply"), ("r3", "refused"), ("r1", "reply")):
         request = dataclasses.replace(OPEN, run=run, attempt=1)
@@ -359,7 +359,7 @@ def test_messages_over_the_limit_of_the_site() -> None:
 
 
 def test_an_error_in_a_step_stays_at_the_site() -> None:
-    one = site(home=MemoryHome())
+    one = site(home=MemoryStore())
     failing = dataclasses.replace(OPEN, method="testing-failing")
     ask(one, failing)
     question = after(failing, step="testing.fail", message=encode_message(Question()))

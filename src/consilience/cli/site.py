@@ -20,7 +20,7 @@ from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.exceptions import DamageError, RunError, StudyError
 
 if TYPE_CHECKING:
-    from consilience.sites.home import DiskHome, Job
+    from consilience.sites.site_store import DiskStore, Job
 
 SiteToml = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
 
@@ -97,9 +97,9 @@ def purge(
     The run can never go on at this site afterwards. Stop a watch on the site first. The home's log
     notes each run that was dropped.
     """
-    from consilience.sites.home import check_run_id, sole
     from consilience.sites.loaders import file_site
     from consilience.sites.retention import old_runs, purge_old, purge_run
+    from consilience.sites.site_store import check_run_id, sole
     from consilience.sites.study import SiteFile
 
     if (run is None) == (older_than is None):
@@ -234,18 +234,18 @@ def refuse(
 # --------------------------------------------------------------------------- inside
 
 
-def _home(site_toml: Path) -> DiskHome:
+def _home(site_toml: Path) -> DiskStore:
     """The site's home; a watch may be at work in it."""
-    from consilience.sites.home import DiskHome
+    from consilience.sites.site_store import DiskStore
     from consilience.sites.study import SiteFile
 
     file = SiteFile.load(site_toml)
     if not file.home_path.is_dir():
         raise RunError(f"site {file.name!r} has no home {file.home_path} yet: nothing ran here")
-    return DiskHome(file.home_path)
+    return DiskStore(file.home_path)
 
 
-def _find(home: DiskHome, name: str) -> Job:
+def _find(home: DiskStore, name: str) -> Job:
     """The job of a name; the part behind the run will do where no other has it."""
     waiting = home.jobs.waiting()
     found = [job for job in waiting if name in (job.name, job.name.rpartition("/")[2])]
@@ -269,7 +269,7 @@ def _raise(damages: list[DamageError]) -> None:
         raise damages[-1]
 
 
-def _decided(home: DiskHome, job: Job) -> RunError:
+def _decided(home: DiskStore, job: Job) -> RunError:
     state, _, facts = home.jobs.state(job.run, job.round, job.attempt).read()
     said = "refused" if "reason" in facts else "released"
     more = ", and has been sent" if state == "sent" else ""
@@ -433,8 +433,8 @@ def approve(
     The hash of the study goes into the site's home, beside approved_studies of the policy. A watch
     that is running heeds it.
     """
-    from consilience.sites.home import DiskHome
     from consilience.sites.site import APPROVED
+    from consilience.sites.site_store import DiskStore
     from consilience.sites.study import SiteFile, Study
 
     file, study = SiteFile.load(site_toml), Study.load(study_toml)
@@ -443,7 +443,7 @@ def approve(
             f"{study_toml} does not name site {file.name!r} in [sites]: "
             "approve the study file that its coordinator sent you"
         )
-    home = DiskHome(file.home_path)
+    home = DiskStore(file.home_path)
     # Added, never replaced: an earlier approval holds until the steward takes it back.
     hashes = list(home.ledger(APPROVED).get("studies", []))
     if study.hash() not in hashes:

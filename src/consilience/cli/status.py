@@ -111,7 +111,7 @@ def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
     """Replies of a run that wait for the stewards of sites on this machine, by site."""
     from consilience.engines.rundir import read_info
     from consilience.exceptions import StudyError
-    from consilience.sites.home import DiskHome
+    from consilience.sites.site_store import DiskStore
     from consilience.sites.study import SiteFile
 
     if sites is None:
@@ -127,7 +127,7 @@ def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
         # Nothing has run there yet, so nothing can wait.
         if not home.is_dir():
             continue
-        jobs = DiskHome(home).jobs
+        jobs = DiskStore(home).jobs
         held = [job.name for job in jobs.waiting() if job.run == info.run]
         if held:
             found[name] = held

@@ -34,8 +34,8 @@ from typing import Any, Literal
 from consilience.engines.signed import OnNote, check_site, existing
 from consilience.exceptions import ParameterError, RunError, SignatureError, WireError
 from consilience.protocol.method import method_names
-from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.wire.files import Beneath
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
@@ -159,7 +159,7 @@ def held_at(site: Site) -> int:
 
 def free_at(site: Site) -> int:
     """Free bytes on the disk of a site's home; -1 where that is not known."""
-    if not isinstance(site.home, DiskHome):
+    if not isinstance(site.home, DiskStore):
         return -1
     try:
         # To the byte it would tell of the size of what a run has just left there.

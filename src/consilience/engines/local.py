@@ -20,9 +20,9 @@ from consilience.engines.base import Arrival, Engine, Key
 from consilience.exceptions import ConsilienceError, StudyError
 from consilience.numerics.parallel import ordered_map
 from consilience.numerics.random import stream
-from consilience.sites.home import Held
 from consilience.sites.loaders import file_site
 from consilience.sites.site import Site
+from consilience.sites.site_store import Held
 from consilience.sites.step_runner import Work, compute
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.envelope import Request

@@ -27,8 +27,8 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.protocol.phases import opening
-from consilience.sites.home import check_run_id
 from consilience.sites.site import Site
+from consilience.sites.site_store import check_run_id
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.keys import KeyList, parties, remedy

@@ -28,13 +28,13 @@ from consilience.protocol.method import Columns, CoordinatorContext, Method, Sit
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.accounting import Budget
-from consilience.sites.home import DiskHome
 from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.sites.source import Table, is_number, plain_text, read_source
 from consilience.sites.source_long import wide_schema
 from consilience.sites.study import SiteFile, Study
@@ -398,7 +398,7 @@ def _about_home(study: Study, file: SiteFile, policy: Policy) -> list[str]:
         if policy.approved_studies is not None and study.hash() not in policy.approved_studies:
             raise _not_approved(study)
         return []
-    home = DiskHome(file.home_path)
+    home = DiskStore(file.home_path)
 
     def unread(*_: object) -> SiteData:
         raise DataError("the table is not read here")
@@ -494,7 +494,7 @@ def _about_price(file: SiteFile, policy: Policy, epsilon: float, what: str) -> P
         return PrivacyError(f"the policy does not let {what} leave (noised)")
     charges: tuple[float, ...] = ()
     if file.home_path.is_dir():
-        ledger = Budget.read(DiskHome(file.home_path).ledger(policy.data_id)).ledger
+        ledger = Budget.read(DiskStore(file.home_path).ledger(policy.data_id)).ledger
         charges = tuple(ledger.get("epsilon", {}).values())
     left = policy.max_epsilon - math.fsum(charges)
     # The same noise is sent again, not drawn anew: a second look at it tells nothing more.

@@ -20,8 +20,8 @@ from consilience.exceptions import BudgetError, DisclosureError, RunError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases.opening import Open
 from consilience.sites.encoding import encodings
-from consilience.sites.home import Home
 from consilience.sites.policy import Policy
+from consilience.sites.site_store import SiteStore
 from consilience.sites.step_runner import step_of
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Request
@@ -102,7 +102,7 @@ LEAST_MODELS = 200
 """Models of others that a site tries in all, however few rows it has."""
 
 
-def charge(request: Request, kept_name: str, policy: Policy, home: Home) -> float:
+def charge(request: Request, kept_name: str, policy: Policy, home: SiteStore) -> float:
     """Charge the price of a step that draws noise; of what was drawn before and kept only once.
 
     Raises
@@ -123,7 +123,7 @@ def charge(request: Request, kept_name: str, policy: Policy, home: Home) -> floa
     return epsilon
 
 
-def count_models(request: Request, data: SiteData, policy: Policy, home: Home) -> None:
+def count_models(request: Request, data: SiteData, policy: Policy, home: SiteStore) -> None:
     """Count the models of others that a step tries.
 
     Raises
@@ -149,13 +149,13 @@ def count_models(request: Request, data: SiteData, policy: Policy, home: Home) -
     _write({**ledger, "models": models}, policy, home)
 
 
-def _write(ledger: dict[str, Any], policy: Policy, home: Home) -> None:
+def _write(ledger: dict[str, Any], policy: Policy, home: SiteStore) -> None:
     """Write it where something new is in it: a question asked again costs nothing, no write too."""
     if ledger != home.ledger(policy.data_id):
         home.write_ledger(policy.data_id, ledger)
 
 
-def hold_coding(opened: Open, method: type[Method], policy: Policy, home: Home) -> None:
+def hold_coding(opened: Open, method: type[Method], policy: Policy, home: SiteStore) -> None:
     """Note how a run codes its columns, and see that no run before coded one of them otherwise.
 
     What is left over by two codings of a column (an order of levels of which another one gives way,

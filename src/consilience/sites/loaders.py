@@ -24,7 +24,6 @@ import numpy as np
 
 from consilience.exceptions import RunError, StudyError, WireError
 from consilience.protocol.method import Columns, Preparation, SiteData
-from consilience.sites.home import DiskHome, Hold
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import (
@@ -36,6 +35,7 @@ from consilience.sites.prepare import (
     load_with_report,
 )
 from consilience.sites.site import Confirm, Site
+from consilience.sites.site_store import DiskStore, Hold
 from consilience.sites.source import Table, read_source, source_path
 from consilience.sites.study import SiteFile
 from consilience.wire.codec import digest, pack, unpack
@@ -140,7 +140,7 @@ def file_site(
         file.name,
         load_once if cache else load,
         policy=policy,
-        home=DiskHome(file.home_path),
+        home=DiskStore(file.home_path),
         confirm=confirm,
         partner_key=file.partner_key(),
         hold=file.release.held if hold is None else hold,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError, RunError, WireError
 from consilience.protocol.method import SiteData, get_method
-from consilience.sites.home import Home
+from consilience.sites.site_store import SiteStore
 from consilience.wire.codec import pack, unpack
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class SiteOutput:
 
     Parameters
     ----------
-    home : Home
+    home : SiteStore
     run : str
     """
 
-    home: Home
+    home: SiteStore
     run: str
 
     def _rows(self) -> dict[str, Any]:

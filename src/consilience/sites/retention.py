@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 
 from consilience.exceptions import DamageError, ParameterError, RunError
-from consilience.sites.home import DiskHome, Home
 from consilience.sites.loaders import purge_prepared
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore, SiteStore
 
 DAY = 86400.0
 
 
-def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, float]:
+def old_runs(home: SiteStore, days: float, *, now: float | None = None) -> dict[str, float]:
     """Return runs whose last question is more than `days` days ago, with their age in days.
 
     Runs with a reply that waits for the steward, or of which that is not known, are not among them.
@@ -39,7 +39,7 @@ def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, 
     return {run: age for run, age in old.items() if not _may_wait(home, run)}
 
 
-def _may_wait(home: Home, run: str) -> bool:
+def _may_wait(home: SiteStore, run: str) -> bool:
     try:
         return home.jobs.is_held(run)
     except DamageError:
@@ -89,7 +89,7 @@ def purge_old(
             errors.append(error)
             if on_error is not None:
                 on_error(run, error)
-    if isinstance(site.home, DiskHome):
+    if isinstance(site.home, DiskStore):
         purge_prepared(site.home.path, older_than=days)
     if errors and on_error is None:
         raise errors[0]

@@ -26,10 +26,10 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases.holdout import parts_of_table
-from consilience.sites.home import Home
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import AllRows, Everyone
 from consilience.sites.row_history import UNSEEN, Atoms, RowHistory, row_keys
+from consilience.sites.site_store import SiteStore
 from consilience.wire.codec import digest
 from consilience.wire.digits import finer_between, off_grid
 from consilience.wire.equations import equations, outweighed
@@ -106,7 +106,7 @@ class RowGuard:
         self._places = np.empty(0, dtype=np.int64)
 
     def rows_to_use(
-        self, method: type[Method], data: SiteData, all_rows: AllRows, home: Home
+        self, method: type[Method], data: SiteData, all_rows: AllRows, home: SiteStore
     ) -> Mask:
         """Choose the rows that a run uses, and note durably that it does.
 
@@ -116,7 +116,7 @@ class RowGuard:
         data : SiteData
             The rows that the study wants.
         all_rows : callable
-        home : Home
+        home : SiteStore
 
         Returns
         -------
@@ -153,7 +153,7 @@ class RowGuard:
             home.write_kept(self._policy.data_id, KEPT, {**kept, **noted})
         return chosen
 
-    def marks(self, data: SiteData, all_rows: AllRows, home: Home) -> NDArray[np.uint64]:
+    def marks(self, data: SiteData, all_rows: AllRows, home: SiteStore) -> NDArray[np.uint64]:
         """Numbers of all rows of the table by their content, the same at every home."""
         kept = home.kept(self._policy.data_id, KEPT) or {}
         return row_keys(all_rows(tuple(kept["names"])).content(), bytes(_SECRET))
@@ -277,7 +277,7 @@ class RowGuard:
         method: type[Method],
         data: SiteData,
         all_rows: AllRows,
-        home: Home,
+        home: SiteStore,
         used: Mask,
     ) -> None:
         """Choose the prepared columns of which a run is told nothing, and note the others.
@@ -292,7 +292,7 @@ class RowGuard:
         data : SiteData
             As for `rows_to_use`.
         all_rows : callable
-        home : Home
+        home : SiteStore
         used : (n_read,) bool array
             What `rows_to_use` gave.
         """
@@ -345,7 +345,7 @@ class RowGuard:
             home.write_ledger(HIDDEN, {**home.ledger(HIDDEN), run: list(judged[key])})
 
     def beside(
-        self, run: str, data: SiteData, all_rows: AllRows, home: Home, used: Mask
+        self, run: str, data: SiteData, all_rows: AllRows, home: SiteStore, used: Mask
     ) -> tuple[NDArray[np.float64], tuple[Coded, ...]] | None:
         """Other columns of which products were told of all rows of a run, and which are coded."""
         if self._policy.foreign_models:
@@ -362,7 +362,7 @@ class RowGuard:
         part = told.take(told.joint[over].any(axis=0) & (~told.asked | hidden))
         return (part.x[used], part.coded) if part.names else None
 
-    def hidden(self, run: str, home: Home) -> tuple[str, ...]:
+    def hidden(self, run: str, home: SiteStore) -> tuple[str, ...]:
         """Columns of which a run is told nothing."""
         return tuple(home.ledger(HIDDEN).get(run, ()))
 

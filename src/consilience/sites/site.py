@@ -7,7 +7,7 @@
    after the preparing steps so far.
 3. The step computes (`compute`: a pure function of a `Work`, which may run in another process).
 4. The gate reviews the reply; outputs, state and reply are written; then the reply leaves.
-5. Where replies are held it does not leave before the steward has released it (``home.py``):
+5. Where replies are held it does not leave before the steward has released it (``site_store.py``):
    until then the answer is `Held`, and asking again gives the reply, or a refusal.
 
 Whatever goes wrong becomes a refusal whose reason names no value; the site's own log has the rest.
@@ -41,7 +41,11 @@ from consilience.protocol.method import Method, SiteData, get_method
 from consilience.protocol.phases import agree_levels, opening
 from consilience.protocol.phases.prepare import HOUSE_STEPS, check_missing
 from consilience.sites import accounting, outputs
-from consilience.sites.home import (
+from consilience.sites.policy import Policy
+from consilience.sites.prepare import AllRows, Loaded
+from consilience.sites.revealed_rank import RevealedRank
+from consilience.sites.row_guard import RowGuard
+from consilience.sites.site_store import (
     COMPUTED,
     HELD,
     NOT_RELEASED,
@@ -50,17 +54,13 @@ from consilience.sites.home import (
     SENT,
     Held,
     Hold,
-    Home,
-    MemoryHome,
+    MemoryStore,
     Record,
+    SiteStore,
     check_run_id,
     holds,
     waiting_facts,
 )
-from consilience.sites.policy import Policy
-from consilience.sites.prepare import AllRows, Loaded
-from consilience.sites.revealed_rank import RevealedRank
-from consilience.sites.row_guard import RowGuard
 from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
@@ -88,7 +88,7 @@ class Site:
         ``loader(columns, preparation) -> SiteData or Loaded``; reads the table anew. Over columns
         it gets ``partition="columns"`` too.
     policy : Policy
-    home : Home, optional
+    home : SiteStore, optional
         In memory unless given.
     confirm : callable, optional
         Shown every reply before it leaves (request, message, verdicts); False refuses it.
@@ -105,14 +105,14 @@ class Site:
         loader: Loader,
         *,
         policy: Policy | None = None,
-        home: Home | None = None,
+        home: SiteStore | None = None,
         confirm: Confirm | None = None,
         partner_key: bytes = b"",
         hold: Hold = "none",
     ) -> None:
         self.name = name
         self.policy = Policy() if policy is None else policy
-        self.home = MemoryHome() if home is None else home
+        self.home = MemoryStore() if home is None else home
         self.confirm = confirm
         self.hold: Hold = hold
         self._loader = loader

@@ -30,9 +30,9 @@ from consilience.protocol.method import SiteData, Step, get_method
 from consilience.protocol.phases import opening
 from consilience.protocol.phases.prepare import steps_of
 from consilience.sites import gate, outputs
-from consilience.sites.home import Record
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
+from consilience.sites.site_store import Record
 from consilience.wire.codec import decode_message, digest, pack_parts
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request

@@ -35,8 +35,8 @@ from pydantic import (
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import feature_names
-from consilience.sites.home import Hold
 from consilience.sites.own_columns import SiteColumns, Unit
+from consilience.sites.site_store import Hold
 from consilience.sites.source import Source, expand
 from consilience.wire.keys import KeyList, load_partner_key, parties
 

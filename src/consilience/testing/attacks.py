@@ -41,8 +41,8 @@ from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases import opening
-from consilience.sites.home import Held
 from consilience.sites.site import Site
+from consilience.sites.site_store import Held
 from consilience.testing.fakes import (
     ClassSums,
     Factory,

@@ -33,10 +33,10 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.result import Result
-from consilience.sites.home import MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
+from consilience.sites.site_store import MemoryStore
 from consilience.sites.step_runner import Work
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
@@ -171,7 +171,7 @@ def _renewed(
             name,
             loaders.get(name, site._loader),
             policy=policy or site.policy,
-            home=MemoryHome(),
+            home=MemoryStore(),
             partner_key=site._partner_key,
         )
         # otherwise two federations to compare would differ by their secrets

@@ -22,8 +22,8 @@ from consilience.engines.federation import Federation, Run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
 from consilience.protocol.method import Method
-from consilience.sites.home import Home
 from consilience.sites.site import Site
+from consilience.sites.site_store import SiteStore
 from consilience.testing.fakes import Factory, members
 from consilience.testing.record import SEED, copied_home
 from consilience.wire.codec import pack, unpack
@@ -247,7 +247,7 @@ def _other_numbers(array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 RUN = "recalled"
-Memory = dict[bytes, tuple[bytes, Home]]
+Memory = dict[bytes, tuple[bytes, SiteStore]]
 Alter = Callable[[Reply], Reply]
 
 

@@ -19,8 +19,8 @@ from consilience.engines.base import Arrival, Key
 from consilience.engines.federation import Federation, Run
 from consilience.protocol.method import Method
 from consilience.protocol.phases import opening
-from consilience.sites.home import Home, MemoryHome
 from consilience.sites.site import Site
+from consilience.sites.site_store import MemoryStore, SiteStore
 from consilience.testing import expect
 from consilience.testing.fakes import Factory, FakeEngine, Script, members, scripted
 from consilience.wire.envelope import Request
@@ -148,9 +148,9 @@ def _detach(federation: Federation) -> None:
         site.confirm = None
 
 
-def copied_home(home: Home) -> MemoryHome:
+def copied_home(home: SiteStore) -> MemoryStore:
     """Return a home with the same content, of which no reply waits for a steward."""
-    made = MemoryHome()
+    made = MemoryStore()
     content = {name: value for name, value in vars(home).items() if name != "jobs"}
     vars(made).update(copy.deepcopy(content))
     return made

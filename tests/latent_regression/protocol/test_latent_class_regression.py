@@ -21,9 +21,9 @@ from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.latent_regression.protocol import events as site_events
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
 from consilience.protocol.method import Preparation
-from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
 from consilience.testing.fakes import array_loader
 from tests.latent_regression.protocol.latent import COLUMNS, by_site, events, federation, watching
 
@@ -137,7 +137,7 @@ def test_predictor_on_a_disk(tmp_path: Path) -> None:
             entity=table["entity"].to_numpy().astype(str),
         )
         policy = Policy(preset="simulation")
-        sites.append(Site(name, loader, policy=policy, home=DiskHome(tmp_path / name)))
+        sites.append(Site(name, loader, policy=policy, home=DiskStore(tmp_path / name)))
     method = LatentClassRegression(
         n_classes=2, start="random", rounds=3, settle_rounds=2, average_rounds=2
     )
@@ -147,7 +147,7 @@ def test_predictor_on_a_disk(tmp_path: Path) -> None:
     known: dict[str, Any] = {"entity": table["entity"], "agent": table["agent"]}
     wanted = run.site("site-1").predictor.predict(table[FEATURES], **known)
 
-    home = DiskHome(tmp_path / "site-1")
+    home = DiskStore(tmp_path / "site-1")
     read = Site("site-1", loader, home=home).output("one")
     again = read.predictor
     np.testing.assert_array_equal(again.predict(table[FEATURES], **known), wanted)

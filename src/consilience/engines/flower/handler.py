@@ -37,8 +37,8 @@ from consilience.exceptions import (
     SignatureError,
     WireError,
 )
-from consilience.sites.home import Held
 from consilience.sites.site import Site
+from consilience.sites.site_store import Held
 from consilience.wire.codec import digest
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OVERHEAD, Context, OtherReaderError, SigningKey, unseal

@@ -16,8 +16,8 @@ from consilience.engines.flower._flwr import check_release, packed, unpacked
 from consilience.engines.flower.handler import HOME_FAILED, NOT_OURS, UNFORESEEN, Content, Desk
 from consilience.engines.flower.join import check_here
 from consilience.exceptions import EngineError, RunError
-from consilience.sites.home import sole
 from consilience.sites.loaders import file_site
+from consilience.sites.site_store import sole
 from consilience.sites.study import SiteFile
 from consilience.wire.signing import SigningKey
 

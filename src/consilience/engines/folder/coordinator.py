@@ -21,7 +21,7 @@ from consilience.engines.folder.mailbox import (
 )
 from consilience.engines.signed import IN_STUDY, OnNote, Place, SignedEngine, existing, pause
 from consilience.exceptions import EngineError, RunError, SignatureError, WireError
-from consilience.sites.home import check_run_id
+from consilience.sites.site_store import check_run_id
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
 from consilience.wire.files import Beneath, explain

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from consilience.engines.signed import Direction, Place
 from consilience.exceptions import SignatureError, WireError
-from consilience.sites.home import is_run_id
+from consilience.sites.site_store import is_run_id
 from consilience.wire.codec import MAX_BYTES, digest
 from consilience.wire.files import LINK, REMOVE, Beneath
 from consilience.wire.signing import OVERHEAD, SigningKey, check_sealed

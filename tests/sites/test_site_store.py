@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import RunError
-from consilience.sites.home import DiskHome, Home, MemoryHome, Record, check_run_id
+from consilience.sites.site_store import DiskStore, MemoryStore, Record, SiteStore, check_run_id
 
 RECORD = Record(
     3,
@@ -24,15 +24,15 @@ RECORD = Record(
 
 
 @pytest.fixture(params=["memory", "disk"])
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Home]:
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], SiteStore]:
     """The same home, opened as often as one likes (in memory it is one object)."""
     if request.param == "disk":
-        return lambda: DiskHome(tmp_path / "home")
-    kept = MemoryHome()
+        return lambda: DiskStore(tmp_path / "home")
+    kept = MemoryStore()
     return lambda: kept
 
 
-def test_records(home: Callable[[], Home]) -> None:
+def test_records(home: Callable[[], SiteStore]) -> None:
     assert home().record("run", 3, 1) is None
     home().commit("run", RECORD)
     read = home().record("run", 3, 1)
@@ -44,7 +44,7 @@ def test_records(home: Callable[[], Home]) -> None:
     assert home().record("other", 3, 1) is None
 
 
-def test_purge_drops_records_and_keeps_the_rest(home: Callable[[], Home]) -> None:
+def test_purge_drops_records_and_keeps_the_rest(home: Callable[[], SiteStore]) -> None:
     home().commit("run", RECORD)
     home().commit("other", RECORD)
     home().write_outputs("run", {"x": b"1"})
@@ -57,7 +57,7 @@ def test_purge_drops_records_and_keeps_the_rest(home: Callable[[], Home]) -> Non
     assert home().ledger("d") == {"runs": ["run"]}
 
 
-def test_outputs(home: Callable[[], Home]) -> None:
+def test_outputs(home: Callable[[], SiteStore]) -> None:
     assert home().output_names("run") == ()
     assert home().runs() == ()
     home().write_outputs("run", {"b": b"2", "a": b"1"})
@@ -69,7 +69,7 @@ def test_outputs(home: Callable[[], Home]) -> None:
         home().read_output("run", "c")
 
 
-def test_ledgers(home: Callable[[], Home]) -> None:
+def test_ledgers(home: Callable[[], SiteStore]) -> None:
     assert home().ledger("d") == {}
     home().write_ledger("d", {"runs": ["a"], "epsilon": {"x": 0.5}})
     assert home().ledger("d") == {"runs": ["a"], "epsilon": {"x": 0.5}}
@@ -82,7 +82,7 @@ def test_ledgers(home: Callable[[], Home]) -> None:
 def test_run_ids_cannot_leave_the_home(run: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not allowed"):
         check_run_id(run)
-    home = DiskHome(tmp_path / "home")
+    home = DiskStore(tmp_path / "home")
     with pytest.raises(RunError, match="not allowed"):
         home.commit(run, RECORD)
     with pytest.raises(RunError, match="not allowed"):
@@ -92,7 +92,7 @@ def test_run_ids_cannot_leave_the_home(run: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_named_as_one(tmp_path: Path) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     home.commit("run", RECORD)
     path = tmp_path / "runs" / "run" / "000003-001.record"
     whole = path.read_bytes()
@@ -107,7 +107,7 @@ def test_a_damaged_record_is_named_as_one(tmp_path: Path) -> None:
 
 
 def test_a_damaged_ledger_stops_everything(tmp_path: Path) -> None:
-    home = DiskHome(tmp_path)
+    home = DiskStore(tmp_path)
     home.write_ledger("d", {"runs": []})
     for damaged in ("", "{", "[1]", "\udcff"):
         (tmp_path / "ledger" / "d.json").write_bytes(damaged.encode(errors="surrogateescape"))
@@ -116,16 +116,16 @@ def test_a_damaged_ledger_stops_everything(tmp_path: Path) -> None:
 
 
 def test_the_log_survives_a_torn_line(tmp_path: Path) -> None:
-    DiskHome(tmp_path).log("first", reason="x")
+    DiskStore(tmp_path).log("first", reason="x")
     path = tmp_path / "log.jsonl"
     path.write_bytes(path.read_bytes() + b'{"event": "torn')
-    DiskHome(tmp_path).log("second")
+    DiskStore(tmp_path).log("second")
     events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
     assert events == ["first", "second"]
 
 
 def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
-    home = DiskHome(tmp_path / "home")
+    home = DiskStore(tmp_path / "home")
     home.commit("run", RECORD)
     home.write_ledger("d", {})
     for path in (tmp_path / "home").rglob("*"):

@@ -12,7 +12,7 @@
       jobs/<run id>/<round>-<attempt>.json     replies that are held, and the steward's decisions
       log.jsonl                                the site's own log
 
-`MemoryHome` keeps the same in memory, for a federation that lives in one process.
+`MemoryStore` keeps the same in memory, for a federation that lives in one process.
 
 A file that is not as it was written is a `DamageError` that names it. Records, series, jobs and
 outputs concern one run, ledger and kept draws a data set: what does not need the file goes on.
@@ -140,8 +140,8 @@ def _checked(body: bytes) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-class Home(ABC):
-    """Interface of both homes.
+class SiteStore(ABC):
+    """A home of a site: what must outlive a process, in memory or in a directory.
 
     Raises
     ------
@@ -302,7 +302,7 @@ def _output_name(name: str) -> str:
     return name
 
 
-class MemoryHome(Home):
+class MemoryStore(SiteStore):
     """Home of a site that lives in this process."""
 
     def __init__(self) -> None:
@@ -354,7 +354,7 @@ class MemoryHome(Home):
         self.jobs.purge(run)
 
 
-class DiskHome(Home):
+class DiskStore(SiteStore):
     """Home in a directory.
 
     Parameters
@@ -489,7 +489,7 @@ def _json(data: bytes) -> dict[str, Any] | None:
 
 
 @contextmanager
-def sole(home: Home) -> Iterator[None]:
+def sole(home: SiteStore) -> Iterator[None]:
     """Hold a home for this process; the lock goes with the process.
 
     Raises
@@ -497,7 +497,7 @@ def sole(home: Home) -> Iterator[None]:
     RunError
         Another process holds it, or it cannot be written.
     """
-    if not isinstance(home, DiskHome):
+    if not isinstance(home, DiskStore):
         yield
         return
     path = home.path / ".lock"
