@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from consilience.numerics.ppca import PPCAModel
 from numpy.typing import NDArray
 
 import consilience
@@ -22,6 +21,7 @@ from consilience import Columns, Federation
 from consilience.completion.federated_pca import FederatedPCA, messages
 from consilience.completion.federated_pca import site as groups
 from consilience.completion.federated_pca.messages import Conclude, Moments, Settings, arrays_of
+from consilience.completion.kernels.ppca import PPCAModel
 from consilience.protocol.method import Preparation, SiteData, get_method
 from consilience.protocol.phases import standardise
 from consilience.protocol.phases.opening import Open
