@@ -25,8 +25,10 @@ def reads_all(patch: pytest.MonkeyPatch) -> None:
 def unchecked(message: object) -> bytes:
     """Bytes of a message whose settings nobody checked, as a hostile coordinator may send them."""
     kind = message_type(type(message))
-    fields = {name: getattr(value, "value", value) for name, _, value in iterate_fields(message)}
-    fields = {
-        name: plain(value) if is_dataclass(value) else value for name, value in fields.items()
-    }
+    fields = {}
+    for name, spec, value in iterate_fields(message):
+        if spec.record is None:
+            fields[name] = getattr(value, "value", value)
+        else:
+            fields[name] = plain(value) if is_dataclass(value) else value
     return pack({"m": kind.name, "v": kind.version, "f": fields})

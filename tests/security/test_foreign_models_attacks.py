@@ -45,6 +45,7 @@ from sklearn.preprocessing import (
 from sklearn.tree import DecisionTreeRegressor
 
 from consilience import Columns, Federation, MetaClustering
+from consilience.collaborators.protocol import site as site_steps
 from consilience.collaborators.protocol.messages import (
     Cuts,
     Groups,
@@ -55,7 +56,8 @@ from consilience.collaborators.protocol.messages import (
     SelectRequest,
     Settings,
 )
-from consilience.collaborators.protocol.site import within_reach
+from consilience.collaborators.protocol.site import standardised, within_reach
+from consilience.engines import driver
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import DisclosureError
 from consilience.learners.candidates import as_text
@@ -73,7 +75,7 @@ from tests.collaborators.protocol.test_meta_clustering import draw
 from tests.collaborators.protocol.test_meta_clustering_bad_input import altered_field, with_altered
 from tests.granted import granted
 from tests.protocol.recalling import RUN, recalling
-from tests.security.hostile import reads_all
+from tests.security.hostile import reads_all, unchecked
 
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 LEAST = 10
@@ -141,7 +143,7 @@ def settings(**changes: Any) -> Settings:
 
 def selecting(s: Settings, points: np.ndarray | None = None) -> Questions:
     reference = relayed(np.empty((0, 1)) if points is None else points, AGGREGATE)
-    replies = yield Ask("select", SelectRequest(settings=s.to_json(), reference=reference))
+    replies = yield Ask("select", SelectRequest(settings=s, reference=reference))
     return replies["s"]
 
 
@@ -180,7 +182,7 @@ def models_message(s: Settings, p: int, by_view: Any, owners: Any = None, **part
     }
     given = {name: np.asarray(value) if name != "trace" else value for name, value in given.items()}
     return Models(
-        settings=s.to_json(),
+        settings=s,
         owners=owners,
         models=relayed(by_view, MODEL),
         **{name: relayed(value, AGGREGATE) for name, value in given.items()},
@@ -234,15 +236,36 @@ def ages(n: int) -> pd.DataFrame:
         {"gain_folds": -3},
         {"stability_runs": 100},
         {"candidates": ("linear",) * 21},
+        {"candidates": tuple(f"linear:{i}" for i in range(21))},
         {"candidates": ()},
         {"exchange": "everything"},
     ],
     ids=str,
 )
-def test_settings_that_no_honest_study_has(changes: dict[str, Any]) -> None:
+def test_settings_that_no_honest_study_has(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sixty folds of sixty rows are fits without each single row: all rows follow by algebra."""
-    reply = hostile(rows(), lambda: selecting(settings(**changes)))
-    assert refused(reply, MANY)
+
+    def encoded(message: Any) -> bytes:
+        if isinstance(message, SelectRequest):
+            message = dataclasses.replace(message, settings=settings(**changes))
+        return unchecked(message)
+
+    def looked_at(data: Any, given: Settings) -> Any:
+        seen.append(given)
+        return standardised(data, given)
+
+    seen: list[Settings] = []
+    monkeypatch.setattr(site_steps, "standardised", looked_at)
+    # A control: the rows of an honest question are looked at.
+    assert isinstance(hostile(rows(), lambda: selecting(settings())), Selected)
+    assert seen == [settings()]
+    monkeypatch.setattr(driver, "encode_message", encoded)
+    reply = hostile(rows(), lambda: selecting(settings()))
+    (name,) = changes
+    assert refused(reply, rf"select-request\.settings\.{name}: it must be")
+    assert seen == [settings()]
 
 
 @pytest.mark.parametrize(

@@ -479,7 +479,7 @@ def test_no_file_in_the_place_of_a_heartbeat_ends_the_look_at_others(
     for name in SITES:
         beat = heartbeat_of(Site(name, loader(name)), "watching")
         heartbeat.write(tmp_path, beat, key)
-    path = heartbeat.path_of(tmp_path, SITES[0])
+    path = tmp_path / heartbeat.FOLDER / f"{SITES[0]}.msg"
     path.unlink()
     make(path)
     keys = {name: KeyList.of(key.public) for name in SITES}

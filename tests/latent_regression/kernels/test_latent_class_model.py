@@ -232,7 +232,7 @@ def test_merging_stops_where_the_probability_is_highest():
         model.log_marginal(totals, 0.25, 4.0).sum() + textbook.log_partition_of_counts(counts, 9.0)
     ]
     kept = totals.merged(mapping, 3)
-    padded = [*kept.counts, 0, 0, 0, 0, 0, 0]
+    padded = [*kept.counts.astype(int), 0, 0, 0, 0, 0, 0]
     joint.append(
         model.log_marginal(kept, 0.25, 4.0).sum() + textbook.log_partition_of_counts(padded, 9.0)
     )

@@ -280,11 +280,7 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
     )
     if np.isnan(block).any():
         block = data.features[:, columns]
-        # A column's mean stands in where fewer of its values are missing than may be told: what is
-        # expected of a few rows, less the mean of the others that the phase `moments` tells, is
-        # the rest of these rows (docs/proofs/units.md).
-        few = np.isnan(block).sum(axis=0) < limits.min_records
-        known = np.where(np.isnan(block) & few, np.nanmean(block, axis=0), block)
+        known = _without_few_gaps(block, limits.min_records)
         told, sums = np.array(means.value), np.array(products.value)
         for group in range(groups.number):
             rows = known[groups.of == group]
@@ -294,6 +290,16 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
         means = replaced(means, told)
         products = replaced(products, np.where(np.isnan(products.value), np.nan, sums))
     return means.withhold(hidden), products
+
+
+def _without_few_gaps(x: FloatArray, least: int) -> FloatArray:
+    """Put the column's mean where fewer than `least` of its values are missing, but some.
+
+    What is expected of a few rows, less the mean of the others that the phase `moments` tells, is
+    the rest of these rows (`docs/proofs/units.md`).
+    """
+    few = np.isnan(x).sum(axis=0) < least
+    return np.asarray(np.where(np.isnan(x) & few, np.nanmean(x, axis=0), x))
 
 
 # --------------------------------------------------------------------------- conclude
