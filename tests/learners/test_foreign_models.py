@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -307,25 +308,35 @@ def test_a_server_that_died_is_started_again() -> None:
     assert server_pid() != pid
 
 
+def starting(*command: str) -> Callable[..., subprocess.Popen[bytes]]:
+    """Another command in the place of the child process."""
+
+    def started(**settings: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **settings)
+
+    return started
+
+
 def test_a_server_that_dies_over_a_question_is_started_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tree = portable(DecisionTreeRegressor(max_depth=3))
     wanted = ask([tree])[0]
-    commands = [[sys.executable, "-c", "input()"], fm._command()]
-    monkeypatch.setattr(fm, "_command", lambda: commands.pop(0))
+    mute, real = starting(sys.executable, "-c", "input()"), fm._started
+    starts = [mute, real]
+    monkeypatch.setattr(fm, "_started", lambda **settings: starts.pop(0)(**settings))
     monkeypatch.setattr(fm, "_SERVER", fm._Server())
     np.testing.assert_array_equal(ask([tree])[0], wanted)
+    assert not starts
     fm._SERVER.close()
-    commands[:] = [[sys.executable, "-c", "input()"], ["/nonexistent"], fm._command]
+    starts[:] = [mute, starting("/nonexistent"), real]
     assert ask([tree, portable(Ridge())])[0] == "the process that evaluates it does not answer"
-    assert len(commands) == 1
+    assert len(starts) == 1
 
 
 def test_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        fm, "_command", lambda: [sys.executable, "-c", "import time; time.sleep(9)"]
-    )
+    silent = starting(sys.executable, "-c", "import time; time.sleep(9)")
+    monkeypatch.setattr(fm, "_started", silent)
     monkeypatch.setattr(fm, "_SERVER", fm._Server())
     monkeypatch.setattr(fm, "_START", 0.2)
     monkeypatch.setattr(fm, "GRACE", 0.0)
