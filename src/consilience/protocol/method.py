@@ -655,7 +655,8 @@ class Method(ABC):
     name : str
         Name in study files.
     version : int
-        Raised when the exchange changes; a run of another version is not resumed.
+        Raised when the exchange, one of its messages or the bytes of results change; a run of
+        another version is not resumed.
     title : str
         The question that it answers, for people.
     steps : tuple of Step
