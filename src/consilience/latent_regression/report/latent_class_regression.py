@@ -34,7 +34,7 @@ MISSED_COVERAGE = 0.03
 RESTLESS = 0.1
 """Share of entities that move, from which the classes are said not to have settled."""
 LATELY = 5
-"""Last rounds over which moving labels are averaged."""
+"""Last rounds of which the share of labels that moved is averaged; not `average_rounds`."""
 HARDLY = 0.01
 """Share of the error below which a difference is called none."""
 Rows = list[tuple[str, ...]]
