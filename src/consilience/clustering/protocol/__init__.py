@@ -29,7 +29,7 @@ compare: CompareRequest       ->  counts states and steps (or levels) by final c
 Rows are numbers (k-means, Gaussian mixtures) or coded: sequences of states (mixtures of Markov
 chains) or categories (latent classes).
 
-Phases: vote, bootstrap_pairs (and opening, agree_levels, standardise before all methods).
+Phases: opening, agree_levels, standardise (before all methods).
 
 Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering* (arXiv 2409.08396),
 section 2. Departures:
