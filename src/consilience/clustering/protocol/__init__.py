@@ -577,7 +577,12 @@ def misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
         if not columns.sequence:
             return (
                 "model 'markov-mixture' needs sequence columns: name them in [data] sequence, and "
-                "declare the states as levels of the first one"
+                "declare the states as their levels"
+            )
+        if columns.sequence[0] not in columns.levels:
+            return (
+                "model 'markov-mixture' needs to know the states: declare them as levels of the "
+                "sequence columns"
             )
         if columns.features:
             return "model 'markov-mixture' clusters sequence columns alone: leave features out"
