@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from consilience.engines.base import Arrival, Engine
-from consilience.engines.local import LocalEngine
 from consilience.engines.federation import Federation
+from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError, RunError, StudyError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns
-from consilience.sites.home import MemoryHome
 from consilience.sites.site import Site
+from consilience.sites.site_store import MemoryStore
 from consilience.testing import CheckFailed, check_engine
 from consilience.testing.fakes import (
     ClassSums,
@@ -159,7 +159,7 @@ def test_a_refusal_says_its_own_reason(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_a_site_that_cannot_keep_its_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    class Full(MemoryHome):
+    class Full(MemoryStore):
         def commit(self, run: str, record: Any) -> None:
             raise RunError("the disk is full")
 
