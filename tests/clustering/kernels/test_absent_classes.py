@@ -65,15 +65,17 @@ def test_models_that_lack_nothing_stay_what_they_are() -> None:
     assert all(a is b for a, b in zip(models, found.models, strict=True))
 
 
-def test_centres_that_form_no_groups_complete_nothing() -> None:
+def test_centres_that_form_no_groups_complete_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Corners of a simplex, all about as far from one another: no cut is better than others."""
-    corners = np.eye(6) * (1 + 0.01 * np.arange(6))
-    models = [KMeansModel(corners[i : i + 2]) for i in range(0, 6, 2)]
-    whole = match_classes([m.means for m in models], "abc", 2, 4)
+    corners = np.eye(8) * (1 + 0.001 * np.arange(8))[:, None]
+    models = [KMeansModel(corners[i : i + 2]) for i in range(0, 8, 2)]
+    whole = match_classes([m.means for m in models], "abcd", 2, 6)
     assert whole is not None
     assert whole.ratio > COMPACT
-    assert completed_models(models, "abc", 2).models == tuple(models)
-    assert classes_of_all(models, "abc", 1, 8) == 0
+    assert completed_models(models, "abcd", 2).models == tuple(models)
+    assert classes_of_all(models, "abcd", 1, 8) == 0
+    monkeypatch.setattr("consilience.clustering.estimators.completed_models.COMPACT", 1.0)
+    assert sum(m.n_classes for m in completed_models(models, "abcd", 2).models) > 8
 
 
 def test_a_group_of_outlying_rows_is_no_class_of_others() -> None:
