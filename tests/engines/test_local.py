@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from consilience.engines.base import Arrival, Engine
+from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
-from consilience.exceptions import StudyError
+from consilience.exceptions import QuorumError, RunError, StudyError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns
 from consilience.sites.site import Site
+from consilience.sites.site_store import MemoryStore
 from consilience.testing import CheckFailed, check_engine
 from consilience.testing.fakes import (
     ClassSums,
@@ -142,3 +144,29 @@ def test_the_fake_engine_without_a_script_changes_nothing() -> None:
     assert found.result.to_files() == wanted
     assert fake.missed == []
     assert len(fake.requests) == len(fake.replies) == 9
+
+
+def test_a_refusal_says_its_own_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """Everybody is told a public sentence; who has the sites in his process sees the whole one."""
+    tables = {name: {"x": [1.0, 2.0, 3.0]} for name in ("a", "b")} | {"c": {"y": [1.0, 2.0, 3.0]}}
+    federation = Federation.local(tables, columns=Columns(features=("x",)), quorum=3)
+    with pytest.raises(QuorumError) as told:
+        federation.run(MeanAndSD(), seed=1)
+    (said,) = [record.getMessage() for record in caplog.records]
+    why = federation.log("c")[-1]["reason"]
+    assert why not in str(told.value)
+    assert said == f"site c refused step 'opening.read': {why}"
+
+
+def test_a_site_that_cannot_keep_its_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(MemoryStore):
+        def commit(self, run: str, record: Any) -> None:
+            raise RunError("the disk is full")
+
+    sites = [Site("a", array_loader(np.ones((9, 2))), home=Full())]
+    federation = Federation(LocalEngine(sites), Columns(features=("x0", "x1")))
+    with pytest.raises(QuorumError):
+        federation.run(MeanAndSD(), seed=1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "site a cannot answer: the disk is full"
+    ]

@@ -57,6 +57,24 @@ def test_columns_that_contradict_themselves() -> None:
         Columns(features=("a",), levels={"b": ("x",)})
 
 
+@pytest.mark.parametrize("declared", [("a",), ("b",), ("c", "b"), ("b", "a", "c"), ("a", "c")])
+def test_states_of_a_sequence_may_be_declared_for_any_column(declared: tuple[str, ...]) -> None:
+    columns = Columns(sequence=("a", "b", "c"), levels={name: ("x", "y") for name in declared})
+    assert columns.levels == {"a": ("x", "y")}
+
+
+def test_states_have_the_order_of_the_first_column_that_has_some() -> None:
+    columns = Columns(sequence=("a", "b", "c"), levels={"c": ("y", "x"), "b": ("x", "y")})
+    assert columns.levels == {"a": ("x", "y")}
+    with pytest.raises(StudyError, match="'a' and 'c' of the sequence have different levels"):
+        Columns(sequence=("a", "b", "c"), levels={"a": ("x", "y"), "c": ("x", "y", "z")})
+
+
+def test_a_feature_that_is_part_of_a_sequence_keeps_its_levels() -> None:
+    columns = Columns(features=("b", "d"), sequence=("a", "b"), levels={"b": (1, 2), "d": (3, 4)})
+    assert columns.levels == {"a": ("1", "2"), "b": ("1", "2"), "d": ("3", "4")}
+
+
 @pytest.mark.parametrize("name", ["missing", "categorical", "standardize"])
 def test_preparation_takes_only_known_words(name: str) -> None:
     with pytest.raises(ParameterError, match=f"{name} must be one of"):

@@ -356,12 +356,7 @@ def test_indicators_of_declared_levels() -> None:
         ),
         (Columns(features=("c", "c_missing")), {"missing": "indicator"}, "'c_missing'"),
         (Columns(features=("c", "c=4")), {"indicators": {"c": (4,)}}, "'c=4'"),
-        (Columns(sequence=("s", "t")), {}, "sequence needs levels"),
-        (
-            Columns(sequence=("s", "t"), levels={"s": ("x", "y"), "t": ("x", "y")}),
-            {},
-            "declared once",
-        ),
+        (Columns(sequence=("s", "t")), {}, "sequence needs states"),
     ],
 )
 def test_contradictions_of_a_study(columns: Columns, rules: dict[str, Any], words: str) -> None:

@@ -5,12 +5,16 @@ Requests and replies pass through encode, gate and decode like anywhere else. St
 
 A reply that waits for its site's steward is asked for again and again, until the deadline.
 
+The reason of a refusal, as the site's own log has it, goes to Python's log too: whoever has all the
+sites in one process need not look for it.
+
 Under ``wait="any"`` replies come in the order of a virtual clock: each site's delays are drawn from
 the run's seed, so an asynchronous run is the same every time.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -25,9 +29,10 @@ from consilience.sites.site import Site
 from consilience.sites.site_store import Held
 from consilience.sites.step_runner import Work, compute
 from consilience.sites.study import SiteFile, Study
-from consilience.wire.envelope import Request
+from consilience.wire.envelope import Reply, Request
 
 _POLL = 0.1
+_LOG = logging.getLogger(__name__)
 
 
 class LocalEngine(Engine):
@@ -84,6 +89,7 @@ class LocalEngine(Engine):
             except ConsilienceError as error:
                 # No request to this site, or a home that cannot be read: nothing can leave it.
                 failed[key] = error.public
+                self._tell(key, "cannot answer", str(error))
         works = {key: item for key, item in begun.items() if isinstance(item, Work)}
         outcomes = dict(
             zip(works, ordered_map(compute, works.values(), n_jobs=self.n_jobs), strict=True)
@@ -114,8 +120,30 @@ class LocalEngine(Engine):
             self.members[key[1]].sent(request.run, request.round, request.attempt)
         except ConsilienceError as error:
             # The site could not keep its record: nothing may leave it, so it counts as absent.
+            self._tell(key, "cannot answer", str(error))
             return Arrival(key, None, error.public)
+        self._tell_refusal(key, reply)
         return Arrival(key, reply)
+
+    def _tell_refusal(self, key: Key, data: bytes) -> None:
+        """Say why a site refused, as its own log has it; what it told where nothing is written."""
+        try:
+            reply = Reply.from_bytes(data)
+            if reply.status != "refused":
+                return
+            lines = self.members[key[1]].home.read_log()
+        except ConsilienceError:
+            return  # Bytes that are no reply, or a log that cannot be read: others say so.
+        asked = {"run": reply.run, "step": reply.step}
+        why = [
+            str(line["reason"])
+            for line in lines
+            if line.get("event") == "refused" and asked.items() <= line.items()
+        ]
+        self._tell(key, f"refused step {reply.step!r}", why[-1] if why else reply.reason)
+
+    def _tell(self, key: Key, what: str, why: str) -> None:
+        _LOG.warning("site %s %s: %s", key[1], what, why)
 
     def _ask_again(self, key: Key, deadline: float) -> None:
         """See what the steward has decided on a reply; past the deadline its site is absent."""

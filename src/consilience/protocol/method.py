@@ -62,7 +62,9 @@ class Columns:
     sequence : sequence of str
         Columns of an ordered sequence of states.
     levels : mapping of str to sequence of str
-        Declared levels of categorical columns. Columns without levels are numeric.
+        Declared levels of categorical columns. Columns without levels are numeric. The states of a
+        sequence are declared for any of its columns, or for several with the same ones; they are
+        kept as the levels of the first.
     """
 
     features: tuple[str, ...] = ()
@@ -87,10 +89,27 @@ class Columns:
                         "too: take it out of one of them"
                     )
         levels = {k: tuple(str(v) for v in vs) for k, vs in self.levels.items()}
-        object.__setattr__(self, "levels", levels)
-        for name in self.levels:
+        for name in levels:
             if name not in self.used():
                 raise StudyError(f"levels are declared for column {name!r}, which has no role")
+        object.__setattr__(self, "levels", self._with_states(levels))
+
+    def _with_states(self, levels: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """Levels with the states of a sequence at its first column."""
+        declared = [name for name in self.sequence if name in levels]
+        if not declared:
+            return levels
+        first = declared[0]
+        for name in declared[1:]:
+            if set(levels[name]) != set(levels[first]):
+                raise StudyError(
+                    f"columns {first!r} and {name!r} of the sequence have different levels: "
+                    "declare the same states for both, or for one column alone"
+                )
+        # The order is that of the first column that has some.
+        states = {self.sequence[0]: levels[first]}
+        others = {name for name in declared if name not in (*self.features, self.target)}
+        return {k: v for k, v in levels.items() if k not in others} | states
 
     def used(self) -> tuple[str, ...]:
         """All columns that have a role, each once."""

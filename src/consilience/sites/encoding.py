@@ -115,11 +115,6 @@ def _encoding(name: str, columns: Columns, preparation: Preparation) -> Encoding
 def _check_levels(columns: Columns) -> None:
     allowed = {*columns.features, *columns.sequence[:1], columns.target}
     for name, levels in columns.levels.items():
-        if name in columns.sequence[1:]:
-            raise StudyError(
-                f"levels of a sequence are declared once, for its first column "
-                f"{columns.sequence[0]!r}, not for {name!r}"
-            )
         if name not in allowed:
             raise StudyError(f"column {name!r} is no category in its role: it needs no levels")
         # 4 and 4.0 would be one level with two codes.
@@ -130,7 +125,7 @@ def _check_levels(columns: Columns) -> None:
         if len(levels) < 2:
             raise StudyError(f"levels of {name!r} must be at least two different values")
     if columns.sequence and columns.sequence[0] not in columns.levels:
-        raise StudyError(f"a sequence needs levels for its first column {columns.sequence[0]!r}")
+        raise StudyError("a sequence needs states: declare them as levels of its columns")
 
 
 def match(texts: Iterable[str], levels: tuple[str, ...]) -> NDArray[np.int64]:

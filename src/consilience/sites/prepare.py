@@ -13,7 +13,8 @@
 5. **Encode**: indicators, treatment or one-hot columns.
 
 Aligning and standardising involve other sites and follow as phases. Nothing is dropped silently:
-the `Report` counts every row. A sequence takes its levels from its first column.
+the `Report` counts every row. A sequence takes its levels from its first column,
+where `Columns` keeps them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ fit: FitRequest               ->  fits its own models, for the main ensemble and
                                   each half of each stability pair
                               <-  LocalModels: class parameters         MODEL
 count: AllModels              ->  labels all its rows with every model
-  models of all sites (all)
+  models of all sites,
+  with classes they lack (all)
                               <-  PatternCounts: rows by label tuple    AGGREGATE
 label: Map                    ->  labels every row from its *true* tuple;
   features T, centres (all)       keeps labels and predictor
@@ -34,6 +35,10 @@ Phases: opening, agree_levels, standardise (before all methods).
 Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering* (arXiv 2409.08396),
 section 2. Departures:
 
+* Models of numbers that lack a class which other sites' models have get it as a further class
+  before rows are counted, and where sites vote for different numbers each fits its own; the
+  matched classes may then be more than the most voted for (``kernels.absent_classes``). The source
+  assumes that each site has rows of all classes.
 * Sites send counts of label tuples, never a label of a row; all N x N matrices follow from these
   counts exactly (``clustering.kernels.ensemble``).
 * Tuples of fewer than `min_records` rows are counted with the nearest frequent tuple of the site; a
@@ -89,6 +94,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.clustering.estimators import local_models
+from consilience.clustering.estimators.completed_models import classes_of_all
 from consilience.clustering.estimators.local_models import local_model_from_arrays
 from consilience.clustering.estimators.predictors import EnsemblePredictor
 from consilience.clustering.kernels import ensemble as kernel
@@ -188,7 +194,7 @@ class EnsembleClustering(Method):
     n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
     remembers_rows: ClassVar[bool] = True
@@ -265,6 +271,19 @@ class EnsembleClustering(Method):
                 chosen = _by_bic(ctx, ballots)
         given = not isinstance(self.n_clusters, str)
         ensembles, owners = yield from self._fit(ctx, None if given else ballots, chosen)
+        wanted = int(self.n_clusters) if given else chosen
+        if self.n_clusters == "vote" and ballots is not None:
+            wanted = ballots.winner
+        matched = 0
+        if self._own_numbers(ballots):
+            own = [local_model_from_arrays(m) for m in ensembles[0]]
+            matched = classes_of_all(own, owners[0], wanted, self.max_clusters)
+            wanted = matched or wanted
+        completed = [
+            coordinator.completed(*one, wanted, given=given)
+            for one in zip(ensembles, owners, strict=True)
+        ]
+        ensembles = [models for models, _ in completed]
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
         built = [
             _build(models, counts, self.weighting)
@@ -274,12 +293,7 @@ class EnsembleClustering(Method):
         if main is None:
             raise QuorumError(_NO_COUNT)
         suggested = kernel.n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
-        if given:
-            n_clusters = int(self.n_clusters)
-        elif self.n_clusters == "vote" and ballots is not None:
-            n_clusters = ballots.winner
-        else:
-            n_clusters = chosen or suggested
+        n_clusters = wanted or suggested
         # One class agrees with itself: halves are compared for two at least.
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
         centres = [self._cluster(ctx, main, tables[0], n_clusters)]
@@ -298,10 +312,13 @@ class EnsembleClustering(Method):
                 centres=tuple(centres),
                 compared=compared,
                 ballots=ballots,
-                chosen_by="given" if given else str(self.n_clusters),
+                chosen_by="given" if given else "matching" if matched else str(self.n_clusters),
                 n_clusters_by_eigenvalues=suggested,
                 owners=owners[0],
                 models=ensembles[0],
+                class_support=coordinator.class_support(
+                    completed[0], owners[0], main.features, centres[0]
+                ),
                 **judged,
             )
         )
@@ -337,8 +354,10 @@ class EnsembleClustering(Method):
         """Ask for local models; returns models and their sites by ensemble."""
         requests = {}
         for site in ctx.sites:
-            # Two at least: K, or the site's own vote where K is open or 1.
-            if chosen:
+            # Two at least: K, or the site's own vote where K is open or 1, or sites differ.
+            if ballots is not None and self._own_numbers(ballots):
+                k = max(chosen, ballots.votes.get(site) or ballots.winner)
+            elif chosen:
                 k = chosen
             elif ballots is None:
                 k = int(self.n_clusters)
@@ -448,7 +467,7 @@ class EnsembleClustering(Method):
                 "Class sizes come from counts in which rare label tuples were merged into the "
                 "nearest frequent one of the site; every row is labelled from its own tuple."
             )
-        return EnsembleClusteringResult(
+        result = EnsembleClusteringResult(
             feature_names=ctx.feature_names,
             n_clusters=k,
             votes=held.votes,
@@ -472,8 +491,17 @@ class EnsembleClustering(Method):
             counted=how,
             stability=stability,
         )
+        if said := result.support_sentence():
+            ctx.note(said)
+        return result
 
     # ------------------------------------------------------------------ inside
+
+    def _own_numbers(self, ballots: VoteCount | None) -> bool:
+        """Whether sites that differ each fit the number they prefer: some may lack classes."""
+        if ballots is None or self.n_clusters not in ("vote", "bic") or self.model in CODED:
+            return False
+        return len({vote for vote in ballots.votes.values() if vote > 0}) > 1
 
     def _settings(
         self,
@@ -577,7 +605,12 @@ def misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
         if not columns.sequence:
             return (
                 "model 'markov-mixture' needs sequence columns: name them in [data] sequence, and "
-                "declare the states as levels of the first one"
+                "declare the states as their levels"
+            )
+        if columns.sequence[0] not in columns.levels:
+            return (
+                "model 'markov-mixture' needs to know the states: declare them as levels of the "
+                "sequence columns"
             )
         if columns.features:
             return "model 'markov-mixture' clusters sequence columns alone: leave features out"

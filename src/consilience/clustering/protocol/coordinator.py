@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.local_models import row_of_cell
+from consilience.clustering.estimators.completed_models import completed_models
+from consilience.clustering.estimators.local_models import local_model_from_arrays, row_of_cell
+from consilience.clustering.kernels.absent_classes import MatchedClasses
 from consilience.clustering.kernels.cell_suppression import HIDDEN
-from consilience.clustering.kernels.ensemble import PatternTable
+from consilience.clustering.kernels.ensemble import PatternTable, assign
 from consilience.clustering.kernels.site_differences import (
     SiteTables,
     pooled_probabilities,
@@ -98,6 +100,53 @@ def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...
     if not np.isfinite(total).any():
         return 0, gaps, left_out
     return int(np.nanargmin(total)) + 1, gaps, left_out
+
+
+def completed(
+    models: tuple[dict[str, Any], ...], owners: tuple[str, ...], n_clusters: int, *, given: bool
+) -> tuple[tuple[dict[str, Any], ...], MatchedClasses | None]:
+    """Add to the models of one ensemble the classes that they lack.
+
+    Where the number is open, or one, it is that of the model with the most classes.
+
+    Returns
+    -------
+    models : tuple of dict
+        Those that lack nothing as they were sent.
+    matched : MatchedClasses or None
+        Classes of all sites, if something was added.
+    """
+    own = [local_model_from_arrays(arrays) for arrays in models]
+    asked = n_clusters if n_clusters > 1 else max((m.n_classes for m in own), default=2)
+    found = completed_models(own, owners, asked, given=given)
+    if all(a is b for a, b in zip(own, found.models, strict=True)):
+        return models, None
+    changed = zip(models, own, found.models, strict=True)
+    return tuple(m if a is b else b.to_arrays() for m, a, b in changed), found.matched
+
+
+def class_support(
+    completed: tuple[tuple[dict[str, Any], ...], MatchedClasses | None],
+    owners: tuple[str, ...],
+    features: FloatArray,
+    centres: FloatArray,
+) -> dict[str, IntArray]:
+    """By site, the final classes that its own model had, (K,) of 0 and 1.
+
+    Empty where no model was completed. A group of the models' classes belongs to the final class
+    to which its centre is assigned as a row would be.
+    """
+    models, matched = completed
+    if matched is None:
+        return {}
+    whole = [local_model_from_arrays(arrays) for arrays in models]
+    tuples = np.stack([m.label(matched.centres) for m in whole], axis=1)
+    final = assign(tuples, [m.n_classes for m in whole], features, centres)
+    support = {site: np.zeros(len(centres), dtype=np.int64) for site in dict.fromkeys(owners)}
+    for k, sites in zip(final, matched.owners, strict=True):
+        for site in sites:
+            support[str(site)][k] = 1
+    return support
 
 
 def judged_numbers(

@@ -33,7 +33,8 @@ class EnsembleClusteringResult(Result):
     n_clusters : int
         K.
     chosen_by : str
-        "given", "vote", "bic", "eigenvalues" or "cv".
+        "given", "vote", "bic", "eigenvalues", "cv", or "matching": the sites' votes differ, and
+        the classes of their models, matched across sites, are more than most of them voted for.
     votes : dict of str to int
         Each site's vote by BIC (0: abstained); empty where no vote was held.
     vote_scores : dict of str to (max_clusters,) array
@@ -82,6 +83,9 @@ class EnsembleClusteringResult(Result):
         rows alone (``alone_mean``) and of one site's model on all rows (``ported_mean``, mean over
         the models); ``by_site``. Empty where it was not asked for. The halves are secret draws of
         the sites, so these figures differ a little from run to run.
+    class_support : dict of str to (K,) int array
+        By site that sent a model: 1 for the final classes that this model had before the models of
+        other sites told it of more; empty where no model lacked a class.
     models, features, centres, owners
         What a later run needs to label other rows: arrays of the models, T (q, r), centres (K, r).
     cv_candidates : (A,) int array
@@ -188,6 +192,7 @@ class EnsembleClusteringResult(Result):
     site_numbers: dict[str, FloatArray] = field(default_factory=dict)
     start_spread: dict[str, FloatArray] = field(default_factory=dict)
     differences: dict[str, Any] = field(default_factory=dict)
+    class_support: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def cv_curve(self) -> EntryCurve | None:
         """Return the curve of errors per held-out entry; None where none were held out."""
@@ -213,6 +218,12 @@ class EnsembleClusteringResult(Result):
         votes = ", ".join(f"{site} {vote}" for site, vote in cast.items())
         spectrum = f"the spectrum suggests {self.n_clusters_by_eigenvalues}."
         beside = f"Beside it: votes by BIC are {votes or 'none'}, {spectrum}"
+        if self.chosen_by == "matching":
+            return (
+                f"Sites prefer different numbers of classes by BIC ({votes}). Matched across "
+                f"sites, the classes of their models are {self.n_clusters}: each site may hold "
+                f"some of them only. Beside it: {spectrum}"
+            )
         if self.chosen_by == "bic":
             return f"The number of classes has the smallest sum of the sites' BIC. {beside}"
         if self.chosen_by == "cv" and self.cv_at_edge:
@@ -237,6 +248,28 @@ class EnsembleClusteringResult(Result):
             )
         rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
         return f"The number of classes was chosen by {rule}.{trust}"
+
+    def few_sites(self) -> dict[int, tuple[str, ...]]:
+        """Classes that the own models of fewer than half of the sites have, with these sites."""
+        found = {}
+        for k in range(self.n_clusters):
+            sites = tuple(sorted(site for site, has in self.class_support.items() if has[k]))
+            if 2 * len(sites) < len(self.class_support):
+                found[k] = sites
+        return found
+
+    def support_sentence(self) -> str:
+        """Classes that few sites' models have of themselves."""
+        said = [
+            f"class {k} ({', '.join(sites) if sites else 'no site'})"
+            for k, sites in self.few_sites().items()
+        ]
+        if not said:
+            return ""
+        return (
+            "Fewer than half of the sites had found by themselves, before their models got the "
+            f"classes of other sites: {'; '.join(said)}."
+        )
 
     def stability_sentence(self) -> str:
         """Stability beside the same figure with columns permuted."""
