@@ -19,7 +19,7 @@ CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
 MODELS = ("kmeans", "gaussian-mixture", *CODED)
 COVARIANCES = ("diag", "full", "spherical", "tied")
-AGREEMENTS = ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
+AGREEMENTS = ("agreement", "alone_agreement", "ported_agreement")
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 MAX_FOLDS = 20
@@ -46,8 +46,8 @@ class Settings:
 
     @property
     def views(self) -> int:
-        """Ensembles: of all rows, and for each pair of either half, as they are and permuted."""
-        return 1 + 4 * self.pairs
+        """Ensembles: of all rows, and for each pair of either half."""
+        return 1 + 2 * self.pairs
 
 
 # Fields that several messages have: cells of tables by class, and figures by pair of halves.
@@ -71,6 +71,11 @@ def _numbers(shape: str, words: str) -> Any:
 def _agreements(of: str) -> Any:
     """A figure for each pair of halves."""
     return Aggregate("", f"by pair: {of}, rounded", many=True, gaps=True, low=-1.0, high=1.0)
+
+
+def _score(of: str) -> Any:
+    """A standardised figure; NaN where the site says nothing."""
+    return Aggregate("", f"{of}: standard deviations", gaps=True, low=-10.0, high=10.0)
 
 
 @message("ensemble-clustering/vote-request", version=2)
@@ -205,7 +210,7 @@ class Map:
     def lengths(self) -> dict[str, int]:
         """Final classes, and pairs of halves."""
         centres = self.centres.value
-        return {"k": len(centres[0]), "pairs": len(centres) // 4}
+        return {"k": len(centres[0]), "pairs": len(centres) // 2}
 
 
 @message("ensemble-clustering/profile", version=2)
@@ -223,10 +228,18 @@ class Profile:
         "k K", "what is shown in each of these cells, see numerics.told_tables"
     )
     agreement: Released = _agreements("adjusted Rand index of two halves")
-    null_agreement: Released = _agreements("the same with columns permuted")
     alone_agreement: Released = _agreements("the same by the site's own model alone")
     ported_agreement: Released = _agreements(
         "the same by one site's model alone, mean over all sites' models"
+    )
+    apart: Released = _score("classes of one half on the other half, against one cloud")
+    related: Released = _score("the same against columns that have nothing in common")
+    nearest: Released = _score("of the two nearest classes, against one cloud of their rows")
+    between: Released = Aggregate(
+        "", "share of rows between classes, rounded", gaps=True, low=0.0, high=1.0
+    )
+    cloud_between: Released = Aggregate(
+        "", "the same in draws of one cloud", gaps=True, low=0.0, high=1.0
     )
 
     def check(self, request: Map, known: Mapping[str, Any]) -> str | None:

@@ -43,7 +43,7 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
         facts = [("rows counted", f"{result.n_records:,}"), ("classes", str(result.n_clusters))]
         if s:
             facts.append(("agreement of halves", f"{s['mean']:.2f}"))
-            facts.append(("the same by chance", f"{s['null_mean']:.2f}"))
+            facts.append(("above one cloud", f"{s.get('apart', np.nan):.1f} sd"))
         return facts
 
     def profile(self, result: EnsembleClusteringResult) -> Facts:
