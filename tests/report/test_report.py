@@ -231,7 +231,6 @@ STABLE = {
         ({"apart": 1.6}, "caution", "divide a gradient"),
         ({"apart": 0.2, "related": 1.0}, "caution", "nothing speaks for classes"),
         ({"apart": NAN}, "caution", "too few rows, or columns"),
-        ({"nearest": 0.3}, "good", "one class fewer may do"),
         ({"mean": 0.4, "low": 0.09}, "caution", "two halves agree by 0.40 only"),
         ({"pairs": 2}, "caution", "rests on 2 pairs of halves"),
     ],

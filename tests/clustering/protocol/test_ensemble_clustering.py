@@ -314,21 +314,19 @@ def test_classes_are_more_than_one_cloud() -> None:
     assert "more clearly than one cloud of rows" in result.summary()
 
 
-@pytest.mark.parametrize(("correlation", "evidence"), [(0.0, "nothing"), (0.5, "gradient")])
-def test_one_cloud_is_not_called_classes(correlation: float, evidence: str) -> None:
-    """Levels are replications/ensemble_clustering/one_cloud; this is one draw of each."""
+def test_a_correlated_cloud_is_called_a_gradient() -> None:
+    """How often it is not: replications/ensemble_clustering/one_cloud."""
     rng = np.random.default_rng(0)
-    covariance = np.full((4, 4), correlation) + (1 - correlation) * np.eye(4)
     tables = {
         s: pd.DataFrame(
-            rng.multivariate_normal(np.zeros(4), covariance, size=150), columns=list("uvwx")
+            rng.multivariate_normal(np.zeros(4), 0.5 + 0.5 * np.eye(4), size=150),
+            columns=list("uvwx"),
         )
         for s in "abc"
     }
     result = cluster(tables, n_clusters=3, stability_pairs=5).result
-    assert result.evidence == evidence
-    words = {"nothing": "Nothing speaks for classes", "gradient": "the classes divide a gradient"}
-    assert words[evidence] in result.summary()
+    assert result.evidence == "gradient"
+    assert "the classes divide a gradient" in result.summary()
 
 
 def test_a_class_too_many_is_named() -> None:

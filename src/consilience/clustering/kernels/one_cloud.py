@@ -93,7 +93,8 @@ def information(entries: Entries, n_records: int, labels: IntArray) -> float:
     if len(np.unique(labels)) < 2:
         return float("nan")
     place = labels[entries.record] * n_cells + entries.cell
-    counts = np.bincount(place, entries.amount, n_classes * n_cells).reshape(n_classes, n_cells)
+    counts = np.bincount(place, entries.amount, n_classes * n_cells).astype(np.float64)
+    counts = counts.reshape(n_classes, n_cells)
     # Sums of x log x over cells less those over rows of the table, by class less over all.
     told = _x_log_x(counts) - _x_log_x(_by_row(counts, entries.row_of_cell))
     together = counts.sum(axis=0, keepdims=True)

@@ -73,9 +73,9 @@ def _agreements(of: str) -> Any:
     return Aggregate("", f"by pair: {of}, rounded", many=True, gaps=True, low=-1.0, high=1.0)
 
 
-def _score(of: str) -> Any:
-    """A standardised figure; NaN where the site says nothing."""
-    return Aggregate("", f"{of}: standard deviations", gaps=True, low=-10.0, high=10.0)
+def _figure(of: str, low: float, high: float) -> Any:
+    """One rounded figure; NaN where the site says nothing."""
+    return Aggregate("", f"{of}, rounded", gaps=True, low=low, high=high)
 
 
 @message("ensemble-clustering/vote-request", version=2)
@@ -232,15 +232,13 @@ class Profile:
     ported_agreement: Released = _agreements(
         "the same by one site's model alone, mean over all sites' models"
     )
-    apart: Released = _score("classes of one half on the other half, against one cloud")
-    related: Released = _score("the same against columns that have nothing in common")
-    nearest: Released = _score("of the two nearest classes, against one cloud of their rows")
-    between: Released = Aggregate(
-        "", "share of rows between classes, rounded", gaps=True, low=0.0, high=1.0
+    apart: Released = _figure(
+        "standard deviations by which classes of halves divide other rows above one cloud", -10, 10
     )
-    cloud_between: Released = Aggregate(
-        "", "the same in draws of one cloud", gaps=True, low=0.0, high=1.0
-    )
+    related: Released = _figure("the same above columns that have nothing in common", -10, 10)
+    nearest: Released = _figure("the same of the two nearest classes above one cloud", -10, 10)
+    between: Released = _figure("share of rows between classes", 0, 1)
+    cloud_between: Released = _figure("the same in draws of one cloud", 0, 1)
 
     def check(self, request: Map, known: Mapping[str, Any]) -> str | None:
         """Shares of all levels add up, both tables are there or none; an agreement by pair."""
