@@ -216,7 +216,6 @@ STABLE = {
     "by_site": {"s0": 0.9, "s1": 0.9, "s2": 0.9},
     "apart": 3.2,
     "related": 6.1,
-    "nearest": 2.0,
     "between": 0.04,
     "cloud_between": 0.18,
     "apart_by_site": {"s0": 2.0, "s1": 1.5, "s2": 2.1},

@@ -29,7 +29,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.clustering.kernels.cell_suppression import Entries
 
 N_DRAWS = 99
@@ -37,8 +37,10 @@ MOST_DRAWN = 1_000
 """Rows of one draw; the spread of a statistic over draws of fewer rows follows from theirs."""
 _STEPS = 4  # of the calibration; the correlation is then met to about a hundredth
 _EACH = 20  # columns up to which every draw is calibrated for itself
+_SOME = 10  # draws by which the others are, with more columns
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
 _CUT = 10.0
+_NOTHING = 1e-9  # what rounding makes of no spread
 
 
 # --------------------------------------------------------------------------- statistics
@@ -56,17 +58,17 @@ def separation(rows: FloatArray, labels: IntArray) -> float:
     Returns
     -------
     float
-        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes that occur; NaN for one class, or where
-        the rows do not differ.
+        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes that occur; 0 for one class, or where the
+        rows do not differ.
     """
     m, sizes = len(rows), np.bincount(labels)
     n_classes = int((sizes > 0).sum())
     if n_classes < 2 or m <= n_classes:
-        return float("nan")
+        return 0.0
     centred = rows - rows.mean(axis=0)
     total = float((centred**2).sum())
     if total == 0:
-        return float("nan")
+        return 0.0
     sums = _sums_by_class(centred, labels, len(sizes))
     between = float(((sums**2).sum(axis=1) / np.maximum(sizes, 1)).sum())
     return 1.0 - (1.0 - between / total) * (m - 1) / (m - n_classes)
@@ -87,11 +89,11 @@ def information(entries: Entries, n_records: int, labels: IntArray) -> float:
     -------
     float
         Sum over classes k and cells c of ``n_kc log(p_kc / p_c)`` by record, p being shares within
-        the rows of the table; NaN for one class.
+        the rows of the table; 0 for one class.
     """
     n_classes, n_cells = int(labels.max(initial=-1)) + 1, len(entries.row_of_cell)
     if len(np.unique(labels)) < 2:
-        return float("nan")
+        return 0.0
     place = labels[entries.record] * n_cells + entries.cell
     counts = np.bincount(place, entries.amount, n_classes * n_cells).astype(np.float64)
     counts = counts.reshape(n_classes, n_cells)
@@ -106,11 +108,11 @@ def share_between(rows: FloatArray, labels: IntArray) -> float:
     """Share of rows that lie between classes.
 
     A row is if, on the line from its class mean to the nearest other one (in the metric of that
-    line), it has gone more than a third of the way. NaN for one class.
+    line), it has gone more than a third of the way. 0 for one class.
     """
     present, codes = np.unique(labels, return_inverse=True)
     if len(present) < 2:
-        return float("nan")
+        return 0.0
     means = _sums_by_class(rows, codes, len(present)) / np.bincount(codes)[:, None]
     towards = means[None] - means[:, None]  # from class (first) to class (second)
     lengths = (towards**2).sum(axis=2)
@@ -169,21 +171,19 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
         covariance = np.einsum("dmi,dmj->dij", white, white) / m0
         root = np.linalg.cholesky(covariance)
         white = np.linalg.solve(root, white.transpose(0, 2, 1)).transpose(0, 2, 1)
-    each = p <= _EACH
     ranks = np.apply_along_axis(rankdata, 0, np.nan_to_num(_standardised(rows, rows)))
     # Of normals with correlation r the ranks have 6 / pi arcsin(r / 2).
     start = 2 * np.sin(np.pi / 6 * _correlation(_standardised(ranks, ranks)[None]))
+    each = p <= _EACH
     latent = np.repeat(start, len(white) if each else 1, axis=0)
-    for step in range(_STEPS + 1):
+    some = white if each else white[:_SOME]
+    for _ in range(_STEPS):
         latent, root = _positive(latent)
-        coloured = white @ root
-        coloured[:, unseen] = np.inf
-        order = coloured.argsort(axis=1).argsort(axis=1)
-        if step < _STEPS:
-            got = _correlation(np.take_along_axis(scores[None], order, axis=1))
-            latent = latent + target - (got if each else got.mean(axis=0, keepdims=True))
-            latent[:, np.arange(p), np.arange(p)] = 1.0
-    return np.take_along_axis(margins[None], order, axis=1)
+        got = _correlation(np.take_along_axis(scores[None], _ranks(some @ root, unseen), axis=1))
+        latent = latent + target - (got if each else got.mean(axis=0, keepdims=True))
+        latent[:, np.arange(p), np.arange(p)] = 1.0
+    _, root = _positive(latent)
+    return np.take_along_axis(margins[None], _ranks(white @ root, unseen), axis=1)
 
 
 def shuffled_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
@@ -280,6 +280,15 @@ def levels_of(placed: FloatArray, codes: IntArray, like: FloatArray) -> IntArray
     return found
 
 
+def _ranks(values: FloatArray, unseen: BoolArray) -> IntArray:
+    """Ranks (D, m, p) within each draw and column; places of missing values come last."""
+    values[:, unseen] = np.inf
+    ranks = np.empty(values.shape, dtype=np.int64)
+    places = np.broadcast_to(np.arange(values.shape[1])[None, :, None], values.shape)
+    np.put_along_axis(ranks, values.argsort(axis=1), places, axis=1)
+    return ranks
+
+
 def _standardised(rows: FloatArray, by: FloatArray) -> FloatArray:
     """Columns by mean and spread of `by`; 0 where a value is missing, or a column constant."""
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -329,14 +338,11 @@ class Compared:
     @property
     def score(self) -> float:
         """Standard deviations above the mean of the draws, cut to ten; NaN if there is nothing."""
-        known = self.draws[~np.isnan(self.draws)]
-        # A few draws of one class alone (no separation) leave enough to compare with.
-        if np.isnan(self.found) or len(known) < len(self.draws) / 2:
-            return float("nan")
-        spread = float(known.std(ddof=1)) * self.shrink
-        if spread < 1e-9:  # nothing varies but what is given: one column, or constant ones
-            return float("nan")
-        return float(np.clip((self.found - known.mean()) / spread, -_CUT, _CUT))
+        above = self.found - self.draws.mean()
+        spread = float(self.draws.std(ddof=1)) * self.shrink
+        if np.isnan(above) or abs(above) < _NOTHING:
+            return float("nan")  # nothing varies but what is given: one column, or constant ones
+        return float(np.clip(above / max(spread, _NOTHING), -_CUT, _CUT))
 
 
 def averaged(parts: Sequence[Compared]) -> Compared:
@@ -344,13 +350,9 @@ def averaged(parts: Sequence[Compared]) -> Compared:
     said = [part for part in parts if not np.isnan(part.found)]
     if not said:
         return Compared(float("nan"), np.full(N_DRAWS, np.nan))
-    draws = np.array([part.draws for part in said])
-    known = ~np.isnan(draws)
-    with np.errstate(invalid="ignore"):  # a draw of which no partition says anything is NaN
-        means = np.where(known, draws, 0.0).sum(axis=0) / known.sum(axis=0)
     return Compared(
         float(np.mean([part.found for part in said])),
-        means,
+        np.mean([part.draws for part in said], axis=0),
         float(np.mean([part.shrink for part in said])),
     )
 

@@ -236,7 +236,6 @@ class Profile:
         "standard deviations by which classes of halves divide other rows above one cloud", -10, 10
     )
     related: Released = _figure("the same above columns that have nothing in common", -10, 10)
-    nearest: Released = _figure("the same of the two nearest classes above one cloud", -10, 10)
     between: Released = _figure("share of rows between classes", 0, 1)
     cloud_between: Released = _figure("the same in draws of one cloud", 0, 1)
 

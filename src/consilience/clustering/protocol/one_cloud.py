@@ -24,8 +24,8 @@ from consilience.clustering.kernels.one_cloud import Compared
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Released, rounded
 
-COMPARISONS = ("apart", "related", "nearest")
-_LARGEST_TABLE = 2e7  # normals that are held at once
+COMPARISONS = ("apart", "related")
+_MOST_NORMALS = 8e6  # that are held at once; half of them stand for the rows that are judged
 _FEWEST = 5  # rows of a class that is judged, whatever a policy allows
 
 
@@ -58,7 +58,7 @@ class Rows:
         """Draw what all partitions share."""
         rng = stream(seed, "one cloud")
         n, p = rows.shape
-        most = min(2 * one_cloud.MOST_DRAWN, int(_LARGEST_TABLE / (one_cloud.N_DRAWS * p)))
+        most = min(2 * one_cloud.MOST_DRAWN, int(_MOST_NORMALS / (one_cloud.N_DRAWS * p)))
         drawn = np.sort(rng.permutation(n)[:most])
         return cls(
             rows, kind, sizes, drawn, rng.standard_normal((one_cloud.N_DRAWS, len(drawn), p))
@@ -81,7 +81,7 @@ class Rows:
         Returns
         -------
         dict
-            "apart", "related", and of numbers "between"; empty for too few rows.
+            "apart", "related", and of numbers "between"; empty for too few rows, or one class.
         """
         place = np.searchsorted(self.drawn, which)
         held = np.isin(which, self.drawn)
@@ -91,7 +91,10 @@ class Rows:
         if len(which) < 2 * least or len(place) < 2 * least:
             return {}
         shrink = float(np.sqrt(len(place) / len(rows)))
-        found = self._statistics(rows, label(rows), least)
+        labels = label(rows)
+        if (np.bincount(labels) >= least).sum() < 2:
+            return {}
+        found = self._statistics(rows, labels, least)
         draws = {"apart": self._cloud(rows, normals), "related": self._loose(rows, normals)}
         compared = {}
         for name, drawn in draws.items():
@@ -166,12 +169,6 @@ def evidence(
         label = partial(_final, models, features, centres)
         for name, one in rows.compare(other, label, least).items():
             found[name].append(one)
-        if len(centres) > 2:
-            # Are as many classes as this better than one fewer? The two nearest would be one.
-            two = centres[_nearest(centres)]
-            mine = other[np.isin(label(rows.rows[other]), _nearest(centres))]
-            nearest = rows.compare(mine, partial(_final, models, features, two), least)
-            found["nearest"] += [nearest["apart"]] if nearest else []
     averages = {name: one_cloud.averaged(parts) for name, parts in found.items()}
     # One record moves a score by the order of one over the root of the rows.
     coarse = max(step(least), step(isqrt(min((len(part) for part in parts), default=0))))
@@ -192,10 +189,3 @@ def _final(
 ) -> IntArray:
     labels = np.stack([m.label(rows) for m in models], axis=1)
     return assign(labels, [m.n_classes for m in models], features, centres)
-
-
-def _nearest(centres: FloatArray) -> IntArray:
-    """Return the two classes whose centres are nearest to each other."""
-    distance = ((centres[:, None] - centres[None]) ** 2).sum(axis=2)
-    distance[np.diag_indices(len(centres))] = np.inf
-    return np.array(np.unravel_index(distance.argmin(), distance.shape))

@@ -85,11 +85,10 @@ class EnsembleClusteringResult(Result):
         ``low``, ``high``, of sites that label their own rows alone (``alone_mean``) and of one
         site's model on all rows (``ported_mean``, mean over the models); ``by_site``. How clearly
         classes of one half divide the other, in standard deviations: above one cloud with the same
-        margins and correlations (``apart``; ``apart_by_site``), above columns that have nothing in
-        common (``related``), and for the two nearest classes above one cloud (``nearest``; NaN for
-        two classes). ``between`` is the share of rows between classes, ``cloud_between`` that of
-        one cloud. Empty where it was not asked for. The halves are secret draws of the sites, so
-        these figures differ a little from run to run.
+        margins and correlations (``apart``; ``apart_by_site``) and above columns that have nothing
+        in common (``related``). ``between`` is the share of rows between classes, and
+        ``cloud_between`` that of one cloud. Empty where it was not asked for. The halves are secret
+        draws of the sites, so these figures differ a little from run to run.
     models, features, centres, owners
         What a later run needs to label other rows: arrays of the models, T (q, r), centres (K, r).
     cv_candidates : (A,) int array
@@ -263,7 +262,7 @@ class EnsembleClusteringResult(Result):
         return "gradient" if self.p_value("related") <= LEVEL else "nothing"
 
     def p_value(self, comparison: str) -> float:
-        """One-sided p-value of "apart", "related" or "nearest", see `stability`; NaN if untold."""
+        """One-sided p-value of "apart" or "related", see `stability`; NaN if untold."""
         return float(norm.sf(self.stability.get(comparison, np.nan)))
 
     def stability_sentence(self) -> str:
@@ -318,8 +317,6 @@ class EnsembleClusteringResult(Result):
                 f" {between:.0%} of the rows lie between classes; in one cloud it would be "
                 f"{expected:.0%}."
             )
-        if self.p_value("nearest") > LEVEL:
-            said += " The two nearest classes are not told apart from one: one class fewer may do."
         return said
 
     def state_distribution(self) -> FloatArray:

@@ -148,7 +148,6 @@ def plot_one_cloud(result: Any) -> Figure:
         (name, s[key])
         for name, key in (
             ("above one cloud with the same correlations", "apart"),
-            ("the two nearest classes above one cloud", "nearest"),
             ("above columns that have nothing in common", "related"),
         )
         if not np.isnan(s[key])
