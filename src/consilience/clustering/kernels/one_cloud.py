@@ -35,7 +35,7 @@ from consilience.clustering.kernels.cell_suppression import Entries
 N_DRAWS = 99
 MOST_DRAWN = 1_000
 """Rows of one draw; the spread of a statistic over draws of fewer rows follows from theirs."""
-_STEPS = 4  # of the calibration; the correlation is then met to about a hundredth
+_STEPS = 5  # of the calibration: correlations are then met to a hundredth, of heavy tails a tenth
 _EACH = 20  # columns up to which every draw is calibrated for itself
 _SOME = 10  # draws by which the others are, with more columns
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
@@ -177,13 +177,18 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
     each = p <= _EACH
     latent = np.repeat(start, len(white) if each else 1, axis=0)
     some = white if each else white[:_SOME]
+    roots, least = np.empty(latent.shape), np.full(len(latent), np.inf)
     for _ in range(_STEPS):
         latent, root = _positive(latent)
         got = _correlation(np.take_along_axis(scores[None], _ranks(some @ root, unseen), axis=1))
-        latent = latent + target - (got if each else got.mean(axis=0, keepdims=True))
+        got = got if each else got.mean(axis=0, keepdims=True)
+        # With heavy tails one value moves a correlation far: steps may lead away again.
+        off = np.abs(got - target).max(axis=(1, 2))
+        better = off < least
+        roots[better], least[better] = root[better], off[better]
+        latent = latent + target - got
         latent[:, np.arange(p), np.arange(p)] = 1.0
-    _, root = _positive(latent)
-    return np.take_along_axis(margins[None], _ranks(white @ root, unseen), axis=1)
+    return np.take_along_axis(margins[None], _ranks(white @ roots, unseen), axis=1)
 
 
 def shuffled_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
