@@ -115,3 +115,16 @@ def test_draws_of_large_tables_stand_for_some_of_the_rows() -> None:
     judged = rows.compare(np.arange(3000), Split(1.5).label, 10)["apart"]
     assert judged.shrink == pytest.approx(np.sqrt(np.isin(np.arange(3000), rows.drawn).mean()))
     assert judged.score > 5
+
+
+def test_rows_of_small_classes_take_no_part() -> None:
+    x = two_groups(100)
+    x[:3] = 40.0
+
+    def label(rows: np.ndarray) -> np.ndarray:
+        return np.digitize(rows.mean(axis=1), [1.5, 10.0])
+
+    found = Rows.of(x, "", (), seed=1).compare(np.arange(100), label, 10)
+    kept = x[3:]
+    assert found["apart"].found == pytest.approx(kernel.separation(kept, label(kept)))
+    assert found["between"].found == kernel.share_between(kept, label(kept))
