@@ -24,14 +24,19 @@ def rows_and_labels(
 @pytest.mark.parametrize("seed", range(4))
 def test_statistics_of_numbers_equal_the_textbook(seed: int) -> None:
     rows, labels = rows_and_labels(seed)
-    assert one_cloud.separation(rows, labels) == pytest.approx(
-        reference.separation(rows, labels), abs=1e-13
-    )
-    # Classes that do not occur change nothing.
-    assert one_cloud.separation(rows, 2 * labels) == pytest.approx(
-        one_cloud.separation(rows, labels), abs=1e-13
-    )
-    assert one_cloud.share_between(rows, labels) == reference.share_between(rows, labels)
+    tables, classes = np.stack([rows, rows + 7.0]), np.stack([labels, labels])
+    wanted = [reference.separation(rows, labels)] * 2
+    np.testing.assert_allclose(one_cloud.separation(tables, classes), wanted, atol=1e-13)
+    # Classes that do not occur change nothing, and rows of small ones are left out.
+    np.testing.assert_allclose(one_cloud.separation(tables, 2 * classes), wanted, atol=1e-13)
+    least = int(np.sort(np.bincount(labels))[1])
+    kept = np.bincount(labels)[labels] >= least
+    wanted = [reference.separation(rows[kept], labels[kept])] * 2
+    np.testing.assert_allclose(one_cloud.separation(tables, classes, least), wanted, atol=1e-13)
+    shares = [reference.share_between(rows, labels)] * 2
+    np.testing.assert_array_equal(one_cloud.share_between(tables, 2 * classes), shares)
+    shares = [reference.share_between(rows[kept], labels[kept])] * 2
+    np.testing.assert_array_equal(one_cloud.share_between(tables, classes, least), shares)
 
 
 def test_information_of_categories_and_sequences_equals_the_textbook() -> None:
@@ -51,9 +56,9 @@ def test_information_of_categories_and_sequences_equals_the_textbook() -> None:
 
 def test_one_class_or_equal_rows_are_not_apart() -> None:
     rows, labels = rows_and_labels(0)
-    assert one_cloud.separation(rows, np.zeros_like(labels)) == 0
-    assert one_cloud.separation(np.ones_like(rows), labels) == 0
-    assert one_cloud.share_between(rows, np.zeros_like(labels)) == 0
+    assert one_cloud.separation(rows[None], np.zeros((1, 40), dtype=np.int64)) == 0
+    assert one_cloud.separation(np.ones((1, 40, 3)), labels[None]) == 0
+    assert one_cloud.share_between(rows[None], np.zeros((1, 40), dtype=np.int64)) == 0
 
 
 # --- draws -----------------------------------------------------------------------------------
@@ -170,8 +175,8 @@ def test_a_partition_found_elsewhere_holds_its_level(correlation: float) -> None
         x = rng.multivariate_normal(np.zeros(3), covariance, size=50)
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
         labels = lambda rows: (rows.sum(axis=-1) > 0.2).astype(int)  # noqa: E731
-        told = np.array([one_cloud.separation(one, labels(one)) for one in drawn])
-        above += Compared(one_cloud.separation(x, labels(x)), told).score > 1.645
+        found = one_cloud.separation(x[None], labels(x)[None])[0]
+        above += Compared(found, one_cloud.separation(drawn, labels(drawn))).score > 1.645
     assert 0 <= above / 120 <= 0.05 + 3 * 0.02
 
 
@@ -182,6 +187,6 @@ def test_two_classes_are_found() -> None:
         x = rng.normal(size=(60, 3)) + 2.0 * rng.integers(2, size=(60, 1))
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 60, 3)))
         labels = lambda rows: (rows.sum(axis=-1) > 3).astype(int)  # noqa: E731
-        told = np.array([one_cloud.separation(one, labels(one)) for one in drawn])
-        found += Compared(one_cloud.separation(x, labels(x)), told).score > 1.645
+        told = one_cloud.separation(drawn, labels(drawn))
+        found += Compared(one_cloud.separation(x[None], labels(x)[None])[0], told).score > 1.645
     assert found >= 16

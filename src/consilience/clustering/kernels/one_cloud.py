@@ -46,32 +46,33 @@ _NOTHING = 1e-9  # what rounding makes of no spread
 # --------------------------------------------------------------------------- statistics
 
 
-def separation(rows: FloatArray, labels: IntArray) -> float:
+def separation(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray:
     """Share of the total sum of squares between classes, adjusted for their number.
 
     Parameters
     ----------
-    rows : (m, p) array
-    labels : (m,) int array
+    rows : (D, m, p) array
+        D tables.
+    labels : (D, m) int array
         At least 0.
+    least : int
+        Rows of classes with fewer are left out.
 
     Returns
     -------
-    float
-        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes that occur; 0 for one class, or where the
-        rows do not differ.
+    (D,) array
+        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes of m rows in all; 0 for one class, or
+        where the rows do not differ.
     """
-    m, sizes = len(rows), np.bincount(labels)
-    n_classes = int((sizes > 0).sum())
-    if n_classes < 2 or m <= n_classes:
-        return 0.0
-    centred = rows - rows.mean(axis=0)
-    total = float((centred**2).sum())
-    if total == 0:
-        return 0.0
-    sums = _sums_by_class(centred, labels, len(sizes))
-    between = float(((sums**2).sum(axis=1) / np.maximum(sizes, 1)).sum())
-    return 1.0 - (1.0 - between / total) * (m - 1) / (m - n_classes)
+    chosen, centred = _chosen(rows, labels, least)
+    sizes = chosen.sum(axis=2)
+    m, n_classes = sizes.sum(axis=1), (sizes > 0).sum(axis=1)
+    total = (chosen.max(axis=1)[:, :, None] * centred**2).sum(axis=(1, 2))
+    sums = chosen @ centred
+    between = ((sums**2).sum(axis=2) / np.maximum(sizes, 1)).sum(axis=1)
+    said = (n_classes > 1) & (m > n_classes) & (total > 0)
+    total, spare = np.where(said, total, 1.0), np.where(said, m - n_classes, 1)
+    return np.asarray(np.where(said, 1.0 - (1.0 - between / total) * (m - 1) / spare, 0.0))
 
 
 def information(entries: Entries, n_records: int, labels: IntArray) -> float:
@@ -104,28 +105,33 @@ def information(entries: Entries, n_records: int, labels: IntArray) -> float:
     return told / n_records
 
 
-def share_between(rows: FloatArray, labels: IntArray) -> float:
-    """Share of rows that lie between classes.
+def share_between(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray:
+    """Share of rows that lie between classes, (D,); parameters as for `separation`.
 
-    A row is if, on the line from its class mean to the nearest other one (in the metric of that
-    line), it has gone more than a third of the way. 0 for one class.
+    A row is if, on the line from its class mean to that of another class, it has gone more than a
+    third of the way. 0 for one class.
     """
-    present, codes = np.unique(labels, return_inverse=True)
-    if len(present) < 2:
-        return 0.0
-    means = _sums_by_class(rows, codes, len(present)) / np.bincount(codes)[:, None]
-    towards = means[None] - means[:, None]  # from class (first) to class (second)
-    lengths = (towards**2).sum(axis=2)
-    lengths[np.diag_indices(len(present))] = np.inf
-    # How far each row has gone from its own mean towards every other one, its own being 0.
-    gone = np.einsum("ip,ikp->ik", rows - means[codes], towards[codes]) / lengths[codes]
-    return float((gone.max(axis=1) > _BETWEEN).mean())
+    chosen, centred = _chosen(rows, labels, least)
+    sizes = chosen.sum(axis=2)
+    means = (chosen @ centred) / np.maximum(sizes, 1)[:, :, None]
+    own = np.take_along_axis(means, labels[:, :, None], axis=1)
+    between = np.zeros(labels.shape, dtype=bool)
+    for k in range(sizes.shape[1]):
+        towards = means[:, None, k] - own
+        length = (towards**2).sum(axis=2)
+        gone = ((centred - own) * towards).sum(axis=2)
+        between |= (gone > _BETWEEN * length) & (length > 0) & (sizes[:, k, None] > 0)
+    kept = chosen.any(axis=1)
+    return np.asarray((between & kept).sum(axis=1) / np.maximum(kept.sum(axis=1), 1))
 
 
-def _sums_by_class(rows: FloatArray, labels: IntArray, n_classes: int) -> FloatArray:
-    chosen = np.zeros((n_classes, len(rows)))
-    chosen[labels, np.arange(len(rows))] = 1.0
-    return np.asarray(chosen @ rows)
+def _chosen(rows: FloatArray, labels: IntArray, least: int) -> tuple[FloatArray, FloatArray]:
+    """Rows by class, (D, K, m) of 0 and 1, in classes that are large enough; and rows centred."""
+    chosen = labels[:, None, :] == np.arange(labels.max(initial=0) + 1)[:, None]
+    chosen &= chosen.sum(axis=2, keepdims=True) >= least
+    kept = np.asarray(chosen.any(axis=1))[:, :, None]
+    mean = (kept * rows).sum(axis=1, keepdims=True) / np.maximum(kept.sum(axis=1), 1)[:, None]
+    return chosen.astype(np.float64), rows - mean
 
 
 def _by_row(counts: FloatArray, row_of_cell: IntArray) -> FloatArray:

@@ -94,26 +94,29 @@ class Rows:
         labels = label(rows)
         if (np.bincount(labels) >= least).sum() < 2:
             return {}
-        found = self._statistics(rows, labels, least)
+        found = self._statistics(rows[None], labels[None], least)
         draws = {"apart": self._cloud(rows, normals), "related": self._loose(rows, normals)}
         compared = {}
         for name, drawn in draws.items():
-            labels = label(drawn.reshape(-1, drawn.shape[2])).reshape(len(drawn), -1)
-            both = zip(drawn, labels, strict=True)
-            told = np.array([self._statistics(*one, least) for one in both])
-            compared[name] = Compared(found[0], told[:, 0], shrink)
+            classes = label(drawn.reshape(-1, drawn.shape[2])).reshape(len(drawn), -1)
+            told = self._statistics(drawn, classes, least)
+            compared[name] = Compared(float(found[0]), told, shrink)
             if name == "apart" and not self.kind:
-                compared["between"] = Compared(found[1], told[:, 1], shrink)
+                between = one_cloud.share_between(drawn, classes, least)
+                share = one_cloud.share_between(rows[None], labels[None], least)
+                compared["between"] = Compared(float(share[0]), between, shrink)
         return compared
 
-    def _statistics(self, rows: NDArray[Any], labels: IntArray, least: int) -> tuple[float, float]:
-        """Separation and share between classes; or information, and nothing."""
-        kept = np.bincount(labels)[labels] >= least
-        rows, labels = rows[kept], labels[kept]
+    def _statistics(self, tables: NDArray[Any], labels: IntArray, least: int) -> FloatArray:
+        """Separation of each table, or information."""
         if not self.kind:
-            return one_cloud.separation(rows, labels), one_cloud.share_between(rows, labels)
-        entries = entries_of(rows, self.kind, self.sizes)
-        return one_cloud.information(entries, len(rows), labels), float("nan")
+            return one_cloud.separation(tables, labels, least)
+        told = []
+        for rows, classes in zip(tables, labels, strict=True):
+            kept = np.bincount(classes)[classes] >= least
+            entries = entries_of(rows[kept], self.kind, self.sizes)
+            told.append(one_cloud.information(entries, int(kept.sum()), classes[kept]))
+        return np.array(told)
 
     def _cloud(self, rows: NDArray[Any], normals: FloatArray) -> NDArray[Any]:
         """Draws of one cloud."""
