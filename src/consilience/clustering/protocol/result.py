@@ -239,8 +239,8 @@ class EnsembleClusteringResult(Result):
         if len(set(cast.values())) > 1:
             trust = (
                 f" The votes by BIC disagree ({votes}) and should not be trusted: the spectrum of "
-                f"the ensemble distance suggests {self.n_clusters_by_eigenvalues}; compare the "
-                "stability of other numbers with their nulls."
+                f"the ensemble distance suggests {self.n_clusters_by_eigenvalues}; try other "
+                "numbers, and see which are more than a division of one cloud."
             )
         rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
         return f"The number of classes was chosen by {rule}.{trust}"
@@ -265,11 +265,20 @@ class EnsembleClusteringResult(Result):
         """One-sided p-value of "apart" or "related", see `stability`; NaN if untold."""
         return float(norm.sf(self.stability.get(comparison, np.nan)))
 
+    @property
+    def without_classes(self) -> str:
+        """What the rows are compared with, in words: what they would be without classes."""
+        return "one Markov chain" if self.model == "markov-mixture" else "one cloud"
+
     def stability_sentence(self) -> str:
         """Whether these are classes, and whether they are found again."""
-        s = self.stability
-        if not s:
+        if not self.stability:
             return ""
+        return f"{self.evidence_sentence()} {self.agreement_sentence()}"
+
+    def agreement_sentence(self) -> str:
+        """How well runs on disjoint halves agree."""
+        s = self.stability
         # Two decimals, without a minus sign before zero.
         two = {
             name: f"{round(value, 2) + 0.0:.2f}"
@@ -279,8 +288,8 @@ class EnsembleClusteringResult(Result):
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
         pairs = counted(int(s["pairs"]), "pair")
         said = (
-            f"{self.evidence_sentence()} Runs on disjoint halves of the rows{asked} agree by "
-            f"{two['mean']} (adjusted Rand index, {two['low']} to {two['high']} over {pairs})."
+            f"Runs on disjoint halves of the rows{asked} agree by {two['mean']} (adjusted Rand "
+            f"index, {two['low']} to {two['high']} over {pairs})."
         )
         if not np.isnan(s["alone_mean"]):
             said += f" Sites that label their own rows alone agree by {two['alone_mean']}."
@@ -292,6 +301,13 @@ class EnsembleClusteringResult(Result):
         """What the comparison with one cloud says."""
         p = self.p_value("apart")
         shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+        if self.model == "markov-mixture":
+            related, same = "States depend on those before", ""
+            like = "the sequences look like those of one Markov chain"
+            cloud = "sequences of one Markov chain"
+        else:
+            related, same = "The columns are related", " with the same correlations"
+            like, cloud = "the rows look like one cloud", f"one cloud of rows{same}"
         if self.evidence == "unknown":
             return (
                 "Whether these are classes cannot be said: no site has enough rows in two classes "
@@ -299,17 +315,14 @@ class EnsembleClusteringResult(Result):
             )
         if self.evidence == "nothing":
             return (
-                "Nothing speaks for classes: the rows look like one cloud "
-                f"({shown}), and the classes do not even show that the columns are related."
+                f"Nothing speaks for classes: {like} ({shown}), and the classes do not even show "
+                "that the columns are related."
             )
         if self.evidence == "gradient":
-            return (
-                "The columns are related, but the rows look like one cloud with the same "
-                f"correlations ({shown}): the classes divide a gradient."
-            )
+            return f"{related}, but {like}{same} ({shown}): the classes divide a gradient."
         said = (
             "The classes found on half of the rows also divide the other half, more clearly than "
-            f"one cloud of rows with the same correlations would be divided ({shown})."
+            f"{cloud} would be divided ({shown})."
         )
         between, expected = (self.stability[name] for name in ("between", "cloud_between"))
         if not np.isnan(between):

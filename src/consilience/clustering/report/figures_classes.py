@@ -147,8 +147,8 @@ def plot_one_cloud(result: Any) -> Figure:
     rows = [
         (name, s[key])
         for name, key in (
-            ("above one cloud with the same correlations", "apart"),
-            ("above columns that have nothing in common", "related"),
+            (f"above {result.without_classes}", "apart"),
+            ("above unrelated columns", "related"),
         )
         if not np.isnan(s[key])
     ]
