@@ -20,6 +20,7 @@ label: Map                    ->  labels every row from its *true* tuple;
                               <-  Profile: class means                  MODEL
                                   means of the target, or shares of
                                   its levels; agreement of halves,
+                                  how clearly they divide other rows,
                                   rounded                               AGGREGATE
 compare: CompareRequest       ->  counts states and steps (or levels) by final class and
                                   by classes that it finds alone (coded rows only)
@@ -171,7 +172,9 @@ class EnsembleClustering(Method):
         nothing. (By the distance to the site's own class means, grouped outliers are never found,
         since they get a mean of their own, and regular rows are lost: see ``replications``.)
     stability_pairs : int
-        Pairs of runs on disjoint halves; 0 leaves stability out.
+        Pairs of runs on disjoint halves. The classes of each half are judged on the other half,
+        beside one cloud of rows, and the two are compared: see `EnsembleClusteringResult.evidence`
+        and ``stability``. More pairs detect weaker classes; 0 asks neither.
     n_folds : int
         Folds of entries that each site holds out for ``n_clusters="cv"``; a site with few rows
         makes fewer.
