@@ -84,12 +84,14 @@ Four hospitals, 842 patients, three classes ([example](examples/heart/README.md)
 [how computed](replications/ensemble_clustering/heart/README.md)). "diseased" is the share of
 patients with a diagnosis, which was not used to find the classes. Halves are secret draws of the
 sites, here with fixed secrets. "alone": sites label their own rows by their own model; "ported":
-one site's model labels all rows, which is the comparison that the bound of .10 is about; "null":
-with columns permuted.
+one site's model labels all rows, which is the comparison that the bound of .10 is about. "apart"
+and "related": by how many standard deviations the classes of one half divide the other half more
+clearly than one cloud, and than unrelated columns, would be divided; "between": share of the rows
+between classes, "cloud_between" in one cloud, both rounded by the sites.
 
 The sites' votes by BIC (cleveland, hungarian, switzerland, va) disagree, as wanted, but are 6, 6, 2
-and 5 where a prototype had 4, 1, 1 and 1. Many pairs with permuted columns agree as well as the
-halves, so stability alone is no evidence of these classes; the report says so.
+and 5 where a prototype had 4, 1, 1 and 1. The classes are more than a division of one cloud, but no
+sharp ones: hardly fewer rows lie between them than one cloud would have there.
 """
 WEIGHTS = """\
 ## Weights of the models

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from consilience.engines.study_check import check_sites
@@ -73,6 +75,28 @@ def test_regions_mean_the_same_by_a_class(mvad: Path) -> None:
     assert set(run.result.votes.values()) == {1}
     said = report_of("ensemble-clustering").headline(run)
     assert "By BIC, every site prefers one class" in said.text and said.tone == "caution"
+
+
+@pytest.mark.nightly
+def test_steps_that_depend_on_age_look_like_classes(biofam: Path, tmp_path: Path) -> None:
+    """What the page warns of: lives of one kind, drawn from one chain with steps by age."""
+    place = workspace("biofam", tmp_path)
+    (place / "tables").mkdir()
+    tables = {path.name: pd.read_csv(path) for path in (biofam / "tables").glob("*.csv")}
+    everybody = pd.concat(tables.values())
+    rng, ages = np.random.default_rng(0), list(biofam_tables.AGES)
+    for name, table in tables.items():
+        table[ages[0]] = rng.choice(everybody[ages[0]], len(table))
+        for before, now in itertools.pairwise(ages):
+            for state, those in table.groupby(before):
+                steps = everybody.loc[everybody[before] == state, now]
+                table.loc[those.index, now] = rng.choice(steps, len(those))
+        table.to_csv(place / "tables" / name, index=False)
+    run: Any = run_workspace(place)
+    assert run.result.evidence == "classes"
+    assert run.result.stability["apart"] > 8
+    said = report_of("ensemble-clustering").headline(run)
+    assert "Steps that depend on age" in said.text and said.tone == "caution"
 
 
 def test_languages_prefer_one_class_too(biofam: Path) -> None:

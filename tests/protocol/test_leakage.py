@@ -96,8 +96,9 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "frequent label tuple": "pattern-counts.*",
         "means of columns and target": "profile.means profile.target_means",
         "shares of its levels": "profile.target_shares profile.target_kinds",
-        "rounded agreements": "profile.agreement profile.null_agreement "
-        "profile.alone_agreement profile.ported_agreement",
+        "rounded agreements": "profile.agreement profile.alone_agreement profile.ported_agreement",
+        "how clearly classes of half": "profile.apart profile.related "
+        "profile.between profile.cloud_between",
         "chances by class": "compared.chances compared.kinds",
         "classes that the site finds alone": "compared.local_chances compared.local_kinds",
         "how many rows they rest on": "compared.numbers compared.local_numbers",

@@ -204,31 +204,34 @@ def test_simulation_is_said_loudly(run: Run, page: str) -> None:
 # --- headline -------------------------------------------------------------------------------
 
 
+NAN = float("nan")
 STABLE = {
     "n_clusters": 3,
     "pairs": 20,
     "mean": 0.9,
     "low": 0.85,
     "high": 0.95,
-    "null_mean": 0.2,
-    "null_low": 0.0,
-    "null_high": 0.4,
-    "null_reached": 0,
-    "null_pairs": 20,
     "alone_mean": 0.6,
     "ported_mean": 0.6,
     "by_site": {"s0": 0.9, "s1": 0.9, "s2": 0.9},
+    "apart": 3.2,
+    "related": 6.1,
+    "between": 0.04,
+    "cloud_between": 0.18,
+    "apart_by_site": {"s0": 2.0, "s1": 1.5, "s2": 2.1},
 }
 
 
 @pytest.mark.parametrize(
     ("changes", "tone", "words"),
     [
-        ({}, "good", "more than chance would"),
-        ({"null_reached": 2, "null_high": 1.0}, "caution", "no clear evidence of classes"),
-        ({"null_reached": 1}, "good", "more than chance would"),
-        ({"null_reached": 1, "null_pairs": 19}, "caution", "1 of 19 comparisons is as stable"),
-        ({"pairs": 2, "null_pairs": 2}, "caution", "2 comparisons only"),
+        ({}, "good", "more than a division of one cloud"),
+        ({"apart": 1.7}, "good", "more than a division of one cloud"),
+        ({"apart": 1.6}, "caution", "divide a gradient"),
+        ({"apart": 0.2, "related": 1.0}, "caution", "nothing speaks for classes"),
+        ({"apart": NAN}, "caution", "too few rows, or columns"),
+        ({"mean": 0.4, "low": 0.09}, "caution", "two halves agree by 0.40 only"),
+        ({"pairs": 2}, "caution", "rests on 2 pairs of halves"),
     ],
 )
 def test_headline_does_not_overclaim(

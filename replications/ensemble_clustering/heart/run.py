@@ -35,10 +35,10 @@ SHOWN = (
     "mean",
     "alone_mean",
     "ported_mean",
-    "null_mean",
-    "null_low",
-    "null_high",
-    "null_reached",
+    "apart",
+    "related",
+    "between",
+    "cloud_between",
 )
 
 

@@ -48,6 +48,7 @@ _PUBLIC: dict[str, str] = {
     "plot_singular_values": "consilience.report.figures_selection",
     "plot_site_differences": "consilience.clustering.report.figures_sequences",
     "plot_spectrum": "consilience.collaborators.report.figures_meta",
+    "plot_one_cloud": "consilience.clustering.report.figures_classes",
     "plot_stability": "consilience.clustering.report.figures_classes",
     "plot_state_distribution": "consilience.clustering.report.figures_sequences",
     "plot_target_by_class": "consilience.clustering.report.figures_classes",

@@ -33,6 +33,7 @@ from consilience.averaging.report.figures_reference import (
 )
 from consilience.clustering.report.figures_classes import plot_class_shares as plot_class_shares
 from consilience.clustering.report.figures_classes import plot_eigenvalues as plot_eigenvalues
+from consilience.clustering.report.figures_classes import plot_one_cloud as plot_one_cloud
 from consilience.clustering.report.figures_classes import plot_stability as plot_stability
 from consilience.clustering.report.figures_classes import (
     plot_target_by_class as plot_target_by_class,

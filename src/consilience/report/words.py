@@ -165,6 +165,8 @@ class _Page:
 
     def figure(self, name: str, figure: Figure, alt: str, caller: Callable[[], str]) -> str:
         caption = " ".join(caller().split())
+        if "picture" in self._parts:
+            raise ValueError(f"a block has one figure: open another block for {name!r}")
         self._parts["picture"] = Picture(name, figure, caption, " ".join(alt.split()))
         return ""
 

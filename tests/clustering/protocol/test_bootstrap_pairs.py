@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.protocol.coordinator import pool
-from consilience.clustering.protocol.site import halves, permuted, released_agreement, rounding_step
+from consilience.clustering.protocol.coordinator import weighted
+from consilience.clustering.protocol.site import halves, released_agreement, rounding_step
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
@@ -27,14 +27,6 @@ def test_halves_are_disjoint_and_complete(n: int) -> None:
     assert sorted([*a, *b]) == list(range(n))
     assert abs(len(a) - len(b)) <= 1
     assert list(a) == sorted(a)
-
-
-def test_permuting_keeps_the_margins_and_breaks_what_columns_share() -> None:
-    x = np.repeat(np.arange(500.0)[:, None], 2, axis=1)
-    y = permuted(np.random.default_rng(0), x)
-    np.testing.assert_array_equal(np.sort(y, axis=0), x)
-    # Correlation of independent permutations: standard error 1/sqrt(499) = 0.045.
-    assert abs(np.corrcoef(y.T)[0, 1]) < 0.18
 
 
 def labels(*counts: int) -> np.ndarray:
@@ -183,34 +175,10 @@ def test_how_many_rows_were_dropped_does_not_show() -> None:
 
 def test_pooling_weighs_sites_by_size() -> None:
     observed = np.array([[1.0, 0.0], [0.5, 0.5]])
-    null = np.array([[0.0, 0.2], [0.1, 0.1], [0.7, 0.7]])
-    pooled = pool(observed, null, np.array([30.0, 10.0]))
-    assert (pooled["mean"], pooled["low"], pooled["high"]) == pytest.approx((0.625, 0.5, 0.75))
-    assert (pooled["null_mean"], pooled["null_low"], pooled["null_high"]) == pytest.approx(
-        (0.85 / 3, 0.05, 0.7)
-    )
-    assert (pooled["pairs"], pooled["null_pairs"], pooled["null_reached"]) == (2, 3, 1)
+    np.testing.assert_allclose(weighted(observed, np.array([30.0, 10.0])), [0.75, 0.5])
 
 
 def test_who_says_nothing_has_no_weight() -> None:
     observed = np.array([[1.0, NAN], [0.5, 0.1], [NAN, NAN]])
-    null = np.array([[NAN, NAN], [NAN, 0.3]])
-    pooled = pool(observed, null, np.array([30.0, 10.0]))
-    assert (pooled["mean"], pooled["low"], pooled["high"]) == pytest.approx((0.7, 0.4, 1.0))
-    assert (pooled["null_mean"], pooled["null_low"], pooled["null_high"]) == pytest.approx(
-        (0.3,) * 3
-    )
-    assert (pooled["pairs"], pooled["null_pairs"], pooled["null_reached"]) == (2, 1, 0)
-
-
-def test_a_pair_that_equals_the_mean_reaches_it() -> None:
-    pooled = pool(np.array([[0.5]]), np.array([[0.5], [0.25]]), np.ones(1))
-    assert pooled["null_reached"] == 1
-
-
-@pytest.mark.parametrize("silent", ["observed", "null", "both"])
-def test_nothing_to_pool(silent: str) -> None:
-    said, nothing = np.array([[0.5, 0.5]]), np.full((1, 2), NAN)
-    observed = said if silent == "null" else nothing
-    null = said if silent == "observed" else nothing
-    assert pool(observed, null, np.ones(2)) == {}
+    np.testing.assert_allclose(weighted(observed, np.array([30.0, 10.0])), [1.0, 0.4])
+    assert not len(weighted(np.full((1, 2), NAN), np.ones(2)))

@@ -18,7 +18,6 @@ from consilience.clustering.estimators.local_models import (
     local_model_from_arrays,
     models_each,
 )
-from consilience.clustering.protocol.site import permuted_codes
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.protocol.result import Result
 from tests.clustering.protocol.coded import categories, columns_of, federation, sequences
@@ -325,14 +324,6 @@ def test_a_model_sees_four_fifths_of_the_rows_once() -> None:
     again = drawn_rows(103, np.random.default_rng(1))
     assert (drawn != again).any(), "another draw"
     assert drawn_rows(0, np.random.default_rng(0)).shape == (0,)
-
-
-def test_permuting_keeps_lengths_gaps_and_margins() -> None:
-    codes = np.random.default_rng(0).integers(-1, 4, size=(50, 6))
-    shuffled = permuted_codes(np.random.default_rng(1), codes)
-    assert ((codes < 0) == (shuffled < 0)).all()
-    assert (np.sort(codes, axis=0) == np.sort(shuffled, axis=0)).all()
-    assert (codes != shuffled).any()
 
 
 @each_kind

@@ -15,6 +15,7 @@ from consilience.clustering.protocol.messages import (
     Profile,
     Settings,
 )
+from consilience.clustering.protocol.one_cloud import COMPARISONS
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 from tests.wire.replies import refusal
@@ -94,7 +95,8 @@ def profile(
         "target_means": np.zeros(targets) if isinstance(targets, int) else targets,
         "target_shares": table,
         "target_kinds": np.ones(table.shape, dtype=np.int64),
-        **{f"{kind}agreement": () for kind in ("", "null_", "alone_", "ported_")},
+        **{f"{kind}agreement": () for kind in ("", "alone_", "ported_")},
+        **dict.fromkeys((*COMPARISONS, "between", "cloud_between"), float("nan")),
         **more,
     }
     return refusal(Profile, fields, MAP, {"p": 2, "K": 2})
@@ -126,5 +128,5 @@ def test_outcomes_that_cannot_be(shares: np.ndarray) -> None:
 @pytest.mark.parametrize("said", [(0.5,), (1.5,), ("x",), 0.5])
 def test_agreements_of_pairs_that_there_are_not(said: Any) -> None:
     assert profile(agreement=said)
-    of_pairs = dataclasses.replace(MAP, centres=relayed((np.eye(3),) * 5, Disclosure.MODEL))
+    of_pairs = dataclasses.replace(MAP, centres=relayed((np.eye(3),) * 3, Disclosure.MODEL))
     assert of_pairs.lengths() == {"k": 3, "pairs": 1}

@@ -21,6 +21,7 @@ label: Map                    ->  labels every row from its *true* tuple;
                               <-  Profile: class means                  MODEL
                                   means of the target, or shares of
                                   its levels; agreement of halves,
+                                  how clearly they divide other rows,
                                   rounded                               AGGREGATE
 compare: CompareRequest       ->  counts states and steps (or levels) by final class and
                                   by classes that it finds alone (coded rows only)
@@ -52,9 +53,10 @@ section 2. Departures:
 * ``n_clusters="cv"`` is not in the source (see ``judge``): the number with the smallest error of
   held-out entries, added up over sites. It counts classes that sites tell apart by their own rows:
   where each site holds few of them, it finds few.
-* Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
-  Halves (and resamples) are secret draws of a site: were they known, class means would be
-  equations in the rows.
+* Stability between runs on disjoint halves is shown, and each half's classes are judged on the
+  other half against draws of one cloud with the same margins and correlation, and against columns
+  that have nothing in common (``clustering.kernels.one_cloud``). Halves (and resamples) are secret
+  draws of a site: were they known, class means would be equations in the rows.
 * Models of coded rows are fitted to secret parts of the rows, also where there is one a site: four
   fifths without replacement. (The source's resamples, as large and with replacement, hold 55 % of
   the rows: at five sites of 100 to 300 rows that costs .05 of the adjusted Rand index.) Their
@@ -69,12 +71,12 @@ one that misses the count contributes its model only, one that misses the labels
 misses the comparison is left out of it. A note names it.
 
 Leakage: the coordinator knows how many rows of each site have each frequent label tuple, the means
-of the final classes and of the target (or shares of its levels), and rounded agreements; where the
-site votes, its choice and the criteria of 1, 2, ... classes; and, for "cv", squared errors and
-numbers of held-out entries by secret fold and number of classes, with standard errors. It knows no
-label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
-means are sums over groups of at least `min_records` rows (`site.profiled_classes`), also over runs
-(`class_history`). Counts of
+of the final classes and of the target (or shares of its levels), rounded agreements, and how
+clearly classes of half of the rows divide the other half; where the site votes, its choice and the
+criteria of 1, 2, ... classes; and, for "cv", squared errors and numbers of held-out entries by
+secret fold and number of classes, with standard errors. It knows no label of any row, and no tuple
+of fewer than `min_records` rows. Class means, moments and final means are sums over groups of at
+least `min_records` rows (`site.profiled_classes`), also over runs (`class_history`). Counts of
 different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
 tell how many rows, but not which, lie between them. Of coded rows it knows chances of states and
 steps (or levels) by class instead of means, also of classes that the site finds alone, none of them
@@ -176,7 +178,9 @@ class EnsembleClustering(Method):
         nothing. (By the distance to the site's own class means, grouped outliers are never found,
         since they get a mean of their own, and regular rows are lost: see ``replications``.)
     stability_pairs : int
-        Pairs of runs on disjoint halves; 0 leaves stability out.
+        Pairs of runs on disjoint halves. The classes of each half are judged on the other half,
+        beside one cloud of rows, and the two are compared: see `EnsembleClusteringResult.evidence`
+        and ``stability``. More pairs detect weaker classes; 0 asks neither.
     n_folds : int
         Folds of entries that each site holds out for ``n_clusters="cv"``; a site with few rows
         makes fewer.
@@ -215,7 +219,8 @@ class EnsembleClustering(Method):
     settles: ClassVar[frozenset[str]] = frozenset(("n_clusters", "n_resamples"))
     leakage: ClassVar[str] = (
         "The coordinator knows how many rows of each site have each frequent label tuple, means "
-        "of columns and target (or shares of its levels) by final class, and rounded agreements; "
+        "of columns and target (or shares of its levels) by final class, rounded agreements, and "
+        "how clearly classes of half of the rows divide the other half; "
         "where the site votes, its choice and the criteria of 1, 2, ... classes; for n_clusters = "
         '"cv", squared errors and numbers of held-out entries by fold, with standard errors. Of '
         "sequences and categories it knows chances by class instead of means, also for classes "
@@ -370,7 +375,7 @@ class EnsembleClustering(Method):
         replies = ctx.require((yield Ask("fit", requests)))
         ensembles: list[tuple[Arrays, ...]] = []
         owners: list[tuple[str, ...]] = []
-        for i in range(1 + 4 * self.stability_pairs):
+        for i in range(1 + 2 * self.stability_pairs):
             pairs = [(site, m) for site, r in replies.items() for m in r.models.value[i]]
             ensembles.append(tuple(m for _, m in pairs))
             owners.append(tuple(site for site, _ in pairs))

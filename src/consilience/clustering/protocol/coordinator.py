@@ -16,6 +16,7 @@ from consilience.clustering.estimators.local_models import local_model_from_arra
 from consilience.clustering.kernels.absent_classes import MatchedClasses
 from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.clustering.kernels.ensemble import PatternTable, assign
+from consilience.clustering.kernels.one_cloud import combined
 from consilience.clustering.kernels.site_differences import (
     SiteTables,
     pooled_probabilities,
@@ -23,6 +24,7 @@ from consilience.clustering.kernels.site_differences import (
 )
 from consilience.clustering.protocol import messages
 from consilience.clustering.protocol.messages import Profile, Settings
+from consilience.clustering.protocol.one_cloud import COMPARISONS
 from consilience.clustering.protocol.result import curve_of
 from consilience.clustering.protocol.site import TABLE_PARTS, category_blocks
 from consilience.exceptions import QuorumError
@@ -214,31 +216,6 @@ def judged_numbers(
 # --------------------------------------------------------------------------- stability
 
 
-def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> dict[str, Any]:
-    """Pool agreements (pairs, sites) of runs on disjoint halves, with weights `sizes` (sites).
-
-    NaN marks a site that said nothing of a pair. A pair of which nobody said anything is left out.
-
-    Returns
-    -------
-    dict
-        ``mean``, ``low``, ``high``: mean over pairs of the size-weighted mean over sites, with the
-        smallest and largest pair; ``null_mean``, ``null_low``, ``null_high``: the same with columns
-        permuted. ``null_reached``: pairs with permuted columns that agree at least as well as the
-        mean of the others. ``pairs``, ``null_pairs``: pairs of either kind of which some site said
-        something. Empty if none is left on either side.
-    """
-    observed, permuted = weighted(agreements, sizes), weighted(null, sizes)
-    if not len(observed) or not len(permuted):
-        return {}
-    found: dict[str, Any] = {}
-    for kind, values in (("", observed), ("null_", permuted)):
-        found[f"{kind}mean"] = float(values.mean())
-        found[f"{kind}low"], found[f"{kind}high"] = float(values.min()), float(values.max())
-        found[f"{kind}pairs"] = len(values)
-    return found | {"null_reached": int((permuted >= observed.mean()).sum())}
-
-
 def weighted(agreements: FloatArray, sizes: FloatArray) -> FloatArray:
     """Mean over sites by pair, of those that said something."""
     said = ~np.isnan(agreements)
@@ -253,12 +230,11 @@ def stability(
     tables: Mapping[str, PatternTable],
     n_clusters: int,
 ) -> dict[str, Any]:
-    """Pool the agreements of the pairs whose four ensembles could all be built.
+    """Pool what sites say of the pairs whose two ensembles could be built.
 
     Each site halves its rows at random, the method runs on either half within the same asks as the
-    main run, and each site compares the two labellings of *all* its rows. The same is done with
-    every column permuted within the site: that *null* keeps the margins and destroys what columns
-    have in common, and stability is only evidence where it exceeds its null.
+    main run, and each site compares the two labellings of *all* its rows, and judges either one on
+    the half that it was not found on (``protocol.one_cloud``).
 
     Parameters
     ----------
@@ -268,8 +244,13 @@ def stability(
     tables : mapping of str to PatternTable
         Counts of the main ensemble by site.
     n_clusters : int
+
+    Returns
+    -------
+    dict
+        See `EnsembleClusteringResult.stability`; empty where no site says anything.
     """
-    usable = [i for i in range(len(built) // 4) if all(built[4 * i : 4 * i + 4])]
+    usable = [i for i in range(len(built) // 2) if all(built[2 * i : 2 * i + 2])]
     voiced = {s: p for s, p in profiles.items() if s in tables}
     if not usable or not voiced:
         return {}
@@ -277,27 +258,37 @@ def stability(
     said = {}
     for name in messages.AGREEMENTS:
         # A site may have said nothing of the last pairs.
-        said[name] = np.full((len(built) // 4, len(voiced)), np.nan)
+        said[name] = np.full((len(built) // 2, len(voiced)), np.nan)
         for j, profile in enumerate(voiced.values()):
             values = getattr(profile, name).value
             said[name][: len(values), j] = values
         said[name] = said[name][usable]
-    pooled = pool(said["agreement"], said["null_agreement"], sizes)
-    if not pooled:
+    agreed = weighted(said["agreement"], sizes)
+    if not len(agreed):
         return {}
     alone, ported = (
         weighted(said[name], sizes) for name in ("alone_agreement", "ported_agreement")
     )
-    by_site = {}
-    for j, site in enumerate(voiced):
-        own = said["agreement"][:, j]
-        by_site[site] = float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
+    scores = {
+        name: np.array([float(getattr(p, name).value) for p in voiced.values()])
+        for name in (*COMPARISONS, "between", "cloud_between")
+    }
+    shares = {name: weighted(scores[name][None], sizes) for name in ("between", "cloud_between")}
     return {
-        **pooled,
+        "mean": float(agreed.mean()),
+        "low": float(agreed.min()),
+        "high": float(agreed.max()),
+        "pairs": len(agreed),
         "n_clusters": n_clusters,
         "alone_mean": float(alone.mean()) if len(alone) else float("nan"),
         "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
-        "by_site": by_site,
+        "by_site": {
+            site: float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
+            for site, own in zip(voiced, said["agreement"].T, strict=True)
+        },
+        **{name: combined(scores[name], sizes) for name in COMPARISONS},
+        **{name: float(one[0]) if len(one) else float("nan") for name, one in shares.items()},
+        "apart_by_site": dict(zip(voiced, scores["apart"].tolist(), strict=True)),
     }
 
 

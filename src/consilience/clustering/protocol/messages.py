@@ -19,7 +19,7 @@ CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
 MODELS = ("kmeans", "gaussian-mixture", *CODED)
 COVARIANCES = ("diag", "full", "spherical", "tied")
-AGREEMENTS = ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
+AGREEMENTS = ("agreement", "alone_agreement", "ported_agreement")
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 MAX_FOLDS = 20
@@ -46,8 +46,8 @@ class Settings:
 
     @property
     def views(self) -> int:
-        """Ensembles: of all rows, and for each pair of either half, as they are and permuted."""
-        return 1 + 4 * self.pairs
+        """Ensembles: of all rows, and for each pair of either half."""
+        return 1 + 2 * self.pairs
 
 
 # Fields that several messages have: cells of tables by class, and figures by pair of halves.
@@ -71,6 +71,11 @@ def _numbers(shape: str, words: str) -> Any:
 def _agreements(of: str) -> Any:
     """A figure for each pair of halves."""
     return Aggregate("", f"by pair: {of}, rounded", many=True, gaps=True, low=-1.0, high=1.0)
+
+
+def _figure(of: str, low: float, high: float) -> Any:
+    """One rounded figure; NaN where the site says nothing."""
+    return Aggregate("", f"{of}, rounded", gaps=True, low=low, high=high)
 
 
 @message("ensemble-clustering/vote-request", version=2)
@@ -205,7 +210,7 @@ class Map:
     def lengths(self) -> dict[str, int]:
         """Final classes, and pairs of halves."""
         centres = self.centres.value
-        return {"k": len(centres[0]), "pairs": len(centres) // 4}
+        return {"k": len(centres[0]), "pairs": len(centres) // 2}
 
 
 @message("ensemble-clustering/profile", version=2)
@@ -223,11 +228,16 @@ class Profile:
         "k K", "what is shown in each of these cells, see numerics.told_tables"
     )
     agreement: Released = _agreements("adjusted Rand index of two halves")
-    null_agreement: Released = _agreements("the same with columns permuted")
     alone_agreement: Released = _agreements("the same by the site's own model alone")
     ported_agreement: Released = _agreements(
         "the same by one site's model alone, mean over all sites' models"
     )
+    apart: Released = _figure(
+        "standard deviations by which classes of halves divide other rows above one cloud", -10, 10
+    )
+    related: Released = _figure("the same above columns that have nothing in common", -10, 10)
+    between: Released = _figure("share of rows between classes", 0, 1)
+    cloud_between: Released = _figure("the same in draws of one cloud", 0, 1)
 
     def check(self, request: Map, known: Mapping[str, Any]) -> str | None:
         """Shares of all levels add up, both tables are there or none; an agreement by pair."""

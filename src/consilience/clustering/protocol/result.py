@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from consilience.arrays import FloatArray
 from consilience.clustering.kernels.cell_suppression import HIDDEN
@@ -16,6 +17,10 @@ from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+LEVEL = 0.05
+"""Of the test against one cloud."""
 
 
 def _no_numbers() -> NDArray[np.int64]:
@@ -78,11 +83,13 @@ class EnsembleClusteringResult(Result):
         How each site counted: "exact", "merged", "coarsened" or "none".
     stability : dict
         ``n_clusters``, ``pairs`` and the adjusted Rand index of runs on disjoint halves: ``mean``,
-        ``low``, ``high``; the same with columns permuted (``null_pairs``, ``null_mean``, ...;
-        ``null_reached`` of these pairs agree as well as the mean), of sites that label their own
-        rows alone (``alone_mean``) and of one site's model on all rows (``ported_mean``, mean over
-        the models); ``by_site``. Empty where it was not asked for. The halves are secret draws of
-        the sites, so these figures differ a little from run to run.
+        ``low``, ``high``, of sites that label their own rows alone (``alone_mean``) and of one
+        site's model on all rows (``ported_mean``, mean over the models); ``by_site``. How clearly
+        classes of one half divide the other, in standard deviations: above one cloud with the same
+        margins and correlations (``apart``; ``apart_by_site``) and above columns that have nothing
+        in common (``related``). ``between`` is the share of rows between classes, and
+        ``cloud_between`` that of one cloud. Empty where it was not asked for. The halves are secret
+        draws of the sites, so these figures differ a little from run to run.
     class_support : dict of str to (K,) int array
         By site that sent a model: 1 for the final classes that this model had before the models of
         other sites told it of more; empty where no model lacked a class.
@@ -201,7 +208,7 @@ class EnsembleClusteringResult(Result):
         return curve_of(self.cv_fold_errors, self.cv_fold_entries, self.cv_curve_se)
 
     def summary(self) -> str:
-        """Answer in a few sentences: classes, sizes, stability beside its null."""
+        """Answer in a few sentences: classes, sizes, and whether they are classes."""
         shares = ", ".join(
             f"class {k} {size} ({size / max(self.n_records, 1):.0%})"
             for k, size in enumerate(self.class_sizes)
@@ -243,8 +250,8 @@ class EnsembleClusteringResult(Result):
         if len(set(cast.values())) > 1:
             trust = (
                 f" The votes by BIC disagree ({votes}) and should not be trusted: the spectrum of "
-                f"the ensemble distance suggests {self.n_clusters_by_eigenvalues}; compare the "
-                "stability of other numbers with their nulls."
+                f"the ensemble distance suggests {self.n_clusters_by_eigenvalues}; try other "
+                "numbers, and see which are more than a division of one cloud."
             )
         rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
         return f"The number of classes was chosen by {rule}.{trust}"
@@ -271,34 +278,91 @@ class EnsembleClusteringResult(Result):
             f"classes of other sites: {'; '.join(said)}."
         )
 
+    @property
+    def evidence(self) -> str:
+        """Whether these are classes: "classes", "gradient", "nothing" or "unknown".
+
+        "classes" if those of one half divide the other half more clearly than one cloud of rows
+        with the same margins and correlations would be divided, at the level .05; "gradient" if
+        they do not and the columns are related; "unknown" if no site had enough rows to say, or
+        nobody was asked.
+        """
+        p = self.p_value("apart")
+        if np.isnan(p):
+            return "unknown"
+        if p <= LEVEL:
+            return "classes"
+        return "gradient" if self.p_value("related") <= LEVEL else "nothing"
+
+    def p_value(self, comparison: str) -> float:
+        """One-sided p-value of "apart" or "related", see `stability`; NaN if untold."""
+        return float(norm.sf(self.stability.get(comparison, np.nan)))
+
+    @property
+    def without_classes(self) -> str:
+        """What the rows are compared with, in words: what they would be without classes."""
+        return "one Markov chain" if self.model == "markov-mixture" else "one cloud"
+
     def stability_sentence(self) -> str:
-        """Stability beside the same figure with columns permuted."""
-        s = self.stability
-        if not s:
+        """Whether these are classes, and whether they are found again."""
+        if not self.stability:
             return ""
+        return f"{self.evidence_sentence()} {self.agreement_sentence()}"
+
+    def agreement_sentence(self) -> str:
+        """How well runs on disjoint halves agree."""
+        s = self.stability
         # Two decimals, without a minus sign before zero.
         two = {
             name: f"{round(value, 2) + 0.0:.2f}"
             for name, value in s.items()
             if isinstance(value, float)
         }
-        verdict = "more than with columns permuted"
-        if s["null_reached"] > 0.05 * s["null_pairs"]:
-            verdict = (
-                "which alone is no clear evidence of classes, since with columns permuted "
-                f"{s['null_reached']} of {s['null_pairs']} pairs agree as well"
-            )
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
         pairs = counted(int(s["pairs"]), "pair")
         said = (
             f"Runs on disjoint halves of the rows{asked} agree by {two['mean']} (adjusted Rand "
-            f"index, {two['low']} to {two['high']} over {pairs}), {verdict} "
-            f"({two['null_mean']}, {two['null_low']} to {two['null_high']})."
+            f"index, {two['low']} to {two['high']} over {pairs})."
         )
         if not np.isnan(s["alone_mean"]):
             said += f" Sites that label their own rows alone agree by {two['alone_mean']}."
         if not np.isnan(s["ported_mean"]):
             said += f" One site's model on all rows agrees by {two['ported_mean']}."
+        return said
+
+    def evidence_sentence(self) -> str:
+        """What the comparison with one cloud says."""
+        p = self.p_value("apart")
+        shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+        if self.model == "markov-mixture":
+            related, same = "States depend on those before", ""
+            like = "the sequences look like those of one Markov chain"
+            cloud = "sequences of one Markov chain"
+        else:
+            related, same = "The columns are related", " with the same correlations"
+            like, cloud = "the rows look like one cloud", f"one cloud of rows{same}"
+        if self.evidence == "unknown":
+            return (
+                "Whether these are classes cannot be said: no site has enough rows in two classes "
+                "of half its rows, or there is one column only."
+            )
+        if self.evidence == "nothing":
+            return (
+                f"Nothing speaks for classes: {like} ({shown}), and the classes do not even show "
+                "that the columns are related."
+            )
+        if self.evidence == "gradient":
+            return f"{related}, but {like}{same} ({shown}): the classes divide a gradient."
+        said = (
+            "The classes found on half of the rows also divide the other half, more clearly than "
+            f"{cloud} would be divided ({shown})."
+        )
+        between, expected = (self.stability[name] for name in ("between", "cloud_between"))
+        if not np.isnan(between):
+            said += (
+                f" {between:.0%} of the rows lie between classes; in one cloud it would be "
+                f"{expected:.0%}."
+            )
         return said
 
     def state_distribution(self) -> FloatArray:

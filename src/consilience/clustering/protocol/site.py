@@ -4,10 +4,9 @@ Rows are numbers (k-means, Gaussian mixtures) or codes: states of a sequence by 
 of each categorical column, -1 where it is missing.
 
 The rows are looked at in several *views*: the main one, and for each stability pair two disjoint
-halves of the rows as they are and two of the rows with each column permuted (the null). Models are
-fitted on a view's part; labels are always given to all rows of the view. Which rows make a half or
-a resample is drawn from the site's secret stream and kept in its state: were it known, the class
-means of many views would be equations in the rows.
+halves of the rows. Models are fitted on a view's part; labels are always given to all rows. Which
+rows make a half or a resample is drawn from the site's secret stream and kept in its state: were it
+known, the class means of many views would be equations in the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from consilience.clustering.estimators.predictors import CodedPredictor, Ensembl
 from consilience.clustering.kernels.cell_suppression import Entries, Sums, suppress_cells
 from consilience.clustering.kernels.ensemble import assign, summarise_by_turns, summarise_site
 from consilience.clustering.kernels.mixtures import same_peak
-from consilience.clustering.protocol import messages
+from consilience.clustering.protocol import messages, one_cloud
 from consilience.clustering.protocol.class_history import ClassHistory
 from consilience.clustering.protocol.messages import CODED, Settings
 from consilience.exceptions import DataError, DisclosureError, ParameterError
@@ -145,7 +144,8 @@ def label(
     found = []
     ensembles = models_of(state["models"])
     maps = list(zip(message.features.value, message.centres.value, strict=True))
-    all_views = views(table_of(data, s.model).rows, s.pairs, state["seed"])
+    table = table_of(data, s.model)
+    all_views = views(table.rows, s.pairs, state["seed"])
     for view, models, (features, centres), outside in zip(
         all_views, ensembles, maps, state["outlying"], strict=True
     ):
@@ -184,10 +184,10 @@ def label(
         target_means=targets,
         target_shares=shares,
         target_kinds=kinds,
-        agreement=_agreements(found[1::4], found[2::4], site),
-        null_agreement=_agreements(found[3::4], found[4::4], site),
-        alone_agreement=_agreements(alone[1::4], alone[2::4], site),
+        agreement=_agreements(found[1::2], found[2::2], site),
+        alone_agreement=_agreements(alone[1::2], alone[2::2], site),
         ported_agreement=_ported(all_views, ensembles, state["owners"], site),
+        **_against_one_cloud(table, s, ensembles, maps, all_views, state, site),
     )
     return reply, {"final": labels, "n_classes": n_classes} if coded else {}
 
@@ -263,8 +263,7 @@ def _ported(
 ) -> Released:
     """Agreement of two halves of single sites' models on this site's rows, mean over models."""
     found = []
-    # Of each pair the halves as they are; those with permuted columns are the two that follow.
-    for i in range(1, len(all_views), 4):
+    for i in range(1, len(all_views), 2):
         # The first model of each site on either half.
         first, second = (
             {owner: ensembles[j][owners[j].index(owner)] for owner in owners[j]} for j in (i, i + 1)
@@ -280,6 +279,27 @@ def _ported(
         least = min((pair.evidence.n_records for pair in said if pair.evidence), default=0)
         found.append(rounded(mean, n_records=least, step=rounding_step(least)))
     return bundle(found)
+
+
+def _against_one_cloud(
+    table: Table,
+    s: Settings,
+    ensembles: Sequence[Sequence[LocalModel]],
+    maps: Sequence[tuple[FloatArray, FloatArray]],
+    all_views: Sequence[View],
+    state: State,
+    site: SiteContext,
+) -> dict[str, Released]:
+    """Whether partitions of halves are more than divisions of one cloud, by field."""
+    kind = s.model if s.model in CODED else ""
+    return one_cloud.evidence(
+        one_cloud.Rows.of(table.rows, kind, table.sizes, state["seed"]),
+        [view.part for view in all_views[1:]],
+        [(models, *one) for models, one in zip(ensembles[1:], maps[1:], strict=True)],
+        state["outlying"][1:],
+        site.limits.min_records,
+        rounding_step,
+    )
 
 
 def _predictor(
@@ -376,28 +396,12 @@ def category_blocks(names: Sequence[str], levels: Any) -> dict[str, tuple[str, .
 
 
 def views(rows: NDArray[Any], pairs: int, seed: int) -> list[View]:
-    """Main view, then for each pair: half, other half, permuted half, permuted other half."""
+    """Main view, then for each pair: half, other half."""
     everything = np.arange(len(rows), dtype=np.int64)
     found = [View(rows, everything)]
     for pair in range(pairs):
-        rng = stream(seed, "pair", pair)
-        first, second = halves(rng, len(rows))
-        shuffled = permuted(rng, rows) if rows.dtype.kind == "f" else permuted_codes(rng, rows)
-        found += [View(rows, first), View(rows, second)]
-        found += [View(shuffled, first), View(shuffled, second)]
+        found += [View(rows, part) for part in halves(stream(seed, "pair", pair), len(rows))]
     return found
-
-
-def permuted_codes(rng: np.random.Generator, codes: IntArray) -> IntArray:
-    """Permute what was seen in each column; what was not stays where it is.
-
-    Lengths and gaps of sequences are no trait of a class, and would become gaps elsewhere.
-    """
-    shuffled = codes.copy()
-    for j in range(codes.shape[1]):
-        seen = np.flatnonzero(codes[:, j] >= 0)
-        shuffled[seen, j] = codes[rng.permutation(seen), j]
-    return shuffled
 
 
 def fit_view(
@@ -534,11 +538,6 @@ def halves(rng: np.random.Generator, n: int) -> tuple[IntArray, IntArray]:
     """
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[: n // 2]), np.sort(order[n // 2 :])
-
-
-def permuted(rng: np.random.Generator, x: FloatArray) -> FloatArray:
-    """Permute each column by itself."""
-    return rng.permuted(x, axis=0)
 
 
 def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Released:

@@ -43,7 +43,9 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
         facts = [("rows counted", f"{result.n_records:,}"), ("classes", str(result.n_clusters))]
         if s:
             facts.append(("agreement of halves", f"{s['mean']:.2f}"))
-            facts.append(("the same by chance", f"{s['null_mean']:.2f}"))
+            apart = s.get("apart", np.nan)
+            told = "unknown" if np.isnan(apart) else f"{apart:.1f} sd"
+            facts.append((f"above {result.without_classes}", told))
         return facts
 
     def profile(self, result: EnsembleClusteringResult) -> Facts:

@@ -131,8 +131,47 @@ def plot_target_by_class(result: Any) -> Figure:
 # --------------------------------------------------------------------------- evidence
 
 
+def plot_one_cloud(result: Any) -> Figure:
+    """Draw how clearly classes of one half divide the other, beside what has no classes.
+
+    Parameters
+    ----------
+    result : EnsembleClusteringResult
+        Of a run with ``stability_pairs > 0``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    s = result.stability
+    rows = [
+        (name, s[key])
+        for name, key in (
+            (f"above {result.without_classes}", "apart"),
+            ("above unrelated columns", "related"),
+        )
+        if not np.isnan(s[key])
+    ]
+    at = [value for value in s["apart_by_site"].values() if not np.isnan(value)]
+    with charts.style():
+        fig, ax = charts.sheet(0.42 * max(len(rows), 1) + 1.0)
+        lowest = min([-2.0, *at, *(value for _, value in rows)]) - 0.3
+        ax.axvspan(lowest, 1.645, color=charts.RULE, alpha=0.6, linewidth=0)
+        for i, (_, value) in enumerate(rows):
+            ax.plot([0, value], [i, i], color=charts.BLUE, linewidth=3, solid_capstyle="butt")
+            ax.plot([value], [i], marker="o", color=charts.BLUE, markersize=8)
+            charts.note(ax, f"{value:.1f}", (value, i), (0, 7), ha="center", fontsize=9)
+        ax.plot(at, np.full(len(at), 0.24), "|", color=charts.BLUE, markersize=6, markeredgewidth=1)
+        ax.set_yticks(range(len(rows)), [row[0] for row in rows])
+        ax.set_ylim(max(len(rows), 1) - 0.55, -0.65)
+        ax.set_xlim(left=lowest)
+        ax.set_xlabel("standard deviations above the mean of drawn rows")
+        charts.bare(ax)
+    return fig
+
+
 def plot_stability(result: Any) -> Figure:
-    """Draw the agreement of runs on disjoint halves, beside chance and beside sites alone.
+    """Draw the agreement of runs on disjoint halves, beside sites alone.
 
     Parameters
     ----------
@@ -146,7 +185,6 @@ def plot_stability(result: Any) -> Figure:
     s = result.stability
     rows: list[tuple[str, float, float, float, str]] = [
         ("all sites together", s["mean"], s["low"], s["high"], charts.BLUE),
-        ("chance: columns permuted", s["null_mean"], s["null_low"], s["null_high"], charts.MUTED),
     ]
     for name, key in (
         ("one site's classes, on all rows", "ported_mean"),
@@ -157,7 +195,6 @@ def plot_stability(result: Any) -> Figure:
     lowest = min([0.0, *(row[2] for row in rows), *s["by_site"].values()])
     with charts.style():
         fig, ax = charts.sheet(0.42 * len(rows) + 1.0)
-        ax.axvspan(s["null_low"], s["null_high"], color=charts.RULE, alpha=0.6, linewidth=0)
         for i, (_, mean, low, high, colour) in enumerate(rows):
             ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
             ax.plot([mean], [i], marker="o", color=colour, markersize=8)

@@ -1,0 +1,204 @@
+"""Does the test against one cloud hold its level without classes, and does it find classes?
+
+The whole method runs, with its defaults, at sites in memory. Each row of ``result.csv`` is a
+design: how often the run says "classes" at the level .05, with its standard error, and how often
+the columns are found to be related. Rows that are there by the present code are kept, so that a
+long run can go on; ``python run.py PART OF PARTS`` computes every PARTS-th design.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from consilience import Columns, EnsembleClustering, Federation, Preparation  # noqa: E402
+from consilience.numerics.random import stream  # noqa: E402
+from tools.stale_results import table_hash  # noqa: E402
+
+HERE = Path(__file__).parent
+P = 5
+ROWS = 100
+LAGGED = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.2, 0.6]])
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is simulated, and how the method is asked."""
+
+    rows: str
+    n_sites: int = 3
+    n_clusters: int | str = 2
+    repeats: int = 200
+    pooled: bool = False  # all rows at one site
+
+    @property
+    def classes(self) -> bool:
+        return self.rows.startswith(("two", "three"))
+
+
+NULLS = (
+    "correlation 0",
+    "correlation 0.3",
+    "correlation 0.5",
+    "correlation 0.8",
+    "lognormal",
+    "four levels",
+    "skewed, outliers",
+    "one factor",
+    "shifted means",
+    "gamma frailty",
+    "Markov chain",
+    "log-linear",
+)
+REPEATS = {"Markov chain": 60, "log-linear": 100}  # these take ten and three times as long
+DESIGNS = (
+    *(Design(rows, repeats=REPEATS.get(rows, 200)) for rows in NULLS),
+    Design("correlation 0.5", n_clusters=3),
+    Design("correlation 0.5", n_sites=8),
+    Design("lognormal", n_sites=8),
+    Design("correlation 0.5", n_clusters="vote"),
+    Design("correlation 0.5", n_clusters="bic"),
+    Design("correlation 0.5", n_clusters="cv"),
+    Design("lognormal", n_clusters="vote"),
+    *(
+        Design(f"{number} {apart}", n_clusters=k, repeats=60, pooled=pooled)
+        for number, k in (("two", 2), ("three", 3))
+        for apart in (1.5, 2.0, 2.5, 3.0)
+        for pooled in (False, True)
+    ),
+)
+
+
+def simulated(design: Design, rng: np.random.Generator) -> np.ndarray:
+    """Rows of one site, (n, p)."""
+    n, kind = ROWS * (design.n_sites if design.pooled else 1), design.rows
+
+    def normal(r: float, mean: object = 0.0) -> np.ndarray:
+        covariance = np.full((P, P), r) + (1 - r) * np.eye(P)
+        return rng.multivariate_normal(np.broadcast_to(mean, P), covariance, size=n)
+
+    word, _, number = kind.partition(" ")
+    if word == "correlation":
+        return normal(float(number))
+    if kind == "lognormal":
+        return np.exp(normal(0.3))
+    if kind == "four levels":
+        return np.digitize(normal(0.5), [-1, 0, 1]).astype(float)
+    if kind == "skewed, outliers":
+        x = normal(0.4)
+        x = x * np.abs(x) + np.maximum(x, 0)
+        x[rng.random(n) < 0.03] *= 5
+        return x
+    if kind == "one factor":
+        loading = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+        return rng.standard_normal((n, 1)) * loading + rng.standard_normal((n, P)) * np.sqrt(
+            1 - loading**2
+        )
+    if kind == "shifted means":
+        return normal(0.5, 2 * rng.standard_normal(P))
+    if kind == "gamma frailty":
+        return rng.poisson(2 * rng.gamma(2, 0.5, size=(n, 1)), size=(n, P)).astype(float)
+    if kind == "Markov chain":
+        x = np.empty((n, 8), dtype=int)
+        x[:, 0] = rng.choice(3, size=n, p=[0.5, 0.3, 0.2])
+        for t in range(1, 8):
+            x[:, t] = (rng.random(n)[:, None] > LAGGED[x[:, t - 1]].cumsum(axis=1)).sum(axis=1)
+        return x
+    if kind == "log-linear":  # two-way terms of every pair, by Gibbs sampling
+        x = rng.integers(2, size=(n, P))
+        for _ in range(60):
+            for j in range(P):
+                others = np.delete(x, j, axis=1)
+                x[:, j] = rng.random(n) < 1 / (1 + np.exp(-0.35 * (2 * others - 1).sum(axis=1)))
+        return x
+    apart = float(number)
+    x = rng.standard_normal((n, P))
+    if word == "two":
+        x[rng.random(n) < 0.4] += apart / np.sqrt(P)
+    else:
+        means = np.zeros((3, P))
+        means[1, :2] = means[2, 2:4] = apart / np.sqrt(2)
+        x += means[rng.integers(3, size=n)]
+    return x
+
+
+def one_run(design: Design, seed: int) -> tuple[float, float, float]:
+    """p-values against one cloud and unrelated columns, and the score."""
+    rng = stream(seed, "one cloud", design.rows, design.n_sites, str(design.n_clusters))
+    tables, options, roles = {}, {}, {}
+    preparation = Preparation(standardize="site")
+    for i in range(1 if design.pooled else design.n_sites):
+        x = simulated(design, rng)
+        names = [f"x{j}" for j in range(x.shape[1])]
+        tables[f"site{i}"] = pd.DataFrame(x, columns=names)
+    roles = {"features": names}
+    if design.rows == "Markov chain":
+        tables = {s: t.astype(str) for s, t in tables.items()}
+        roles = {"sequence": names, "levels": {names[0]: ("0", "1", "2")}}
+        options = {"model": "markov-mixture"}
+        preparation = Preparation(standardize="none")
+    if design.rows == "log-linear":
+        tables = {s: t.astype(str) for s, t in tables.items()}
+        roles |= {"levels": {name: ("0", "1") for name in names}}
+        options = {"model": "latent-class"}
+        preparation = Preparation(standardize="none", categorical="onehot")
+    sites = Federation.local(
+        tables, columns=Columns(**roles), preparation=preparation, policy="simulation", n_jobs=1
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = sites.run(EnsembleClustering(n_clusters=design.n_clusters, **options), seed=seed)
+    result = run.result
+    return result.p_value("apart"), result.p_value("related"), result.stability.get("apart", np.nan)
+
+
+def main() -> None:
+    part, parts = (int(a) for a in sys.argv[1:3]) if len(sys.argv) > 2 else (0, 1)
+    path = HERE / ("result.csv" if parts == 1 else f"part{part}.csv")
+    stamp = table_hash(HERE)
+    rows = []
+    if path.exists():
+        rows = [r for r in csv.DictReader(path.open(encoding="utf-8")) if r["code_hash"] == stamp]
+    done = {(r["rows"], r["n_sites"], r["n_clusters"], r["where"]) for r in rows}
+    for design in DESIGNS[part::parts]:
+        where = "one site with all rows" if design.pooled else "sites"
+        key = (design.rows, str(design.n_sites), str(design.n_clusters), where)
+        if key in done:
+            continue
+        found = np.array([one_run(design, seed) for seed in range(design.repeats)])
+        said = found[~np.isnan(found[:, 0])]
+        share = float((said[:, 0] <= 0.05).mean())
+        rows.append(
+            {
+                "rows": design.rows,
+                "n_sites": design.n_sites,
+                "n_clusters": design.n_clusters,
+                "where": where,
+                "runs": len(found),
+                "said_nothing": len(found) - len(said),
+                "classes": f"{share:.3f}",
+                "se": f"{(share * (1 - share) / max(len(said), 1)) ** 0.5:.3f}",
+                "related": f"{(said[:, 1] <= 0.05).mean():.3f}",
+                "mean_score": f"{said[:, 2].mean():.2f}",
+                "sd_score": f"{said[:, 2].std():.2f}",
+                "code_hash": stamp,
+            }
+        )
+        print(*list(rows[-1].values())[:-1], flush=True)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

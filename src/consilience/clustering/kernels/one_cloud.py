@@ -1,0 +1,380 @@
+"""Are classes more than a division of one cloud? A partition judged on rows that it has not seen.
+
+A partition that was found on one half of the rows is applied to the other half, B. Given the
+partition, the rows B are independent of it; were they one cloud, they would be exchangeable with
+rows that have the margins of B and its correlation and no other structure. `separation` (of
+numbers) or `information` (of codes) of B is compared with that of such draws:
+
+* `cloud_draws`: a Gaussian copula with exactly the margins of B. The normals behind it are whitened
+  and coloured so that the *drawn* values correlate as those of B do. Without that draws vary more
+  than the rows, whose correlation is given, and the test is conservative. (Fitted to all rows, with
+  the other half among them, it would be too: what half A has too much of a correlation, B lacks.)
+* `chain_draws`: sequences of one Markov chain, with the lengths and gaps of B.
+* `shuffled_draws`: each column by itself. Are columns related at all?
+
+Classes that one column alone shows are in its margin, and so in the draws: they count as no
+evidence.
+
+Over several partitions of the same rows the statistic is averaged, and so is that of each draw: the
+normals of a row are the same in all of them, so that draws hang together over partitions as the
+rows do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import rankdata
+
+from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.clustering.kernels.cell_suppression import Entries
+
+N_DRAWS = 99
+MOST_DRAWN = 1_000
+"""Rows of one draw; the spread of a statistic over draws of fewer rows follows from theirs."""
+_STEPS = 5  # of the calibration: correlations are then met to a hundredth, of heavy tails a tenth
+_EACH = 20  # columns up to which every draw is calibrated for itself
+_SOME = 10  # draws by which the others are, with more columns
+_BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
+_CUT = 10.0
+_NOTHING = 1e-9  # what rounding makes of no spread
+
+
+# --------------------------------------------------------------------------- statistics
+
+
+def separation(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray:
+    """Share of the total sum of squares between classes, adjusted for their number.
+
+    Parameters
+    ----------
+    rows : (D, m, p) array
+        D tables.
+    labels : (D, m) int array
+        At least 0.
+    least : int
+        Rows of classes with fewer are left out.
+
+    Returns
+    -------
+    (D,) array
+        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes of m rows in all; 0 for one class, or
+        where the rows do not differ.
+    """
+    chosen, centred = _chosen(rows, labels, least)
+    sizes = chosen.sum(axis=2)
+    m, n_classes = sizes.sum(axis=1), (sizes > 0).sum(axis=1)
+    total = (chosen.max(axis=1)[:, :, None] * centred**2).sum(axis=(1, 2))
+    sums = chosen @ centred
+    between = ((sums**2).sum(axis=2) / np.maximum(sizes, 1)).sum(axis=1)
+    said = (n_classes > 1) & (m > n_classes) & (total > 0)
+    total, spare = np.where(said, total, 1.0), np.where(said, m - n_classes, 1)
+    return np.asarray(np.where(said, 1.0 - (1.0 - between / total) * (m - 1) / spare, 0.0))
+
+
+def information(entries: Entries, n_records: int, labels: IntArray) -> float:
+    """What the class of a record tells of its cells: nats per record.
+
+    Parameters
+    ----------
+    entries : Entries
+        What records add to the cells of the table of counts.
+    n_records : int
+    labels : (n_records,) int array
+        At least 0.
+
+    Returns
+    -------
+    float
+        Sum over classes k and cells c of ``n_kc log(p_kc / p_c)`` by record, p being shares within
+        the rows of the table; 0 for one class.
+    """
+    n_classes, n_cells = int(labels.max(initial=-1)) + 1, len(entries.row_of_cell)
+    if len(np.unique(labels)) < 2:
+        return 0.0
+    place = labels[entries.record] * n_cells + entries.cell
+    counts = np.bincount(place, entries.amount, n_classes * n_cells).astype(np.float64)
+    counts = counts.reshape(n_classes, n_cells)
+    # Sums of x log x over cells less those over rows of the table, by class less over all.
+    told = _x_log_x(counts) - _x_log_x(_by_row(counts, entries.row_of_cell))
+    together = counts.sum(axis=0, keepdims=True)
+    told -= _x_log_x(together) - _x_log_x(_by_row(together, entries.row_of_cell))
+    return told / n_records
+
+
+def share_between(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray:
+    """Share of rows that lie between classes, (D,); parameters as for `separation`.
+
+    A row is if, on the line from its class mean to that of another class, it has gone more than a
+    third of the way. 0 for one class.
+    """
+    chosen, centred = _chosen(rows, labels, least)
+    sizes = chosen.sum(axis=2)
+    means = (chosen @ centred) / np.maximum(sizes, 1)[:, :, None]
+    own = np.take_along_axis(means, labels[:, :, None], axis=1)
+    between = np.zeros(labels.shape, dtype=bool)
+    for k in range(sizes.shape[1]):
+        towards = means[:, None, k] - own
+        length = (towards**2).sum(axis=2)
+        gone = ((centred - own) * towards).sum(axis=2)
+        between |= (gone > _BETWEEN * length) & (length > 0) & (sizes[:, k, None] > 0)
+    kept = chosen.any(axis=1)
+    return np.asarray((between & kept).sum(axis=1) / np.maximum(kept.sum(axis=1), 1))
+
+
+def _chosen(rows: FloatArray, labels: IntArray, least: int) -> tuple[FloatArray, FloatArray]:
+    """Rows by class, (D, K, m) of 0 and 1, in classes that are large enough; and rows centred."""
+    chosen = labels[:, None, :] == np.arange(labels.max(initial=0) + 1)[:, None]
+    chosen &= chosen.sum(axis=2, keepdims=True) >= least
+    kept = np.asarray(chosen.any(axis=1))[:, :, None]
+    mean = (kept * rows).sum(axis=1, keepdims=True) / np.maximum(kept.sum(axis=1), 1)[:, None]
+    return chosen.astype(np.float64), rows - mean
+
+
+def _by_row(counts: FloatArray, row_of_cell: IntArray) -> FloatArray:
+    starts = np.flatnonzero(np.diff(row_of_cell, prepend=-1))  # cells of a row are side by side
+    return np.asarray(np.add.reduceat(counts, starts, axis=1))
+
+
+def _x_log_x(values: FloatArray) -> float:
+    positive = values[values > 0]
+    return float((positive * np.log(positive)).sum())
+
+
+# --------------------------------------------------------------------------- draws
+
+
+def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
+    """Draw rows of one cloud: the margins and the correlation of `rows`.
+
+    Parameters
+    ----------
+    rows : (m, p) array
+        NaN where a value is missing.
+    normals : (D, m0, p) array
+        Standard normal, of D draws of m0 rows; places of missing values as in the first m0 rows.
+
+    Returns
+    -------
+    (D, m0, p) array
+        Sorted by column each draw is the same: all values of `rows`, or as many of their quantiles.
+    """
+    _, m0, p = normals.shape
+    margins = np.full((m0, p), np.nan)
+    unseen = np.isnan(rows[:m0])
+    for j in range(p):
+        values, n_seen = np.sort(rows[~np.isnan(rows[:, j]), j]), m0 - int(unseen[:, j].sum())
+        if len(values):  # places of missing values have the last ranks, and none here
+            places = (np.arange(n_seen) + 0.5) * len(values) / max(n_seen, 1)
+            margins[:n_seen, j] = values[places.astype(np.int64)]
+    target = _correlation(_standardised(rows, rows)[None])[0]
+    scores = _standardised(margins, rows)
+    white = normals - normals.mean(axis=1, keepdims=True)
+    if m0 > 3 * p:
+        covariance = np.einsum("dmi,dmj->dij", white, white) / m0
+        root = np.linalg.cholesky(covariance)
+        white = np.linalg.solve(root, white.transpose(0, 2, 1)).transpose(0, 2, 1)
+    ranks = np.apply_along_axis(rankdata, 0, np.nan_to_num(_standardised(rows, rows)))
+    # Of normals with correlation r the ranks have 6 / pi arcsin(r / 2).
+    start = 2 * np.sin(np.pi / 6 * _correlation(_standardised(ranks, ranks)[None]))
+    each = p <= _EACH
+    latent = np.repeat(start, len(white) if each else 1, axis=0)
+    some = white if each else white[:_SOME]
+    roots, least = np.empty(latent.shape), np.full(len(latent), np.inf)
+    for _ in range(_STEPS):
+        latent, root = _positive(latent)
+        got = _correlation(np.take_along_axis(scores[None], _ranks(some @ root, unseen), axis=1))
+        got = got if each else got.mean(axis=0, keepdims=True)
+        # With heavy tails one value moves a correlation far: steps may lead away again.
+        off = np.abs(got - target).max(axis=(1, 2))
+        better = off < least
+        roots[better], least[better] = root[better], off[better]
+        latent = latent + target - got
+        latent[:, np.arange(p), np.arange(p)] = 1.0
+    return np.take_along_axis(margins[None], _ranks(white @ roots, unseen), axis=1)
+
+
+def shuffled_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
+    """Draw rows whose columns have nothing to do with one another; see `cloud_draws`."""
+    _, m0, p = normals.shape
+    drawn = np.empty(normals.shape)
+    for j in range(p):
+        seen = np.flatnonzero(~np.isnan(rows[:m0, j]))
+        values = np.sort(rows[~np.isnan(rows[:, j]), j])
+        drawn[:, :, j] = np.nan
+        if len(seen):
+            places = ((np.arange(len(seen)) + 0.5) * len(values) / len(seen)).astype(np.int64)
+            order = normals[:, seen, j].argsort(axis=1).argsort(axis=1)
+            drawn[:, seen, j] = values[places][order]
+    return drawn
+
+
+def chain_draws(codes: IntArray, n_states: int, normals: FloatArray) -> IntArray:
+    """Draw sequences of one Markov chain, with the lengths and gaps of `codes`.
+
+    Parameters
+    ----------
+    codes : (m, T) int array
+        States; -1 in gaps.
+    n_states : int
+    normals : (D, m0, T) array
+        Standard normal.
+
+    Returns
+    -------
+    (D, m0, T) int array
+        States by shares of first states and of steps in `codes`; -1 where the first m0 have gaps.
+        After a gap a sequence goes on from the state that it would have had.
+    """
+    first = np.bincount(codes[:, 0][codes[:, 0] >= 0], minlength=n_states).astype(float)
+    before, after = codes[:, :-1], codes[:, 1:]
+    seen = (before >= 0) & (after >= 0)
+    steps = np.zeros((n_states, n_states))
+    np.add.at(steps, (before[seen], after[seen]), 1.0)
+    every = np.bincount(codes[codes >= 0], minlength=n_states).astype(float)
+    first = first if first.sum() else every
+    steps[steps.sum(axis=1) == 0] = every  # a state that nobody left
+    bounds = np.cumsum(first / first.sum())
+    jumps = np.cumsum(steps / steps.sum(axis=1, keepdims=True), axis=1)
+    uniforms = ndtr(normals)
+    drawn = np.empty(uniforms.shape, dtype=np.int64)
+    state = np.minimum((uniforms[:, :, :1] >= bounds).sum(axis=2), n_states - 1)
+    drawn[:, :, 0] = state
+    for t in range(1, uniforms.shape[2]):
+        state = np.minimum((uniforms[:, :, t, None] >= jumps[state]).sum(axis=2), n_states - 1)
+        drawn[:, :, t] = state
+    drawn[:, codes[: normals.shape[1]] < 0] = -1
+    return drawn
+
+
+def level_scores(codes: IntArray, sizes: Sequence[int]) -> FloatArray:
+    """Order the levels of each column along the first axis that the columns have in common.
+
+    Parameters
+    ----------
+    codes : (m, p) int array
+        -1 where missing.
+    sizes : sequence of int
+        Levels of each column.
+
+    Returns
+    -------
+    (m, p) array
+        Place of each level in its column's order; NaN where missing. Levels of two need no order.
+    """
+    blocks = [(codes[:, [j]] == np.arange(size)) * 1.0 for j, size in enumerate(sizes)]
+    table = np.concatenate(blocks, axis=1)
+    share = np.maximum(table.mean(axis=0), 1e-12)
+    # Multiple correspondence analysis: levels weighted by the inverse of what they hold.
+    weighted = (table - share) / np.sqrt(share)
+    axis = np.linalg.eigh(weighted.T @ weighted)[1][:, -1]
+    scores = np.split(axis / np.sqrt(share), np.cumsum(sizes)[:-1])
+    placed = np.full(codes.shape, np.nan)
+    for j, score in enumerate(scores):
+        seen = codes[:, j] >= 0
+        placed[seen, j] = score.argsort().argsort()[codes[seen, j]]
+    return placed
+
+
+def levels_of(placed: FloatArray, codes: IntArray, like: FloatArray) -> IntArray:
+    """Codes of drawn places, (D, m0, p); `like` are the places of `codes`, see `level_scores`."""
+    found = np.full(placed.shape, -1, dtype=np.int64)
+    for j in range(codes.shape[1]):
+        known = codes[:, j] >= 0
+        names = np.full(int(np.nanmax(like[:, j], initial=0)) + 1, -1)
+        names[like[known, j].astype(np.int64)] = codes[known, j]
+        seen = ~np.isnan(placed[:, :, j])
+        found[:, :, j][seen] = names[placed[:, :, j][seen].astype(np.int64)]
+    return found
+
+
+def _ranks(values: FloatArray, unseen: BoolArray) -> IntArray:
+    """Ranks (D, m, p) within each draw and column; places of missing values come last."""
+    values[:, unseen] = np.inf
+    ranks = np.empty(values.shape, dtype=np.int64)
+    places = np.broadcast_to(np.arange(values.shape[1])[None, :, None], values.shape)
+    np.put_along_axis(ranks, values.argsort(axis=1), places, axis=1)
+    return ranks
+
+
+def _standardised(rows: FloatArray, by: FloatArray) -> FloatArray:
+    """Columns by mean and spread of `by`; 0 where a value is missing, or a column constant."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        seen = ~np.isnan(by)
+        n = np.maximum(seen.sum(axis=0), 1)
+        mean = np.where(seen, by, 0.0).sum(axis=0) / n
+        spread = np.sqrt((np.where(seen, by - mean, 0.0) ** 2).sum(axis=0) / n)
+        return np.asarray(np.nan_to_num((rows - mean) / spread, posinf=0.0, neginf=0.0))
+
+
+def _correlation(scores: FloatArray) -> FloatArray:
+    """Correlations (D, p, p) of standardised columns (D, m, p)."""
+    products = np.einsum("dmi,dmj->dij", scores, scores) / scores.shape[1]
+    size = np.sqrt(np.einsum("dii->di", products))
+    size[size == 0] = 1.0
+    return np.asarray(products / size[:, :, None] / size[:, None, :])
+
+
+def _positive(latent: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Nearest correlation matrices, about, with roots R: normals times R correlate by them."""
+    values, vectors = np.linalg.eigh(latent)
+    fixed = (vectors * np.maximum(values, 1e-6)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    size = np.sqrt(np.einsum("dii->di", fixed))
+    fixed = fixed / size[:, :, None] / size[:, None, :]
+    return fixed, np.linalg.cholesky(fixed + 1e-9 * np.eye(fixed.shape[1])).transpose(0, 2, 1)
+
+
+# --------------------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A statistic beside that of draws.
+
+    Attributes
+    ----------
+    found : float
+    draws : (D,) array
+    shrink : float
+        Spread of the statistic of all rows over that of draws, which may have fewer.
+    """
+
+    found: float
+    draws: FloatArray
+    shrink: float = 1.0
+
+    @property
+    def score(self) -> float:
+        """Standard deviations above the mean of the draws, cut to ten; NaN if there is nothing."""
+        above = self.found - self.draws.mean()
+        spread = float(self.draws.std(ddof=1)) * self.shrink
+        if np.isnan(above) or abs(above) < _NOTHING:
+            return float("nan")  # nothing varies but what is given: one column, or constant ones
+        return float(np.clip(above / max(spread, _NOTHING), -_CUT, _CUT))
+
+
+def averaged(parts: Sequence[Compared]) -> Compared:
+    """Mean over partitions, and of each draw over partitions; NaN where no partition says any."""
+    said = [part for part in parts if not np.isnan(part.found)]
+    if not said:
+        return Compared(float("nan"), np.full(N_DRAWS, np.nan))
+    return Compared(
+        float(np.mean([part.found for part in said])),
+        np.mean([part.draws for part in said], axis=0),
+        float(np.mean([part.shrink for part in said])),
+    )
+
+
+def combined(scores: FloatArray, n_rows: FloatArray) -> float:
+    """Score over sites that said something: weights go with the root of their rows.
+
+    Source: Stouffer's method; see Zaykin, *Optimally weighted Z-test* (2011).
+    """
+    said = ~np.isnan(scores)
+    weights = np.sqrt(n_rows[said])
+    if not weights.sum():
+        return float("nan")
+    return float(weights @ scores[said] / np.sqrt((weights**2).sum()))

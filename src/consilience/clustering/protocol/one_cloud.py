@@ -1,0 +1,194 @@
+"""Are the classes more than a division of one cloud? What a site computes of it, and tells.
+
+Each half's partition of the rows is judged on the other half, against draws of one cloud and
+against columns that have nothing to do with one another: see ``clustering.kernels.one_cloud``. Of
+each comparison one standardised number leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.clustering.estimators.local_models import LocalModel, entries_of
+from consilience.clustering.kernels import one_cloud
+from consilience.clustering.kernels.ensemble import assign
+from consilience.clustering.kernels.one_cloud import Compared
+from consilience.numerics.random import stream
+from consilience.wire.disclosure import Released, rounded
+
+COMPARISONS = ("apart", "related")
+_MOST_NORMALS = 8e6  # that are held at once; half of them stand for the rows that are judged
+_FEWEST = 5  # rows of a class that is judged, whatever a policy allows
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a site as a model sees them, with what draws of them are made of.
+
+    Attributes
+    ----------
+    rows : (n, p) array
+        Numbers, or codes with -1 where missing.
+    kind : str
+        "markov-mixture", "latent-class", or "" for numbers.
+    sizes : tuple of int
+        Of codes: states, or levels of each column.
+    drawn : (n0,) int array
+        Rows that draws stand for.
+    normals : (D, n, p) array
+        Of the rows in `drawn`; of others nothing is kept.
+    """
+
+    rows: NDArray[Any]
+    kind: str
+    sizes: tuple[int, ...]
+    drawn: IntArray
+    normals: FloatArray
+
+    @classmethod
+    def of(cls, rows: NDArray[Any], kind: str, sizes: tuple[int, ...], seed: int) -> Rows:
+        """Draw what all partitions share."""
+        rng = stream(seed, "one cloud")
+        n, p = rows.shape
+        most = min(2 * one_cloud.MOST_DRAWN, int(_MOST_NORMALS / (one_cloud.N_DRAWS * p)))
+        drawn = np.sort(rng.permutation(n)[:most])
+        return cls(
+            rows, kind, sizes, drawn, rng.standard_normal((one_cloud.N_DRAWS, len(drawn), p))
+        )
+
+    def compare(
+        self, which: IntArray, label: Callable[[NDArray[Any]], IntArray], least: int
+    ) -> dict[str, Compared]:
+        """Statistics of a partition on some rows, beside those of draws of them.
+
+        Parameters
+        ----------
+        which : int array
+            Rows that the partition has not seen.
+        label : callable
+            Class of each of some rows.
+        least : int
+            Rows of smaller classes are left out, of draws too.
+
+        Returns
+        -------
+        dict
+            "apart", "related", and of numbers "between"; empty for too few rows, or one class.
+        """
+        place = np.searchsorted(self.drawn, which)
+        held = np.isin(which, self.drawn)
+        # Rows that draws stand for come first: draws have their gaps.
+        which, place = np.concatenate([which[held], which[~held]]), place[held]
+        rows, normals = self.rows[which], self.normals[:, place]
+        if len(which) < 2 * least or len(place) < 2 * least:
+            return {}
+        shrink = float(np.sqrt(len(place) / len(rows)))
+        labels = label(rows)
+        if (np.bincount(labels) >= least).sum() < 2:
+            return {}
+        found = self._statistics(rows[None], labels[None], least)
+        draws = {"apart": self._cloud(rows, normals), "related": self._loose(rows, normals)}
+        compared = {}
+        for name, drawn in draws.items():
+            classes = label(drawn.reshape(-1, drawn.shape[2])).reshape(len(drawn), -1)
+            told = self._statistics(drawn, classes, least)
+            compared[name] = Compared(float(found[0]), told, shrink)
+            if name == "apart" and not self.kind:
+                between = one_cloud.share_between(drawn, classes, least)
+                share = one_cloud.share_between(rows[None], labels[None], least)
+                compared["between"] = Compared(float(share[0]), between, shrink)
+        return compared
+
+    def _statistics(self, tables: NDArray[Any], labels: IntArray, least: int) -> FloatArray:
+        """Separation of each table, or information."""
+        if not self.kind:
+            return one_cloud.separation(tables, labels, least)
+        told = []
+        for rows, classes in zip(tables, labels, strict=True):
+            kept = np.bincount(classes)[classes] >= least
+            entries = entries_of(rows[kept], self.kind, self.sizes)
+            told.append(one_cloud.information(entries, int(kept.sum()), classes[kept]))
+        return np.array(told)
+
+    def _cloud(self, rows: NDArray[Any], normals: FloatArray) -> NDArray[Any]:
+        """Draws of one cloud."""
+        if not self.kind:
+            return one_cloud.cloud_draws(rows, normals)
+        if self.kind == "markov-mixture":
+            return one_cloud.chain_draws(rows, self.sizes[0], normals)
+        placed = one_cloud.level_scores(rows, self.sizes)
+        return one_cloud.levels_of(one_cloud.cloud_draws(placed, normals), rows, placed)
+
+    def _loose(self, rows: NDArray[Any], normals: FloatArray) -> NDArray[Any]:
+        """Draws of columns, or of states at each time, that have nothing to do with one another."""
+        if not self.kind:
+            return one_cloud.shuffled_draws(rows, normals)
+        placed = np.where(rows < 0, np.nan, rows)
+        drawn = one_cloud.shuffled_draws(placed, normals)
+        return np.where(np.isnan(drawn), -1, drawn).astype(np.int64)
+
+
+def evidence(
+    rows: Rows,
+    parts: Sequence[IntArray],
+    partitions: Sequence[tuple[Sequence[LocalModel], FloatArray, FloatArray]],
+    outside: Sequence[NDArray[np.bool_]],
+    least: int,
+    step: Callable[[int], float],
+) -> dict[str, Released]:
+    """What a site tells of the partitions of all halves, by field of the message.
+
+    Parameters
+    ----------
+    rows : Rows
+    parts : sequence of int array
+        Rows of each half: first and second one of each pair, pair by pair.
+    partitions : sequence of (models, features, centres)
+        What the ensembles of these halves make of label tuples.
+    outside : sequence of (n,) bool array
+        Rows that each ensemble leaves out.
+    least : int
+        Records that any class must have.
+    step : callable
+        Rounding step of a figure that rests on a number of records.
+    """
+    least = max(least, _FEWEST)
+    found: dict[str, list[Compared]] = {name: [] for name in (*COMPARISONS, "between")}
+    for i, ((models, features, centres), left_out) in enumerate(
+        zip(partitions, outside, strict=True)
+    ):
+        if not models or len(centres) < 2:
+            continue
+        other = parts[i + 1 if i % 2 == 0 else i - 1]
+        other = other[~left_out[other]]
+        label = partial(_final, models, features, centres)
+        for name, one in rows.compare(other, label, least).items():
+            found[name].append(one)
+    averages = {name: one_cloud.averaged(parts) for name, parts in found.items()}
+    # One record moves a score by the order of one over the root of the rows.
+    coarse = max(step(least), step(isqrt(min((len(part) for part in parts), default=0))))
+    told = {}
+    for name in COMPARISONS:
+        score = averages[name].score
+        told[name] = rounded(score, n_records=0 if np.isnan(score) else least, step=coarse)
+    between = averages["between"]
+    said = not np.isnan(between.found)
+    shares = {"between": between.found, "cloud_between": np.nanmean(between.draws) if said else 0.0}
+    for name, share in shares.items():
+        told[name] = rounded(float(share), n_records=least if said else 0, step=step(least))
+    return told
+
+
+def _final(
+    models: Sequence[LocalModel], features: FloatArray, centres: FloatArray, rows: NDArray[Any]
+) -> IntArray:
+    labels = np.stack([m.label(rows) for m in models], axis=1)
+    return assign(labels, [m.n_classes for m in models], features, centres)

@@ -1,0 +1,192 @@
+"""Classes judged on rows that they were not found on, against draws of one cloud."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from consilience.clustering.estimators.local_models import entries_of
+from consilience.clustering.kernels import one_cloud
+from consilience.clustering.kernels.one_cloud import Compared
+from tests.reference import one_cloud as reference
+
+
+def rows_and_labels(
+    seed: int, n: int = 40, p: int = 3, k: int = 3
+) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(k, size=n)
+    return rng.normal(size=(n, p)) + labels[:, None], labels
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_statistics_of_numbers_equal_the_textbook(seed: int) -> None:
+    rows, labels = rows_and_labels(seed)
+    tables, classes = np.stack([rows, rows + 7.0]), np.stack([labels, labels])
+    wanted = [reference.separation(rows, labels)] * 2
+    np.testing.assert_allclose(one_cloud.separation(tables, classes), wanted, atol=1e-13)
+    # Classes that do not occur change nothing, and rows of small ones are left out.
+    np.testing.assert_allclose(one_cloud.separation(tables, 2 * classes), wanted, atol=1e-13)
+    least = int(np.sort(np.bincount(labels))[1])
+    kept = np.bincount(labels)[labels] >= least
+    wanted = [reference.separation(rows[kept], labels[kept])] * 2
+    np.testing.assert_allclose(one_cloud.separation(tables, classes, least), wanted, atol=1e-13)
+    shares = [reference.share_between(rows, labels)] * 2
+    np.testing.assert_array_equal(one_cloud.share_between(tables, 2 * classes), shares)
+    shares = [reference.share_between(rows[kept], labels[kept])] * 2
+    np.testing.assert_array_equal(one_cloud.share_between(tables, classes, least), shares)
+
+
+def test_information_of_categories_and_sequences_equals_the_textbook() -> None:
+    rng = np.random.default_rng(0)
+    codes, labels = rng.integers(-1, 3, size=(30, 4)), rng.integers(2, size=30)
+    cells = [[(j, v) for j, v in enumerate(row) if v >= 0] for row in codes]
+    found = one_cloud.information(entries_of(codes, "latent-class", (3,) * 4), 30, labels)
+    assert found == pytest.approx(reference.information(cells, labels), abs=1e-13)
+    # Of sequences: the first state, then steps, each in the row of the state that they leave.
+    cells = [
+        [(-1, row[0])] * (row[0] >= 0) + [(a, b) for a, b in pairwise(row) if a >= 0 and b >= 0]
+        for row in codes.tolist()
+    ]
+    found = one_cloud.information(entries_of(codes, "markov-mixture", (3,)), 30, labels)
+    assert found == pytest.approx(reference.information(cells, labels), abs=1e-13)
+
+
+def test_one_class_or_equal_rows_are_not_apart() -> None:
+    rows, labels = rows_and_labels(0)
+    assert one_cloud.separation(rows[None], np.zeros((1, 40), dtype=np.int64)) == 0
+    assert one_cloud.separation(np.ones((1, 40, 3)), labels[None]) == 0
+    assert one_cloud.share_between(rows[None], np.zeros((1, 40), dtype=np.int64)) == 0
+
+
+# --- draws -----------------------------------------------------------------------------------
+
+
+def test_a_cloud_has_the_margins_and_the_correlation() -> None:
+    rng = np.random.default_rng(1)
+    covariance = 0.6 * np.ones((4, 4)) + 0.4 * np.eye(4)
+
+    def table() -> np.ndarray:
+        x = rng.multivariate_normal(np.zeros(4), covariance, size=80)
+        x[:, 2] = np.exp(x[:, 2])
+        x[:, 3] = np.digitize(x[:, 3], [-1, 0, 1])
+        return x
+
+    x = table()
+    drawn = one_cloud.cloud_draws(x, rng.standard_normal((40, 80, 4)))
+    np.testing.assert_array_equal(np.sort(drawn, axis=1)[7], np.sort(x, axis=0))
+
+    def off(other: np.ndarray) -> float:
+        return np.abs(np.corrcoef(other.T) - np.corrcoef(x.T)).max()
+
+    # Other tables of the same people differ by three times as much, and more.
+    assert np.median([off(d) for d in drawn]) < np.median([off(table()) for _ in range(40)]) / 3
+
+
+def test_missing_values_stay_where_they_are_and_fewer_rows_have_the_quantiles() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(60, 3))
+    x[rng.random(x.shape) < 0.2] = np.nan
+    for make in (one_cloud.cloud_draws, one_cloud.shuffled_draws):
+        drawn = make(x, rng.standard_normal((5, 60, 3)))
+        assert (np.isnan(drawn) == np.isnan(x)).all()
+        np.testing.assert_array_equal(np.sort(drawn[0], axis=0), np.sort(x, axis=0))
+        few = make(x, rng.standard_normal((5, 20, 3)))
+        assert (np.isnan(few) == np.isnan(x[:20])).all()
+        assert np.isin(few[~np.isnan(few)], x).all()
+
+
+def test_shuffled_columns_have_nothing_in_common() -> None:
+    rng = np.random.default_rng(3)
+    x = np.repeat(rng.normal(size=(500, 1)), 2, axis=1)
+    drawn = one_cloud.shuffled_draws(x, rng.standard_normal((4, 500, 2)))
+    # Correlation of independent permutations: standard error 1/sqrt(499) = 0.045.
+    assert all(abs(np.corrcoef(draw.T)[0, 1]) < 0.18 for draw in drawn)
+
+
+def test_one_chain_has_the_shares_of_first_states_and_steps() -> None:
+    rng = np.random.default_rng(4)
+    codes = np.cumsum(rng.integers(2, size=(400, 6)), axis=1) % 3
+    codes[rng.random(codes.shape) < 0.1] = -1
+    drawn = one_cloud.chain_draws(codes, 3, rng.standard_normal((30, 400, 6)))
+    assert ((drawn < 0) == (codes < 0)).all()
+
+    def steps(x: np.ndarray) -> np.ndarray:
+        counts = np.zeros((3, 3))
+        before, after = x[..., :-1], x[..., 1:]
+        seen = (before >= 0) & (after >= 0)
+        np.add.at(counts, (before[seen], after[seen]), 1)
+        return counts / counts.sum(axis=1, keepdims=True)
+
+    assert np.abs(steps(drawn) - steps(codes)).max() < 0.02  # some 45,000 steps: .003
+    assert (drawn[:, codes[:, 0] >= 0, 0] == 0).mean() == pytest.approx(
+        (codes[codes[:, 0] >= 0, 0] == 0).mean(), abs=0.03
+    )
+
+
+def test_levels_are_ordered_along_what_columns_have_in_common() -> None:
+    rng = np.random.default_rng(5)
+    degree = rng.normal(size=600)
+    codes = np.stack(
+        [np.digitize(degree + 0.4 * rng.normal(size=600), [-0.5, 0.5]) for _ in range(3)], axis=1
+    )
+    names = np.array([2, 0, 1])  # the order of codes says nothing
+    shuffled = names[codes]
+    shuffled[0, 0] = -1
+    placed = one_cloud.level_scores(shuffled, (3, 3, 3))
+    for j in range(3):
+        order = [placed[(shuffled[:, j] == names[c]), j][0] for c in range(3)]
+        assert order in ([0, 1, 2], [2, 1, 0])
+    np.testing.assert_array_equal(one_cloud.levels_of(placed[None], shuffled, placed)[0], shuffled)
+
+
+# --- scores ----------------------------------------------------------------------------------
+
+
+def test_scores_are_standard_deviations_cut_to_ten() -> None:
+    draws = np.array([1.0, 2.0, 3.0])
+    assert Compared(4.0, draws).score == pytest.approx(2.0)
+    assert Compared(4.0, draws, shrink=0.5).score == pytest.approx(4.0)
+    assert Compared(1e9, draws).score == 10
+    assert Compared(1.0, np.zeros(3)).score == 10, "draws that are never apart"
+    assert np.isnan(Compared(1.0, np.ones(3)).score), "what is given says nothing"
+    assert np.isnan(one_cloud.averaged([]).score)
+    mean = one_cloud.averaged([Compared(4.0, draws), Compared(6.0, draws[::-1])])
+    assert (mean.found, mean.draws.tolist()) == (5.0, [2.0, 2.0, 2.0])
+
+
+def test_sites_are_combined_by_the_root_of_their_rows() -> None:
+    scores = np.array([1.0, 2.0, np.nan])
+    assert one_cloud.combined(scores, np.array([100.0, 400.0, 9.0])) == pytest.approx(
+        (10 * 1 + 20 * 2) / np.sqrt(500)
+    )
+    assert np.isnan(one_cloud.combined(scores[2:], np.ones(1)))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_a_partition_found_elsewhere_holds_its_level(correlation: float) -> None:
+    """120 tables: .05 with standard error .02; more designs and runs are in replications."""
+    rng = np.random.default_rng(6)
+    covariance = np.full((3, 3), correlation) + (1 - correlation) * np.eye(3)
+    above = 0
+    for _ in range(120):
+        x = rng.multivariate_normal(np.zeros(3), covariance, size=50)
+        drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
+        labels = lambda rows: (rows.sum(axis=-1) > 0.2).astype(int)  # noqa: E731
+        found = one_cloud.separation(x[None], labels(x)[None])[0]
+        above += Compared(found, one_cloud.separation(drawn, labels(drawn))).score > 1.645
+    assert 0 <= above / 120 <= 0.05 + 3 * 0.02
+
+
+def test_two_classes_are_found() -> None:
+    rng = np.random.default_rng(7)
+    found = 0
+    for _ in range(20):
+        x = rng.normal(size=(60, 3)) + 2.0 * rng.integers(2, size=(60, 1))
+        drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 60, 3)))
+        labels = lambda rows: (rows.sum(axis=-1) > 3).astype(int)  # noqa: E731
+        told = one_cloud.separation(drawn, labels(drawn))
+        found += Compared(one_cloud.separation(x[None], labels(x)[None])[0], told).score > 1.645
+    assert found >= 16
