@@ -75,6 +75,52 @@ def pairwise(
     return w, se, z
 
 
+def upper(excess_: Matrix, variance: Matrix, effective: Matrix, n: list[int], var_y: list[float]):
+    """Bound of the loss of each site with each other's model, 95 %, in shares of its variance."""
+    from scipy.stats import t
+
+    size = len(n)
+    bound = np.zeros((size, size))
+    for i in range(size):
+        for j in range(size):
+            if i != j:
+                se = math.sqrt(variance[i, j] * (1 + n[i] / (n[i] + n[j])))
+                quantile = t.ppf(0.95, effective[i, j] - 1)
+                bound[i, j] = (excess_[i, j] + quantile * se) / var_y[j]
+    return bound
+
+
+def alike(bound: Matrix, i: int, j: int, tolerance: float) -> bool:
+    """Evidence: both know their bound, and both bounds are small enough."""
+    return bool(bound[i, j] <= tolerance and bound[j, i] <= tolerance)
+
+
+def half_alike(evidence: Matrix | None, a: list[int], b: list[int]) -> bool:
+    """Whether half of the pairs between a and b, or within where they overlap, have evidence."""
+    if evidence is None:
+        return True
+    pairs = [(i, j) for i in a for j in b if i != j]
+    return 2 * sum(bool(evidence[i, j]) for i, j in pairs) >= len(pairs)
+
+
+def without_doubtful(evidence: Matrix, clusters: list[list[int]]) -> list[list[int]]:
+    """The member with the smallest share of evidence leaves, one at a time."""
+    clusters = [sorted(c) for c in clusters]
+    while True:
+        shares = []
+        for k, c in enumerate(clusters):
+            for site in c:
+                others = [o for o in c if o != site]
+                if others and not half_alike(evidence, [site], others):
+                    share = sum(bool(evidence[site, o]) for o in others) / len(others)
+                    shares.append((share, site, k))
+        if not shares:
+            return clusters
+        _, site, k = min(shares)
+        clusters[k].remove(site)
+        clusters.append([site])
+
+
 def mean_between(z: Matrix, a: list[int], b: list[int]) -> float:
     values = [z[i, j] for i in a for j in b if i != j and not math.isnan(z[i, j])]
     return sum(values) / len(values) if values else math.inf
@@ -84,7 +130,7 @@ def threshold(a: list[int], b: list[int]) -> float:
     return 0.5 + 1.35 / math.sqrt(min(len(a), len(b)))
 
 
-def merge_once(z: Matrix, clusters: list[list[int]], rule: bool):
+def merge_once(z: Matrix, clusters: list[list[int]], rule: bool, evidence: Matrix | None = None):
     """The pair to merge, clusters being in order of their first members; None if there is none."""
     best = None
     for a in range(len(clusters)):
@@ -92,17 +138,19 @@ def merge_once(z: Matrix, clusters: list[list[int]], rule: bool):
             mean = mean_between(z, clusters[a], clusters[b])
             if rule and mean > threshold(clusters[a], clusters[b]):
                 continue
+            if rule and not half_alike(evidence, clusters[a], clusters[b]):
+                continue
             if best is None or mean < best[0]:
                 best = (mean, a, b)
     return best
 
 
-def merge_all(z: Matrix):
+def merge_all(z: Matrix, evidence: Matrix | None = None):
     """Every merge as (members of a, members of b, height), and after how many the rule stops."""
     clusters = [[i] for i in range(len(z))]
     steps, stop = [], None
     while len(clusters) > 1:
-        best = merge_once(z, clusters, rule=stop is None)
+        best = merge_once(z, clusters, stop is None, evidence)
         if best is None:
             stop = len(steps)
             continue
@@ -120,7 +168,9 @@ def partition_after(steps, n_sites: int, n_merges: int) -> list[list[int]]:
     return clusters
 
 
-def relocated(z: Matrix, clusters: list[list[int]], max_moves: int) -> list[list[int]]:
+def relocated(
+    z: Matrix, clusters: list[list[int]], max_moves: int, evidence: Matrix | None = None
+) -> list[list[int]]:
     """Move one site at a time, that of the largest gain, to the cluster of smallest mean z."""
     clusters = [list(c) for c in clusters]
     for _ in range(max_moves):
@@ -129,8 +179,11 @@ def relocated(z: Matrix, clusters: list[list[int]], max_moves: int) -> list[list
             home = next(k for k, c in enumerate(clusters) if site in c)
             if len(clusters[home]) == 1:
                 continue
-            own = mean_between(z, [site], clusters[home])
-            others = [mean_between(z, [site], c) for c in clusters]
+            others = [
+                mean_between(z, [site], c) if half_alike(evidence, [site], c) else math.inf
+                for c in clusters
+            ]
+            own = others[home]
             target = min(range(len(clusters)), key=lambda k: others[k])
             gain = own - others[target] if math.isfinite(others[target]) else 0.0
             if gain > 1e-9 * max(1.0, abs(others[target])) and (best is None or gain > best[0]):
@@ -150,13 +203,16 @@ def labels_of(clusters: list[list[int]]) -> list[int]:
     return [labels[site] for site in range(len(labels))]
 
 
-def cluster(z: Matrix, n_clusters: int | None = None) -> list[int]:
-    steps, stop = merge_all(z)
+def cluster(z: Matrix, n_clusters: int | None = None, evidence: Matrix | None = None) -> list[int]:
+    steps, stop = merge_all(z) if evidence is None else merge_all(z, evidence)
     cut = stop if n_clusters is None else len(z) - n_clusters
     clusters = partition_after(steps, len(z), cut)
     # clusters are looked at in the order of their labels
     clusters = sorted(clusters, key=lambda c: (-len(c), min(c)))
-    return labels_of(relocated(z, clusters, 3 * len(z)))
+    if evidence is None or n_clusters is not None:
+        return labels_of(relocated(z, clusters, 3 * len(z)))
+    moved = relocated(z, clusters, 3 * len(z), evidence)
+    return labels_of(without_doubtful(evidence, moved))
 
 
 def source_dissimilarity(cross: Matrix, own: list[float]) -> Matrix:

@@ -119,8 +119,12 @@ def one_view(
                 differences = [a - b for a, b in zip(loss, locals_[j].own, strict=True)]
                 d[i, j], q[i, j], effective[i, j] = naive.excess(differences, weights)
     w, se, z = naive.pairwise(d, q, effective, n, var_y, tau)
-    steps, _ = naive.merge_all(z)
-    labels = naive.cluster(z, n_clusters)
+    bound = naive.upper(d, q, effective, n, var_y)
+    evidence = np.array(
+        [[i == j or naive.alike(bound, i, j, 1.0) for j in range(size)] for i in range(size)]
+    )
+    steps, _ = naive.merge_all(z, evidence)
+    labels = naive.cluster(z, n_clusters, evidence)
     return Found(d, q, effective, raw, w, se, z, [h for _, _, h in steps], labels, locals_)
 
 
@@ -188,6 +192,7 @@ def gains(
             ("group", "all"),
             ("all", "shifted"),
             ("constant", "all"),
+            ("constant", "group"),
         ]
         for a, b in pairs:
             losses[f"{a}_minus_{b}"] = [u - v for u, v in zip(losses[a], losses[b], strict=True)]

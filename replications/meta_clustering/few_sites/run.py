@@ -77,6 +77,7 @@ def scores(result, sites) -> dict[str, float]:
         "exact": float(same_partition(found, sites.groups)),
         "clusters": float(result.n_clusters),
         "left_out": float(len(result.left_out)),
+        "undecided": float(len(result.undecided)),
         "too_few_rows": float(result.status == "too-few-rows"),
     }
 

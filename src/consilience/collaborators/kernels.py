@@ -15,6 +15,11 @@ clusters A and B are merged while their mean z is at most ``.5 + 1.35 / sqrt(min
 that a mean over many pairs must come closer to the margin than a single z (see
 docs/proofs/pairwise-test.md). The number of clusters is where merging stops.
 
+A small z is not enough to join: with a huge standard error it says nothing. So a merge needs
+*evidence* too, upper bounds of the losses (`evidence_of`), in half of the pairs between both parts,
+and every member of a cluster has it with half of the other members. A pair that was not compared,
+or whose bound is above the tolerance, is neither same nor different.
+
 The spectral rule is that of Ye, Ghanadan and Ding, *Meta Clustering for Collaborative Learning*
 (JCGS 2022), section 2: normalised Laplacian, top K eigenvectors, rows of unit length, K-means (Ng,
 Jordan and Weiss, NIPS 2002), with the scale of Zelnik-Manor and Perona (NIPS 2004) by default. The
@@ -24,11 +29,12 @@ term is 0, and K = 1 always wins. K is where the eigenvalues have their largest 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
@@ -36,11 +42,17 @@ from consilience.numerics.pattern_kmeans import weighted_kmeans
 
 LONE_THRESHOLD = 1.85
 """Mean z up to which a single site joins a cluster, or two are one: .5 + 1.35 / sqrt(1)."""
+CONFIDENCE = 0.95
+"""Of the one-sided bound of a loss that joins two sites."""
+ENOUGH_EVIDENCE = 0.5
+"""Share of pairs that must have evidence where clusters merge, and for each member of one."""
 ENOUGH_POWER = 0.8
 """Power from which a pair counts as able to show a difference."""
 
 _CONSTANT = 1e-12  # standard deviations below this, relative to the means, are rounding
 _MAX_Z = 1e6
+_CLEAR = 1.645  # one-sided 5 %
+_FORGIVEN = 0.25  # of the rival's loss, whatever the standard error
 _MAX_EXPONENT = 700.0  # exp of more overflows
 
 
@@ -100,6 +112,9 @@ class PairwiseTests:
         Both directions have enough effective rows and finite losses; diagonal True.
     growth : array
         For `power` and `detectable`: noise variances by effective rows, summed over both sites.
+    upper : array
+        U_ij, not symmetric: 95 % bound of what site j loses with the model of site i, in shares of
+        Var y_j; diagonal 0, NaN where not comparable.
     """
 
     difference: FloatArray
@@ -108,6 +123,7 @@ class PairwiseTests:
     z: FloatArray
     comparable: BoolArray
     growth: FloatArray
+    upper: FloatArray
 
     def only(self, cells: Any) -> PairwiseTests:
         """Tests of some of the sites, by rows and columns as of `numpy.ix_`."""
@@ -328,10 +344,66 @@ def pairwise_tests(
     z = _bounded_ratio(difference - tolerated, standard_error)
     by_rows = noise[None, :] / np.where(comparable, effective, np.nan)
     growth = by_rows + by_rows.T
-    for matrix in (difference, standard_error, z, growth):
+    upper = upper_losses(excess, variance, effective, n, spread)
+    upper = np.where(comparable, upper, np.nan)
+    for matrix in (difference, standard_error, z, growth, upper):
         np.fill_diagonal(matrix, 0.0)
     np.fill_diagonal(comparable, True)
-    return PairwiseTests(difference, standard_error, tolerated, z, comparable, growth)
+    return PairwiseTests(difference, standard_error, tolerated, z, comparable, growth, upper)
+
+
+def upper_losses(
+    excess: FloatArray,
+    variance: FloatArray,
+    effective: FloatArray,
+    sizes: ArrayLike,
+    target_variance: ArrayLike,
+) -> FloatArray:
+    """One-sided bound of what each site loses with each other's model, in its own units.
+
+    ``U_ij = (D_ij + t sqrt(Q_ij (1 + n_i/(n_i+n_j)))) / Var y_j`` with t the 95 % quantile of
+    Student's distribution on m_ij - 1 degrees of freedom, m the effective rows.
+
+    Parameters
+    ----------
+    excess, variance, effective, sizes, target_variance
+        As in `pairwise_tests`.
+
+    Returns
+    -------
+    array, shape (L, L)
+        NaN where a value is not known or fewer than two rows are effective.
+    """
+    from scipy.special import stdtrit
+
+    n = np.asarray(sizes, dtype=np.float64)
+    unit = np.asarray(target_variance, dtype=np.float64)
+    share = n[:, None] / (n[:, None] + n[None, :])  # n_i / (n_i + n_j)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = np.where(effective > 1.0, effective - 1.0, np.nan)
+        error = np.sqrt(variance * (1.0 + share))
+        return np.asarray((excess + stdtrit(freedom, CONFIDENCE) * error) / unit[None, :])
+
+
+def evidence_of(upper: FloatArray, tolerance: float) -> BoolArray:
+    """Pairs that may be joined: in both directions the loss is surely below the tolerance.
+
+    Parameters
+    ----------
+    upper : array, shape (L, L)
+        As of `upper_losses`.
+    tolerance : float
+        In shares of the variance of y; 1 is what the best constant prediction loses.
+
+    Returns
+    -------
+    array of bool, shape (L, L)
+        Symmetric; diagonal True. What is not known is no evidence.
+    """
+    with np.errstate(invalid="ignore"):
+        found = np.asarray((upper <= tolerance) & (upper <= tolerance).T)
+    np.fill_diagonal(found, True)
+    return found
 
 
 def power(
@@ -408,6 +480,37 @@ def detectable(
     return _crossing(
         _critical(margin_total, error, threshold, growth), float(ndtri(power)), error, slope
     )
+
+
+def way_of_predicting(gain: Mapping[str, FloatArray], alone: BoolArray) -> NDArray[np.str_]:
+    """How each site should predict: with its group, unless that is clearly worse for it.
+
+    Clearly worse than a rival (its own model, a constant) is a mean held-out loss that is higher by
+    more than 1.645 standard errors of the paired difference, or by more than a quarter of the
+    rival's loss: with few rows or wild losses the standard error alone would forgive anything.
+
+    Parameters
+    ----------
+    gain : mapping of str to (L,) array
+        ``own``, ``group``, ``constant``, ``own_minus_group`` and ``constant_minus_group``, the last
+        two with ``..._error``; NaN where not known, which speaks against nobody.
+    alone : (L,) array of bool
+        Sites without company: the group is the own model, and a smaller loss of the constant is
+        enough.
+
+    Returns
+    -------
+    (L,) array of str
+        "group", or of "own" and "constant" the one with the smaller loss.
+    """
+    worse = np.zeros(len(gain["own"]), dtype=bool)
+    for rival in ("own", "constant"):
+        lost = -gain[f"{rival}_minus_group"]
+        allowed = np.fmin(_CLEAR * gain[f"{rival}_minus_group_error"], _FORGIVEN * gain[rival])
+        worse |= lost > allowed
+    better = np.where(gain["constant"] < gain["own"], "constant", "own")
+    worse |= alone & (better == "constant")
+    return np.asarray(np.where(worse, better, "group"))
 
 
 def source_dissimilarity(cross_loss: FloatArray, own_loss: ArrayLike) -> FloatArray:
@@ -544,7 +647,7 @@ def merge_threshold(size: ArrayLike) -> FloatArray:
     return np.asarray(0.5 + (LONE_THRESHOLD - 0.5) / np.sqrt(np.asarray(size, dtype=np.float64)))
 
 
-def linkage(z: FloatArray) -> Merges:
+def linkage(z: FloatArray, evidence: BoolArray | None = None) -> Merges:
     """Average linkage over comparable pairs, with a threshold that depends on the sizes.
 
     Among pairs of clusters with mean z at most their threshold the smallest mean is merged; ties
@@ -556,6 +659,9 @@ def linkage(z: FloatArray) -> Merges:
     ----------
     z : array, shape (L, L)
         Symmetric; NaN where not comparable; the diagonal is not read.
+    evidence : array of bool, shape (L, L), optional
+        Pairs that may be joined, as of `evidence_of`: the rule merges two clusters only where half
+        of the pairs between them may. All unless given.
 
     Returns
     -------
@@ -571,7 +677,7 @@ def linkage(z: FloatArray) -> Merges:
     n_merges = max(n_sites - 1, 0)
     ids = np.zeros((n_merges, 2), dtype=np.int64)
     heights, thresholds = np.zeros(n_merges), np.zeros(n_merges)
-    tree = _Tree(total, pairs)
+    tree = _Tree(total, pairs, _evident(evidence, n_sites))
     stop = n_merges
     for step in range(n_merges):
         a, b = tree.closest()
@@ -613,7 +719,10 @@ def cut(ids: IntArray, n_merges: int) -> IntArray:
 
 
 def cluster(
-    z: FloatArray, n_clusters: int | None = None, max_clusters: int | None = None
+    z: FloatArray,
+    n_clusters: int | None = None,
+    max_clusters: int | None = None,
+    evidence: BoolArray | None = None,
 ) -> Clustering:
     """Merge, cut and relocate.
 
@@ -625,6 +734,9 @@ def cluster(
         K, where it is given; otherwise merging stops by the rule.
     max_clusters : int, optional
         Upper bound for the K of the rule.
+    evidence : array of bool, shape (L, L), optional
+        As in `linkage`. Where the number of clusters is given, or cut by ``max_clusters``, sites
+        are joined without it.
 
     Returns
     -------
@@ -642,16 +754,39 @@ def cluster(
         raise DataError("there is no site to cluster")
     if max_clusters is not None and max_clusters < 1:
         raise ParameterError.of("max_clusters", "at least 1", max_clusters)
-    merges = linkage(z)
+    merges = linkage(z, evidence)
     wanted = n_sites - merges.stop
+    by_rule = n_clusters is None and (max_clusters is None or wanted <= max_clusters)
     if n_clusters is not None:
         wanted = _check_n_clusters(n_clusters, n_sites)
     elif max_clusters is not None:
         wanted = min(wanted, max_clusters)
-    return Clustering(relocate(z, cut(merges.ids, n_sites - wanted)), merges)
+    labels = cut(merges.ids, n_sites - wanted)
+    if evidence is None or not by_rule:
+        return Clustering(relocate(z, labels), merges)
+    found = _without_doubtful(relocate(z, labels, evidence), evidence)
+    # those that left may be more clusters than are wanted: then they stay where they were
+    if max_clusters is not None and int(found.max()) + 1 > max_clusters:
+        found = relocate(z, labels, evidence)
+    return Clustering(found, merges)
 
 
-def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
+def _without_doubtful(labels: IntArray, evidence: BoolArray) -> IntArray:
+    """Let members leave that have evidence with fewer than half of the others, the worst first."""
+    now = labels.copy()
+    joined = evidence & ~np.eye(len(now), dtype=bool)
+    while True:
+        same = now[:, None] == now[None, :]
+        others = same.sum(axis=1) - 1
+        # members of one stay: they have nobody to have evidence with
+        share = np.where(others > 0, (joined & same).sum(axis=1) / np.maximum(others, 1), 1.0)
+        worst = int(share.argmin())
+        if share[worst] >= ENOUGH_EVIDENCE:
+            return _numbered(now)
+        now[worst] = now.max() + 1
+
+
+def relocate(z: FloatArray, labels: ArrayLike, evidence: BoolArray | None = None) -> IntArray:
     """Move sites to the cluster of smallest mean z, one at a time, the largest gain first.
 
     Only members of a cluster of two or more move, so K stays. A site without a comparable pair in
@@ -663,6 +798,8 @@ def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
         As in `linkage`.
     labels : array of int, shape (L,)
         Clusters 0 to K - 1.
+    evidence : array of bool, shape (L, L), optional
+        As in `linkage`: a site moves only where it has evidence with half of the members.
 
     Returns
     -------
@@ -682,8 +819,16 @@ def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
     sites = np.arange(n_sites)
     member = (now[:, None] == np.arange(now.max() + 1)).astype(np.float64)
     sums, counts = total @ member, pairs @ member
+    joined = _evident(evidence, n_sites)
+    np.fill_diagonal(joined, 0.0)
+    evident = joined @ member
     for _ in range(_MOVES_PER_SITE * n_sites):  # means need not fall with every move
         mean = np.where(counts > 0, sums / np.maximum(counts, 1.0), np.inf)
+        # members beside the site itself
+        others = np.bincount(now, minlength=mean.shape[1]) - (
+            now[:, None] == np.arange(mean.shape[1])
+        )
+        mean[evident < ENOUGH_EVIDENCE * others] = np.inf
         target = mean.argmin(axis=1)
         own, other = mean[sites, now], mean[sites, target]
         known = np.isfinite(other)
@@ -694,14 +839,19 @@ def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
         if not gain[site] > _GAIN * max(1.0, abs(other[site])):
             break
         left, entered = now[site], target[site]
-        for matrix, values in ((sums, total), (counts, pairs)):
+        for matrix, values in ((sums, total), (counts, pairs), (evident, joined)):
             matrix[:, left] -= values[:, site]
             matrix[:, entered] += values[:, site]
         now[site] = entered
     return _numbered(now)
 
 
-def join(z_new: FloatArray, labels: ArrayLike, threshold: float = LONE_THRESHOLD) -> IntArray:
+def join(
+    z_new: FloatArray,
+    labels: ArrayLike,
+    threshold: float = LONE_THRESHOLD,
+    evidence: BoolArray | None = None,
+) -> IntArray:
     """Clusters of newcomers: that of smallest mean z, if it is small enough.
 
     Parameters
@@ -712,13 +862,20 @@ def join(z_new: FloatArray, labels: ArrayLike, threshold: float = LONE_THRESHOLD
         Clusters 0 to K - 1.
     threshold : float
         Largest mean z at which a newcomer joins.
+    evidence : array of bool, shape (m, L), optional
+        Pairs that may be joined: a newcomer needs half of the members. All unless given.
 
     Returns
     -------
     array of int64, shape (m,)
         -1 for a newcomer that joins none.
     """
-    mean = _mean_by_cluster(np.atleast_2d(z_new), np.asarray(labels, dtype=np.int64))
+    groups = np.asarray(labels, dtype=np.int64)
+    mean = _mean_by_cluster(np.atleast_2d(z_new), groups)
+    if evidence is not None:
+        member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.float64)
+        enough = np.atleast_2d(evidence).astype(np.float64) @ member
+        mean[enough < ENOUGH_EVIDENCE * member.sum(axis=0)] = np.inf
     best = mean.argmin(axis=1)
     return np.where(mean[np.arange(len(mean)), best] <= threshold, best, -1)
 
@@ -853,9 +1010,9 @@ class _Tree:
     clusters whose best partner was merged look for another: a merge costs about O(L).
     """
 
-    def __init__(self, total: FloatArray, pairs: FloatArray) -> None:
+    def __init__(self, total: FloatArray, pairs: FloatArray, evident: FloatArray) -> None:
         n = len(total)
-        self.total, self.pairs = total, pairs
+        self.total, self.pairs, self.evident = total, pairs, evident
         self.alive = np.ones(n, dtype=bool)
         self.size = np.ones(n, dtype=np.int64)
         self.number = np.arange(n)
@@ -883,7 +1040,7 @@ class _Tree:
             self._search(int(slot))
 
     def merge(self, a: int, b: int, number: int) -> None:
-        for matrix in (self.total, self.pairs):
+        for matrix in (self.total, self.pairs, self.evident):
             matrix[a] += matrix[b]
             matrix[:, a] = matrix[a]
         self.alive[b] = False
@@ -920,7 +1077,20 @@ class _Tree:
         if not self.by_rule:
             return value
         limit = merge_threshold(np.minimum(self.size[slot], self.size[others]))
-        return np.where(value <= limit, value, np.inf)
+        # of all pairs, not of the comparable ones: what was not compared is no evidence
+        needed = ENOUGH_EVIDENCE * self.size[slot] * self.size[others]
+        allowed = (value <= limit) & (self.evident[slot, others] >= needed)
+        return np.where(allowed, value, np.inf)
+
+
+def _evident(evidence: BoolArray | None, n_sites: int) -> FloatArray:
+    """Evidence as numbers that can be summed over clusters; everywhere where none was given."""
+    if evidence is None:
+        return np.ones((n_sites, n_sites))
+    found = np.array(evidence, dtype=np.float64)
+    if found.shape != (n_sites, n_sites) or not np.array_equal(found, found.T):
+        raise DataError("evidence needs a symmetric matrix with one row per site")
+    return found
 
 
 def _sums_and_counts(z: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -3,6 +3,8 @@
 Source: Ye, Ghanadan and Ding (2022), step "select": candidates are fitted on one half of the rows
 and compared on the other. The odd row goes to the training half, ties to the first candidate. Added
 here: the chosen method is cross-fitted, so that a site's own loss is as honest as a foreign one.
+Least squares on few rows for each coefficient is shrunken (`is_few`): as it is, its error would
+hide any difference and any likeness of two sites.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.learners.candidates import Task, build, folds, label
 from consilience.learners.losses import record_losses
+
+ROWS_PER_COEFFICIENT = 3
+"""Below this least squares is shrunken: its variance is more than half of that of the noise."""
 
 Accept = Callable[[Any, FloatArray], tuple[Any, str | None]]
 
@@ -48,6 +53,11 @@ class Selection:
     half_losses: FloatArray
     own_losses: FloatArray
     refused: dict[str, str] = field(default_factory=dict)
+
+
+def is_few(n_rows: int, n_features: int) -> bool:
+    """Whether ``"linear"`` is fitted with a ridge penalty, chosen by leaving out one row."""
+    return n_rows < ROWS_PER_COEFFICIENT * (n_features + 1)
 
 
 def predict(estimator: Any, x: FloatArray, n_outputs: int) -> FloatArray:
@@ -100,6 +110,7 @@ def select(
     Selection
     """
     task: Task = "regression" if n_outputs == 1 else "classification"
+    few = is_few(len(y), x.shape[1])
     refused = dict(known or {})
     order = rng.permutation(len(y))
     seeds = draws.integers(2**31 - 1, size=len(candidates))
@@ -107,7 +118,9 @@ def select(
     train, test = order[: (len(y) + 1) // 2], order[(len(y) + 1) // 2 :]
 
     def fit(c: int, rows: IntArray) -> Any:
-        made = build(candidates[c], task, min_records=min_records, seed=int(seeds[c]))
+        shrunk = task == "regression" and few and candidates[c].strip() == "linear"
+        text = "ridge" if shrunk else candidates[c]
+        made = build(text, task, min_records=min_records, seed=int(seeds[c]))
         return made.fit(x[rows], y[rows] if n_outputs == 1 else y[rows].astype(np.int64))
 
     def held_out(c: int, rows: IntArray, held: IntArray) -> FloatArray:

@@ -33,6 +33,10 @@ class CollaborativePredictor:
     standards : array, shape (2, p + 1), optional
         Centres and scales of columns and response at this site, where every site standardised by
         its own.
+    reach : array, shape (2,), optional
+        Least and largest prediction of a numeric response, on the scale of the models: what lies
+        beyond is cut. A linear model is off without bound where the columns take values that its
+        site has never seen.
 
     Raises
     ------
@@ -53,6 +57,7 @@ class CollaborativePredictor:
         levels: Sequence[str] = (),
         scaling: FloatArray | None = None,
         standards: FloatArray | None = None,
+        reach: FloatArray | None = None,
     ) -> None:
         self.models = tuple(dict(m) for m in models)
         self.sizes = np.asarray(sizes, dtype=float)
@@ -61,10 +66,12 @@ class CollaborativePredictor:
         self.n_features_in_ = len(self.feature_names_in_)
         self.scaling = scaling
         self.standards = standards
+        self.reach = reach
         p = self.n_features_in_
         fits = len(self.models) == len(self.sizes) > 0 and bool((self.sizes > 0).all())
         fits &= scaling is None or np.shape(scaling) == (3, p)
         fits &= standards is None or np.shape(standards) == (2, p + 1)
+        fits &= reach is None or (np.shape(reach) == (2,) and not self.levels)
         if not fits:
             raise DataError("a predictor needs models, each with its rows, of the same columns")
         if self.levels:
@@ -92,6 +99,8 @@ class CollaborativePredictor:
         if self.levels:
             return np.asarray(self.classes_[prediction.argmax(axis=1)])
         values = prediction[:, 0]
+        if self.reach is not None:
+            values = np.clip(values, *self.reach)
         if self.standards is not None:
             values = values * self.standards[1, -1] + self.standards[0, -1]
         return values
@@ -158,6 +167,8 @@ class CollaborativePredictor:
         }
         if self.scaling is not None:
             arrays["scaling"] = np.asarray(self.scaling)
+        if self.reach is not None:
+            arrays["reach"] = np.asarray(self.reach)
         if self.standards is not None:
             arrays["standards"] = np.asarray(self.standards)
         return arrays
@@ -198,4 +209,5 @@ class CollaborativePredictor:
             levels=levels,
             scaling=arrays.get("scaling"),
             standards=arrays.get("standards"),
+            reach=arrays.get("reach"),
         )

@@ -305,6 +305,92 @@ def test_merges_and_labels_equal_the_textbook(n_sites, missing, monkeypatch):
             assert mc.cluster(z, n_clusters=k).labels.tolist() == naive.cluster(z, k)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("n_sites", [1, 2, 5, 9, 24])
+def test_groups_on_evidence_equal_the_textbook(n_sites, share):
+    for seed in range(8):
+        z = random_z(seed, n_sites, 0.3, k=1 + seed % 4)
+        drawn = stream(seed, "evidence", n_sites).random((n_sites, n_sites)) < share
+        evidence = np.triu(drawn, 1) | np.triu(drawn, 1).T | np.eye(n_sites, dtype=bool)
+        found = mc.cluster(z, evidence=evidence)
+        steps, stop = naive.merge_all(z, evidence)
+        assert members(found.merges) == [(a, b) for a, b, _ in steps]
+        assert found.merges.stop == stop
+        assert found.labels.tolist() == naive.cluster(z, None, evidence)
+        # nobody is in a group of which it knows less than half
+        for i, label in enumerate(found.labels):
+            others = (found.labels == label) & (np.arange(n_sites) != i)
+            assert 2 * evidence[i, others].sum() >= others.sum()
+        if n_sites > 1:
+            # a number that is given is a number that is found
+            given = mc.cluster(z, n_clusters=2, evidence=evidence)
+            assert given.labels.tolist() == naive.cluster(z, 2, evidence)
+
+
+def test_bounds_of_losses_equal_the_textbook_and_have_no_units():
+    d, q, effective, n, var_y = random_losses(8, 7)
+    effective = np.maximum(effective, 3.0)
+    found = mc.upper_losses(d, q, effective, n, var_y)
+    expected = naive.upper(d, q, effective, n, var_y)
+    off = ~np.eye(7, dtype=bool)
+    np.testing.assert_allclose(found[off], expected[off], rtol=1e-10)
+    other = mc.upper_losses(d * 1e6, q * 1e12, effective, n, np.array(var_y) * 1e6)
+    np.testing.assert_allclose(other[off], found[off], rtol=1e-10)
+    for tolerance in (0.0, 1.0, 3.0):
+        alike = mc.evidence_of(found, tolerance)
+        for i, j in zip(*np.nonzero(off), strict=True):
+            assert alike[i, j] == naive.alike(expected, i, j, tolerance)
+    found[2, 5] = np.nan
+    assert not mc.evidence_of(found, np.inf)[5, 2]
+    assert mc.evidence_of(found, np.inf)[2, 2]
+
+
+def test_sites_are_not_joined_through_a_third_one_nor_by_a_huge_standard_error():
+    unknown = np.nan
+    # 0 and 2 were never compared, and 1 lies between: without evidence all three were one group
+    z = np.array([[0.0, 0.1, unknown], [0.1, 0.0, 0.2], [unknown, 0.2, 0.0]])
+    assert mc.cluster(z).labels.tolist() == [0, 0, 0]
+    wide = np.array([[0.0, 0.2, unknown], [0.2, 0.0, 8.2], [unknown, 3.9, 0.0]])
+    alike = mc.evidence_of(wide, 1.0)
+    assert mc.cluster(z, evidence=alike).labels.tolist() == [0, 0, 1]
+    # what nobody could compare is alone, and a newcomer without evidence joins nobody
+    nobody = np.eye(3, dtype=bool)
+    assert mc.cluster(z, evidence=nobody).labels.tolist() == [0, 1, 2]
+    new = np.array([[0.0, 0.1, 0.2]])
+    assert mc.join(new, [0, 0, 1]).tolist() == [0]
+    assert mc.join(new, [0, 0, 1], evidence=np.array([[False, False, True]])).tolist() == [1]
+    assert mc.join(new, [0, 0, 1], evidence=np.zeros((1, 3), dtype=bool)).tolist() == [-1]
+    with pytest.raises(DataError, match="evidence"):
+        mc.cluster(z, evidence=np.triu(np.ones((3, 3), dtype=bool)))
+
+
+def test_the_group_is_used_unless_it_clearly_loses():
+    names = ("own", "group", "constant", "own_minus_group", "constant_minus_group")
+    #        better   as good  noisy and far off  clear, small  constant best  nothing told
+    own = [2.0, 1.0, 3.1, 1.0, 3.0, np.nan]
+    group = [1.0, 1.05, 111.0, 1.1, 2.6, np.nan]
+    constant = [3.0, 3.0, 2.7, 2.0, 2.0, np.nan]
+    gain = {
+        "own": np.array(own),
+        "group": np.array(group),
+        "constant": np.array(constant),
+        "own_minus_group": np.array(own) - group,
+        "constant_minus_group": np.array(constant) - group,
+        # the third one's is huge: by its standard error alone anything would be forgiven
+        "own_minus_group_error": np.array([0.1, 0.1, 200.0, 0.05, 0.1, np.nan]),
+        "constant_minus_group_error": np.array([0.1, 0.1, 200.0, 0.05, 5.0, np.nan]),
+    }
+    assert set(names) < set(gain)
+    together = np.zeros(6, dtype=bool)
+    expected = ["group", "group", "constant", "own", "constant", "group"]
+    assert mc.way_of_predicting(gain, together).tolist() == expected
+    # alone there is nothing to lose: the smaller one
+    alone = {**gain, "group": gain["own"], "own_minus_group": np.zeros(6)}
+    alone["constant_minus_group"] = alone["constant"] - alone["own"]
+    expected = ["group", "group", "constant", "group", "constant", "group"]
+    assert mc.way_of_predicting(alone, ~together).tolist() == expected
+
+
 def test_random_cases_exercise_stopping_and_relocation():
     cases = [mc.cluster(random_z(seed, 24, 0.3, k=3)) for seed in range(8)]
     assert any(

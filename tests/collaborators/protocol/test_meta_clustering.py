@@ -814,3 +814,103 @@ def test_a_site_bounds_what_it_is_asked(changes: dict[str, Any]) -> None:
     asked["f"]["settings"] |= changes
     with pytest.raises(WireError, match=r"select-request\.settings"):
         codec.decode_message(codec.pack(asked))
+
+
+# ------------------------------------------------------- evidence, and where collaborating loses
+
+
+def far_people() -> Tables:
+    """Four sites of one function, one of few rows and much noise, one with a level of its own."""
+    tables = draw([0] * 6, [150, 150, 150, 150, 24, 150], seed=3)
+    rng = np.random.default_rng(5)
+    tables["s4"]["y"] = 7 * rng.standard_t(3, size=24)
+    tables["s5"]["y"] += 60.0
+    return tables
+
+
+def test_a_site_that_cannot_tell_stands_alone_and_is_named():
+    result = study(far_people()).result
+    assert result.groups[0] == ("s0", "s1", "s2", "s3")
+    assert result.undecided == ("s4",)
+    assert set(result.not_told_apart) >= {"s4"}
+    # s5 differs from the others: it is alone for what was seen
+    assert "s5" not in result.undecided
+    assert "s4 stands alone for want of evidence" in result.summary()
+    alike = result.upper <= 1.0
+    assert (alike & alike.T)[:4, :4].all()
+    assert not (alike & alike.T)[4, :4].any()
+    # the same with any unit of the response
+    other = {s: t.assign(y=1000 * t["y"]) for s, t in far_people().items()}
+    assert study(other).result.labels.tolist() == result.labels.tolist()
+    # a tolerance that forgives anything leaves the tests alone to decide
+    loose = study(far_people(), tolerance=1e9).result
+    assert loose.undecided == ()
+
+
+def test_groups_apart_for_want_of_evidence_alone_are_no_finding():
+    # one function, and so few rows with so much noise that its model is of no use to the others
+    tables = draw([0] * 3, [150, 150, 24], seed=3)
+    tables["s2"]["y"] += 6.0 * np.random.default_rng(5).normal(size=24)
+    result = study(tables).result
+    assert result.n_clusters == 2
+    assert result.status in ("no-groups", "too-few-rows")
+    assert "stands alone for want of evidence" in result.summary()
+
+
+def test_a_site_keeps_what_does_not_lose():
+    """One group is asked for: the site with a level of its own goes back to its own model."""
+    run = study(far_people(), n_clusters=1, gain_folds=3)
+    result, gain = run.result, run.result.gain
+    assert "s5" in result.losing
+    assert "For " in result.losing_sentence()
+    assert "s5" in result.losing_sentence()
+    models = dict(zip(result.sites, result.models, strict=True))
+    rows = far_people()
+    for i, (site, way) in enumerate(zip(result.sites, result.uses, strict=True)):
+        best = min(gain["own"][i], gain["constant"][i])
+        assert gain[way][i] <= 1.25 * best + 1e-9
+        x, y = rows[site].drop(columns="y"), rows[site]["y"].to_numpy()
+        low, high = y.min() - y.std(), y.max() + y.std()
+        kept = run.site(site).predictor.predict(x)
+        expected = {
+            "group": lambda x=x: result.to_estimator(0).predict(x),
+            "own": lambda x=x, site=site: CollaborativePredictor(
+                [models[site]], [1], feature_names=x.columns
+            ).predict(x),
+            "constant": lambda y=y: np.full(len(y), y.mean()),
+        }[way]()
+        np.testing.assert_allclose(kept, np.clip(expected, low, high), rtol=1e-10, atol=1e-10)
+    assert {"own"} <= set(result.uses)
+
+
+def test_few_rows_are_shrunken_rather_than_left_to_least_squares():
+    """20 rows and 12 columns: least squares loses far more than the variance of the response."""
+    tables = draw([0] * 4, 20, p=12, noise=3.0, seed=8)
+    few = study(tables).result
+    plain = study(tables, candidates=(LinearRegression(),)).result
+    assert np.mean(few.own_loss / few.target_variance) < 0.7 * np.mean(
+        plain.own_loss / plain.target_variance
+    )
+    # what a pair can rule out, over the pairs that both could compare
+    known = np.isfinite(few.upper) & np.isfinite(plain.upper) & ~np.eye(4, dtype=bool)
+    assert few.upper[known].mean() < plain.upper[known].mean()
+    # with three rows for each coefficient it is least squares itself
+    enough = draw([0] * 2, 39, p=12, noise=3.0, seed=8)
+    x, y = enough["s0"].drop(columns="y"), enough["s0"]["y"]
+    model = study(enough).result.models[0]
+    np.testing.assert_allclose(
+        np.ravel(model["coef"]), LinearRegression().fit(x, y).coef_, rtol=1e-9
+    )
+
+
+def test_a_class_constant_is_the_shares_of_the_levels():
+    """Levels at random in one site of a group that was asked for: it keeps their shares."""
+    tables = classes([0, 0, 0], 250)
+    rng = np.random.default_rng(4)
+    tables["s2"]["y"] = np.where(rng.random(250) < 0.9, "a", "b")
+    run = study(tables, levels="ab", n_clusters=1, gain_folds=3)
+    assert run.result.uses[2] in ("own", "constant")
+    if run.result.uses[2] == "constant":
+        found = run.site("s2").predictor.predict_proba(tables["s2"].drop(columns="y"))
+        share = (tables["s2"]["y"] == "a").mean()
+        np.testing.assert_allclose(found, [[share, 1 - share]] * 250, rtol=1e-12)

@@ -169,7 +169,27 @@ def newcomers() -> MetaClusteringResult:
     )
 
 
+def open_pairs() -> MetaClusteringResult:
+    """Two groups, a site that nothing is known of, and two that lose with their groups."""
+    base = result_of(9, 2)
+    labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, 2])
+    z, upper = base.z.copy(), np.where(base.z > 1.85, 2.0, 0.3)
+    z[8], z[:, 8] = 0.4, 0.4
+    upper[8], upper[:, 8] = 8.2, 3.9
+    for matrix in (z, upper):
+        np.fill_diagonal(matrix, 0.0)
+    gain = {**base.gain, "constant": np.full(9, 2.0), "constant_minus_group": np.full(9, 1.0)}
+    gain["constant_minus_group_error"] = np.full(9, 0.06)
+    gain["own_minus_group"] = np.where(np.arange(9) == 3, -0.9, 0.1)
+    gain["constant_minus_group"][4] = -3.0
+    gain["constant"][4] = 0.4
+    return dataclasses.replace(
+        base, labels=labels, n_clusters=3, z=z, upper=upper, tolerance=1.0, gain=gain
+    )
+
+
 CASES = {
+    "open-pairs": open_pairs,
     "newcomers": newcomers,
     "groups": result_of,
     "no-groups": lambda: result_of(8, 1),
@@ -245,6 +265,27 @@ def test_headline_is_short_and_honest(case: str, tone: str, text: str) -> None:
     said = headline(CASES[case]())
     assert said.tone == tone
     assert text in said.text
+
+
+def test_headline_names_who_stands_alone_unknown_and_for_whom_collaborating_loses() -> None:
+    result = open_pairs()
+    assert result.undecided == ("s008",)
+    assert result.uses[3] == "own"
+    assert result.uses[4] == "constant"
+    assert result.losing == ("s003", "s004")
+    said = headline(result)
+    assert said.tone == "caution"
+    assert "s008 stands alone for want of evidence" in str(said)
+    assert "For 2 sites collaborating loses on held-out rows" in str(said)
+    assert "s003 uses its own model and s004 uses a constant" in str(said)
+    told = str(blocks(result)["Which sites belong together"])
+    assert "Neither alike nor told apart" in told
+    assert "a quarter of the other's loss" in told
+    # a site that differs from all others is not one of these, nor are results of earlier runs
+    apart = dataclasses.replace(result, z=np.where(np.eye(9) > 0, 0.0, 9.0))
+    assert apart.not_told_apart == {}
+    assert result_of().not_told_apart == {}
+    assert result_of().losing == ()
 
 
 def test_headline_admits_what_speaks_against_the_groups() -> None:

@@ -18,7 +18,7 @@ score: Cuts                     ->  only with n_clusters = "cv"
 pool-moments, pool-rows         ->  only with prediction = "pooled"
                                 <-  cross-products                      AGGREGATE
                                     or rows                             PER_RECORD
-use: Groups                     ->  keeps its group's predictor
+use: Groups                     ->  keeps its group's predictor, or its own
   groups, models of the group
                                 <-  Gains: held-out losses              AGGREGATE
 ==================================  ====================================================
@@ -33,7 +33,11 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
 * The default rule compares *cross-fitted* losses without absolute values, so that two sites with
   one function differ by 0 on average whatever their methods, noise and sizes; each pair becomes a
   test with an equivalence margin, and the number of groups follows from average linkage with a
-  threshold (``collaborators.kernels``).
+  threshold (``collaborators.kernels``). Sites are joined only on evidence: each one's loss with
+  the other's model is bounded below a tolerance. What is neither shown alike nor told apart stays
+  open.
+* A site keeps the group's predictor only where that is not clearly worse, on held-out rows, than
+  its own model or a constant.
   ``rule="spectral"`` is the source's, with a scale that does not depend on the units of y.
 * The source's criterion (3) for K is not used: at K = 1 its first term is 0, so K = 1 always wins.
 * Rows are weighted where the predictors of two sites are distributed differently.
@@ -73,6 +77,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels import (
     PairwiseTests,
     cluster,
+    evidence_of,
     reference_dissimilarity,
     source_dissimilarity,
     spectral,
@@ -130,6 +135,9 @@ class MetaClustering(Method):
     prediction : {"unpooled", "pooled"}
         Average of the group's models, or one refit for the group: from cross-products for
         ``"linear"``, else from rows, which only policies for signed partners send.
+    tolerance : float
+        Sites are joined only where each one loses, with 95 % confidence, less than this share of
+        its response variance with the other's model; what is not shown stays open.
     gain_folds : int
         Folds for the gain of collaborating, 0 for none; 2 at least with ``n_clusters="cv"``.
         Protected sites have three, each a third of their rows, and report two or all of them.
@@ -152,11 +160,12 @@ class MetaClustering(Method):
     loss: str = allows(one_of("auto", "squared", "brier", "log"), default="auto")
     standardize: bool = allows(FLAG, default=False)
     prediction: str = allows(one_of("unpooled", "pooled"), default="unpooled")
+    tolerance: float = allows(number(above=0), default=1.0)
     gain_folds: int = allows(just(0) | whole(2, 10), default=3)
     stability_runs: int = allows(whole(0, messages.MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,
@@ -415,10 +424,7 @@ class MetaClustering(Method):
         for i, site in enumerate(partners.sites):
             if site in said:
                 means[i], errors[i] = said[site].means.value, said[site].errors.value
-        gain: dict[str, FloatArray] = {}
-        for name, mean, square in zip(GAINS, means.T.copy(), errors.T, strict=True):
-            gain |= {name: mean, f"{name}_error": np.sqrt(square)}
-        return gain
+        return messages.by_gain(means.T, errors.T)
 
     # ------------------------------------------------------------------ inside
 
@@ -469,7 +475,12 @@ class MetaClustering(Method):
         if self.rule == "spectral":
             v = source_dissimilarity(view.raw, np.diagonal(view.raw))
             return self._spectral(ctx, v, tests, n_clusters)
-        found = cluster(tests.z, n_clusters=n_clusters, max_clusters=self.max_clusters)
+        found = cluster(
+            tests.z,
+            n_clusters=n_clusters,
+            max_clusters=self.max_clusters,
+            evidence=evidence_of(tests.upper, self.tolerance),
+        )
         merges = {name: getattr(found.merges, name) for name in ("ids", "heights", "thresholds")}
         return Decision(found.labels, tests, merges)
 

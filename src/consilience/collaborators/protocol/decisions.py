@@ -205,6 +205,22 @@ def status_of(
     )
 
 
+def are_told_apart(z: FloatArray, labels: IntArray) -> bool:
+    """Whether tests separate two groups at least, by the rule's threshold for their sizes.
+
+    Groups may also stand apart because nothing shows that they are alike.
+    """
+    groups = [np.flatnonzero(labels == g) for g in range(int(labels.max()) + 1)]
+    for a, first in enumerate(groups):
+        for second in groups[a + 1 :]:
+            between = z[np.ix_(first, second)]
+            known = between[np.isfinite(between)]
+            limit = kernels.merge_threshold(min(len(first), len(second)))
+            if known.size and known.mean() > limit:
+                return True
+    return False
+
+
 def _beyond(sizes: IntArray, value: FloatArray, error: FloatArray) -> float:
     """Standardised mean over all rows of what is known."""
     known = np.isfinite(value) & np.isfinite(error)

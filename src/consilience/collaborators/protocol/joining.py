@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.collaborators import kernels
 from consilience.collaborators.kernels import PairwiseTests
 from consilience.collaborators.protocol import decisions
@@ -23,6 +23,7 @@ from consilience.collaborators.protocol.result import (
     plain,
     travelling,
 )
+from consilience.collaborators.protocol.site import MIN_ROWS
 from consilience.exceptions import StudyError
 from consilience.learners.candidates import label
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
@@ -79,10 +80,12 @@ def follow(
         # own is good for.
         unit = np.where(wide.variance > 0, wide.variance, 1.0)
         useful = np.maximum(wide.variance - wide.own, 0.0) / unit
+        alike = _alike(_upper(seen, wide), method.tolerance)
         for i in [wide.sites.index(x) for x in new]:
             clear, _ = _tests(seen, wide, method.margin + 0.5 * float(useful[i]))
             tried = tests.comparable[i, :n_old].any()
-            joins = kernels.join(z[i : i + 1, :n_old], earlier.labels)[0] >= 0
+            known = z[i : i + 1, :n_old]
+            joins = kernels.join(known, earlier.labels, evidence=alike[i, :n_old])[0] >= 0
             differs = kernels.join(clear[i : i + 1, :n_old], earlier.labels)[0] < 0
             if not (tried or joins or differs):
                 left_out[wide.sites[i]] = UNTOLD
@@ -92,7 +95,8 @@ def follow(
     kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
     cells = np.ix_(kept, kept)
     z, seen, tests, wide = z[cells], seen.only(kept), tests.only(cells), wide.only(kept)
-    labels = _labels(method, earlier, z, seen)
+    upper = _upper(seen, wide)
+    labels = _labels(method, earlier, z, seen, _alike(upper, method.tolerance))
     told = decisions.messages_of(wide, labels, decisions.members_of(wide, labels))
     to = tuple(x for x in partners.sites if x in told and x in replies)
     ctx.require((yield Ask("use", {x: told[x] for x in to}, to=to)), at_least=0)
@@ -102,7 +106,7 @@ def follow(
             f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
             "and their pairs rest on one direction only, which is provisional."
         )
-    return _extended(earlier, method, wide, labels, z, seen, tests)
+    return _extended(earlier, method, wide, labels, z, seen, tests, upper)
 
 
 def _all_partners(
@@ -148,6 +152,20 @@ def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, Pairw
     return z, tests
 
 
+def _upper(seen: Seen, wide: Partners) -> FloatArray:
+    """Bounds of the losses, in one direction where the other is not known."""
+    known = (seen.excess, seen.variance, seen.effective)
+    upper = kernels.upper_losses(*known, wide.sizes, wide.variance)
+    upper = np.where(seen.effective >= MIN_ROWS, upper, np.nan)
+    np.fill_diagonal(upper, 0.0)
+    return upper
+
+
+def _alike(upper: FloatArray, tolerance: float) -> BoolArray:
+    """Pairs with evidence in every direction that is known, and in one at least."""
+    return kernels.evidence_of(np.where(np.isnan(upper), upper.T, upper), tolerance)
+
+
 def _not_placed(
     earlier: MetaClusteringResult, left_out: dict[str, str], new: tuple[str, ...]
 ) -> dict[str, str]:
@@ -157,7 +175,11 @@ def _not_placed(
 
 
 def _labels(
-    method: MetaClustering, earlier: MetaClusteringResult, z: FloatArray, seen: Seen
+    method: MetaClustering,
+    earlier: MetaClusteringResult,
+    z: FloatArray,
+    seen: Seen,
+    alike: BoolArray,
 ) -> IntArray:
     """Groups of earlier sites as they were; of newcomers by their nearest group."""
     n_old = len(earlier.sites)
@@ -175,12 +197,15 @@ def _labels(
         close = kernels.similarity(v, scale)[n_old:, :n_old]
         found = kernels.join_similar(close, earlier.labels)
         return np.concatenate([earlier.labels, found])
-    found = kernels.join(z[n_old:, :n_old], earlier.labels)
+    found = kernels.join(z[n_old:, :n_old], earlier.labels, evidence=alike[n_old:, :n_old])
     alone = np.flatnonzero(found < 0)
     if len(alone):
         rows = alone + n_old
         # newcomers that fit no group are grouped among themselves
-        found[alone] = earlier.n_clusters + kernels.cluster(z[np.ix_(rows, rows)]).labels
+        found[alone] = (
+            earlier.n_clusters
+            + kernels.cluster(z[np.ix_(rows, rows)], evidence=alike[np.ix_(rows, rows)]).labels
+        )
     return np.concatenate([earlier.labels, found])
 
 
@@ -192,6 +217,7 @@ def _extended(
     z: FloatArray,
     seen: Seen,
     tests: PairwiseTests,
+    upper: FloatArray,
 ) -> MetaClusteringResult:
     """The earlier result with the newcomers in it."""
     n_old = len(earlier.sites)
@@ -252,6 +278,7 @@ def _extended(
         z=z,
         power=strength,
         detectable=grown(earlier.detectable, least),
+        upper=grown(earlier.upper, upper) if earlier.upper.size else upper,
         merges={},
         dissimilarity=np.empty((0, 0)),
         eigenvalues=np.empty(0),

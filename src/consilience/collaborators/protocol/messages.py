@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import FloatArray
 from consilience.learners.candidates import Task
 from consilience.parameters import FLAG, Allowed, allows, just, one_of, several, whole
 from consilience.wire import estimators
@@ -31,9 +32,29 @@ GAINS = (
     "all_minus_shifted",
     "constant",
     "constant_minus_all",
+    "constant_minus_group",
 )
 """What is told of ways of predicting."""
 _MOST_ROWS = 1 << 40
+
+
+def by_gain(means: FloatArray, errors: FloatArray) -> dict[str, FloatArray]:
+    """Losses by name with standard errors, from means and squared errors in the order of `GAINS`.
+
+    Parameters
+    ----------
+    means, errors : (len(GAINS), L) arrays
+
+    Returns
+    -------
+    dict of str to (L,) array
+    """
+    found: dict[str, FloatArray] = {}
+    for name, mean, square in zip(GAINS, means, errors, strict=True):
+        found |= {name: mean.copy(), f"{name}_error": np.sqrt(square)}
+    return found
+
+
 _TEXT = Allowed(lambda v: isinstance(v, str), "a text")
 
 
@@ -241,7 +262,7 @@ class Groups:
     member_sizes: Released = Aggregate("m", "rows behind these models", kind="int", to="all")
 
 
-@message("meta-clustering/gains", version=1)
+@message("meta-clustering/gains", version=2)
 class Gains:
     """Mean losses on held-out rows and their differences."""
 

@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels import ENOUGH_POWER
+from consilience.collaborators.kernels import (
+    ENOUGH_POWER,
+    LONE_THRESHOLD,
+    evidence_of,
+    way_of_predicting,
+)
 from consilience.collaborators.protocol import decisions
 from consilience.collaborators.protocol.decisions import Decision, Partners, Seen
 from consilience.collaborators.protocol.site import FOLDS
@@ -92,14 +97,19 @@ class MetaClusteringResult(Result):
         Mean losses on rows that took no part in the grouping: ``own``, ``group``, ``all`` and
         ``shifted`` (all sites' average with a shrunken intercept of the site), ``constant`` (the
         site's mean), and differences ``own_minus_group``, ``own_minus_all``, ``group_minus_all``,
-        ``all_minus_shifted``, ``constant_minus_all`` with standard errors (``..._error``). Empty
-        where it was not asked for.
+        ``all_minus_shifted``, ``constant_minus_all``, ``constant_minus_group`` with standard errors
+        (``..._error``). Empty where it was not asked for.
     shift_spread : float
         Standard deviation of the sites' intercepts around the average of all models.
     explained_error : (L,) array
         Standard error of `explained`, by the paired losses.
     gain_folds : int
         Folds of the gain: its models saw all rows but one fold.
+    upper : (L, L) array
+        95 % bound of what the column's site loses with the row's model, in shares of its response
+        variance; NaN where not comparable.
+    tolerance : float
+        Largest such bound that joins two sites; NaN where groups came about in another way.
     means, inverse, trace, standardize, models
         What a later run needs: means of each site (L, p), S*^{-1}, tr(S*^{-1} S), and the models.
     """
@@ -148,6 +158,8 @@ class MetaClusteringResult(Result):
     models: tuple[dict[str, Any], ...]
     explained_error: FloatArray = field(default_factory=lambda: np.empty(0))
     gain_folds: int = 0
+    upper: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    tolerance: float = float("nan")
 
     # ------------------------------------------------------------------ reading
 
@@ -177,9 +189,103 @@ class MetaClusteringResult(Result):
         tested = self.rule == "pairwise" and len(above[0]) > 0
         return bool(tested and not self.comparable[above].any())
 
+    @property
+    def not_told_apart(self) -> dict[str, tuple[str, ...]]:
+        """Sites of other groups that a site is neither like nor different from, by site.
+
+        Only where groups came about by the rule: their tests are not above the threshold of two
+        single sites, or could not be made, and no evidence joins them.
+        """
+        if np.isnan(self.tolerance) or self.upper.shape != self.z.shape:
+            return {}
+        with np.errstate(invalid="ignore"):
+            different = self.z > LONE_THRESHOLD
+        alike = evidence_of(self.upper, self.tolerance)
+        open_ = ~different & ~alike & (self.labels[:, None] != self.labels[None, :])
+        return {
+            site: tuple(self.sites[j] for j in np.flatnonzero(open_[i]))
+            for i, site in enumerate(self.sites)
+            if open_[i].any()
+        }
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Sites alone in their group for want of evidence, not because they differ.
+
+        Some site of a group of two or more is neither like it nor different from it, or half of all
+        other sites are not.
+        """
+        alone = np.bincount(self.labels)[self.labels] == 1
+        company = {s for s, lone in zip(self.sites, alone, strict=True) if not lone}
+        named = self.not_told_apart
+        return tuple(
+            s
+            for s, lone in zip(self.sites, alone, strict=True)
+            if lone and (company & set(named.get(s, ())) or self._open_with_half(named.get(s, ())))
+        )
+
+    def _open_with_half(self, others: Sequence[str]) -> bool:
+        return len(others) > 0 and 2 * len(others) >= len(self.sites) - 1
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What each site's predictor is: "group", or "own" or "constant" where the group loses.
+
+        A site decides by the held-out losses that it told; where it told none it uses the group.
+        """
+        if "constant_minus_group" not in self.gain:
+            return ("group",) * len(self.sites)
+        alone = np.bincount(self.labels)[self.labels] == 1
+        return tuple(str(way) for way in way_of_predicting(self.gain, alone))
+
+    @property
+    def losing(self) -> tuple[str, ...]:
+        """Sites in company for which their group's predictor is clearly worse than one alone."""
+        company = np.bincount(self.labels)[self.labels] > 1
+        ways = zip(self.sites, self.uses, company, strict=True)
+        return tuple(site for site, way, together in ways if together and way != "group")
+
+    def undecided_sentence(self) -> str:
+        """Which sites stand alone for want of evidence."""
+        if not self.undecided or self.nobody_comparable or self.status == "one-site":
+            return ""
+        alone = len(self.undecided) > 1
+        return (
+            f"{listed_sites(self.undecided)} {'stand' if alone else 'stands'} alone for want of "
+            "evidence: not told apart from "
+            + (
+                "others, nor shown to be like them."
+                if alone
+                else f"{listed_sites(self.not_told_apart[self.undecided[0]])}, "
+                "nor shown to be like them."
+            )
+        )
+
+    def losing_sentence(self) -> str:
+        """For which sites collaborating loses, and what they use."""
+        if not self.losing or self.status == "one-site":
+            return ""
+        use = dict(zip(self.sites, self.uses, strict=True))
+        own = [s for s in self.losing if use[s] == "own"]
+        constant = [s for s in self.losing if use[s] == "constant"]
+        said = [
+            f"{listed_sites(sites)} {'use' if len(sites) > 1 else 'uses'} {what}"
+            for sites, what in (
+                (own, "their own models" if len(own) > 1 else "its own model"),
+                (constant, "a constant"),
+            )
+            if sites
+        ]
+        n = len(self.losing)
+        return (
+            f"For {n} {'sites' if n > 1 else 'site'} collaborating loses on held-out rows: "
+            f"{' and '.join(said)}."
+        )
+
     def summary(self) -> str:
         """Answer in a few sentences."""
-        said = [self.answer(), self.power_sentence()]
+        said = [self.answer(), self.undecided_sentence(), self.losing_sentence()]
+        said.append(self.power_sentence())
         said += [self.stability_sentence(), self.gain_sentence()]
         if self.left_out:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.left_out.items())
@@ -216,6 +322,8 @@ class MetaClusteringResult(Result):
             f"group {g}: {', '.join(members)}" for g, members in enumerate(self.groups)
         )
         how = {"given": " (as many as were asked for)", "cv": " (chosen by held-out loss)"}
+        if self.undecided:
+            how["rule"] = f" ({len(self.undecided)} of them a single site for want of evidence)"
         return (
             f"{n} sites fall into {self.n_clusters} groups{how.get(self.chosen_by, '')}: {listed}."
         )
@@ -356,6 +464,16 @@ class MetaClusteringResult(Result):
         )
 
 
+_NAMED = 8  # sites in one sentence
+
+
+def listed_sites(sites: Sequence[str]) -> str:
+    """Names in a sentence; of many the first."""
+    if len(sites) > _NAMED:
+        return f"{', '.join(sites[:_NAMED])} and {len(sites) - _NAMED} more"
+    return " and ".join(filter(None, (", ".join(sites[:-1]), sites[-1])))
+
+
 def plain(model: dict[str, Any]) -> dict[str, Any]:
     """A model as results can keep it: bytes as an array."""
     return {
@@ -407,8 +525,11 @@ def build_result(
     ways = [(useful, error)]
     if gain:
         ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
+    by_rule = method.rule == "pairwise" and method.n_clusters == "auto"
+    # groups that only lack evidence for each other are no finding
+    apart = not by_rule or decisions.are_told_apart(main.tests.z, main.labels)
     status = decisions.status_of(
-        n_clusters,
+        n_clusters if apart else 1,
         strength,
         ways,
         partners.sizes,
@@ -416,8 +537,8 @@ def build_result(
         given=not isinstance(method.n_clusters, str),
         comparable=main.tests.comparable,
     )
-    apart = np.triu(np.isfinite(main.tests.z), 1)
-    if method.rule == "pairwise" and status == "groups" and not apart.any():
+    tested = np.triu(np.isfinite(main.tests.z), 1)
+    if method.rule == "pairwise" and status == "groups" and not tested.any():
         status = "too-few-rows"  # nobody could be compared with anybody: every site stands alone
     sent = method.exchange == "models"
     # Protected sites hold out thirds, however many folds were asked for.
@@ -467,4 +588,6 @@ def build_result(
         candidate_losses=np.stack([np.asarray(r.losses.value) for r in replies]),
         own_loss_error=np.sqrt([float(r.own_error.value[0]) for r in replies]),
         explained_error=error / partners.variance,
+        upper=main.tests.upper,
+        tolerance=method.tolerance if by_rule else float("nan"),
     )

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels import Pooled, overlap_weights_all
+from consilience.collaborators.kernels import Pooled, overlap_weights_all, way_of_predicting
 from consilience.collaborators.local_selection import Selection, predict, select
 from consilience.collaborators.protocol import messages
 from consilience.collaborators.protocol.messages import Settings
@@ -36,7 +36,7 @@ from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import class_codes, drawing_seed, uniform, without_thin
 from consilience.wire import disclosure, estimators
-from consilience.wire.codec import digest, pack
+from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.disclosure import Limits, Released, Support, weighted_means
 
 RESAMPLE_SHARE = 0.8
@@ -369,7 +369,11 @@ def select_step(
         useful_error=useful.variance,
     )
     own_losses = tuple(found.own_losses for found in chosen)
-    return reply, {"seed": seed, "own": own_losses, "settings": plain(s)}
+    kept = {"seed": seed, "own": own_losses, "settings": plain(s)}
+    if s.exchange == "models":
+        # the site goes back to it where the group does not serve it, and relies on nobody for it
+        kept["model"] = np.frombuffer(pack(chosen[0].accepted.value), dtype=np.uint8)
+    return reply, kept
 
 
 def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
@@ -487,7 +491,8 @@ def exchange(
         shift_error=disclosure.stacked([e for _, e in shifts]) if shifts else _gaps(0, 1),
     )
     kept = {"owners": owners, "sizes": np.asarray(message.sizes.value), "held": tuple(held)}
-    return reply, {"seed": state["seed"], "settings": state["settings"], **kept}
+    kept |= {name: state[name] for name in ("seed", "settings", "model")}
+    return reply, kept
 
 
 def _weighted(predictions: FloatArray, sizes: NDArray[Any]) -> FloatArray:
@@ -541,16 +546,6 @@ def use(
     s = Settings(**state["settings"])
     rows = standardised(data, s)
     me = state["owners"].index(site.site)
-    if message.members.value:
-        predictor = CollaborativePredictor(
-            message.members.value,
-            np.asarray(message.member_sizes.value),
-            feature_names=data.feature_names,
-            levels=s.levels,
-            scaling=data.scaling,
-            standards=rows.standards,
-        )
-        site.output("predictor", predictor)
     parts = []
     # Models of sites that have no place among the groups are nobody's alternative.
     placed = np.where(np.asarray(message.labels.value) >= 0, state["sizes"], 0)
@@ -574,13 +569,63 @@ def use(
         if s.levels:
             shifted = np.full(len(own), np.nan)
         gains = (own - group, own - all_, group - all_, all_ - shifted, constant, constant - all_)
-        parts.append(np.stack((own, group, all_, shifted, *gains), axis=1))
-    if not parts:
-        return messages.Gains(
-            means=_gaps(len(messages.GAINS)), errors=_gaps(len(messages.GAINS))
-        ), {}
-    found = weighted_means(np.concatenate(parts), limits=site.limits)
-    return messages.Gains(means=found.mean, errors=found.variance), {}
+        told = (own, group, all_, shifted, *gains, constant - group)
+        parts.append(np.stack(told, axis=1))
+    if parts:
+        found = weighted_means(np.concatenate(parts), limits=site.limits)
+        reply = messages.Gains(means=found.mean, errors=found.variance)
+    else:
+        gaps = _gaps(len(messages.GAINS))
+        reply = messages.Gains(means=gaps, errors=gaps)
+    if message.members.value:
+        # from what is told and nothing finer: the coordinator knows which way the site goes
+        losses = np.asarray(reply.means.value)[:, None], np.asarray(reply.errors.value)[:, None]
+        placed_as = np.asarray(message.labels.value)
+        alone = np.array([np.sum(placed_as == placed_as[me]) == 1 or placed_as[me] < 0])
+        way = str(way_of_predicting(messages.by_gain(*losses), alone)[0])
+        members, sizes = _models_for(way, message, state, rows, s, me)
+        predictor = CollaborativePredictor(
+            members,
+            sizes,
+            feature_names=data.feature_names,
+            levels=s.levels,
+            scaling=data.scaling,
+            standards=rows.standards,
+            reach=None if s.levels else reach_of(rows.y),
+        )
+        site.output("predictor", predictor)
+    return reply, {}
+
+
+def reach_of(y: FloatArray) -> FloatArray:
+    """Range of predictions that a site's own responses support: one standard deviation more.
+
+    It stays at the site, in its predictor.
+    """
+    return np.array([y.min() - y.std(), y.max() + y.std()])
+
+
+def _models_for(
+    way: str, message: messages.Groups, state: State, rows: Rows, s: Settings, me: int
+) -> tuple[Sequence[Any], NDArray[Any]]:
+    """Models and weights of the predictor that a site keeps: group's, its own or a constant."""
+    one = np.ones(1)
+    if way == "own":
+        return (unpack(np.asarray(state["model"], dtype=np.uint8).tobytes()),), one
+    if way == "constant":
+        value = constant_prediction(rows.y, s.n_outputs)[0]
+        constant = {
+            "form": "linear",
+            "coef": np.zeros((s.n_outputs, rows.x.shape[1])),
+            "intercept": value,
+            "link": "identity",
+        }
+        if s.levels:
+            shares = np.maximum(value, np.finfo(float).tiny)
+            constant |= {"intercept": np.log(shares), "link": "softmax"}
+            constant["classes"] = np.arange(s.n_outputs, dtype=np.int32)
+        return (constant,), one
+    return message.members.value, np.asarray(message.member_sizes.value)
 
 
 def _folds(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[tuple[int, View]]:

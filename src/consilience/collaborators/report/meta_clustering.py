@@ -64,6 +64,10 @@ class MetaClusteringReport(TemplateReport[MetaClusteringResult]):
             "gain_words": GAIN_WORDS,
             "losses": [words for key, words in LOSSES.items() if key in result.gain],
             "smallest": float(np.nanmin(result.cv_losses)) if len(result.cv_losses) else np.nan,
+            "doubts": [
+                (site_name(site), listed([site_name(s) for s in others[:FEWEST]]) + more(others))
+                for site, others in result.not_told_apart.items()
+            ],
             "left_out": [(site_name(site), why) for site, why in left_out],
             "refused": [(site_name(site), why) for site, why in sorted(refused)],
         }
@@ -85,6 +89,11 @@ class MetaClusteringReport(TemplateReport[MetaClusteringResult]):
                 ("saved by the group's model", percent(result.overall_gain("own_minus_group")[0]))
             )
         return facts
+
+
+def more(others: Sequence[str]) -> str:
+    """How many sites a list of the first ones leaves out."""
+    return f", {len(others) - FEWEST:,} more" if len(others) > FEWEST else ""
 
 
 # --------------------------------------------------------------------------- headline
