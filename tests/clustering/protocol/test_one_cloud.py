@@ -69,8 +69,8 @@ def test_a_partition_is_judged_on_the_half_that_it_was_not_found_on() -> None:
 @pytest.mark.parametrize("kind", ["latent-class", "markov-mixture"])
 def test_codes_are_judged_too(kind: str) -> None:
     rng = np.random.default_rng(2)
-    group = rng.integers(2, size=(300, 1))
-    codes = np.where(rng.random((300, 6)) < 0.8, 2 * group, rng.integers(3, size=(300, 6)))
+    group = rng.integers(2, size=(800, 1))
+    codes = np.where(rng.random((800, 6)) < 0.8, 2 * group, rng.integers(3, size=(800, 6)))
     codes[rng.random(codes.shape) < 0.05] = -1
     found = told(codes, Split(1.0), Split(1.0), kind=kind)
     assert found["apart"] > 1.6 and found["related"] > 3

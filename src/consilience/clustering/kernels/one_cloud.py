@@ -6,9 +6,11 @@ rows that have the margins of B and its correlation and no other structure. `sep
 numbers) or `information` (of codes) of B is compared with that of such draws:
 
 * `cloud_draws`: a Gaussian copula with exactly the margins of B. The normals behind it are whitened
-  and coloured so that the *drawn* values correlate as those of B do. Without that draws vary more
-  than the rows, whose correlation is given, and the test is conservative. (Fitted to all rows, with
-  the other half among them, it would be too: what half A has too much of a correlation, B lacks.)
+  and coloured so that the *drawn* values correlate, in their mean over draws, as those of B do.
+  (Fitted to all rows, with the other half among them, the test would be conservative: what half A
+  has too much of a correlation, B lacks.) A large value of a heavy tail goes with larger ones in
+  other columns than its rank says, which draws do not know: with lognormal columns the test is too
+  liberal (``replications/ensemble_clustering/one_cloud``).
 * `chain_draws`: sequences of one Markov chain, with the lengths and gaps of B.
 * `shuffled_draws`: each column by itself. Are columns related at all?
 
@@ -35,9 +37,9 @@ from consilience.clustering.kernels.cell_suppression import Entries
 N_DRAWS = 99
 MOST_DRAWN = 1_000
 """Rows of one draw; the spread of a statistic over draws of fewer rows follows from theirs."""
-_STEPS = 5  # of the calibration: correlations are then met to a hundredth, of heavy tails a tenth
-_EACH = 20  # columns up to which every draw is calibrated for itself
-_SOME = 10  # draws by which the others are, with more columns
+_STEPS = 5  # of the calibration, after which the mean over draws is met to a hundredth
+_ALL = 20  # columns up to which all draws count for the calibration
+_SOME = 10  # draws that do with more columns
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
 _CUT = 10.0
 _NOTHING = 1e-9  # what rounding makes of no spread
@@ -180,21 +182,18 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
     ranks = np.apply_along_axis(rankdata, 0, np.nan_to_num(_standardised(rows, rows)))
     # Of normals with correlation r the ranks have 6 / pi arcsin(r / 2).
     start = 2 * np.sin(np.pi / 6 * _correlation(_standardised(ranks, ranks)[None]))
-    each = p <= _EACH
-    latent = np.repeat(start, len(white) if each else 1, axis=0)
-    some = white if each else white[:_SOME]
-    roots, least = np.empty(latent.shape), np.full(len(latent), np.inf)
+    latent, root, least = start, np.eye(p)[None], np.inf
+    some = white if p <= _ALL else white[:_SOME]
     for _ in range(_STEPS):
-        latent, root = _positive(latent)
-        got = _correlation(np.take_along_axis(scores[None], _ranks(some @ root, unseen), axis=1))
-        got = got if each else got.mean(axis=0, keepdims=True)
-        # With heavy tails one value moves a correlation far: steps may lead away again.
-        off = np.abs(got - target).max(axis=(1, 2))
-        better = off < least
-        roots[better], least[better] = root[better], off[better]
+        latent, roots = _positive(latent)
+        drawn = np.take_along_axis(scores[None], _ranks(some @ roots, unseen), axis=1)
+        got = _correlation(drawn).mean(axis=0, keepdims=True)
+        off = float(np.abs(got - target).max())
+        if off < least:  # with heavy tails steps may lead away again
+            root, least = roots, off
         latent = latent + target - got
         latent[:, np.arange(p), np.arange(p)] = 1.0
-    return np.take_along_axis(margins[None], _ranks(white @ roots, unseen), axis=1)
+    return np.take_along_axis(margins[None], _ranks(white @ root, unseen), axis=1)
 
 
 def shuffled_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
