@@ -136,7 +136,7 @@ class LocalEngine(Engine):
             return  # Bytes that are no reply, or a log that cannot be read: others say so.
         asked = {"run": reply.run, "step": reply.step}
         why = [
-            str(line["reason"])
+            reply.reason if "foreign" in line else str(line["reason"])
             for line in lines
             if line.get("event") == "refused" and asked.items() <= line.items()
         ]

@@ -367,13 +367,15 @@ def refused(work: Work, reason: str, error: Exception) -> Outcome:
         reply=envelope.to_bytes(),
     )
     # The trace is for the site's own log: others read the reason alone.
-    line = {
+    line: dict[str, Any] = {
         "event": "refused",
         "run": work.request.run,
         "step": work.request.step,
         "reason": str(error) or type(error).__name__,
         "trace": "".join(traceback.format_exception(error)),
     }
+    if not isinstance(error, ConsilienceError):
+        line["foreign"] = True  # its sentence may quote values: no other log repeats it
     return Outcome(record, {}, (line,))
 
 
