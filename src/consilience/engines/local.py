@@ -126,7 +126,11 @@ class LocalEngine(Engine):
         return Arrival(key, reply)
 
     def _tell_refusal(self, key: Key, data: bytes) -> None:
-        """Say why a site refused, as its own log has it; what it told where nothing is written."""
+        """Say why a site refused, as its own log has it.
+
+        What it told the others, where it has columns of its own (their names are its own affair),
+        and where the sentence is that of a foreign exception, which may quote values.
+        """
         try:
             reply = Reply.from_bytes(data)
             if reply.status != "refused":
@@ -136,9 +140,10 @@ class LocalEngine(Engine):
             return  # Bytes that are no reply, or a log that cannot be read: others say so.
         asked = {"run": reply.run, "step": reply.step}
         why = [
-            reply.reason if "foreign" in line else str(line["reason"])
+            str(line["reason"])
             for line in lines
             if line.get("event") == "refused" and asked.items() <= line.items()
+            if "foreign" not in line and not self.members[key[1]].over_columns
         ]
         self._tell(key, f"refused step {reply.step!r}", why[-1] if why else reply.reason)
 

@@ -186,6 +186,11 @@ class Site:
         except DamageError as error:
             return self._refused_for(work, error)
 
+    @property
+    def over_columns(self) -> bool:
+        """Whether the site can take part in studies over columns: it has a partner key."""
+        return bool(self._partner_key)
+
     def refuse(self, data: bytes, error: DamageError) -> bytes:
         """Refuse a request because a file that it needs is damaged; nothing is kept of that."""
         return self._refused_for(self._asked(Request.from_bytes(data), digest(data)), error)
