@@ -358,7 +358,7 @@ class EnsembleClusteringResult(Result):
             f"{cloud} would be divided ({shown})."
         )
         between, expected = (self.stability[name] for name in ("between", "cloud_between"))
-        if not np.isnan(between):
+        if between < expected:  # both are coarse, and equal ones say nothing
             said += (
                 f" {between:.0%} of the rows lie between classes; in one cloud it would be "
                 f"{expected:.0%}."
