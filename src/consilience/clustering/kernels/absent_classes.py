@@ -20,7 +20,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 
-COMPACT = 0.9
+COMPACT = 0.5
 """Largest ratio of two heights of the tree for which its groups are taken to be classes."""
 DISTINCT = 0.5
 """The same where their number is to be the number of classes."""
