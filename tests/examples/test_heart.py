@@ -89,7 +89,7 @@ def test_stability_beside_single_sites(heart: tuple[Run, pd.DataFrame]) -> None:
 
 
 def test_whether_they_are_more_than_one_cloud_is_open(heart: tuple[Run, pd.DataFrame]) -> None:
-    """The figures of the guide: 1.3 to 1.9 over three sets of halves, on both sides of 1.64."""
+    """The figures of the guide: 1.2 to 1.7 over three sets of halves, on both sides of 1.64."""
     result = heart[0].result
     assert 0.5 <= result.stability["apart"] <= 2.6
     assert result.p_value("related") < 1e-6

@@ -229,7 +229,7 @@ STABLE = {
         ({"apart": 1.7}, "good", "more than a division of one cloud"),
         ({"apart": 1.6}, "caution", "divide a gradient"),
         ({"apart": 0.2, "related": 1.0}, "caution", "nothing speaks for classes"),
-        ({"apart": NAN}, "caution", "too few rows, or columns"),
+        ({"apart": NAN}, "caution", "cannot be said: no site has enough rows"),
         ({"mean": 0.4, "low": 0.09}, "caution", "two halves agree by 0.40 only"),
         ({"pairs": 2}, "caution", "rests on 2 pairs of halves"),
     ],

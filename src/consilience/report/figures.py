@@ -36,7 +36,11 @@ def profile_values(result: Any) -> tuple[FloatArray, bool]:
     scaled = np.asarray(result.class_means_scaled, dtype=float).T
     own = np.asarray(result.class_means, dtype=float).T
     if not np.array_equal(scaled, own, equal_nan=True):
-        return scaled, True
+        # A column that every site holds constant was not scaled, and tells no classes apart.
+        constant = (
+            np.ptp(own, axis=1) <= 1e-9 * np.abs(own).max(axis=1) if own.shape[1] > 1 else False
+        )
+        return np.where(np.reshape(constant, (-1, 1)), 0.0, scaled), True
     weights = np.asarray(result.class_sizes, dtype=float) * ~np.isnan(own)
     # Sites withhold means of small classes: a column's mean is over what is told.
     centre = (np.nan_to_num(own) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)

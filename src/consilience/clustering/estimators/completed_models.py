@@ -22,7 +22,6 @@ from consilience.clustering.estimators.local_models import (
 )
 from consilience.clustering.kernels.absent_classes import (
     COMPACT,
-    DISTINCT,
     MatchedClasses,
     match_classes,
 )
@@ -94,7 +93,7 @@ def classes_of_all(
         the groups are not far apart.
     """
     matched = matched_models(models, owners, max(2, fewer), most + len(set(owners)))
-    if matched is None or matched.ratio > DISTINCT:
+    if matched is None or matched.ratio > COMPACT:
         return 0
     found = len(matched.classes(given=False))
     return found if fewer < found <= most else 0

@@ -8,10 +8,11 @@ numbers) or `information` (of codes) of B is compared with that of such draws:
 * `cloud_draws`: a Gaussian copula with exactly the margins of B. The normals behind it are whitened
   and coloured so that the *drawn* values correlate, in their mean over draws, as those of B do.
   (Fitted to all rows, with the other half among them, the test would be conservative: what half A
-  has too much of a correlation, B lacks.) A large value of a heavy tail goes with larger ones in
-  other columns than its rank says, which draws do not know: with lognormal columns the test is too
-  liberal (``replications/ensemble_clustering/one_cloud``).
-* `chain_draws`: sequences of one Markov chain, with the lengths and gaps of B.
+  has too much of a correlation, B lacks.) Statistics look at columns that are cut at their 2nd and
+  98th percentile: a large value of a heavy tail goes with larger ones in other columns than its
+  rank says, which draws do not know, and one record would move the score far.
+* `chain_draws`: sequences of one Markov chain whose steps depend on time, with lengths and gaps of
+  B.
 * `shuffled_draws`: each column by itself. Are columns related at all?
 
 Classes that one column alone shows are in its margin, and so in the draws: they count as no
@@ -92,7 +93,8 @@ def information(entries: Entries, n_records: int, labels: IntArray) -> float:
     -------
     float
         Sum over classes k and cells c of ``n_kc log(p_kc / p_c)`` by record, p being shares within
-        the rows of the table; 0 for one class.
+        the rows of the table, less what chance makes of it, ``(K - 1) (C - R) / (2 n)`` for the K
+        classes, C cells and R rows that occur; 0 for one class.
     """
     n_classes, n_cells = int(labels.max(initial=-1)) + 1, len(entries.row_of_cell)
     if len(np.unique(labels)) < 2:
@@ -103,8 +105,11 @@ def information(entries: Entries, n_records: int, labels: IntArray) -> float:
     # Sums of x log x over cells less those over rows of the table, by class less over all.
     told = _x_log_x(counts) - _x_log_x(_by_row(counts, entries.row_of_cell))
     together = counts.sum(axis=0, keepdims=True)
-    told -= _x_log_x(together) - _x_log_x(_by_row(together, entries.row_of_cell))
-    return told / n_records
+    in_rows = _by_row(together, entries.row_of_cell)
+    told -= _x_log_x(together) - _x_log_x(in_rows)
+    # Miller's correction: draws of fewer rows would have more of it than the rows.
+    free = (len(np.unique(labels)) - 1) * ((together > 0).sum() - (in_rows > 0).sum())
+    return float(told - free / 2) / n_records
 
 
 def share_between(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray:
@@ -149,6 +154,17 @@ def _x_log_x(values: FloatArray) -> float:
 # --------------------------------------------------------------------------- draws
 
 
+def clipped(rows: FloatArray, like: FloatArray) -> FloatArray:
+    """Columns cut at the 2nd and 98th percentile of those of `like`; NaN stays.
+
+    One record moves what is computed of them by no more than any other does.
+    """
+    if np.isnan(like).all(axis=0).any():
+        like = np.where(np.isnan(like).all(axis=0), 0.0, like)
+    low, high = np.nanquantile(like, [0.02, 0.98], axis=0)
+    return np.asarray(np.clip(rows, low, high))
+
+
 def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
     """Draw rows of one cloud: the margins and the correlation of `rows`.
 
@@ -172,8 +188,10 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
         if len(values):  # places of missing values have the last ranks, and none here
             places = (np.arange(n_seen) + 0.5) * len(values) / max(n_seen, 1)
             margins[:n_seen, j] = values[places.astype(np.int64)]
-    target = _correlation(_standardised(rows, rows)[None])[0]
-    scores = _standardised(margins, rows)
+    # Of what statistics look at: of heavy tails one row would decide the correlation.
+    looked_at = clipped(rows, rows)
+    target = _correlation(_standardised(looked_at, looked_at)[None])[0]
+    scores = _standardised(clipped(margins, rows), looked_at)
     white = normals - normals.mean(axis=1, keepdims=True)
     if m0 > 3 * p:
         covariance = np.einsum("dmi,dmj->dij", white, white) / m0
@@ -225,25 +243,33 @@ def chain_draws(codes: IntArray, n_states: int, normals: FloatArray) -> IntArray
     Returns
     -------
     (D, m0, T) int array
-        States by shares of first states and of steps in `codes`; -1 where the first m0 have gaps.
-        After a gap a sequence goes on from the state that it would have had.
+        States by shares of first states and of steps; -1 where the first m0 rows have gaps. After a
+        gap a sequence goes on from the state that it would have had.
+
+    Notes
+    -----
+    Steps have shares of their own at each time: lives depend on age, and a chain without it would
+    take what all have in common for classes. At each time the steps of all times count as one more.
     """
-    first = np.bincount(codes[:, 0][codes[:, 0] >= 0], minlength=n_states).astype(float)
-    before, after = codes[:, :-1], codes[:, 1:]
-    seen = (before >= 0) & (after >= 0)
-    steps = np.zeros((n_states, n_states))
-    np.add.at(steps, (before[seen], after[seen]), 1.0)
     every = np.bincount(codes[codes >= 0], minlength=n_states).astype(float)
-    first = first if first.sum() else every
-    steps[steps.sum(axis=1) == 0] = every  # a state that nobody left
-    bounds = np.cumsum(first / first.sum())
-    jumps = np.cumsum(steps / steps.sum(axis=1, keepdims=True), axis=1)
+    begun = codes[:, 0][codes[:, 0] >= 0]
+    first = np.bincount(begun, minlength=n_states).astype(float) if len(begun) else every
+    n_times = codes.shape[1]
+    counts = np.zeros((n_times - 1, n_states, n_states))
+    record, time = np.nonzero((codes[:, :-1] >= 0) & (codes[:, 1:] >= 0))
+    np.add.at(counts, (time, codes[record, time], codes[record, time + 1]), 1.0)
+    overall = counts.sum(axis=0)
+    overall[overall.sum(axis=1) == 0] = every  # a state that nobody left
+    steps = counts + overall / overall.sum(axis=1, keepdims=True)
+    jumps = np.cumsum(steps / steps.sum(axis=2, keepdims=True), axis=2)
     uniforms = ndtr(normals)
     drawn = np.empty(uniforms.shape, dtype=np.int64)
+    bounds = np.cumsum(first / first.sum())
     state = np.minimum((uniforms[:, :, :1] >= bounds).sum(axis=2), n_states - 1)
     drawn[:, :, 0] = state
-    for t in range(1, uniforms.shape[2]):
-        state = np.minimum((uniforms[:, :, t, None] >= jumps[state]).sum(axis=2), n_states - 1)
+    for t in range(1, n_times):
+        passed = uniforms[:, :, t, None] >= jumps[t - 1][state]
+        state = np.minimum(passed.sum(axis=2), n_states - 1)
         drawn[:, :, t] = state
     drawn[:, codes[: normals.shape[1]] < 0] = -1
     return drawn
@@ -269,7 +295,10 @@ def level_scores(codes: IntArray, sizes: Sequence[int]) -> FloatArray:
     share = np.maximum(table.mean(axis=0), 1e-12)
     # Multiple correspondence analysis: levels weighted by the inverse of what they hold.
     weighted = (table - share) / np.sqrt(share)
-    axis = np.linalg.eigh(weighted.T @ weighted)[1][:, -1]
+    if len(weighted) < weighted.shape[1]:
+        axis = np.linalg.svd(weighted, full_matrices=False)[2][0]
+    else:
+        axis = np.linalg.eigh(weighted.T @ weighted)[1][:, -1]
     scores = np.split(axis / np.sqrt(share), np.cumsum(sizes)[:-1])
     placed = np.full(codes.shape, np.nan)
     for j, score in enumerate(scores):

@@ -94,18 +94,24 @@ class Rows:
         labels = label(rows)
         if (np.bincount(labels) >= least).sum() < 2:
             return {}
-        found = self._statistics(rows[None], labels[None], least)
+        found = self._statistics(self._seen(rows, rows)[None], labels[None], least)
         draws = {"apart": self._cloud(rows, normals), "related": self._loose(rows, normals)}
         compared = {}
         for name, drawn in draws.items():
             classes = label(drawn.reshape(-1, drawn.shape[2])).reshape(len(drawn), -1)
+            drawn = self._seen(drawn, rows)
             told = self._statistics(drawn, classes, least)
             compared[name] = Compared(float(found[0]), told, shrink)
             if name == "apart" and not self.kind:
                 between = one_cloud.share_between(drawn, classes, least)
-                share = one_cloud.share_between(rows[None], labels[None], least)
+                seen = self._seen(rows, rows)[None]
+                share = one_cloud.share_between(seen, labels[None], least)
                 compared["between"] = Compared(float(share[0]), between, shrink)
         return compared
+
+    def _seen(self, tables: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+        """What statistics look at: numbers without their tails."""
+        return tables if self.kind else one_cloud.clipped(tables, rows)
 
     def _statistics(self, tables: NDArray[Any], labels: IntArray, least: int) -> FloatArray:
         """Separation of each table, or information."""
@@ -173,8 +179,10 @@ def evidence(
         for name, one in rows.compare(other, label, least).items():
             found[name].append(one)
     averages = {name: one_cloud.averaged(parts) for name, parts in found.items()}
-    # One record moves a score by the order of one over the root of the rows.
-    coarse = max(step(least), step(isqrt(min((len(part) for part in parts), default=0))))
+    # One record, whatever it holds, moved the score of one half of m rows by up to 9 / sqrt(m) in
+    # the tables tried, and it is in every other half only: the step is about half of that.
+    judged = min((len(part) for part in parts), default=0)
+    coarse = max(step(least), step(isqrt(judged) // 4))
     told = {}
     for name in COMPARISONS:
         score = averages[name].score

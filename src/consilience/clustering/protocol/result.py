@@ -287,12 +287,12 @@ class EnsembleClusteringResult(Result):
         they do not and the columns are related; "unknown" if no site had enough rows to say, or
         nobody was asked.
         """
-        p = self.p_value("apart")
-        if np.isnan(p):
-            return "unknown"
+        p, related = self.p_value("apart"), self.p_value("related")
         if p <= LEVEL:
             return "classes"
-        return "gradient" if self.p_value("related") <= LEVEL else "nothing"
+        if np.isnan(p) or np.isnan(related):
+            return "unknown"
+        return "gradient" if related <= LEVEL else "nothing"
 
     def p_value(self, comparison: str) -> float:
         """One-sided p-value of "apart" or "related", see `stability`; NaN if untold."""
@@ -303,11 +303,26 @@ class EnsembleClusteringResult(Result):
         """What the rows are compared with, in words: what they would be without classes."""
         return "one Markov chain" if self.model == "markov-mixture" else "one cloud"
 
+    @property
+    def unknown_because(self) -> str:
+        """Why nothing can be said of classes, in words."""
+        if "apart" not in self.stability:
+            return "the version that made this result did not compare them with one cloud"
+        if not self.model and len(self.feature_names) == 1:
+            return "one column has nothing in common with others"
+        return (
+            "no site has enough rows, for this number of columns, in two classes of half its rows"
+        )
+
     def stability_sentence(self) -> str:
         """Whether these are classes, and whether they are found again."""
-        if not self.stability:
-            return ""
-        return f"{self.evidence_sentence()} {self.agreement_sentence()}"
+        s = self.stability
+        if not s:
+            one = self.n_clusters == 1
+            return "" if one else "Whether these are classes was not examined."
+        other = s["n_clusters"] != self.n_clusters
+        asked = f"Divided into {s['n_clusters']} classes: " if other else ""
+        return f"{asked}{self.evidence_sentence()} {self.agreement_sentence()}"
 
     def agreement_sentence(self) -> str:
         """How well runs on disjoint halves agree."""
@@ -342,10 +357,7 @@ class EnsembleClusteringResult(Result):
             related, same = "The columns are related", " with the same correlations"
             like, cloud = "the rows look like one cloud", f"one cloud of rows{same}"
         if self.evidence == "unknown":
-            return (
-                "Whether these are classes cannot be said: no site has enough rows in two classes "
-                "of half its rows, or there is one column only."
-            )
+            return f"Whether these are classes cannot be said: {self.unknown_because}."
         if self.evidence == "nothing":
             return (
                 f"Nothing speaks for classes: {like} ({shown}), and the classes do not even show "
