@@ -54,11 +54,15 @@ def test_information_of_categories_and_sequences_equals_the_textbook() -> None:
     assert found == pytest.approx(reference.information(cells, labels) - 8 / 60, abs=1e-13)
 
 
-def test_one_class_or_equal_rows_are_not_apart() -> None:
+def test_of_one_class_or_equal_rows_nothing_is_said() -> None:
     rows, labels = rows_and_labels(0)
-    assert one_cloud.separation(rows[None], np.zeros((1, 40), dtype=np.int64)) == 0
-    assert one_cloud.separation(np.ones((1, 40, 3)), labels[None]) == 0
-    assert one_cloud.share_between(rows[None], np.zeros((1, 40), dtype=np.int64)) == 0
+    one = np.zeros((1, 40), dtype=np.int64)
+    assert np.isnan(one_cloud.separation(rows[None], one))
+    assert np.isnan(one_cloud.separation(np.ones((1, 40, 3)), labels[None]))
+    assert np.isnan(one_cloud.share_between(rows[None], one))
+    codes = np.random.default_rng(0).integers(3, size=(40, 4))
+    entries = entries_of(codes, "latent-class", (3,) * 4)
+    assert np.isnan(one_cloud.information(entries, 40, one[0]))
 
 
 # --- draws -----------------------------------------------------------------------------------
@@ -148,6 +152,35 @@ def test_scores_are_standard_deviations_cut_to_ten() -> None:
     assert np.isnan(one_cloud.averaged([]).score)
     mean = one_cloud.averaged([Compared(4.0, draws), Compared(6.0, draws[::-1])])
     assert (mean.found, mean.draws.tolist()) == (5.0, [2.0, 2.0, 2.0])
+
+
+def test_draws_without_a_statistic_stand_beside_nothing() -> None:
+    """Else rows that happen to have two classes are above draws of which some have one."""
+    draws = np.array([1.0, np.nan, 3.0, np.nan])
+    assert Compared(4.0, draws).score == pytest.approx(2 / np.sqrt(2))
+    others = np.array([5.0, 7.0, np.nan, np.nan])
+    mean = one_cloud.averaged([Compared(4.0, draws), Compared(8.0, others)])
+    # Above their means 2 and 6: -1 and -1, 1, 1, and nothing.
+    np.testing.assert_array_equal(mean.draws, [3.0, 5.0, 5.0, np.nan])
+    rare = np.where(np.arange(99) < 19, np.arange(99.0), np.nan)
+    assert np.isnan(Compared(4.0, rare).score), "hardly any draw has two classes"
+    assert np.isnan(one_cloud.averaged([Compared(4.0, rare)]).found)
+
+
+def test_a_small_class_of_a_skewed_cloud_holds_its_level() -> None:
+    """300 tables of which some two thirds have six rows in the class: .05, standard error .02."""
+    rng = np.random.default_rng(8)
+    labels = lambda rows: (rows.sum(axis=-1) > 9).astype(int)  # noqa: E731
+    scores = []
+    for _ in range(300):
+        x = np.exp(rng.multivariate_normal(np.zeros(3), 0.3 + 0.7 * np.eye(3), size=50))
+        drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
+        told = one_cloud.separation(drawn, labels(drawn), 6)
+        scores.append(Compared(one_cloud.separation(x[None], labels(x)[None], 6)[0], told).score)
+    said = np.array(scores)[~np.isnan(scores)]
+    assert 100 < len(said) < 250
+    assert (said > 1.645).mean() <= 0.05 + 3 * 0.02
+    assert abs(said.mean()) < 0.3
 
 
 def test_sites_are_combined_by_the_root_of_their_rows() -> None:

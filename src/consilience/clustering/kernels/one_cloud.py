@@ -18,9 +18,13 @@ numbers) or `information` (of codes) of B is compared with that of such draws:
 Classes that one column alone shows are in its margin, and so in the draws: they count as no
 evidence.
 
-Over several partitions of the same rows the statistic is averaged, and so is that of each draw: the
-normals of a row are the same in all of them, so that draws hang together over partitions as the
-rows do.
+A partition is judged where at least two of its classes have enough rows, and so among draws those
+that have them stand beside it: to count the others as "nothing apart" would call it evidence that
+rows which were chosen for being apart are so.
+
+Over several partitions of the same rows what the statistic is above the mean of its draws is
+averaged, and so is that of each draw: the normals of a row are the same in all of them, so that
+draws hang together over partitions as the rows do.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ _ALL = 20  # columns up to which all draws count for the calibration
 _SOME = 10  # draws that do with more columns
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
 _CUT = 10.0
+_FEWEST = 0.2  # share of draws that have a statistic, from which on it is judged
 _NOTHING = 1e-9  # what rounding makes of no spread
 
 
@@ -64,7 +69,7 @@ def separation(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray
     Returns
     -------
     (D,) array
-        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes of m rows in all; 0 for one class, or
+        ``1 - (1 - R^2) (m - 1) / (m - K)`` for K classes of m rows in all; NaN for one class, or
         where the rows do not differ.
     """
     chosen, centred = _chosen(rows, labels, least)
@@ -75,7 +80,7 @@ def separation(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatArray
     between = ((sums**2).sum(axis=2) / np.maximum(sizes, 1)).sum(axis=1)
     said = (n_classes > 1) & (m > n_classes) & (total > 0)
     total, spare = np.where(said, total, 1.0), np.where(said, m - n_classes, 1)
-    return np.asarray(np.where(said, 1.0 - (1.0 - between / total) * (m - 1) / spare, 0.0))
+    return np.asarray(np.where(said, 1.0 - (1.0 - between / total) * (m - 1) / spare, np.nan))
 
 
 def information(entries: Entries, n_records: int, labels: IntArray) -> float:
@@ -94,11 +99,11 @@ def information(entries: Entries, n_records: int, labels: IntArray) -> float:
     float
         Sum over classes k and cells c of ``n_kc log(p_kc / p_c)`` by record, p being shares within
         the rows of the table, less what chance makes of it, ``(K - 1) (C - R) / (2 n)`` for the K
-        classes, C cells and R rows that occur; 0 for one class.
+        classes, C cells and R rows that occur; NaN for one class.
     """
     n_classes, n_cells = int(labels.max(initial=-1)) + 1, len(entries.row_of_cell)
     if len(np.unique(labels)) < 2:
-        return 0.0
+        return float("nan")
     place = labels[entries.record] * n_cells + entries.cell
     counts = np.bincount(place, entries.amount, n_classes * n_cells).astype(np.float64)
     counts = counts.reshape(n_classes, n_cells)
@@ -116,7 +121,7 @@ def share_between(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatAr
     """Share of rows that lie between classes, (D,); parameters as for `separation`.
 
     A row is if, on the line from its class mean to that of another class, it has gone more than a
-    third of the way. 0 for one class.
+    third of the way. NaN for one class.
     """
     chosen, centred = _chosen(rows, labels, least)
     sizes = chosen.sum(axis=2)
@@ -129,7 +134,8 @@ def share_between(rows: FloatArray, labels: IntArray, least: int = 1) -> FloatAr
         gone = ((centred - own) * towards).sum(axis=2)
         between |= (gone > _BETWEEN * length) & (length > 0) & (sizes[:, k, None] > 0)
     kept = chosen.any(axis=1)
-    return np.asarray((between & kept).sum(axis=1) / np.maximum(kept.sum(axis=1), 1))
+    share = (between & kept).sum(axis=1) / np.maximum(kept.sum(axis=1), 1)
+    return np.asarray(np.where((sizes > 0).sum(axis=1) > 1, share, np.nan))
 
 
 def _chosen(rows: FloatArray, labels: IntArray, least: int) -> tuple[FloatArray, FloatArray]:
@@ -366,6 +372,7 @@ class Compared:
     ----------
     found : float
     draws : (D,) array
+        NaN where it cannot be said of a draw.
     shrink : float
         Spread of the statistic of all rows over that of draws, which may have fewer.
     """
@@ -375,23 +382,35 @@ class Compared:
     shrink: float = 1.0
 
     @property
+    def said(self) -> bool:
+        """Whether there is a statistic, and enough draws have it too."""
+        return not np.isnan(self.found) and float((~np.isnan(self.draws)).mean()) >= _FEWEST
+
+    @property
     def score(self) -> float:
         """Standard deviations above the mean of the draws, cut to ten; NaN if there is nothing."""
-        above = self.found - self.draws.mean()
-        spread = float(self.draws.std(ddof=1)) * self.shrink
-        if np.isnan(above) or abs(above) < _NOTHING:
+        if not self.said:
+            return float("nan")
+        above = self.found - float(np.nanmean(self.draws))
+        spread = float(np.nanstd(self.draws, ddof=1)) * self.shrink
+        if abs(above) < _NOTHING:
             return float("nan")  # nothing varies but what is given: one column, or constant ones
         return float(np.clip(above / max(spread, _NOTHING), -_CUT, _CUT))
 
 
 def averaged(parts: Sequence[Compared]) -> Compared:
-    """Mean over partitions, and of each draw over partitions; NaN where no partition says any."""
-    said = [part for part in parts if not np.isnan(part.found)]
+    """Mean over partitions, and of each draw over those that it has a statistic in."""
+    said = [part for part in parts if part.said]
     if not said:
         return Compared(float("nan"), np.full(N_DRAWS, np.nan))
+    draws = np.array([part.draws for part in said])
+    means = np.nanmean(draws, axis=1)
+    above = draws - means[:, None]
+    missing = np.isnan(above)
+    every = np.where(missing, 0.0, above).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
     return Compared(
         float(np.mean([part.found for part in said])),
-        np.mean([part.draws for part in said], axis=0),
+        np.where(missing.all(axis=0), np.nan, means.mean() + every),
         float(np.mean([part.shrink for part in said])),
     )
 

@@ -188,7 +188,7 @@ def evidence(
         score = averages[name].score
         told[name] = rounded(score, n_records=0 if np.isnan(score) else least, step=coarse)
     between = averages["between"]
-    said = not np.isnan(between.found)
+    said = between.said
     shares = {"between": between.found, "cloud_between": np.nanmean(between.draws) if said else 0.0}
     for name, share in shares.items():
         told[name] = rounded(float(share), n_records=least if said else 0, step=step(least))
