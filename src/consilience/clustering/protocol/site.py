@@ -293,7 +293,7 @@ def _against_one_cloud(
     """Whether partitions of halves are more than divisions of one cloud, by field."""
     kind = s.model if s.model in CODED else ""
     return one_cloud.evidence(
-        one_cloud.Rows.of(table.rows, kind, table.sizes, state["seed"]),
+        one_cloud.Rows(table.rows, kind, table.sizes, state["seed"]),
         [view.part for view in all_views[1:]],
         [(models, *one) for models, one in zip(ensembles[1:], maps[1:], strict=True)],
         state["outlying"][1:],
