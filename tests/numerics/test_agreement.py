@@ -8,7 +8,7 @@ from sklearn.metrics.cluster import pair_confusion_matrix
 from consilience.exceptions import DataError
 from consilience.numerics import agreement as ag
 from consilience.numerics.random import stream
-from tests.reference.ensemble_naive import adjusted_rand
+from tests.reference.ensemble_naive import adjusted_rand, prediction_strength
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -23,6 +23,23 @@ def test_equals_scikit_learn_and_the_definition(seed):
     ((neither, second), (first, both)) = pair_confusion_matrix(a, b) // 2
     expected = ag.PairCounts(both, first, second, neither)
     assert ag.pair_counts(ag.contingency_table(a, b)) == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prediction_strength_equals_the_definition(seed):
+    rng = stream(seed, "strength")
+    n = int(rng.integers(8, 60))
+    a, b = rng.integers(0, 3, size=n), rng.integers(0, rng.integers(1, 4), size=n)
+    wanted = prediction_strength(a.tolist(), b.tolist())
+    assert ag.prediction_strength(ag.contingency_table(a, b)) == pytest.approx(wanted, abs=1e-13)
+
+
+def test_prediction_strength_is_that_of_the_class_that_falls_apart():
+    # The second class of one partition is cut in halves by the other.
+    assert ag.prediction_strength([[50, 0, 0], [0, 10, 10]]) == pytest.approx((1 + 90 / 190) / 2)
+    assert ag.prediction_strength(np.diag([5, 5, 1])) == 1, "a single row has no pair"
+    assert np.isnan(ag.prediction_strength(np.eye(3))), "nor have others"
+    assert np.isnan(ag.prediction_strength(np.empty((0, 0))))
 
 
 def test_large_counts_stay_exact():

@@ -96,7 +96,8 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "frequent label tuple": "pattern-counts.*",
         "means of columns and target": "profile.means profile.target_means",
         "shares of its levels": "profile.target_shares profile.target_kinds",
-        "rounded agreements": "profile.agreement profile.alone_agreement profile.ported_agreement",
+        "rounded agreements": "profile.agreement profile.alone_agreement profile.ported_agreement "
+        "profile.strength profile.fewer_strength",
         "how clearly classes of half": "profile.apart profile.related "
         "profile.between profile.cloud_between",
         "chances by class": "compared.chances compared.kinds",

@@ -55,6 +55,21 @@ def ensemble_distance(matrices: list[Matrix], weights: Matrix) -> Matrix:
     return total
 
 
+def prediction_strength(first: list[int], second: list[int]) -> float:
+    """Least share of pairs of a class that stay together, by loops over pairs; both directions."""
+
+    def one_way(mine: list[int], other: list[int]) -> float:
+        shares = []
+        for k in set(mine):
+            rows = [i for i, label in enumerate(mine) if label == k]
+            pairs = [(i, j) for i in rows for j in rows if i < j]
+            if pairs:
+                shares.append(sum(other[i] == other[j] for i, j in pairs) / len(pairs))
+        return min(shares)
+
+    return (one_way(first, second) + one_way(second, first)) / 2
+
+
 def adjusted_rand(first: list[int], second: list[int]) -> float:
     n = len(first)
     both = a_pairs = b_pairs = 0

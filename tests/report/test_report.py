@@ -212,6 +212,8 @@ STABLE = {
     "low": 0.85,
     "high": 0.95,
     "alone_mean": 0.6,
+    "strength": 0.62,
+    "fewer_strength": 0.91,
     "ported_mean": 0.6,
     "by_site": {"s0": 0.9, "s1": 0.9, "s2": 0.9},
     "apart": 3.2,

@@ -99,6 +99,7 @@ def mapped(to: int) -> Map:
     return Map(
         features=relayed((features,), Disclosure.MODEL),
         centres=relayed((np.eye(2),), Disclosure.MODEL),
+        fewer=relayed((), Disclosure.MODEL),
     )
 
 
@@ -219,6 +220,7 @@ def test_a_model_under_the_sites_name_does_not_undo_the_grouping_by_its_own() ->
     both = Map(
         features=relayed((features,), Disclosure.MODEL),
         centres=relayed((np.eye(2),), Disclosure.MODEL),
+        fewer=relayed((), Disclosure.MODEL),
     )
     final = villain.ask("label", both).means.value[0]
     assert np.abs(60 * left - 59 * final - VICTIM[:2]).max() > 1

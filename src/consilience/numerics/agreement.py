@@ -121,6 +121,31 @@ def adjusted_rand_from_table(table: ArrayLike) -> float:
     return numerator / denominator
 
 
+def prediction_strength(table: ArrayLike) -> float:
+    """How surely rows that share a class of one partition share one of the other, (I, J) counts.
+
+    Returns
+    -------
+    float
+        Least over classes of either partition of the share of pairs of its rows that lie in one
+        class of the other one, mean of both directions; NaN if no class has a pair.
+
+    Notes
+    -----
+    Source: Tibshirani and Walther, *Cluster validation by prediction strength*, J. Comput. Graph.
+    Stat. 14 (2005), equation (2.1), who judge one direction and take the largest number of classes
+    for which it is above .8 to .9.
+    """
+    counts = np.asarray(table, dtype=np.float64)
+    least = []
+    for cells in (counts, counts.T):
+        total = cells.sum(axis=0)
+        paired = total > 1
+        together = (cells * (cells - 1)).sum(axis=0)[paired]
+        least.append((together / (total * (total - 1))[paired]).min(initial=np.inf))
+    return float(np.mean(least)) if np.isfinite(least).all() else float("nan")
+
+
 def adjusted_rand_index(
     first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None
 ) -> float:

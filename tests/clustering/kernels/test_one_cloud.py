@@ -9,7 +9,7 @@ import pytest
 
 from consilience.clustering.estimators.local_models import entries_of
 from consilience.clustering.kernels import one_cloud
-from consilience.clustering.kernels.one_cloud import Compared, score
+from consilience.clustering.kernels.one_cloud import Compared
 from tests.reference import one_cloud as reference
 
 
@@ -144,40 +144,27 @@ def test_levels_are_ordered_along_what_columns_have_in_common() -> None:
 
 def test_scores_are_standard_deviations_cut_to_ten() -> None:
     draws = np.array([1.0, 2.0, 3.0])
-    assert score([Compared(4.0, draws)]) == pytest.approx(2.0)
-    assert score([Compared(4.0, draws, shrink=0.5)]) == pytest.approx(4.0)
-    assert score([Compared(1e9, draws)]) == 10
-    assert score([Compared(1.0, np.zeros(3))]) == 10, "draws that are never apart"
-    assert np.isnan(score([Compared(1.0, np.ones(3))])), "what is given says nothing"
-    assert np.isnan(score([]))
-
-
-def test_partitions_of_several_splits_vary_together() -> None:
-    """Both halves of one split say the same; P splits say it 2 P / (P + 1) times as well."""
-    draws = np.array([1.0, 2.0, 3.0])
-    assert score([Compared(2.5, draws), Compared(3.5, draws)]) == pytest.approx(1.0)
-    assert score([Compared(3.0, draws)] * 10) == pytest.approx(1 / np.sqrt(0.6))
-    parts = [Compared(3.0, 10 * draws - 18), Compared(3.0, draws)] * 5
-    assert score(parts) == pytest.approx(1 / np.sqrt(0.6 * 101 / 2)), "variances are averaged"
-    # As simulated: u_A'u_B over both halves of random splits of sums of noise.
-    rng = np.random.default_rng(5)
-    n, n_splits, tables = 40, 3, 4000
-    noise = rng.normal(size=(tables, n, 2))
-    mean = np.zeros(tables)
-    for _ in range(n_splits):
-        half = rng.permutation(n) < n // 2
-        mean += (noise[:, half].sum(axis=1) * noise[:, ~half].sum(axis=1)).sum(axis=1) / n_splits
-    single = 2 * (n / 2) ** 2
-    assert mean.var() / single == pytest.approx(1 / 2 + 1 / (2 * n_splits), abs=0.06)
+    assert Compared(4.0, draws).score == pytest.approx(2.0)
+    assert Compared(4.0, draws, shrink=0.5).score == pytest.approx(4.0)
+    assert Compared(1e9, draws).score == 10
+    assert Compared(1.0, np.zeros(3)).score == 10, "draws that are never apart"
+    assert np.isnan(Compared(1.0, np.ones(3)).score), "what is given says nothing"
+    assert np.isnan(one_cloud.averaged([]).score)
+    mean = one_cloud.averaged([Compared(4.0, draws), Compared(6.0, draws[::-1])])
+    assert (mean.found, mean.draws.tolist()) == (5.0, [2.0, 2.0, 2.0])
 
 
 def test_draws_without_a_statistic_stand_beside_nothing() -> None:
     """Else rows that happen to have two classes are above draws of which some have one."""
     draws = np.array([1.0, np.nan, 3.0, np.nan])
-    assert score([Compared(4.0, draws)]) == pytest.approx(2 / np.sqrt(2))
-    rare = Compared(4.0, np.where(np.arange(99) < 19, np.arange(99.0), np.nan))
-    assert not rare.said and np.isnan(score([rare])), "hardly any draw has two classes"
-    assert score([Compared(4.0, draws), rare]) == pytest.approx(2 / np.sqrt(2))
+    assert Compared(4.0, draws).score == pytest.approx(2 / np.sqrt(2))
+    others = np.array([5.0, 7.0, np.nan, np.nan])
+    mean = one_cloud.averaged([Compared(4.0, draws), Compared(8.0, others)])
+    # Above their means 2 and 6: -1 and -1, 1, 1, and nothing.
+    np.testing.assert_array_equal(mean.draws, [3.0, 5.0, 5.0, np.nan])
+    rare = np.where(np.arange(99) < 19, np.arange(99.0), np.nan)
+    assert np.isnan(Compared(4.0, rare).score), "hardly any draw has two classes"
+    assert np.isnan(one_cloud.averaged([Compared(4.0, rare)]).found)
 
 
 def test_a_small_class_of_a_skewed_cloud_holds_its_level() -> None:
@@ -189,7 +176,7 @@ def test_a_small_class_of_a_skewed_cloud_holds_its_level() -> None:
         x = np.exp(rng.multivariate_normal(np.zeros(3), 0.3 + 0.7 * np.eye(3), size=50))
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
         told = one_cloud.separation(drawn, labels(drawn), 6)
-        scores.append(score([Compared(one_cloud.separation(x[None], labels(x)[None], 6)[0], told)]))
+        scores.append(Compared(one_cloud.separation(x[None], labels(x)[None], 6)[0], told).score)
     said = np.array(scores)[~np.isnan(scores)]
     assert 100 < len(said) < 250
     assert (said > 1.645).mean() <= 0.05 + 3 * 0.02
@@ -215,7 +202,7 @@ def test_a_partition_found_elsewhere_holds_its_level(correlation: float) -> None
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
         labels = lambda rows: (rows.sum(axis=-1) > 0.2).astype(int)  # noqa: E731
         found = one_cloud.separation(x[None], labels(x)[None])[0]
-        above += score([Compared(found, one_cloud.separation(drawn, labels(drawn)))]) > 1.645
+        above += Compared(found, one_cloud.separation(drawn, labels(drawn))).score > 1.645
     assert 0 <= above / 120 <= 0.05 + 3 * 0.02
 
 
@@ -227,5 +214,5 @@ def test_two_classes_are_found() -> None:
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 60, 3)))
         labels = lambda rows: (rows.sum(axis=-1) > 3).astype(int)  # noqa: E731
         told = one_cloud.separation(drawn, labels(drawn))
-        found += score([Compared(one_cloud.separation(x[None], labels(x)[None])[0], told)]) > 1.645
+        found += Compared(one_cloud.separation(x[None], labels(x)[None])[0], told).score > 1.645
     assert found >= 16

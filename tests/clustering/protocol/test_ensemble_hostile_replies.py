@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.clustering.protocol.messages import (
+    AGREEMENTS,
     Compared,
     CompareRequest,
     Map,
@@ -83,6 +84,7 @@ def test_chances_of_other_tables(changes: dict[str, Any]) -> None:
 MAP = Map(
     features=relayed((np.eye(3),), Disclosure.MODEL),
     centres=relayed((np.eye(3),), Disclosure.MODEL),
+    fewer=relayed((), Disclosure.MODEL),
 )
 
 
@@ -95,7 +97,7 @@ def profile(
         "target_means": np.zeros(targets) if isinstance(targets, int) else targets,
         "target_shares": table,
         "target_kinds": np.ones(table.shape, dtype=np.int64),
-        **{f"{kind}agreement": () for kind in ("", "alone_", "ported_")},
+        **dict.fromkeys(AGREEMENTS, ()),
         **dict.fromkeys((*COMPARISONS, "between", "cloud_between"), float("nan")),
         **more,
     }

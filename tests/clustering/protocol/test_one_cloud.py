@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from consilience.clustering.kernels import one_cloud as kernel
-from consilience.clustering.kernels.one_cloud import score
 from consilience.clustering.protocol.one_cloud import Rows, evidence
 from consilience.clustering.protocol.site import rounding_step
 
@@ -35,7 +34,7 @@ def told(
     n = len(x)
     halves = [np.arange(n // 2), np.arange(n // 2, n)]
     gone = np.zeros(n, dtype=bool) if outside is None else outside
-    rows = Rows(x, kind, (3,) * x.shape[1] if kind == "latent-class" else (3,), seed=1)
+    rows = Rows.of(x, kind, (3,) * x.shape[1] if kind == "latent-class" else (3,), seed=1)
     made = evidence(
         rows,
         halves,
@@ -92,7 +91,7 @@ def test_nothing_is_said_of_few_rows_or_one_class() -> None:
 
 
 def test_scores_are_rounded_and_rest_on_classes_that_are_large_enough() -> None:
-    rows = Rows(two_groups(), "", (), seed=1)
+    rows = Rows.of(two_groups(), "", (), seed=1)
     halves = [np.arange(100), np.arange(100, 200)]
     made = evidence(
         rows,
@@ -111,10 +110,11 @@ def test_scores_are_rounded_and_rest_on_classes_that_are_large_enough() -> None:
 
 def test_draws_of_large_tables_stand_for_some_of_the_rows() -> None:
     x = two_groups(6000)
-    rows = Rows(x, "", (), seed=1)
+    rows = Rows.of(x, "", (), seed=1)
+    assert len(rows.drawn) == 2 * kernel.MOST_DRAWN
     judged = rows.compare(np.arange(3000), Split(1.5).label, 10)["apart"]
-    assert judged.shrink == pytest.approx(np.sqrt(kernel.MOST_DRAWN / 3000))
-    assert score([judged]) > 5
+    assert judged.shrink == pytest.approx(np.sqrt(np.isin(np.arange(3000), rows.drawn).mean()))
+    assert judged.score > 5
 
 
 def test_rows_of_small_classes_take_no_part() -> None:
@@ -124,7 +124,7 @@ def test_rows_of_small_classes_take_no_part() -> None:
     def label(rows: np.ndarray) -> np.ndarray:
         return np.digitize(rows.mean(axis=1), [1.5, 10.0])
 
-    found = Rows(x, "", (), seed=1).compare(np.arange(100), label, 10)
+    found = Rows.of(x, "", (), seed=1).compare(np.arange(100), label, 10)
     told = kernel.clipped(x, x)[3:][None], label(x[3:])[None]
     assert found["apart"].found == pytest.approx(kernel.separation(*told)[0])
     assert found["between"].found == kernel.share_between(*told)[0]
@@ -136,22 +136,22 @@ def test_one_record_moves_scores_by_about_their_step_whatever_it_holds(value: fl
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal(np.zeros(4), 0.5 + 0.5 * np.eye(4), size=200)
 
-    def scored(table: np.ndarray) -> float:
+    def score(table: np.ndarray) -> float:
         label = lambda rows: (rows.mean(axis=1) > 0).astype(np.int64)  # noqa: E731
-        return score([Rows(table, "", (), seed=1).compare(np.arange(100), label, 10)["apart"]])
+        return Rows.of(table, "", (), seed=1).compare(np.arange(100), label, 10)["apart"].score
 
-    base = scored(x)
+    base = score(x)
     for i in range(8):
         other = x.copy()
         other[i] = value
-        assert abs(scored(other) - base) <= 1.0
+        assert abs(score(other) - base) <= 1.0
 
 
 def test_many_rows_of_codes_are_judged_like_few() -> None:
     """More rows than are drawn: what chance makes of information must not differ by it."""
     rng = np.random.default_rng(3)
     codes = rng.integers(6, size=(12_000, 8))
-    rows = Rows(codes, "latent-class", (6,) * 8, seed=1)
+    rows = Rows.of(codes, "latent-class", (6,) * 8, seed=1)
     label = lambda table: (table.sum(axis=1) > 20).astype(np.int64)  # noqa: E731
     found = rows.compare(np.arange(6000), label, 10)["related"]
-    assert abs(score([found])) < 4, "without the correction it is below -6"
+    assert abs(found.score) < 4, "without the correction it is below -6"

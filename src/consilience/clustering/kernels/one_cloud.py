@@ -22,12 +22,9 @@ A partition is judged where at least two of its classes have enough rows, and so
 that have them stand beside it: to count the others as "nothing apart" would call it evidence that
 rows which were chosen for being apart are so.
 
-Over partitions of several splits what a statistic is above the mean of its draws is averaged. The
-average varies by more than that of draws: what halves A and B have in common by chance counts from
-A to B and from B to A, at all sites, while partitions of draws are given. To first order a
-statistic is u_A'u_B, with u the sum over rows of what draws the partition and is judged; over P
-splits in halves the average of 2 P such products varies by 1 / 2 + 1 / (2 P) of one of them, and
-`score` takes that.
+Over several partitions of the same rows what the statistic is above the mean of its draws is
+averaged, and so is that of each draw: the normals of a row are the same in all of them, so that
+draws hang together over partitions as the rows do.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ _ALL = 20  # columns up to which all draws count for the calibration
 _SOME = 10  # draws that do with more columns
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
 _CUT = 10.0
-_FEWEST = 0.2  # share of draws that have a statistic, from which on rows are judged
+_FEWEST = 0.2  # share of draws that have a statistic, from which on it is judged
 _NOTHING = 1e-9  # what rounding makes of no spread
 
 
@@ -389,21 +386,33 @@ class Compared:
         """Whether there is a statistic, and enough draws have it too."""
         return not np.isnan(self.found) and float((~np.isnan(self.draws)).mean()) >= _FEWEST
 
+    @property
+    def score(self) -> float:
+        """Standard deviations above the mean of the draws, cut to ten; NaN if there is nothing."""
+        if not self.said:
+            return float("nan")
+        above = self.found - float(np.nanmean(self.draws))
+        spread = float(np.nanstd(self.draws, ddof=1)) * self.shrink
+        if abs(above) < _NOTHING:
+            return float("nan")  # nothing varies but what is given: one column, or constant ones
+        return float(np.clip(above / max(spread, _NOTHING), -_CUT, _CUT))
 
-def score(parts: Sequence[Compared]) -> float:
-    """Standard deviations above the mean of the draws, cut to ten; NaN if there is nothing.
 
-    `parts` are partitions of both halves of several splits, see the top of the file.
-    """
+def averaged(parts: Sequence[Compared]) -> Compared:
+    """Mean over partitions, and of each draw over those that it has a statistic in."""
     said = [part for part in parts if part.said]
     if not said:
-        return float("nan")
-    above = float(np.mean([part.found - np.nanmean(part.draws) for part in said]))
-    if abs(above) < _NOTHING:
-        return float("nan")  # nothing varies but what is given: one column, or constant ones
-    variance = np.mean([np.nanvar(part.draws, ddof=1) * part.shrink**2 for part in said])
-    spread = float(np.sqrt(variance * min(1.0, 0.5 + 1.0 / len(said))))
-    return float(np.clip(above / max(spread, _NOTHING), -_CUT, _CUT))
+        return Compared(float("nan"), np.full(N_DRAWS, np.nan))
+    draws = np.array([part.draws for part in said])
+    means = np.nanmean(draws, axis=1)
+    above = draws - means[:, None]
+    missing = np.isnan(above)
+    every = np.where(missing, 0.0, above).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
+    return Compared(
+        float(np.mean([part.found for part in said])),
+        np.where(missing.all(axis=0), np.nan, means.mean() + every),
+        float(np.mean([part.shrink for part in said])),
+    )
 
 
 def combined(scores: FloatArray, n_rows: FloatArray) -> float:

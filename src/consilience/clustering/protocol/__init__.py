@@ -198,7 +198,7 @@ class EnsembleClustering(Method):
     n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
     remembers_rows: ClassVar[bool] = True
@@ -305,8 +305,11 @@ class EnsembleClustering(Method):
         if len(centres[0]) < n_clusters:
             n_clusters = compared = len(centres[0])
             ctx.note(f"There are only {n_clusters} different label tuples, so as many classes.")
+        fewer = []
         for ensemble, counts in zip(built[1:], tables[1:], strict=True):
             centres.append(self._cluster(ctx, ensemble, counts, compared))
+            if compared > 2:
+                fewer.append(self._cluster(ctx, ensemble, counts, compared - 1))
         return (
             yield from self._finish(
                 ctx,
@@ -315,6 +318,7 @@ class EnsembleClustering(Method):
                 built[1:],
                 features=tuple(np.empty((0, 0)) if x is None else x.features for x in built),
                 centres=tuple(centres),
+                fewer=tuple(fewer),
                 compared=compared,
                 ballots=ballots,
                 chosen_by="given" if given else "matching" if matched else str(self.n_clusters),
@@ -432,6 +436,7 @@ class EnsembleClustering(Method):
         *,
         features: tuple[FloatArray, ...],
         centres: tuple[FloatArray, ...],
+        fewer: tuple[FloatArray, ...] = (),
         compared: int = 0,
         ballots: VoteCount | None = None,
         **facts: Any,
@@ -439,11 +444,12 @@ class EnsembleClustering(Method):
         """Send the map by ensemble: sites label their rows and tell what the classes look like.
 
         Sizes come from counts, means from the sites weighted by these sizes, in both units. With
-        `compared` classes the halves were clustered, `others` being their ensembles; in a run that
+        `compared` classes the halves were clustered, `others` being their ensembles, and with one
+        less where `fewer` has centres; in a run that
         follows another one there are none, nor classes that a site finds alone.
         """
         tables, how = counts
-        sent = (relayed(each, Disclosure.MODEL) for each in (features, centres))
+        sent = (relayed(each, Disclosure.MODEL) for each in (features, centres, fewer))
         request = messages.Map(*sent)
         profiles = ctx.require((yield Ask("label", request, to=tuple(how))), at_least=1)
         usable = [one is not None for one in others]

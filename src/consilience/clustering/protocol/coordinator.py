@@ -266,9 +266,10 @@ def stability(
     agreed = weighted(said["agreement"], sizes)
     if not len(agreed):
         return {}
-    alone, ported = (
-        weighted(said[name], sizes) for name in ("alone_agreement", "ported_agreement")
-    )
+    means = {}
+    for name in messages.AGREEMENTS:
+        mean = weighted(said[name], sizes)
+        means[name] = float(mean.mean()) if len(mean) else float("nan")
     scores = {
         name: np.array([float(getattr(p, name).value) for p in voiced.values()])
         for name in (*COMPARISONS, "between", "cloud_between")
@@ -280,8 +281,10 @@ def stability(
         "high": float(agreed.max()),
         "pairs": len(agreed),
         "n_clusters": n_clusters,
-        "alone_mean": float(alone.mean()) if len(alone) else float("nan"),
-        "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
+        "alone_mean": means["alone_agreement"],
+        "ported_mean": means["ported_agreement"],
+        "strength": means["strength"],
+        "fewer_strength": means["fewer_strength"],
         "by_site": {
             site: float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
             for site, own in zip(voiced, said["agreement"].T, strict=True)

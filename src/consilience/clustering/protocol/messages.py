@@ -19,7 +19,7 @@ CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
 MODELS = ("kmeans", "gaussian-mixture", *CODED)
 COVARIANCES = ("diag", "full", "spherical", "tied")
-AGREEMENTS = ("agreement", "alone_agreement", "ported_agreement")
+AGREEMENTS = ("agreement", "alone_agreement", "ported_agreement", "strength", "fewer_strength")
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 MAX_FOLDS = 20
@@ -200,12 +200,13 @@ class PatternCounts:
         return None if fine else "counts that do not fit the models"
 
 
-@message("ensemble-clustering/map", version=1)
+@message("ensemble-clustering/map", version=2)
 class Map:
     """From label tuples to final classes: features of the labels and centres, by ensemble."""
 
     features: Released = Model("*by ensemble: T (q, r)", "features of each label", to="all")
     centres: Released = Model("*by ensemble: (K, r)", "centres of the final classes", to="all")
+    fewer: Released = Model("*by half: (K - 1, r)", "centres of one class fewer, or none", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Final classes, and pairs of halves."""
@@ -213,7 +214,7 @@ class Map:
         return {"k": len(centres[0]), "pairs": len(centres) // 2}
 
 
-@message("ensemble-clustering/profile", version=2)
+@message("ensemble-clustering/profile", version=3)
 class Profile:
     """What the final classes look like at a site; NaN for classes without enough rows here."""
 
@@ -232,6 +233,8 @@ class Profile:
     ported_agreement: Released = _agreements(
         "the same by one site's model alone, mean over all sites' models"
     )
+    strength: Released = _agreements("prediction strength of the classes of two halves")
+    fewer_strength: Released = _agreements("the same with one class fewer")
     apart: Released = _figure(
         "standard deviations by which classes of halves divide other rows above one cloud", -10, 10
     )

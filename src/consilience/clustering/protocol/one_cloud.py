@@ -25,7 +25,7 @@ from consilience.numerics.random import stream
 from consilience.wire.disclosure import Released, rounded
 
 COMPARISONS = ("apart", "related")
-_MOST_NORMALS = 4e6  # that are held at once
+_MOST_NORMALS = 8e6  # that are held at once; half of them stand for the rows that are judged
 _FEWEST = 5  # rows of a class that is judged, whatever a policy allows
 
 
@@ -41,20 +41,31 @@ class Rows:
         "markov-mixture", "latent-class", or "" for numbers.
     sizes : tuple of int
         Of codes: states, or levels of each column.
-    seed : int
+    drawn : (n0,) int array
+        Rows that draws stand for.
+    normals : (D, n, p) array
+        Of the rows in `drawn`; of others nothing is kept.
     """
 
     rows: NDArray[Any]
     kind: str
     sizes: tuple[int, ...]
-    seed: int
+    drawn: IntArray
+    normals: FloatArray
+
+    @classmethod
+    def of(cls, rows: NDArray[Any], kind: str, sizes: tuple[int, ...], seed: int) -> Rows:
+        """Draw what all partitions share."""
+        rng = stream(seed, "one cloud")
+        n, p = rows.shape
+        most = min(2 * one_cloud.MOST_DRAWN, int(_MOST_NORMALS / (one_cloud.N_DRAWS * p)))
+        drawn = np.sort(rng.permutation(n)[:most])
+        return cls(
+            rows, kind, sizes, drawn, rng.standard_normal((one_cloud.N_DRAWS, len(drawn), p))
+        )
 
     def compare(
-        self,
-        which: IntArray,
-        label: Callable[[NDArray[Any]], IntArray],
-        least: int,
-        split: int = 0,
+        self, which: IntArray, label: Callable[[NDArray[Any]], IntArray], least: int
     ) -> dict[str, Compared]:
         """Statistics of a partition on some rows, beside those of draws of them.
 
@@ -66,24 +77,20 @@ class Rows:
             Class of each of some rows.
         least : int
             Rows of smaller classes are left out, of draws too.
-        split : int
-            Draws of each have their own random numbers.
 
         Returns
         -------
         dict
             "apart", "related", and of numbers "between"; empty for too few rows, or one class.
         """
-        rng = stream(self.seed, "one cloud", split)
-        n, p = len(which), self.rows.shape[1]
-        most = min(one_cloud.MOST_DRAWN, int(_MOST_NORMALS / (one_cloud.N_DRAWS * p)))
-        # Draws stand for the first rows, and have their gaps.
-        rows = self.rows[rng.permutation(which) if n > most else which]
-        n_drawn = min(n, most)
-        if n_drawn < 2 * least:
+        place = np.searchsorted(self.drawn, which)
+        held = np.isin(which, self.drawn)
+        # Rows that draws stand for come first: draws have their gaps.
+        which, place = np.concatenate([which[held], which[~held]]), place[held]
+        rows, normals = self.rows[which], self.normals[:, place]
+        if len(which) < 2 * least or len(place) < 2 * least:
             return {}
-        normals = rng.standard_normal((one_cloud.N_DRAWS, n_drawn, p))
-        shrink = float(np.sqrt(n_drawn / n))
+        shrink = float(np.sqrt(len(place) / len(rows)))
         labels = label(rows)
         if (np.bincount(labels) >= least).sum() < 2:
             return {}
@@ -169,8 +176,9 @@ def evidence(
         other = parts[i + 1 if i % 2 == 0 else i - 1]
         other = other[~left_out[other]]
         label = partial(_final, models, features, centres)
-        for name, one in rows.compare(other, label, least, i).items():
+        for name, one in rows.compare(other, label, least).items():
             found[name].append(one)
+    averages = {name: one_cloud.averaged(parts) for name, parts in found.items()}
     # One record, whatever it holds, moved the score of one half of m rows by up to 9 / sqrt(m) in
     # the tables tried, and it is in every other half only: the step is about half of that.
     judged = min((len(part) for part in parts), default=0)
@@ -178,16 +186,13 @@ def evidence(
     told = {}
     for name in COMPARISONS:
         # Rounding adds its own error.
-        score = one_cloud.score(found[name]) / np.sqrt(1 + coarse**2 / 12)
+        score = averages[name].score / np.sqrt(1 + coarse**2 / 12)
         told[name] = rounded(score, n_records=0 if np.isnan(score) else least, step=coarse)
-    between = [one for one in found["between"] if one.said]
-    shares = {
-        "between": [one.found for one in between],
-        "cloud_between": [np.nanmean(one.draws) for one in between],
-    }
-    for name, one in shares.items():
-        share = float(np.mean(one)) if one else float("nan")
-        told[name] = rounded(share, n_records=least if one else 0, step=step(least))
+    between = averages["between"]
+    said = between.said
+    shares = {"between": between.found, "cloud_between": np.nanmean(between.draws) if said else 0.0}
+    for name, share in shares.items():
+        told[name] = rounded(float(share), n_records=least if said else 0, step=step(least))
     return told
 
 

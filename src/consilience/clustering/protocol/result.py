@@ -88,8 +88,10 @@ class EnsembleClusteringResult(Result):
         classes of one half divide the other, in standard deviations: above one cloud with the same
         margins and correlations (``apart``; ``apart_by_site``) and above columns that have nothing
         in common (``related``). ``between`` is the share of rows between classes, and
-        ``cloud_between`` that of one cloud. Empty where it was not asked for. The halves are secret
-        draws of the sites, so these figures differ a little from run to run.
+        ``cloud_between`` that of one cloud. ``strength`` is the prediction strength of the classes
+        of halves (see `consilience.numerics.agreement.prediction_strength`), ``fewer_strength``
+        that with one class fewer, for three or more. Empty where it was not asked for. The halves
+        are secret draws of the sites, so these figures differ a little from run to run.
     class_support : dict of str to (K,) int array
         By site that sent a model: 1 for the final classes that this model had before the models of
         other sites told it of more; empty where no model lacked a class.
@@ -343,7 +345,20 @@ class EnsembleClusteringResult(Result):
             said += f" Sites that label their own rows alone agree by {two['alone_mean']}."
         if not np.isnan(s["ported_mean"]):
             said += f" One site's model on all rows agrees by {two['ported_mean']}."
-        return said
+        return said + self.strength_sentence()
+
+    def strength_sentence(self) -> str:
+        """Whether as many classes are found again as surely as one fewer."""
+        s = self.stability
+        strength, fewer = s.get("strength", np.nan), s.get("fewer_strength", np.nan)
+        if np.isnan(strength) or np.isnan(fewer):
+            return ""
+        k = s["n_clusters"]
+        said = (
+            f" Of pairs of rows in one class of a half, {strength:.0%} are together in the other "
+            f"half's classes too, in the least certain class; with {k - 1} classes {fewer:.0%}"
+        )
+        return said + (f": {k - 1} are told more surely than {k}." if fewer > strength else ".")
 
     def evidence_sentence(self) -> str:
         """What the comparison with one cloud says."""

@@ -12,7 +12,7 @@ known, the class means of many views would be equations in the rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -31,7 +31,11 @@ from consilience.clustering.protocol import messages, one_cloud
 from consilience.clustering.protocol.class_history import ClassHistory
 from consilience.clustering.protocol.messages import CODED, Settings
 from consilience.exceptions import DataError, DisclosureError, ParameterError
-from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.agreement import (
+    adjusted_rand_from_table,
+    contingency_table,
+    prediction_strength,
+)
 from consilience.numerics.entries import Entries as TableEntries
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.entry_paths import KMeansPath
@@ -146,12 +150,15 @@ def label(
     maps = list(zip(message.features.value, message.centres.value, strict=True))
     table = table_of(data, s.model)
     all_views = views(table.rows, s.pairs, state["seed"])
-    for view, models, (features, centres), outside in zip(
-        all_views, ensembles, maps, state["outlying"], strict=True
+    fewer = []
+    halved = (None, *(message.fewer.value or (None,) * len(maps[1:])))
+    for view, models, (features, centres), less, outside in zip(
+        all_views, ensembles, maps, halved, state["outlying"], strict=True
     ):
-        sizes = [m.n_classes for m in models]
-        final = assign(labels_of(models, view.rows), sizes, features, centres)
-        found.append(np.where(outside, -1, final))
+        sizes, tuples = [m.n_classes for m in models], labels_of(models, view.rows)
+        found.append(np.where(outside, -1, assign(tuples, sizes, features, centres)))
+        if less is not None:
+            fewer.append(np.where(outside, -1, assign(tuples, sizes, features, less)))
     labels = found[0]
     site.output("labels", labels)
     site.output("predictor", _predictor(ensembles[0], maps[0], data, s.model))
@@ -184,9 +191,11 @@ def label(
         target_means=targets,
         target_shares=shares,
         target_kinds=kinds,
-        agreement=_agreements(found[1::2], found[2::2], site),
-        alone_agreement=_agreements(alone[1::2], alone[2::2], site),
+        agreement=_agreements(found[1:], site),
+        alone_agreement=_agreements(alone[1:], site),
         ported_agreement=_ported(all_views, ensembles, state["owners"], site),
+        strength=_agreements(found[1:], site, prediction_strength),
+        fewer_strength=_agreements(fewer, site, prediction_strength),
         **_against_one_cloud(table, s, ensembles, maps, all_views, state, site),
     )
     return reply, {"final": labels, "n_classes": n_classes} if coded else {}
@@ -248,11 +257,13 @@ def _as_told(one: LocalFit, data: SiteData, site: SiteContext) -> list[LocalFit]
 
 
 def _agreements(
-    first: Sequence[IntArray], second: Sequence[IntArray], site: SiteContext
+    labels: Sequence[IntArray],
+    site: SiteContext,
+    index: Callable[[IntArray], float] = adjusted_rand_from_table,
 ) -> Released:
-    """Agreement of each pair of labellings of the same rows."""
-    pairs = zip(first, second, strict=True)
-    return bundle([released_agreement(a, b, site.limits) for a, b in pairs])
+    """Agreement of labels of the same rows by either half of each pair."""
+    pairs = zip(labels[::2], labels[1::2], strict=True)
+    return bundle([released_agreement(a, b, site.limits, index) for a, b in pairs])
 
 
 def _ported(
@@ -293,7 +304,7 @@ def _against_one_cloud(
     """Whether partitions of halves are more than divisions of one cloud, by field."""
     kind = s.model if s.model in CODED else ""
     return one_cloud.evidence(
-        one_cloud.Rows(table.rows, kind, table.sizes, state["seed"]),
+        one_cloud.Rows.of(table.rows, kind, table.sizes, state["seed"]),
         [view.part for view in all_views[1:]],
         [(models, *one) for models, one in zip(ensembles[1:], maps[1:], strict=True)],
         state["outlying"][1:],
@@ -540,10 +551,15 @@ def halves(rng: np.random.Generator, n: int) -> tuple[IntArray, IntArray]:
     return np.sort(order[: n // 2]), np.sort(order[n // 2 :])
 
 
-def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Released:
+def released_agreement(
+    first: IntArray,
+    second: IntArray,
+    limits: Limits,
+    index: Callable[[IntArray], float] = adjusted_rand_from_table,
+) -> Released:
     """Release the agreement of two labellings of the same rows; -1 leaves a row out.
 
-    One adjusted Rand index, rounded by the size of the smallest class in either labelling; rows of
+    One index, rounded by the size of the smallest class in either labelling; rows of
     classes below `min_records` are left out of it, since one of them could move the index a lot. A
     cross-table of the two labellings would hold small cells off its diagonal, and leaving those out
     would flatter the agreement.
@@ -552,11 +568,13 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
     ----------
     first, second : (n,) int array
     limits : Limits
+    index : callable
+        Of a contingency table: the adjusted Rand index, or the prediction strength.
 
     Returns
     -------
     Released
-        Adjusted Rand index over the rows in classes of at least `min_records` rows in both, or NaN
+        Index over the rows in classes of at least `min_records` rows in both, or NaN
         where there are none, or only one class in both: then there is nothing to agree on. Where a
         class holds just `min_records` rows, one record can decide whether its rows take part.
     """
@@ -574,7 +592,7 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
     if not kept.any() or max(len(counts) for counts in sizes) == 1:
         return rounded(float("nan"), n_records=0, step=1.0)
     smallest = min(int(counts.min()) for counts in sizes)
-    value = adjusted_rand_index(first[kept], second[kept])
+    value = index(contingency_table(first[kept], second[kept]))
     return rounded(value, n_records=smallest, step=rounding_step(smallest))
 
 
