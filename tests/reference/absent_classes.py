@@ -53,10 +53,11 @@ def completed(
     n_clusters: int,
     *,
     bound: float,
+    exact_bound: float,
 ) -> list[FloatArray]:
     """Centres of each model with those that it lacks, where that number of classes is given."""
     groups, ratio = match(centres, n_clusters, n_clusters + len(set(owners)))
-    if ratio > bound:
+    if ratio > (exact_bound if len(groups) == n_clusters else bound):
         return list(centres)
     found = [[*each] for each in centres]
     for group in groups:

@@ -14,7 +14,7 @@ from consilience.clustering.estimators.local_models import (
     KMeansModel,
     local_model_from_arrays,
 )
-from consilience.clustering.kernels.absent_classes import COMPACT, match_classes
+from consilience.clustering.kernels.absent_classes import COMPACT, EXPECTED, match_classes
 from tests.reference import absent_classes as reference
 
 CORNERS = np.array([[0.0, 0.0], [4.0, 0.0], [1.0, 5.0], [5.0, 6.0]])
@@ -53,7 +53,9 @@ def test_models_are_completed_as_in_the_textbook(seed: int) -> None:
     models = [near(each, rng, spread=0.3) for each in held]
     k = len({c for each in held for c in each})
     found = completed_models(models, owners, k)
-    wanted = reference.completed([m.means for m in models], owners, k, bound=COMPACT)
+    wanted = reference.completed(
+        [m.means for m in models], owners, k, bound=COMPACT, exact_bound=EXPECTED
+    )
     for model, means in zip(found.models, wanted, strict=True):
         np.testing.assert_allclose(model.class_parameters, means, rtol=1e-12, atol=1e-12)
 
@@ -65,17 +67,30 @@ def test_models_that_lack_nothing_stay_what_they_are() -> None:
     assert all(a is b for a, b in zip(models, found.models, strict=True))
 
 
-def test_centres_that_form_no_groups_complete_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_centres_that_form_no_groups_complete_nothing() -> None:
     """Corners of a simplex, all about as far from one another: no cut is better than others."""
     corners = np.eye(8) * (1 + 0.001 * np.arange(8))[:, None]
     models = [KMeansModel(corners[i : i + 2]) for i in range(0, 8, 2)]
     whole = match_classes([m.means for m in models], "abcd", 2, 6)
     assert whole is not None
-    assert whole.ratio > COMPACT
+    assert whole.ratio > EXPECTED
     assert completed_models(models, "abcd", 2).models == tuple(models)
     assert classes_of_all(models, "abcd", 1, 8) == 0
-    monkeypatch.setattr("consilience.clustering.estimators.completed_models.COMPACT", 1.0)
-    assert sum(m.n_classes for m in completed_models(models, "abcd", 2).models) > 8
+
+
+def test_as_many_groups_as_were_asked_for_may_overlap_more() -> None:
+    rng = np.random.default_rng(0)
+    held = ([0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3])
+    models = [near(each, rng, spread=0.8) for each in held]
+    whole = match_classes([m.means for m in models], "abcd", 4, 8)
+    assert whole is not None and whole.exact and COMPACT < whole.ratio <= EXPECTED
+    assert [m.n_classes for m in completed_models(models, "abcd", 4).models] == [4] * 4
+    assert completed_models(models, "abcd", 4, given=False).models == tuple(models)
+    assert classes_of_all(models, "abcd", 3, 8) == 0
+    # The same groups, of which one fewer was asked for.
+    more = match_classes([m.means for m in models], "abcd", 3, 7)
+    assert more is not None and not more.exact and more.ratio == whole.ratio
+    assert completed_models(models, "abcd", 3).models == tuple(models)
 
 
 def test_a_group_of_outlying_rows_is_no_class_of_others() -> None:

@@ -20,11 +20,7 @@ from consilience.clustering.estimators.local_models import (
     LocalModel,
     kind_of,
 )
-from consilience.clustering.kernels.absent_classes import (
-    COMPACT,
-    MatchedClasses,
-    match_classes,
-)
+from consilience.clustering.kernels.absent_classes import MatchedClasses, match_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +60,7 @@ def completed_models(
         Whether that number was asked for. Otherwise a class of one site alone may be outlying rows.
     """
     matched = matched_models(models, owners, n_clusters, n_clusters + len(set(owners)))
-    if matched is None or matched.ratio > COMPACT:
+    if matched is None or not matched.compact(given=given):
         return Completed(tuple(models))
     found = []
     classes = matched.classes(given=given)
@@ -93,7 +89,7 @@ def classes_of_all(
         the groups are not far apart.
     """
     matched = matched_models(models, owners, max(2, fewer), most + len(set(owners)))
-    if matched is None or matched.ratio > COMPACT:
+    if matched is None or not matched.compact(given=False):
         return 0
     found = len(matched.classes(given=False))
     return found if fewer < found <= most else 0

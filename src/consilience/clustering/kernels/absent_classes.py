@@ -21,10 +21,12 @@ import numpy as np
 from consilience.arrays import FloatArray, IntArray
 
 COMPACT = 0.5
-"""Largest ratio of two heights of the tree for which its groups are taken to be classes.
+"""Largest ratio of two heights of the tree for which its groups are taken to be classes."""
+EXPECTED = 0.9
+"""The same where there are just as many groups as classes that were asked for.
 
-Larger ones find absent classes that overlap, and pass groups on that are none: at the hospitals of
-the heart example, halves then agree less (``replications/ensemble_clustering/absent``).
+With .9 for any number of groups, some that are no classes are passed on: at the hospitals of the
+heart example halves then agree less (``replications/ensemble_clustering/absent``).
 """
 
 
@@ -52,6 +54,10 @@ class MatchedClasses:
     owners: tuple[tuple[Hashable, ...], ...]
     ratio: float
     exact: bool
+
+    def compact(self, *, given: bool) -> bool:
+        """Whether groups are compact enough to be classes."""
+        return self.ratio <= (EXPECTED if given and self.exact else COMPACT)
 
     def classes(self, *, given: bool) -> tuple[int, ...]:
         """Groups that are classes: of two sites, or of one where just as many are there as given.
