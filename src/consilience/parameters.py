@@ -14,8 +14,9 @@ and an estimator, whose ``__init__`` only stores, as a table that ``fit`` goes t
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +156,15 @@ def rules_of(declared: type | object) -> dict[str, Allowed]:
 def plain(record: object) -> dict[str, Any]:
     """Fields of a dataclass by name, for a state or a file."""
     return {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}  # type: ignore[arg-type]
+
+
+def closest(name: str, names: Iterable[str]) -> str:
+    """End of a sentence on a name that is not known: the one that was meant, or all of them."""
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f": did you mean {close[0]!r}?"
+    return f": known are {', '.join(names)}" if names else ": there are none"
 
 
 def check(rules: Mapping[str, Allowed], values: Mapping[str, Any]) -> None:

@@ -100,7 +100,12 @@ def test_no_study_file(space: Workspace) -> None:
     [
         ({"sites": ("boston", "Boston")}, "names site 'boston' twice"),
         ({"method": "mean-and-sdd"}, "no method is called 'mean-and-sdd'"),
-        ({"parameters": "k = 1"}, "has no parameter 'k'"),
+        ({"parameters": "k = 1"}, "has no parameter 'k': there are none"),
+        (
+            {"method": "ensemble-clustering", "parameters": "n_cluster = 2"},
+            "study.toml: [parameters]: method 'ensemble-clustering' has no parameter 'n_cluster': "
+            "did you mean 'n_clusters'?",
+        ),
         ({"method": "ensemble-clustering", "parameters": "n_clusters = 0"}, "n_clusters must be"),
         ({"head": "partition = 'columns'"}, "matches rows by id"),
         ({"head": "partition = 'columns'", "data": "id = 'id'"}, "names the id only"),

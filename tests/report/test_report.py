@@ -212,7 +212,7 @@ STABLE = {
     "low": 0.85,
     "high": 0.95,
     "alone_mean": 0.6,
-    "strength": 0.62,
+    "strength": 0.87,
     "fewer_strength": 0.91,
     "ported_mean": 0.6,
     "by_site": {"s0": 0.9, "s1": 0.9, "s2": 0.9},
@@ -234,6 +234,8 @@ STABLE = {
         ({"apart": NAN}, "caution", "cannot be said: no site has enough rows"),
         ({"mean": 0.4, "low": 0.09}, "caution", "two halves agree by 0.40 only"),
         ({"pairs": 2}, "caution", "rests on 2 pairs of halves"),
+        ({"strength": 0.62}, "caution", "2 classes are found again more surely"),
+        ({"strength": 0.62, "fewer_strength": 0.5}, "good", "more than a division"),
     ],
 )
 def test_headline_does_not_overclaim(
@@ -243,6 +245,18 @@ def test_headline_does_not_overclaim(
     headline = EnsembleClusteringReport().headline(given)
     assert headline.tone == tone
     assert words in headline.text
+
+
+def test_one_class_where_two_would_be_more(run: Run) -> None:
+    given = with_result(
+        run, n_clusters=1, stability={**STABLE, "n_clusters": 2}, votes={}, chosen_by="given"
+    )
+    headline = EnsembleClusteringReport().headline(given)
+    assert headline.tone == "caution"
+    assert "But 2 classes are more than a division of one cloud" in headline.text
+    without = with_result(given, stability={**STABLE, "n_clusters": 2, "apart": 0.3})
+    headline = EnsembleClusteringReport().headline(without)
+    assert headline.tone == "plain" and "But" not in headline.text
 
 
 def test_headline_without_stability_and_with_split_votes(run: Run) -> None:

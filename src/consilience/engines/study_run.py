@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from consilience.engines import rundir
 from consilience.engines.federation import Run, check_number, check_partition, load_run
 from consilience.engines.local import check_site_files
 from consilience.engines.signed import IN_STUDY
-from consilience.exceptions import ConsilienceError, RunError, StudyError
+from consilience.exceptions import ConsilienceError, ParameterError, RunError, StudyError
 from consilience.protocol.method import Method, get_method
 from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.reference import read_reference
@@ -132,7 +132,7 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
     check_number(kind, len(study.sites.names))
     check_missing(kind, study.preparation)
     if study.reference is None:
-        return kind.from_parameters(study.parameters)
+        return _with_parameters(kind, study, {})
     if REFERENCE not in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]
         raise StudyError(
             f"method {kind.name!r} uses no reference rows: leave [reference] out of the study, or "
@@ -145,7 +145,14 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
         )
     # As plain numbers: they are a parameter, whose hash is part of the run's identity.
     given = {REFERENCE: read_reference(study).plain()} if rows else {}
-    return kind.from_parameters({**study.parameters, **given})
+    return _with_parameters(kind, study, given)
+
+
+def _with_parameters(kind: type[Method], study: Study, given: Mapping[str, Any]) -> Method:
+    try:
+        return kind.from_parameters({**study.parameters, **given})
+    except ParameterError as error:
+        raise ParameterError(f"{study.where}[parameters]: {error}") from error
 
 
 def check_reference(study: Study, method: Method, path: Path) -> None:

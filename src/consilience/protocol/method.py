@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
-from consilience.parameters import check, rules_of
+from consilience.parameters import check, closest, rules_of
 from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import iterate_fields, message_type
@@ -809,8 +809,9 @@ class Method(ABC):
                 raise ParameterError(f"method {cls.name!r} needs the parameter {name!r}: give it")
         for name in parameters:
             if name not in known:
-                has = f"it knows {', '.join(known)}" if known else "it has none"
-                raise ParameterError(f"method {cls.name!r} has no parameter {name!r}: {has}")
+                raise ParameterError(
+                    f"method {cls.name!r} has no parameter {name!r}{closest(name, known)}"
+                )
         try:
             method = cls(**parameters)
             method.validate()

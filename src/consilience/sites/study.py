@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import difflib
 import hashlib
 import json
 import os
@@ -33,6 +32,7 @@ from pydantic import (
 )
 
 from consilience.exceptions import ConsilienceError, DataError, StudyError
+from consilience.parameters import closest
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import feature_names
 from consilience.sites.own_columns import SiteColumns, Unit
@@ -245,7 +245,7 @@ class Sites(_Strict):
                 if name not in self.names:
                     raise StudyError(
                         f"[sites] {table} names {name!r}, which is not among names"
-                        f"{_closest(name, self.names)}"
+                        f"{closest(name, self.names)}"
                     )
         return self
 
@@ -351,6 +351,11 @@ class _File(_Strict):
         except StudyError as error:
             sentence = str(error)
         raise StudyError(f"{where}: {sentence}")
+
+    @property
+    def where(self) -> str:
+        """Begin of a sentence about the file; empty where there is none."""
+        return "" if self._path is None else f"{self._path}: "
 
     @property
     def base(self) -> Path:
@@ -615,11 +620,6 @@ def _days_of_keys(value: Any) -> Any:
     return value
 
 
-def _closest(name: str, names: Any) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f": did you mean {close[0]!r}?" if close else f": known are {', '.join(names)}"
-
-
 def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     """First mistake of a file, in words."""
     found = error.errors(include_url=False, include_context=True)
@@ -631,7 +631,7 @@ def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     if kind in _UNKNOWN_KEY:
         known = _known_keys(model, place[:-1])
         where = f" in [{'.'.join(place[:-1])}]" if place[:-1] else ""
-        return f"key {place[-1]!r} is not known{where}{_closest(place[-1], known)}"
+        return f"key {place[-1]!r} is not known{where}{closest(place[-1], known)}"
     # What pydantic adds for unions and positions in lists is no part of a key.
     parts = [part for part in place if not part.isdigit() and part not in _UNION_PARTS]
     key = ".".join(parts) or model.__name__

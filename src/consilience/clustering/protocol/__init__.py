@@ -47,7 +47,7 @@ section 2. Departures:
   one) counts by the labels of the first models only, sites taking turns. Every row is still
   labelled from its true tuple.
 * A local class of fewer than `min_records` rows makes the site fit one class fewer; a site left
-  with fewer than two classes contributes counts only.
+  with fewer than two classes sends no model.
 * Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
 * ``n_clusters="cv"`` is not in the source (see ``judge``): the number with the smallest error of
@@ -386,8 +386,7 @@ class EnsembleClustering(Method):
         for site in replies:
             if site not in owners[0]:
                 ctx.note(
-                    f"Site {site} has no two classes that are large enough: it contributes counts "
-                    "only."
+                    f"Site {site} has no two classes that are large enough: it sends no model."
                 )
         if not owners[0]:
             raise QuorumError(_NO_MODEL)

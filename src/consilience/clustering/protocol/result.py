@@ -358,7 +358,19 @@ class EnsembleClusteringResult(Result):
             f" Of pairs of rows in one class of a half, {strength:.0%} are together in the other "
             f"half's classes too, in the least certain class; with {k - 1} classes {fewer:.0%}"
         )
-        return said + (f": {k - 1} are told more surely than {k}." if fewer > strength else ".")
+        surer = f": {k - 1} are told more surely than {k}."
+        return said + (surer if self.fewer_are_surer else ".")
+
+    @property
+    def fewer_are_surer(self) -> bool:
+        """Whether there is more than one class, and one fewer is found again more surely.
+
+        Classes of a prediction strength of .8 are sure enough, see the source of
+        `consilience.numerics.agreement.prediction_strength`.
+        """
+        s = self.stability
+        strength, fewer = s.get("strength", np.nan), s.get("fewer_strength", np.nan)
+        return self.evidence == "classes" and strength < 0.8 and fewer > strength
 
     def evidence_sentence(self) -> str:
         """What the comparison with one cloud says."""

@@ -56,7 +56,7 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
             ("rows", *(f"{int(n):,}" for n in result.class_sizes)),
             ("share", *(f"{share:.1%}" for share in shares)),
             *(
-                (name, *numbers(means))
+                (name, *numbers(np.where(np.abs(means) < 1e-12, 0.0, means)))
                 for name, means in zip(result.feature_names, result.class_means.T, strict=True)
             ),
         ]

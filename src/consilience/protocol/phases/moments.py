@@ -172,7 +172,7 @@ def moments(
             withheld[site] = names
             ctx.note(
                 f"Site {site} withheld the sums of {', '.join(names)} (too few records in a cell, "
-                "or one record dominates); the pooled moments come from the other sites."
+                "or one record dominates); pooled moments come from the sites that told them."
             )
     n, mean, squares = pool(replies)
     lost = [name for name, k in zip(ctx.feature_names[:required], n, strict=False) if k == 0]
