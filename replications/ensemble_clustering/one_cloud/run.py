@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
@@ -171,7 +172,8 @@ def main() -> None:
         key = (design.rows, str(design.n_sites), str(design.n_clusters), where)
         if key in done:
             continue
-        found = np.array([one_run(design, seed) for seed in range(runs)])
+        each = Parallel(n_jobs=2)(delayed(one_run)(design, seed) for seed in range(runs))
+        found = np.array(each)
         said = found[~np.isnan(found[:, 0])]
         share = float((said[:, 0] <= 0.05).mean())
         rows.append(

@@ -167,6 +167,27 @@ def test_draws_without_a_statistic_stand_beside_nothing() -> None:
     assert np.isnan(one_cloud.averaged([Compared(4.0, rare)]).found)
 
 
+def test_what_halves_have_in_common_by_chance_varies_more_than_draws() -> None:
+    """Both halves of one split say the same; P splits say it 2 P / (P + 1) times as well."""
+    draws = np.array([1.0, 2.0, 3.0])
+    for n, share in ((1, 1.0), (2, 1.0), (10, 0.6)):
+        mean = one_cloud.averaged([Compared(3.0, draws)] * n, by_chance=True)
+        assert mean.score == pytest.approx(1 / np.sqrt(share))
+    # Variances of parts are averaged; how draws hang together over them makes no difference.
+    parts = [Compared(3.0, draws), Compared(3.0, 7 * draws[[1, 2, 0]] - 12)]
+    assert one_cloud.averaged(parts, by_chance=True).score == pytest.approx(1 / np.sqrt(50 / 2))
+    # As simulated: u_A'u_B over both halves of random splits of sums of noise.
+    rng = np.random.default_rng(5)
+    n, n_splits, tables = 40, 3, 4000
+    noise = rng.normal(size=(tables, n, 2))
+    mean = np.zeros(tables)
+    for _ in range(n_splits):
+        half = rng.permutation(n) < n // 2
+        mean += (noise[:, half].sum(axis=1) * noise[:, ~half].sum(axis=1)).sum(axis=1) / n_splits
+    single = 2 * (n / 2) ** 2
+    assert mean.var() / single == pytest.approx(1 / 2 + 1 / (2 * n_splits), abs=0.06)
+
+
 def test_a_small_class_of_a_skewed_cloud_holds_its_level() -> None:
     """300 tables of which some two thirds have six rows in the class: .05, standard error .02."""
     rng = np.random.default_rng(8)

@@ -24,7 +24,12 @@ rows which were chosen for being apart are so.
 
 Over several partitions of the same rows what the statistic is above the mean of its draws is
 averaged, and so is that of each draw: the normals of a row are the same in all of them, so that
-draws hang together over partitions as the rows do.
+draws hang together over partitions as the rows do. Beside unrelated columns that is not enough:
+what halves A and B have in common by chance counts from A to B and from B to A, at all sites, while
+partitions of draws are given. To first order a statistic is u_A'u_B there, with u the sum over rows
+of what draws a partition and is judged by it; over P splits in halves the mean of 2 P such products
+has 1 / 2 + 1 / (2 P) of the variance of one. (Draws of one cloud have the correlations of the rows
+that are judged, which is most of what they have in common by chance.)
 """
 
 from __future__ import annotations
@@ -398,8 +403,16 @@ class Compared:
         return float(np.clip(above / max(spread, _NOTHING), -_CUT, _CUT))
 
 
-def averaged(parts: Sequence[Compared]) -> Compared:
-    """Mean over partitions, and of each draw over those that it has a statistic in."""
+def averaged(parts: Sequence[Compared], *, by_chance: bool = False) -> Compared:
+    """Mean over partitions, and of each draw over those that it has a statistic in.
+
+    Parameters
+    ----------
+    parts : sequence of Compared
+        Partitions of both halves of several splits.
+    by_chance : bool
+        Whether draws vary as much as what halves have in common by chance, see the top.
+    """
     said = [part for part in parts if part.said]
     if not said:
         return Compared(float("nan"), np.full(N_DRAWS, np.nan))
@@ -408,6 +421,10 @@ def averaged(parts: Sequence[Compared]) -> Compared:
     above = draws - means[:, None]
     missing = np.isnan(above)
     every = np.where(missing, 0.0, above).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
+    spread = float(every[~missing.all(axis=0)].std(ddof=1))
+    if by_chance and spread > _NOTHING:
+        share = min(1.0, 0.5 + 1.0 / len(said))
+        every *= float(np.sqrt(share * np.nanvar(draws, axis=1, ddof=1).mean())) / spread
     return Compared(
         float(np.mean([part.found for part in said])),
         np.where(missing.all(axis=0), np.nan, means.mean() + every),

@@ -178,7 +178,10 @@ def evidence(
         label = partial(_final, models, features, centres)
         for name, one in rows.compare(other, label, least).items():
             found[name].append(one)
-    averages = {name: one_cloud.averaged(parts) for name, parts in found.items()}
+    averages = {
+        name: one_cloud.averaged(parts, by_chance=name == "related")
+        for name, parts in found.items()
+    }
     # One record, whatever it holds, moved the score of one half of m rows by up to 9 / sqrt(m) in
     # the tables tried, and it is in every other half only: the step is about half of that.
     judged = min((len(part) for part in parts), default=0)
