@@ -64,5 +64,29 @@ def sketch_test(name, x_a, z, y, *, mask=0.0):
     s0, w0 = glm.score(name, y, eta0, mask=mask), glm.weight(name, y, eta0, mask=mask)
     rest = z - a @ np.linalg.inv(a.T @ np.diag(w0) @ a) @ a.T @ np.diag(w0) @ z
     total = rest.T @ s0
-    score = total @ np.linalg.inv(rest.T @ np.diag(s0**2) @ rest) @ total
+    h0 = np.diag(a @ np.linalg.inv(a.T @ np.diag(w0) @ a) @ a.T @ np.diag(w0))
+    score = total @ np.linalg.inv(rest.T @ np.diag(s0**2 / (1 - h0)) @ rest) @ total
     return {"wald": wald(s), "wald_hc3": wald(s / (1 - leverage)), "score": score}
+
+
+def flipped_scores(name, x_a, z, y, signs):
+    """Score statistics of residuals with other signs, one after another; identity link and others.
+
+    To first order a fit to the scores e leaves ``e - W A (A'WA)^-1 A'e``.
+    """
+    n = len(y)
+    zero, one = np.zeros(n), np.ones(n)
+    alone = glm.fit(name, x_a, y, zero, one)
+    a = np.column_stack([one, x_a])
+    s, w = glm.score(name, y, a @ alone), np.diag(glm.weight(name, y, a @ alone))
+    hat = w @ a @ np.linalg.inv(a.T @ w @ a) @ a.T
+    rest = z - hat.T @ z
+    h = np.diag(hat)
+    found = []
+    for g in signs:
+        e = g * s / np.sqrt(1 - h)
+        e = e - hat @ e
+        total = sum(rest[i] * e[i] for i in range(n))
+        spread = sum(np.outer(rest[i], rest[i]) * e[i] ** 2 / (1 - h[i]) for i in range(n))
+        found.append(total @ np.linalg.inv(spread) @ total)
+    return np.array(found)

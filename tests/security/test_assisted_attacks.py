@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import consilience
 from consilience.assisted.glm import AssistedGLM
 from consilience.assisted.glm.messages import (
+    INTERCEPT,
     ConcludeRequest,
     ContributeRequest,
     FinishRequest,
@@ -652,7 +653,7 @@ def test_names_of_columns_need_their_own_consent(granted: bool) -> None:
     line.ask("share", ShareRequest(text, "b"))
     parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
     reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
-    assert reply.names == (("(intercept)", "age", "income") if granted else ("x0", "x1", "x2"))
+    assert reply.names == ((INTERCEPT, "age", "income") if granted else ("x0", "x1", "x2"))
 
 
 def test_sealed_fields_are_not_made_by_a_coordinator_without_the_key() -> None:

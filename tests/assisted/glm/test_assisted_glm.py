@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from consilience.assisted.glm import AssistedGLM
+from consilience.assisted.glm.messages import INTERCEPT
 from consilience.protocol.method import Preparation
 from consilience.sites.policy import Policy
 from tests.assisted.assisted import FAMILIES, SIGNED, Parties, check_tables, parties
@@ -120,7 +121,7 @@ def test_three_parties(at: str) -> None:
     assert check_tables(run, them, pooled) == 1 + 3 + 2
     assert run.result.partners == ("b", "c")
     assert run.result.revealed == {"a": (2, 2), "b": (4, 4), "c": (2, 2)}
-    names = ["(intercept)", "a0", "a1"] if at == "site:a" else ["x0", "x1", "x2"]
+    names = [INTERCEPT, "a0", "a1"] if at == "site:a" else ["x0", "x1", "x2"]
     assert run.result.coefficients["name"].tolist() == names
     alone = run.result.deviance["alone"]
     assert run.result.deviance["joint"] < alone < run.result.deviance["null"]

@@ -293,6 +293,7 @@ def test_a_partner_is_tested_given_the_fit_with_another() -> None:
     off = z - null @ np.linalg.lstsq(null, z, rcond=None)[0]
     s0 = y - null @ np.linalg.lstsq(null, y, rcond=None)[0]
     score = off.T @ s0
+    s0 = s0 / np.sqrt(1 - np.diag(null @ np.linalg.pinv(null)))
     wanted = score @ np.linalg.solve(off.T @ (s0[:, None] ** 2 * off), score)
     found = given.result.tests["c"]["score"]
     assert found["df"].tolist() == [2]

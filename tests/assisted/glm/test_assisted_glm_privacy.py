@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from consilience.assisted.glm import AssistedGLM
+from consilience.assisted.glm.messages import INTERCEPT
 from consilience.assisted.test import AssistanceTest
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError, QuorumError
@@ -295,7 +296,7 @@ def test_names_leave_where_their_owner_says_so(
     policy = dataclasses.replace(SIGNED, share_names=granted)
     _, run, where = watched_run(them, method(), tmp_path / "run", policy, at="third-party")
     assert bool(found_in(NAMES, where)) == granted
-    assert (run.result.coefficients["name"][0] == "(intercept)") == granted
+    assert (run.result.coefficients["name"][0] == INTERCEPT) == granted
     assert any("share_names = true" in note for note in run.notes) != granted
 
 
@@ -599,6 +600,19 @@ def test_a_sketch_counts_with_the_training() -> None:
     # direction, and none is left.
     assert again.result.revealed["b"] == (4, 5)
     assert known_of(federation, "b") == 4
+
+
+def test_a_sketch_that_took_all_directions_is_named() -> None:
+    """Three of four columns' directions went into the test: nothing is left to train with."""
+    them = parties("normal", n=150, sizes=(3, 4), seed=33, n_new=0)
+    federation = them.federation(DEFAULT)
+    AssistanceTest(family="normal", n_directions=3).run(federation, seed=1)
+    result = method(tol=1e-12).run(federation, seed=2).result
+    assert result.rounds == 0 and result.untrained
+    said = result.summary()
+    assert said.startswith("There is no joint model of a with b")
+    assert "sketches of tests" in said and "3 of 4 of b" in said and "max_revealed_rank" in said
+    assert "difference" not in said
 
 
 def test_the_same_run_again_reveals_nothing_more() -> None:

@@ -441,7 +441,7 @@ def conclude(
     rows, final = joint.rows, final_fit(joint, message)
     beside, alone = own_model(joint)
     figures, predicted = compared(joint, final.trained, alone)
-    names = ("(intercept)", *data.feature_names)
+    names = (messages.INTERCEPT, *data.feature_names)
     k, known = len(names), final.known
     estimate, error = np.append(final.intercept, final.coef), np.full(k, np.nan)
     factor, fine = final.factor[:k], final.estimable[:k]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.assisted.glm.messages import GAP, WAYS, Settings, Turned
+from consilience.assisted.glm.messages import GAP, INTERCEPT, WAYS, Settings, Turned
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.result import Result
@@ -109,6 +109,15 @@ class AssistedGLMResult(Result):
                 f"{self.n_new} people were predicted with the columns of {with_} and the model of "
                 f"run {self.followed}; the predictions are at {self.initiator}."
             )
+        if self.untrained:
+            known = " and ".join(f"{k} of {r} of {site}" for site, (k, r) in self.revealed.items())
+            return (
+                f"There is no joint model of {self.initiator} with {with_}: before the first round "
+                "a party had revealed as many directions of its columns as its policy allows, the "
+                f"sketches of tests among them (known are {known}). What the partners would add is "
+                "not known. It takes a larger max_revealed_rank, at the party that ended the "
+                "training, or more columns there."
+            )
         gain, error = self.holdout["alone_minus_joint"], self.holdout["error"]
         said = (
             f"deviance {self.deviance['alone']:.4g} alone and {self.deviance['joint']:.4g} with "
@@ -141,6 +150,11 @@ class AssistedGLMResult(Result):
         elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
             said += f" At least {self.remaining:.3g} of deviance was left."
         return f"{said} {self._inference(with_)}"
+
+    @property
+    def untrained(self) -> bool:
+        """Whether a policy ended the training before its first round."""
+        return self.stopped == "rank" and self.rounds == 0
 
     def _inference(self, with_: str) -> str:
         if self.penalty.get("alpha"):
@@ -362,7 +376,7 @@ def _note(course: Course, acceleration: str, concluded: Any) -> None:
             f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
             "training rows."
         )
-    elif s.names and concluded.names[0] != "(intercept)":
+    elif s.names and concluded.names[0] != INTERCEPT:
         ctx.note(
             f"The coefficients of {s.initiator} are numbered in the order of its columns: their "
             "names leave where its policy says share_names = true."

@@ -26,6 +26,9 @@ from consilience.exceptions import DataError, ParameterError
 Geometry = Literal["box", "ball"]
 
 MOST_DIRECTIONS = 15  # 2**14 sign patterns are enumerated for epsilon
+FEW = 1_000  # records up to which the score statistic has the distribution of flipped residuals
+N_FLIPS = 999
+_EDGE = 0.99  # of these, beyond which the chi-squared tail goes on
 RARE = 10.0  # records of the rarer class per parameter below which the plain Wald test is liberal
 
 
@@ -218,7 +221,10 @@ def sketch_test(
     ``theta' V_ZZ^-1 theta`` for the coefficients theta of Z. ``wald_hc3`` divides each score by one
     minus the record's leverage in the weighted design. The score test takes the null fit on
     ``A = (1, X_a)``: ``Zr = Z - A (A'W0 A)^-1 A'W0 Z``, ``S = Zr's0``, statistic
-    ``S'(Zr'diag(s0^2)Zr)^-1 S``; it keeps its level where classes are rare. The likelihood ratio is
+    ``S'(Zr'diag(s0^2 / (1 - h0))Zr)^-1 S`` with the leverages h0 of the null design (a residual has
+    1 - h0 of the variance of its error: HC2 of MacKinnon and White 1985); it keeps its level where
+    classes are rare. With up to `FEW` records its p-value is that of `flip_p`, which also keeps it
+    with few records a parameter; with more the statistic is chi-squared. The likelihood ratio is
     divided by a moment estimate of the dispersion where the family has one, and is valid under a
     correct model only. All four are the same in every coordinate system of the kept columns, so
     they are computed in the standardised ones.
@@ -275,10 +281,18 @@ def sketch_test(
     s, w = full.w * family.score(y, alone), full.w * family.weight(y, alone)
     a, weighted = d[:, :own], d[:, :own] * w[:, None]
     # Zr = Z - A (A'W0 A)^-1 A'W0 Z
-    rest = d[:, own:] - a @ _solved(a.T @ weighted, weighted.T @ d[:, own:])
-    # S = Zr's0, its variance Zr'diag(s0^2)Zr
+    solved = _solved(a.T @ weighted, weighted.T)
+    rest = d[:, own:] - a @ (solved @ d[:, own:])
+    # A residual of the null fit has 1 - h0 of the variance of its error.
+    leverage = np.minimum(np.einsum("ij,ji->i", a, solved), 1 - 1e-10)
+    # S = Zr's0, its variance Zr'diag(s0^2 / (1 - h0))Zr
     scores = rest * s[:, None]
-    score = _quadratic(scores.sum(axis=0), scores.T @ scores)
+    score = _quadratic(scores.sum(axis=0), scores.T @ (scores / (1 - leverage)[:, None]))
+    flipped = np.empty(0)
+    if n <= FEW and not math.isnan(score):
+        # Always the same signs, so that a p-value can be computed again.
+        signs = np.random.default_rng(FEW).choice([-1.0, 1.0], size=(N_FLIPS, n))
+        flipped = flipped_scores(a, solved, rest, s, leverage, signs)
     lr = math.nan
     if not (penalty and penalty.alpha):
         lr = family.deviance(y, alone, full.w) - family.deviance(y, joint, full.w)
@@ -286,8 +300,68 @@ def sketch_test(
         lr = lr * n if known else lr * (n - m) / _dispersion(full, joint)
     statistics = (wald, wald_hc3, score, lr)
     p = [float(chdtrc(df, max(each, 0.0))) for each in statistics]
+    p[2] = flip_p(score, flipped, df)
     notes += dict.fromkeys(troubles + more)
     return SketchTest(kept, df, *statistics, p[0], p[1], p[2], p[3], minority, tuple(notes))
+
+
+def flipped_scores(
+    a: FloatArray,
+    solved: FloatArray,
+    rest: FloatArray,
+    s: FloatArray,
+    leverage: FloatArray,
+    signs: FloatArray,
+) -> FloatArray:
+    """Score statistics where the sketch adds nothing: residuals with signs drawn anew.
+
+    Parameters
+    ----------
+    a : (n, k) array
+        Null design A.
+    solved : (k, n) array
+        ``(A'W0 A)^-1 A'W0``.
+    rest : (n, t) array
+        Zr, the sketch less what A explains of it.
+    s : (n,) array
+        Scores s0 of the null fit.
+    leverage : (n,) array
+        h0.
+    signs : (B, n) array
+        g, -1 or 1.
+
+    Returns
+    -------
+    (B,) array
+
+    Notes
+    -----
+    Wild bootstrap with the null imposed: ``e = g s0 / sqrt(1 - h0)`` for signs g is fitted again to
+    first order, ``e - W0 A (A'W0 A)^-1 A'e``, and tested as the scores are. Source: Davidson and
+    Flachaire, *The wild bootstrap, tamed at last*, J. Econometrics 146 (2008), section 3.
+    """
+    t = rest.shape[1]
+    drawn = signs * (s / np.sqrt(1 - leverage))
+    drawn -= (drawn @ a) @ solved
+    products = (rest[:, :, None] * rest[:, None, :]).reshape(len(rest), t * t)
+    spread = ((drawn**2 / (1 - leverage)) @ products).reshape(-1, t, t)
+    parts = zip(drawn @ rest, spread, strict=True)
+    return np.array([_quadratic(total, matrix) for total, matrix in parts])
+
+
+def flip_p(statistic: float, flipped: FloatArray, df: int) -> float:
+    """Share of statistics of flipped residuals that are as large; of chi-squared if there are none.
+
+    Beyond their 99th percentile the chi-squared tail goes on from it.
+    """
+    tail = float(chdtrc(df, max(statistic, 0.0)))
+    known = flipped[~np.isnan(flipped)]
+    if len(known) <= len(flipped) / 2:
+        return tail
+    edge = float(np.quantile(known, _EDGE))
+    if statistic <= edge:
+        return float((1 + (known >= statistic).sum()) / (1 + len(known)))
+    return (1 - _EDGE) * tail / float(chdtrc(df, edge))
 
 
 def _fitted(

@@ -70,7 +70,7 @@ class AssistedGLMReport(TemplateReport[AssistedGLMResult]):
             "deviance_rows": _deviances(result),
             "held_out_row": _held_out(value, error, low, high),
             # no partner's message came into the model
-            "untrained": result.rounds == 0 and result.stopped == "rank",
+            "untrained": result.untrained,
             # it fits the records that it was trained on worse than a constant
             "useless": result.deviance["joint"] > result.deviance["null"],
             "chance": _chance(result),
