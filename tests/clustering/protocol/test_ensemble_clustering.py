@@ -329,14 +329,18 @@ def test_a_correlated_cloud_is_called_a_gradient() -> None:
 
 
 def test_one_class_too_many_is_told_less_surely_than_one_fewer() -> None:
+    tables, _ = draw({s: 200 for s in "ab"}, sigma=0.2)
+    many = cluster(tables, n_clusters=5, stability_pairs=2).result
+    assert many.stability["strength"] < 0.8 < many.stability["fewer_strength"]
+    assert "with 4 classes" in many.summary() and "4 are told more surely than 5." in many.summary()
+
+
+def test_as_many_classes_as_there_are_need_no_fewer() -> None:
     tables, _ = draw({s: 200 for s in "abc"}, sigma=0.3)
     right = cluster(tables, n_clusters=4, stability_pairs=3).result
     assert right.stability["strength"] > 0.9
     assert "together in the other half's classes too" in right.summary()
     assert "more surely" not in right.summary()
-    many = cluster(tables, n_clusters=5, stability_pairs=3).result
-    assert many.stability["strength"] < 0.8 < many.stability["fewer_strength"]
-    assert "with 4 classes" in many.summary() and "4 are told more surely than 5." in many.summary()
     two = cluster(tables, n_clusters=2, stability_pairs=3).result
     assert np.isnan(two.stability["fewer_strength"]), "one class is found again by itself"
     assert "together in the other half" not in two.summary()
