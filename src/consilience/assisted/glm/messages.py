@@ -31,7 +31,7 @@ GAP = -1e300
 MOST = 1e250
 """Of sums over rows of what numbers of any size lose."""
 
-INTERCEPT = "(intercept at partner means)"
+INTERCEPT = "(centred intercept)"
 """Partners' columns are centred: at 0 in each of them the intercept would be another one."""
 IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
 UNCERTAIN, PENALISED = "not certified", "penalised"
