@@ -611,7 +611,11 @@ def test_a_sketch_that_took_all_directions_is_named() -> None:
     assert result.rounds == 0 and result.untrained
     said = result.summary()
     assert said.startswith("There is no joint model of a with b")
-    assert "sketches of tests" in said and "3 of 4 of b" in said and "max_revealed_rank" in said
+    assert (
+        "sketches of tests count too" in said
+        and "3 of 4 of b" in said
+        and "max_revealed_rank" in said
+    )
     assert "difference" not in said
 
 

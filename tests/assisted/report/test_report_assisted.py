@@ -89,7 +89,9 @@ FITS: dict[str, Callable[[], Any]] = {
     "few-new": lambda: joint_fit(n_new=-1, intervals={**intervals("joint"), "certified": -1}),
     "complete": lambda: joint_fit(complete=True),
     "later": lambda: later(),
-    "untrained": lambda: joint_fit(saved=0.0, error=0.0, rounds=0, stopped="rank"),
+    "untrained": lambda: joint_fit(
+        saved=0.0, error=0.0, rounds=0, stopped="rank", rounds_table=NO_ROUNDS
+    ),
     "useless": lambda: joint_fit(
         response="masked",
         flip=0.2,

@@ -88,6 +88,19 @@ MAP = Map(
 )
 
 
+def test_a_map_has_one_class_fewer_for_all_halves_or_none() -> None:
+    def fits(halves: list[int], fewer: list[int]) -> bool:
+        return dataclasses.replace(
+            MAP,
+            centres=relayed(tuple(np.eye(3)[:k] for k in (3, *halves)), Disclosure.MODEL),
+            fewer=relayed(tuple(np.eye(3)[:k] for k in fewer), Disclosure.MODEL),
+        ).same_halves()
+
+    assert fits([3, 2], [2, 1]) and fits([3, 3], []) and fits([1, 3], [1, 2])
+    for fewer in ([2], [3, 2], [2, 2, 2], [1, 2]):
+        assert not fits([3, 3], fewer)
+
+
 def profile(
     means: Any = (3, 2), targets: Any = 3, shares: np.ndarray | None = None, **more: Any
 ) -> str:

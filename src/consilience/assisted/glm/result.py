@@ -113,8 +113,8 @@ class AssistedGLMResult(Result):
             known = " and ".join(f"{k} of {r} of {site}" for site, (k, r) in self.revealed.items())
             return (
                 f"There is no joint model of {self.initiator} with {with_}: before the first round "
-                "a party had revealed as many directions of its columns as its policy allows, the "
-                f"sketches of tests among them (known are {known}). What the partners would add is "
+                "a party had revealed as many directions of its columns as its policy allows; "
+                f"sketches of tests count too (known are {known}). What the partners would add is "
                 "not known. It takes a larger max_revealed_rank, at the party that ended the "
                 "training, or more columns there."
             )
@@ -153,8 +153,9 @@ class AssistedGLMResult(Result):
 
     @property
     def untrained(self) -> bool:
-        """Whether a policy ended the training before its first round."""
-        return self.stopped == "rank" and self.rounds == 0
+        """Whether a policy ended the training before any partner's message came into the model."""
+        nothing = not any(self.rounds_table.get("partner", ()))
+        return self.stopped == "rank" and self.rounds == 0 and not self.complete and nothing
 
     def _inference(self, with_: str) -> str:
         if self.penalty.get("alpha"):

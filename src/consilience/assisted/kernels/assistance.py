@@ -361,7 +361,8 @@ def flip_p(statistic: float, flipped: FloatArray, df: int) -> float:
     edge = float(np.quantile(known, _EDGE))
     if statistic <= edge:
         return float((1 + (known >= statistic).sum()) / (1 + len(known)))
-    return (1 - _EDGE) * tail / float(chdtrc(df, edge))
+    beyond = float(chdtrc(df, edge))
+    return (1 - _EDGE) * (tail / beyond if beyond else 1.0)
 
 
 def _fitted(

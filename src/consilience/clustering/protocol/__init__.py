@@ -285,7 +285,7 @@ class EnsembleClustering(Method):
             matched = classes_of_all(own, owners[0], wanted, self.max_clusters)
             wanted = matched or wanted
         completed = [
-            coordinator.completed(*one, wanted, given=given)
+            coordinator.completed(*one, wanted, given=given and wanted > 1)
             for one in zip(ensembles, owners, strict=True)
         ]
         ensembles = [models for models, _ in completed]
@@ -309,7 +309,8 @@ class EnsembleClustering(Method):
         for ensemble, counts in zip(built[1:], tables[1:], strict=True):
             centres.append(self._cluster(ctx, ensemble, counts, compared))
             if compared > 2:
-                fewer.append(self._cluster(ctx, ensemble, counts, compared - 1))
+                less = max(len(centres[-1]) - 1, 1)
+                fewer.append(self._cluster(ctx, ensemble, counts, less))
         return (
             yield from self._finish(
                 ctx,

@@ -263,6 +263,11 @@ def stability(
             values = getattr(profile, name).value
             said[name][: len(values), j] = values
         said[name] = said[name][usable]
+    if (
+        n_clusters > 2
+    ):  # both of the same sites and pairs, or their difference would be that of these
+        gap = np.isnan(said["strength"]) | np.isnan(said["fewer_strength"])
+        said["strength"][gap] = said["fewer_strength"][gap] = np.nan
     agreed = weighted(said["agreement"], sizes)
     if not len(agreed):
         return {}

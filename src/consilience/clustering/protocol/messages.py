@@ -208,6 +208,11 @@ class Map:
     centres: Released = Model("*by ensemble: (K, r)", "centres of the final classes", to="all")
     fewer: Released = Model("*by half: (K - 1, r)", "centres of one class fewer, or none", to="all")
 
+    def same_halves(self) -> bool:
+        """Whether there are centres of one class fewer for every half, or for none."""
+        fewer, halves = self.fewer.value, self.centres.value[1:]
+        return not fewer or [len(x) for x in fewer] == [max(len(y) - 1, 1) for y in halves]
+
     def lengths(self) -> dict[str, int]:
         """Final classes, and pairs of halves."""
         centres = self.centres.value

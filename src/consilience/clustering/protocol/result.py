@@ -363,14 +363,14 @@ class EnsembleClusteringResult(Result):
 
     @property
     def fewer_are_surer(self) -> bool:
-        """Whether there is more than one class, and one fewer is found again more surely.
+        """Whether there is more than one class, and one fewer is clearly found again more surely.
 
         Classes of a prediction strength of .8 are sure enough, see the source of
-        `consilience.numerics.agreement.prediction_strength`.
+        `consilience.numerics.agreement.prediction_strength`; figures of sites are coarse.
         """
         s = self.stability
         strength, fewer = s.get("strength", np.nan), s.get("fewer_strength", np.nan)
-        return self.evidence == "classes" and strength < 0.8 and fewer > strength
+        return self.evidence == "classes" and strength < 0.8 and fewer >= strength + 0.05
 
     def evidence_sentence(self) -> str:
         """What the comparison with one cloud says."""

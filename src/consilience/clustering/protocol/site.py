@@ -51,6 +51,7 @@ from consilience.wire.rounding import coarse, step_above
 
 RESAMPLE_SHARE = 0.8
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+_OTHER_HALVES = "the map has other classes for halves of the rows than one fewer"
 TABLE_PARTS = ("chances", "kinds", "numbers")
 
 
@@ -150,6 +151,8 @@ def label(
     maps = list(zip(message.features.value, message.centres.value, strict=True))
     table = table_of(data, s.model)
     all_views = views(table.rows, s.pairs, state["seed"])
+    if not message.same_halves():
+        raise DataError(_OTHER_HALVES, public=_OTHER_HALVES)
     fewer = []
     halved = (None, *(message.fewer.value or (None,) * len(maps[1:])))
     for view, models, (features, centres), less, outside in zip(
@@ -570,6 +573,11 @@ def released_agreement(
     limits : Limits
     index : callable
         Of a contingency table: the adjusted Rand index, or the prediction strength.
+
+    Notes
+    -----
+    The prediction strength is a least over classes: a record that makes the least certain class too
+    small to count can move it by more than its rounding, as it can decide whether a class counts.
 
     Returns
     -------
