@@ -358,7 +358,7 @@ class EnsembleClusteringResult(Result):
             f" Of pairs of rows in one class of a half, {strength:.0%} are together in the other "
             f"half's classes too, in the least certain class; with {k - 1} classes {fewer:.0%}"
         )
-        surer = f": {k - 1} are told more surely than {k}."
+        surer = f": of half of the rows, {k - 1} are told more surely than {k}."
         return said + (surer if self.fewer_are_surer else ".")
 
     @property
