@@ -354,7 +354,7 @@ class _File(_Strict):
 
     @property
     def where(self) -> str:
-        """Begin of a sentence about the file; empty where there is none."""
+        """Beginning of a message about the file; empty where there is none."""
         return "" if self._path is None else f"{self._path}: "
 
     @property
