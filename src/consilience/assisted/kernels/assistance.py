@@ -350,7 +350,9 @@ def flipped_scores(
 
 
 def flip_p(statistic: float, flipped: FloatArray, df: int) -> float:
-    """Share of statistics of flipped residuals that are as large; of chi-squared if half are missing.
+    """Share of statistics of flipped residuals that are as large.
+
+    Of chi-squared if half of them are missing.
 
     Beyond their 99th percentile the chi-squared tail goes on from it.
     """
