@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.families import Family
+from consilience.numerics.families import Family
 from consilience.assisted.kernels.joint_intervals import (
     CERTIFIED,
     Residual,

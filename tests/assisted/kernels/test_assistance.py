@@ -10,9 +10,9 @@ from scipy.special import expit
 from scipy.stats import chi2
 
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.families import NAMES
 from consilience.assisted.kernels.glm import Penalty, family
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.families import NAMES
 from tests.reference import assistance as textbook
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -6,84 +6,18 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from consilience.assisted.kernels.families import NAMES
 from consilience.assisted.kernels.glm import Penalty, family, fit, independent_columns
 from consilience.exceptions import DataError, ParameterError
+from tests.numerics.family_data import CASES, MASKED, draw, of, plain
 from tests.reference import glm as textbook
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-MASKED = "masked"
-CASES = (*NAMES, MASKED)
-FLIP = 0.2
-
-
-def of(case: str):
-    return family("binomial", mask=FLIP) if case == MASKED else family(case)
-
-
-def plain(case: str) -> dict:
-    return {"name": "binomial", "mask": FLIP} if case == MASKED else {"name": case}
-
-
-def draw(case: str, n: int = 400, p: int = 4, seed: int = 1):
-    """Covariates, response, offset, whole weights with zeros."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, p))
-    offset = 0.3 * rng.normal(size=n)
-    weights = rng.integers(0, 3, n).astype(float)
-    eta = 0.3 + x[:, :3] @ np.array([0.5, -0.4, 0.2]) + offset
-    return x, response(case, eta, rng), offset, weights
-
-
-def response(case: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    n = eta.size
-    if case in ("binomial", MASKED):
-        y = (rng.uniform(size=n) < expit(eta)).astype(float)
-        return np.where(rng.uniform(size=n) < FLIP, 1 - y, y) if case == MASKED else y
-    if case == "poisson":
-        return rng.poisson(np.exp(eta)).astype(float)
-    if case == "gamma":
-        return rng.gamma(2, np.exp(eta) / 2)
-    if case == "tweedie":
-        return np.where(rng.uniform(size=n) < 0.3, 0.0, rng.gamma(2, np.exp(eta) / 1.4))
-    if case == "normal":
-        return eta + rng.normal(size=n)
-    return eta + 2 * rng.standard_t(3, size=n)
 
 
 def gradient(x, y, fam, found, weights):
     """Derivative of the weighted mean loss: slopes, constant."""
     s = weights * fam.score(y, found.eta) / weights.sum()
     return s @ x, float(s.sum())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_derivatives_and_means(case: str) -> None:
-    _, y, _, _ = draw(case)
-    eta = np.linspace(-3, 3, y.size)
-    fam, kind = of(case), plain(case)
-    name = kind.pop("name")
-    gap = fam.loss(y, eta) - textbook.loss(name, y, eta, **kind)
-    assert np.allclose(gap, 0, atol=1e-12)
-    assert np.allclose(fam.score(y, eta), textbook.score(name, y, eta, **kind), atol=1e-12)
-    assert np.allclose(fam.weight(y, eta), textbook.weight(name, y, eta, **kind), atol=1e-8)
-    # The least deviance at each y is 0: no linear predictor goes below.
-    at = [fam.deviance(y, np.full(y.size, c), np.eye(y.size)[0]) for c in np.linspace(-9, 9, 2001)]
-    assert min(at) > -1e-12
-
-
-@pytest.mark.parametrize("case", ["binomial", MASKED, "poisson", "gamma", "tweedie"])
-def test_expected_weight_is_the_mean_of_the_observed_one(case: str) -> None:
-    fam = of(case)
-    eta = np.linspace(-2, 2, 9)
-    if case in ("binomial", MASKED):
-        one = FLIP + (1 - 2 * FLIP) * expit(eta) if case == MASKED else expit(eta)
-        mean = one * fam.weight(np.ones(9), eta) + (1 - one) * fam.weight(np.zeros(9), eta)
-    else:
-        # These weights are linear in y, so their mean is the weight at the mean.
-        mean = fam.weight(np.exp(eta), eta)
-    assert np.allclose(fam.expected_weight(eta), mean, rtol=1e-12)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.05])

@@ -77,9 +77,9 @@ from consilience.assisted.glm.result import (
     one,
     predicted_result,
 )
-from consilience.assisted.kernels.families import NAMES, family
 from consilience.assisted.phases import NOTHING
 from consilience.exceptions import ParameterError
+from consilience.numerics.families import NAMES, family
 from consilience.parameters import allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
 from consilience.protocol.phases.holdout import say_share

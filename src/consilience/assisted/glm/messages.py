@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.families import NAMES, Family, family
 from consilience.assisted.kernels.glm import Penalty
 from consilience.assisted.phases import Ranked
+from consilience.numerics.families import NAMES, Family, family
 from consilience.parameters import FLAG, Allowed, allows, number, one_of, several, whole
 from consilience.wire.disclosure import Released
 from consilience.wire.message import (

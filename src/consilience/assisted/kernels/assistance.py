@@ -20,8 +20,8 @@ from scipy.special import chdtrc, chdtri
 
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels import glm
-from consilience.assisted.kernels.families import Family, Penalty
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.families import Family, Penalty
 
 Geometry = Literal["box", "ball"]
 

@@ -18,8 +18,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, qr, solve_triangula
 from scipy.special import expit
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.families import Family, Penalty, family
 from consilience.exceptions import DataError
+from consilience.numerics.families import Family, Penalty, family
 
 DEPENDENT = 1e-8  # relative residual at which a column counts as a combination of others
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.families import Family
+from consilience.numerics.families import Family
 
 _DEPENDENT = 1e-13  # of squared lengths: columns that agree to about seven digits
 

@@ -45,10 +45,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.families import NAMES, family
 from consilience.assisted.test import site
 from consilience.assisted.test.site import KINDS, MAX_DIRECTIONS, Settings
 from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.numerics.families import NAMES, family
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
 from consilience.protocol.result import Result

@@ -13,10 +13,10 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted import phases
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.families import NAMES, Penalty, family
 from consilience.assisted.kernels.mechanisms import Kept, Laplace, opendp
 from consilience.assisted.phases import OwnColumns, Ranked, refused
 from consilience.exceptions import DisclosureError, ParameterError, StudyError
+from consilience.numerics.families import NAMES, Penalty, family
 from consilience.numerics.random import stream
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import SiteContext, SiteData, State, step
