@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.numerics.families import Family
 from consilience.assisted.kernels.joint_intervals import (
     CERTIFIED,
     Residual,
@@ -25,6 +24,7 @@ from consilience.assisted.kernels.joint_intervals import (
 )
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.exceptions import ParameterError
+from consilience.numerics.families import Family
 from replications.assisted_glm.in_one_process import JointFit
 
 
