@@ -9,6 +9,7 @@ from consilience.exceptions import DataError
 from consilience.numerics import agreement as ag
 from consilience.numerics.random import stream
 from tests.reference.ensemble_naive import adjusted_rand, prediction_strength
+from tests.reference.latent_class import scale_reduction
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -53,3 +54,31 @@ def test_lengths_and_tables_are_checked():
         ag.adjusted_rand_index([0, 1], [0])
     with pytest.raises(DataError):
         ag.pair_counts(np.array([[-1]]))
+
+
+def test_scale_reduction_is_that_of_the_textbook() -> None:
+    rng = stream(0, "chains")
+    for n in (4, 7, 20):
+        chains = [rng.normal(c / 2, 1.0 + c, size=n) for c in range(3)]
+        assert ag.scale_reduction(chains) == pytest.approx(scale_reduction(chains), rel=1e-12)
+
+
+def test_scale_reduction_tells_chains_apart() -> None:
+    rng = stream(1, "chains")
+    same = [rng.normal(size=(40, 6)) for _ in range(4)]
+    # of 8 halves with 20 draws of 6 components: standard deviation about .01
+    assert abs(ag.scale_reduction(same) - 1) < 0.05
+    assert ag.scale_reduction([same[0], same[1] + 3]) > 1.5
+    drifting = [chain + np.linspace(0, 6, 40)[:, None] for chain in same]
+    assert ag.scale_reduction(drifting) > 1.5
+    # what only one chain has is 0 in the others
+    assert ag.scale_reduction([same[0], same[1][:, :3]]) == pytest.approx(
+        ag.scale_reduction([same[0], same[1] * [1, 1, 1, 0, 0, 0]])
+    )
+
+
+def test_scale_reduction_where_nothing_varies_or_tells() -> None:
+    still, other = np.ones((8, 1)), np.zeros((8, 1))
+    assert ag.scale_reduction([still, still]) == 1
+    assert ag.scale_reduction([still, other]) == np.inf
+    assert np.isnan(ag.scale_reduction([still])) and np.isnan(ag.scale_reduction([still[:3]] * 2))

@@ -155,3 +155,18 @@ def exact_posterior(*given: Any, n_classes: int) -> dict[tuple[int, ...], float]
     values = np.array([log_joint(entities, agents, z, *rest) for z in labellings])
     weights = np.exp(values - values.max())
     return dict(zip(labellings, weights / weights.sum()))
+
+
+def scale_reduction(chains: list[np.ndarray]) -> float:
+    """R-hat of a number over chains, each split in two (Gelman et al. 2013, 11.3 and 11.4)."""
+    n = len(chains[0]) // 2
+    halves = [part for chain in chains for part in (chain[:n], chain[-n:])]
+    m = len(halves)
+    means = [sum(half) / n for half in halves]
+    middle = sum(means) / m
+    between = n / (m - 1) * sum((mean - middle) ** 2 for mean in means)
+    spreads = [
+        sum((value - mean) ** 2 for value in half) / (n - 1) for half, mean in zip(halves, means)
+    ]
+    within = sum(spreads) / m
+    return float((((n - 1) / n * within + between / n) / within) ** 0.5)

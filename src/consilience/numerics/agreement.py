@@ -1,13 +1,14 @@
-"""Agreement of two partitions: pair counts and the adjusted Rand index, from counts or labels."""
+"""Agreement of two partitions (pair counts, adjusted Rand index) and of chains (R-hat)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.arrays import IntArray
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 
 
@@ -151,3 +152,38 @@ def adjusted_rand_index(
 ) -> float:
     """Adjusted Rand index of two label vectors (see `adjusted_rand_from_table`)."""
     return adjusted_rand_from_table(contingency_table(first, second, weights))
+
+
+def scale_reduction(chains: Sequence[FloatArray]) -> float:
+    """Potential scale reduction of chains, each split in two.
+
+    Parameters
+    ----------
+    chains : sequence of C (S, ...) arrays
+        By draw; what is shorter in some chains (shares of fewer classes) is filled up with 0.
+        Several components count as one: their variances are added up.
+
+    Returns
+    -------
+    float
+        ``sqrt((n - 1)/n + B/(n W))`` over the 2C halves of n draws, W the mean of their variances
+        and B/n the variance of their means. Infinite where no half varies and the means differ,
+        1 where nothing varies, NaN of one chain or of fewer than four draws.
+
+    References
+    ----------
+    Gelman, Carlin, Stern, Dunson, Vehtari, Rubin, *Bayesian Data Analysis*, 3rd edition, 2013,
+    equations (11.3) and (11.4).
+    """
+    flat = [np.asarray(chain, dtype=np.float64).reshape(len(chain), -1) for chain in chains]
+    n = min(map(len, flat), default=0) // 2
+    if len(flat) < 2 or n < 2:
+        return float("nan")
+    width = max(chain.shape[1] for chain in flat)
+    wide = [np.pad(chain, ((0, 0), (0, width - chain.shape[1]))) for chain in flat]
+    halves = np.stack([part for chain in wide for part in (chain[:n], chain[-n:])])
+    within = float(halves.var(axis=1, ddof=1).mean(axis=0).sum())
+    between = float(halves.mean(axis=1).var(axis=0, ddof=1).sum())
+    if within == 0.0:
+        return 1.0 if between == 0.0 else float("inf")
+    return float(np.sqrt((n - 1) / n + between / within))

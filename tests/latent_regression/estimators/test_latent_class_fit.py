@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from consilience.latent_regression.estimators.latent_class_fit import (
     Chain,
     ClassFit,
     Settings,
+    between_chains,
     fit_classes,
+    likely_chains,
 )
 from consilience.latent_regression.estimators.latent_class_predictor import Units, units_of
 from consilience.latent_regression.kernels import marginal_likelihood as model
@@ -268,3 +271,43 @@ def test_averages_do_not_care_for_the_names_of_classes() -> None:
     ):
         again = np.take(getattr(many, name), order, axis)
         np.testing.assert_allclose(again, getattr(one, name), rtol=rtol, atol=atol, err_msg=name)
+
+
+def test_chains_that_are_likely_count() -> None:
+    trace = np.array([-1.0, 1.0] * 10)  # standard deviation 1: 10 and twice as much below the best
+    marginals = np.array([-20.0, -8.1, -31.9, -32.1])
+    assert likely_chains(marginals + 12, trace).tolist() == [True, True, False, False]
+
+
+def test_covariance_counts_what_other_chains_find() -> None:
+    """Half of the entities of class 0 are in another class there, the smaller part of it."""
+    run = SimpleNamespace(
+        mean=np.array([[0.0, 1.0], [5.0, 5.0]]),
+        covariance=np.zeros((2, 2, 2)),
+        probabilities=np.repeat(np.eye(2), [3, 2], axis=0),
+    )
+    other = SimpleNamespace(
+        mean=np.array([[5.0, 5.0], [2.0, 0.0], [9.0, 9.0]]),
+        probabilities=np.eye(3)[[1, 1, 2, 0, 0]],
+    )
+    found = between_chains(run, [other], np.ones(5))
+    np.testing.assert_allclose(found[0], 0.5 * np.outer([2, -1], [2, -1]))
+    assert not found[1].any() and not between_chains(run, [], np.ones(5)).any()
+    # events decide, not entities
+    heavy = between_chains(run, [other], np.array([1.0, 1, 9, 1, 1]))
+    np.testing.assert_allclose(heavy[0], 0.5 * np.outer([9, 8], [9, 8]))
+
+
+def test_chains_of_clear_classes_agree_and_count_in_the_covariance() -> None:
+    _, found = blocks(simulated(3))
+    settings = Settings(n_classes=3, n_restarts=3)
+    fit = fit_classes(found, settings, 1)
+    assert fit.likely.all() and fit.agreement.min() > 0.97
+    assert list(fit.rhat) == ["log_marginal", "sigma", "class_shares", "prediction"]
+    assert max(fit.rhat[name] for name in ("log_marginal", "sigma", "prediction")) < 1.2
+    alone = fit_classes(found, Settings(n_classes=3, n_restarts=1), 1)
+    assert np.isnan(list(alone.rhat.values())).all()
+    # chains that agree add next to nothing
+    assert np.trace(fit.covariance, axis1=1, axis2=2) == pytest.approx(
+        np.trace(alone.covariance, axis1=1, axis2=2), rel=0.5
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience import LatentClassRegressor
 from consilience.exceptions import DataError, ParameterError
+from consilience.latent_regression.estimators.latent_class_regressor import convergence_of
 from tests.latent_regression.estimators.latent_class_data import simulated
 
 QUICK = {"n_sweeps": 20, "n_settle": 8, "n_average": 8, "n_restarts": 2, "random_state": 0}
@@ -163,6 +165,64 @@ def test_intervals_cover(n_observed: int) -> None:
     for parts in inside.values():
         # 512 entities and agents: standard error about 0.01 with the classes' dependence
         assert 0.87 <= np.concatenate(parts).mean() <= 0.93
+
+
+# ------------------------------------------------------------------ chains
+
+
+def degrees(seed: int, n_entities: int = 60, n_events: int = 30) -> tuple[np.ndarray, ...]:
+    """Random intercepts and slopes around one regression: x, y and entity."""
+    rng = np.random.default_rng(seed)
+    entity = np.repeat(np.arange(n_entities), n_events)
+    x = rng.normal(size=(len(entity), 2))
+    own = 0.4 * rng.normal(size=(n_entities, 3))
+    y = own[entity, 0] + (x * (own[entity, 1:] + 0.5)).sum(axis=1) + rng.normal(size=len(entity))
+    return x, y, entity
+
+
+def test_chains_that_disagree_are_the_first_remark() -> None:
+    x, y, entity = degrees(0)
+    with pytest.warns(ConvergenceWarning, match="chains disagree: of 4 starts [234] end in"):
+        fit = LatentClassRegressor(6, random_state=0).fit(x, y, entity=entity)
+    among = fit.agreement_[np.ix_(fit.likely_chains_, fit.likely_chains_)]
+    assert among.min() < 0.9 and f"agree to {among.min():.2f} only" in fit.remarks_[0]
+    assert fit.rhat_["prediction"] > 1.2
+
+
+def test_chains_that_agree_are_no_remark(sim: Any) -> None:
+    e = sim.events
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = LatentClassRegressor(3, random_state=0).fit(e.x, e.y, entity=e.entity, agent=e.agent)
+    assert not any("chain" in said or "starts" in said for said in fit.remarks_)
+    assert fit.likely_chains_.tolist() == [True] * 4 and fit.rhat_["prediction"] < 1.2
+
+
+def test_one_chain_says_what_it_cannot_tell(sim: Any) -> None:
+    e = sim.events
+    fit = LatentClassRegressor(3, **{**QUICK, "n_restarts": 1}).fit(e.x, e.y, entity=e.entity)
+    assert "one chain cannot tell" in fit.remarks_[0]
+    one = LatentClassRegressor(1, **{**QUICK, "n_restarts": 1}).fit(e.x, e.y, entity=e.entity)
+    assert not any("chain" in said for said in one.remarks_)
+
+
+@pytest.mark.parametrize(
+    ("likely", "agreement", "prediction", "words"),
+    [
+        ([True, True, False], 0.95, 1.0, None),
+        ([True, True, False], 0.85, 1.0, "of 3 starts 2 end in classes about as likely"),
+        ([True, False, False], 0.2, 1.0, "only one of 3 starts"),
+        ([True, True, True], 0.95, 1.25, "have not settled on prediction (R-hat 1.25"),
+    ],
+)
+def test_what_is_said_of_chains(
+    likely: list[bool], agreement: float, prediction: float, words: str | None
+) -> None:
+    among = np.where(np.eye(3), 1.0, agreement)
+    rhat = {"log_marginal": 1.2, "sigma": 1.2, "class_shares": 2.0, "prediction": prediction}
+    found = SimpleNamespace(likely=np.array(likely), agreement=among, rhat=rhat, n_classes=2)
+    said = list(convergence_of(found))
+    assert (words is None and not said) or (words in said[0][0] and said[0][1])
 
 
 # ------------------------------------------------------------------ ids, order, weights

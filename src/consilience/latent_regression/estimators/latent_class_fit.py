@@ -6,13 +6,15 @@ A run is a chain of sweeps: labels are drawn, then what classes share; mergers; 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels import marginal_likelihood as model
 from consilience.latent_regression.kernels import sampling
@@ -26,7 +28,7 @@ from consilience.latent_regression.kernels.latent_class import (
     totals_of,
 )
 from consilience.latent_regression.kernels.prediction import posterior_weights
-from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.agreement import adjusted_rand_index, scale_reduction
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
 from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, rules_of, whole
@@ -34,6 +36,7 @@ from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
 _RESIDUE = 0.5  # a class with less than half an expected entity is empty
+_COMPARED = 500  # entities whose predictions are compared between chains
 RESOLVED = 1e-13
 """Noise per prior and events below which rounding hides the prior of columns that depend on one
 another."""
@@ -259,9 +262,13 @@ class Chain:
         sums = np.zeros(3)
         base = np.zeros(self.n_classes)
         entropy = 0.0
+        rows = _middle_rows(self.blocks)
+        drawn: dict[str, list[FloatArray]] = {"class_shares": [], "prediction": []}
         for s in range(n_sweeps):
             self.sweep()
             now, classes, shares = self._probabilities(), self.classes(), self.base
+            drawn["class_shares"].append(np.sort(now[self.blocks.n > 0].mean(axis=0))[::-1])
+            drawn["prediction"].append((now[rows.at] * (rows.x @ classes.mean.T)).sum(axis=1))
             # of the labels: with it the mean log probability bounds that of the events
             entropy -= float(np.sum(now * np.log(np.where(now > 0, now, 1.0))))
             if s:  # classes may change places where entities are few, or classes too many
@@ -295,6 +302,7 @@ class Chain:
             {name: np.asarray(values) for name, values in self.trace.items()},
             tuple(self.path),
             self.jumped,
+            {name: np.array(values) for name, values in drawn.items()},
         )
         marginal = float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps
         charge = 0.5 * (len(used) - 1) * float(np.log(np.count_nonzero(with_events)))
@@ -331,6 +339,10 @@ class Averages:
         Classes after each merger, and its gain.
     jumped : bool
         Whether the learning rate was lowered.
+    drawn : dict of (S, .) arrays
+        By averaged sweep, whatever the classes are called: ``class_shares`` (of the entities,
+        largest first) and ``prediction`` (mean over the events of an entity, of `_COMPARED`
+        entities at most).
     """
 
     probabilities: FloatArray
@@ -343,11 +355,27 @@ class Averages:
     trace: dict[str, FloatArray]
     merge_path: tuple[tuple[int, float], ...]
     jumped: bool
+    drawn: dict[str, FloatArray]
 
     @property
     def n_classes(self) -> int:
         """Classes that hold entities."""
         return len(self.base)
+
+
+class _Rows(NamedTuple):
+    """Mean rows x (m, F) of entities `at` (m,), times the root of their weights."""
+
+    at: IntArray
+    x: FloatArray
+
+
+def _middle_rows(blocks: Blocks) -> _Rows:
+    """Mean row of each of some entities with events, spread evenly over all of them."""
+    known = np.flatnonzero(blocks.n > 0)
+    at = known[:: -(-len(known) // _COMPARED)]
+    rows = [blocks.x[blocks.start[e] : blocks.start[e + 1]].sum(axis=0) for e in at]
+    return _Rows(at, np.array(rows) / blocks.n[at, None])
 
 
 def resolved_sigma2(delta2: float, products: FloatArray) -> float:
@@ -366,6 +394,10 @@ def resolved_sigma2(delta2: float, products: FloatArray) -> float:
 
 
 AUTO_START = 18
+FAR = 10.0
+"""Log marginal likelihood below the best chain, beside its ups and downs, from which a chain has
+got stuck."""
+RHATS = ("log_marginal", "sigma", "class_shares", "prediction")
 NOISE = (0.1, 0.03, 0.3, 1.0)
 """Noise in the first sweep of the restarts in turn, see `Chain`."""
 _ROUNDS = 1 << 20  # of one restart; draws of different rounds are independent
@@ -447,6 +479,12 @@ class ClassFit(Averages):
         ``(K - 1)/2 log E`` for the shares.
     agreement : (R, R) array
         Adjusted Rand index between the labels of any two restarts.
+    likely : (R,) array of bool
+        Chains about as likely as the best one, see `likely_chains`: the coefficients' covariance
+        counts how far theirs are from its own.
+    rhat : dict of float
+        Potential scale reduction over all chains of ``log_marginal``, ``sigma``, ``class_shares``
+        and ``prediction``; NaN where there is one chain or fewer than four sweeps.
     asked : int or "auto"
         Classes that were asked for.
     """
@@ -458,6 +496,8 @@ class ClassFit(Averages):
     agent_counts: FloatArray
     log_marginals: FloatArray
     agreement: FloatArray
+    likely: BoolArray
+    rhat: dict[str, float]
     asked: int | str
 
 
@@ -513,11 +553,18 @@ def fit_classes(
     log_marginals = np.array([marginal for _, marginal in runs])
     best = int(np.argmax(log_marginals))
     run = runs[best][0]
+    n_kept = settings.n_average
+    likely = likely_chains(log_marginals, run.trace["log_marginal"][-n_kept:])
+    others = [runs[r][0] for r in np.flatnonzero(likely) if r != best]
     totals = totals_of(blocks, labels[best], run.n_classes)
     counts = np.zeros((blocks.n_agents, run.n_classes))
     np.add.at(counts, blocks.agent, run.probabilities)
+    drawn = [
+        r.drawn | {n: r.trace[n][-n_kept:] for n in ("log_marginal", "sigma")} for r, _ in runs
+    ]
+    covariance = run.covariance + between_chains(run, others, blocks.n)
     return ClassFit(
-        **vars(run),
+        **{**vars(run), "covariance": covariance},
         labels=labels[best],
         totals=totals,
         classes=classes_of(totals, run.sigma2, run.delta2),
@@ -525,8 +572,46 @@ def fit_classes(
         agent_counts=counts,
         log_marginals=log_marginals,
         agreement=agreement,
+        likely=likely,
+        rhat={name: scale_reduction([each[name] for each in drawn]) for name in RHATS},
         asked=settings.n_classes,
     )
+
+
+def likely_chains(log_marginals: FloatArray, trace: FloatArray) -> BoolArray:
+    """Whether each chain is about as likely as the best one, (R,).
+
+    Parameters
+    ----------
+    log_marginals : (R,) array
+    trace : (S,) array
+        Log marginal likelihood of the best chain by sweep: twice its standard deviation is added
+        to `FAR`.
+    """
+    return log_marginals >= log_marginals.max() - FAR - 2.0 * float(np.std(trace))
+
+
+def between_chains(run: Averages, others: Sequence[Averages], sizes: FloatArray) -> FloatArray:
+    """Mean square of what the same entities' coefficients are elsewhere, (K, F, F).
+
+    A class of `run` is in another chain that which holds most of its events. Any of the chains
+    might have been kept, `run` itself among them.
+
+    Parameters
+    ----------
+    run : Averages
+        K classes.
+    others : sequence of Averages
+        C - 1 chains.
+    sizes : (E,) array
+        Events.
+    """
+    total = np.zeros_like(run.covariance)
+    weight = sizes[:, None] * run.probabilities
+    for other in others:
+        away = other.mean[(weight.T @ other.probabilities).argmax(axis=1)] - run.mean
+        total += away[:, :, None] * away[:, None, :]
+    return total / (len(others) + 1)
 
 
 @one_thread()

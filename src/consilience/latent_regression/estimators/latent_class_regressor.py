@@ -37,6 +37,11 @@ from consilience.latent_regression.kernels.latent_class import Blocks, agent_key
 from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
 
+AGREED = 0.9
+"""Adjusted Rand index between chains below which they disagree: chains that mix have .97 and more,
+also where classes overlap."""
+SETTLED = {"log_marginal": 1.3, "sigma": 1.3, "prediction": 1.2}
+"""R-hat above which chains have not settled; sorted shares of classes are told, and not judged."""
 MOST_COPIES = 10_000_000
 """Entities that whole weights of rows may stand for: each is drawn by itself."""
 
@@ -139,6 +144,7 @@ def remarks_of(
     shared_ids : bool
         Whether an entity id belongs to several agents.
     """
+    yield from convergence_of(found)
     if found.asked != "auto" and found.n_classes < int(found.asked):
         yield (
             f"only {found.n_classes} of {found.asked} classes hold entities: "
@@ -182,6 +188,39 @@ def remarks_of(
         yield "some entity ids belong to several agents: each pair is an entity of its own", False
     if blocks.n_agents == 1 and found.n_classes > 1:
         yield "there is one agent only: agents' shares of the classes are not compared", False
+
+
+def convergence_of(found: ClassFit) -> Iterator[tuple[str, bool]]:
+    """Whether chains agree, as in `remarks_of`; nothing where all find one class."""
+    n_chains, n_likely = len(found.likely), int(found.likely.sum())
+    among = found.agreement[np.ix_(found.likely, found.likely)]
+    if found.n_classes == 1 and among.min() == 1:
+        return
+    far = [name for name, ratio in found.rhat.items() if name in SETTLED and ratio > SETTLED[name]]
+    if n_chains == 1:
+        yield (
+            "one chain cannot tell whether another start finds the same classes: raise n_restarts",
+            False,
+        )
+    elif among.min() < AGREED:
+        yield (
+            f"chains disagree: of {n_chains} starts {n_likely} end in classes about as likely, and "
+            f"their partitions agree to {among.min():.2f} only (adjusted Rand index; 1: the same). "
+            "These classes are one answer of several: do not read an entity's class as a fact",
+            True,
+        )
+    elif n_likely == 1:
+        yield (
+            f"only one of {n_chains} starts found these classes, the others ended in less likely "
+            "ones: raise n_restarts, there may be better ones",
+            True,
+        )
+    elif far:
+        yield (
+            f"chains have not settled on {', '.join(far)} (R-hat {found.rhat[far[0]]:.2f}, "
+            "1: settled): raise n_settle and n_average",
+            True,
+        )
 
 
 def _has_entities(estimator: Any) -> bool:
@@ -229,7 +268,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     n_settle, n_average : int
         Sweeps after the merge, and sweeps over which the answer is averaged.
     n_restarts : int
-        Fits from different starts; the one with the largest of `log_marginals_` is kept.
+        Chains from different starts; the one with the largest of `log_marginals_` is kept, the
+        others tell whether its classes are the only answer.
     n_jobs : int, optional
         Restarts at a time, as in joblib. The answer does not depend on it.
     random_state : int, RandomState or None
@@ -241,7 +281,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     intercept_ : (K,) array
     coef_covariance_ : (K, p + 1, p + 1) array
         Of intercept and coefficients, given the number of classes, by the law of total variance
-        over the last sweeps. Where classes are apart intervals from it hold their level (of 90 %
+        over the last sweeps, and the mean square of what the same entities' coefficients are in the
+        other `likely_chains_`. Where classes are apart intervals from it hold their level (of 90 %
         .91 was measured); where most labels are uncertain they are a little short (.86 to .87).
     class_sizes_ : (K,) array
         Expected number of entities.
@@ -265,12 +306,20 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     merge_path_ : tuple of (int, float)
         Classes after each merger, and its gain in log probability.
     agreement_ : (R, R) array
-        Adjusted Rand index between the labels of any two restarts: low values mean that there are
-        several answers.
+        Adjusted Rand index between the labels of any two restarts. Below .9 the first of
+        `remarks_` says that there are several answers.
+    likely_chains_ : (R,) array of bool
+        Restarts about as likely as the best: ``log_marginals_`` at most 10 lower, beside two
+        standard deviations over its last sweeps. The others got stuck.
+    rhat_ : dict of float
+        Potential scale reduction between the halves of all restarts over their last sweeps, of what
+        does not hang on the classes' names: ``log_marginal``, ``sigma``, ``class_shares`` (by size)
+        and ``prediction`` (mean outcome of entities). NaN of one restart, or of fewer than four
+        sweeps.
     n_iter_ : int
         Sweeps of the restart that is kept.
     remarks_ : tuple of str
-        What was noticed about the data.
+        What was noticed: first whether chains disagree.
     predictor_ : LatentClassPredictor
     n_features_in_ : int
     feature_names_in_ : (p,) array of str
@@ -355,7 +404,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         Warns
         -----
         ConvergenceWarning
-            Classes stayed empty, labels jumped to and fro, or weights hide the noise.
+            Chains disagree, classes stayed empty, labels jumped to and fro, or weights hide the
+            noise.
         """
         settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
         if y is None:  # the words that scikit-learn's checks look for
@@ -430,6 +480,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         self.trace_ = {**found.trace, "sigma": found.trace["sigma"] * units.target_scale}
         self.log_marginals_ = found.log_marginals
         self.agreement_ = found.agreement
+        self.likely_chains_, self.rhat_ = found.likely, found.rhat
         self.merge_path_ = found.merge_path
         self.n_iter_ = len(found.trace["moved"])
 

@@ -333,6 +333,12 @@ def build_result(
 def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterator[str]:
     """What was noticed about the data, the start and the sites."""
     method, survey = rounds.method, rounds.survey
+    if n_classes > 1:
+        yield (
+            "The rounds are one chain, and one chain cannot tell whether another start would find "
+            "the same classes: run the study with another seed and compare the classes at the "
+            "sites, before they are read as facts."
+        )
     same = [n for n, c in zip(ctx.feature_names, survey.constant[:-1], strict=True) if c]
     if same:
         yield (
