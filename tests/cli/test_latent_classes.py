@@ -47,7 +47,7 @@ def test_demo_runs_under_the_strict_policy_and_writes_a_report(space: Path) -> N
     for words in (
         "Which entities belong to which class",
         "How the rounds went",
-        "Which class sums were sent",
+        "Which class sums were sent anew",
     ):
         assert f"<h3>{words}</h3>" in page
 
