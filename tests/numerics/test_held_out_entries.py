@@ -172,6 +172,15 @@ def test_mean_and_standard_error() -> None:
     assert curve.place("minimum") == 1 and curve.place("one-standard-error") == 0
 
 
+def test_errors_that_differ_by_rounding_are_one() -> None:
+    assert curve_of([[3.0, 2.0, 2.0 - 1e-12]]).best == 1
+    assert curve_of([[3.0, 2.0, 2.0 - 1e-8]]).best == 2
+    # exact fits of a table without noise
+    assert curve_of([[3.0, 1e-14, 1e-20]]).best == 1
+    assert curve_of([[3.0, 1e-10, 1e-14]]).best == 2
+    assert curve_of([[0.0, 0.0]]).best == 0
+
+
 def test_unequal_folds_are_weighted() -> None:
     curve = EntryCurve.of_sums("rank", [0, 1], [[30.0, 3.0], [10.0, np.nan]], [30, 5])
     np.testing.assert_allclose(curve.errors, [[1, 0.1], [2, np.nan]])

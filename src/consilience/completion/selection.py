@@ -314,6 +314,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 f"the matrix has {short}: entries of it cannot be held out, for nothing would be "
                 "left to predict them from"
             )
+        self._noticed: tuple[str, ...] = ()
         self.curve_ = curve = self._search(entries)
         self._entries = entries
         self.minimiser_ = curve.best
@@ -321,7 +322,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.at_edge_ = curve.at_edge
         value = curve.parameters[curve.place(self.rule)].item()
         remark = curve.edge_remark()
-        self.remarks_ = () if remark is None else (remark,)
+        self.remarks_ = self._noticed if remark is None else (*self._noticed, remark)
         # of an earlier fit
         if hasattr(self, "best_estimator_"):
             del self.best_estimator_
@@ -540,9 +541,9 @@ class RankCV(ModelSearch):
     parameter : str, optional
         That parameter of an object; by default "rank", "n_components" or "estimator__n_components".
     ranks : "auto", int or sequence of int
-        A number means all up to it. "auto" starts with ranks up to 10 and goes on until the
-        smallest error lies inside the grid, as long as the model has fewer parameters than a fold
-        leaves entries.
+        A number means all up to it; full rank is left out, since it fits every table. "auto" starts
+        with ranks up to 10 and goes on until the smallest error lies inside the grid, as long as
+        the model has fewer parameters than a fold leaves entries.
     cv : int, EntrywiseKFold, (m,) array of int, "one-step" or "one-step-as-printed"
         Number of folds; folds; the fold of each observed entry; or the one-step leave-one-out of
         every entry of a complete matrix, for "hard" alone, with the formula that equals fitting
@@ -636,6 +637,7 @@ class RankCV(ModelSearch):
             plan = entry_plans.plan_estimator(
                 entries, folds, self.estimator, self._name(), values=self.ranks
             )
+        self._noticed = plan.remarks
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
     def _settings(self, value: int) -> dict[str, Any]:

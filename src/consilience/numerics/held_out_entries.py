@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_ROUNDING = 1e-9  # errors that differ by less than this share are one error
+_NOTHING = 1e-12  # ... and by less than this share of the simplest parameter's, exact fits
+
+
 class GridEdgeWarning(UserWarning):
     """The smallest error lies where the grid ends, though the problem goes on: no choice."""
 
@@ -164,9 +168,17 @@ class EntryCurve:
 
     @property
     def minimiser(self) -> int:
-        """Place of the smallest mean error, of equal ones the simplest; -1 if none is known."""
+        """Place of the smallest mean error, of equal ones the simplest; -1 if none is known.
+
+        Errors are equal if they differ by rounding only: parameters that give one and the same fit
+        by other operations are not told apart.
+        """
         mean = self.mean
-        return -1 if np.isnan(mean).all() else int(np.nanargmin(mean))
+        known = mean[~np.isnan(mean)]
+        if not len(known):
+            return -1
+        same = known.min() * (1 + _ROUNDING) + _NOTHING * known[0]
+        return int(np.flatnonzero(mean <= same)[0])
 
     @property
     def one_standard_error(self) -> int:

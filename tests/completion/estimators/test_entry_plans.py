@@ -121,14 +121,21 @@ def test_auto_ranks_grow_in_steps_until_the_minimum_is_inside() -> None:
 
 def test_natural_edges_of_ranks() -> None:
     plan = plan_ranks(ENTRIES, FOLDS, ranks=range(8))
-    assert plan.natural(0, 7) == (True, True)
-    assert plan.natural(1, 6) == (False, False)
+    # full rank fits every table: the problem ends before it
+    assert plan.path.parameters == list(range(7))
+    assert plan.remarks == (
+        "rank 7, full rank, was left out: it fits every table and predicts nothing",
+    )
+    assert plan.natural(0, 6) == (True, True)
+    assert plan.natural(1, 5) == (False, False)
     assert plan.grow is None
+    with pytest.raises(ParameterError, match="ranks must be below 7, full rank"):
+        plan_ranks(ENTRIES, FOLDS, ranks=[7])
     x = X.copy()
     x[:, 3] = np.nan
     empty = Entries.of(x)
     folds = entry_folds(empty, 3, np.random.default_rng(0))
-    assert plan_ranks(empty, folds).natural(0, 6) == (True, True)
+    assert plan_ranks(empty, folds).natural(0, 5) == (True, True)
 
 
 def test_one_number_means_all_up_to_it() -> None:

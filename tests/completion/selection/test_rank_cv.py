@@ -78,12 +78,17 @@ def test_noise_alone_has_rank_0_and_that_is_a_natural_edge() -> None:
     assert search.transform(x).shape == (40, 0)
 
 
-def test_full_rank_is_a_natural_edge() -> None:
-    curve = RankCV("hard", ranks=range(5), cv=2, random_state=0, refit=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        curve.fit(low_rank(30, 4, rank=2, noise=0.01, missing=0.0))
-    assert curve.curve_.natural == (True, True)
+@pytest.mark.parametrize("model", ["hard", "optspace"])
+def test_full_rank_is_never_tried(model: str) -> None:
+    # at full rank the gaps keep what they were filled with: the error would be that of rank 0
+    x = np.random.default_rng(5).normal(size=(20, 8))
+    search = RankCV(model, ranks=8, random_state=5).fit(x)
+    assert search.curve_.parameters.tolist() == list(range(8))
+    assert search.curve_.natural == (True, True)
+    assert search.best_rank_ == 0
+    assert search.remarks_ == (
+        "rank 8, full rank, was left out: it fits every table and predicts nothing",
+    )
 
 
 def test_rule_of_one_standard_error() -> None:

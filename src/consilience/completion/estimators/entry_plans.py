@@ -1,8 +1,10 @@
 """Which parameters a search over held-out entries tries, and when a grid has to go on.
 
 A grid that nobody gave starts small and grows until its smallest error lies inside, or the problem
-ends: at rank 0 and rank min(n, p), at one class, at the penalty that leaves nothing. Elsewhere the
-end of a grid is artificial, and a minimum there is no choice.
+ends: at rank 0 and the last rank below min(n, p), at one class, at the penalty that leaves nothing.
+Elsewhere the end of a grid is artificial, and a minimum there is no choice. Full rank is never
+tried: a matrix of full rank fits whatever stands in the gaps, so that its predictions are what the
+gaps were filled with, and its error that of rank 0.
 """
 
 from __future__ import annotations
@@ -60,12 +62,15 @@ class Plan:
     ends_flat : float, optional
         The problem ends where parameters below this one change no error any more: of a grid that
         grows what comes after is left out, and the end is a natural one.
+    remarks : tuple of str
+        What was done with the grid that was given.
     """
 
     path: EntryPath
     natural: Callable[[Any, Any], tuple[bool, bool]]
     grow: Callable[[EntryCurve], Sequence[Any]] | None = None
     ends_flat: float | None = None
+    remarks: tuple[str, ...] = ()
 
     def errors(self, entries: Entries, folds: IntArray, *, n_jobs: int | None = None) -> EntryCurve:
         """Cross-validated errors.
@@ -136,8 +141,8 @@ def plan_ranks(
     folds : (m,) array of int
     model : {"hard", "soft-unshrunk", "optspace", "ppca"}
     ranks : "auto", int or sequence of int
-        A number means all up to it. "auto" starts with 0 to 10 and stays where the model has fewer
-        parameters than a fold leaves entries.
+        A number means all up to it; full rank is left out. "auto" starts with 0 to 10 and stays
+        where the model has fewer parameters than a fold leaves entries.
     center : {"none", "columns", "rows-and-columns"}
         "ppca" estimates its own mean, whatever is said here.
 
@@ -246,12 +251,14 @@ class _Counts:
         Where the problem ends.
     most : int
         Where a growing grid ends; below 0 for one that does not grow.
+    remarks : tuple of str
     """
 
     first: list[int]
     lowest: int
     highest: int
     most: int = -1
+    remarks: tuple[str, ...] = ()
 
     def natural(self, first: int, last: int) -> tuple[bool, bool]:
         return first <= self.lowest, last >= self.highest
@@ -264,18 +271,25 @@ class _Counts:
         return list(range(last + 1, min(self.most, last + max(5, last // 2)) + 1))
 
     def plan(self, path: EntryPath) -> Plan:
-        return Plan(path, self.natural, None if self.most < 0 else self.grow)
+        grow = None if self.most < 0 else self.grow
+        return Plan(path, self.natural, grow, remarks=self.remarks)
 
     @classmethod
     def of_ranks(
         cls, entries: Entries, folds: IntArray, ranks: str | ArrayLike, lowest: int
     ) -> _Counts:
-        highest = min(entries.shape)
-        if not isinstance(ranks, str):
-            return cls(_whole("ranks", ranks, lowest, highest), lowest, highest)
-        _check_auto("ranks", ranks)
         # rows and columns without an entry add nothing to the rank
-        highest = int(min((entries.row_counts > 0).sum(), (entries.column_counts > 0).sum()))
+        full = int(min((entries.row_counts > 0).sum(), (entries.column_counts > 0).sum()))
+        highest = max(full - 1, lowest)
+        if not isinstance(ranks, str):
+            given = _whole("ranks", ranks, lowest, min(entries.shape))
+            first = [rank for rank in given if rank <= highest]
+            if not first:
+                allowed = f"below {full}, full rank, which fits every table and so predicts nothing"
+                raise ParameterError.of("ranks", allowed, ranks)
+            said = f"rank {full}, full rank, was left out: it fits every table and predicts nothing"
+            return cls(first, lowest, highest, remarks=() if first == given else (said,))
+        _check_auto("ranks", ranks)
         left = entries.n_observed - int(np.bincount(folds[folds >= 0]).max())
         k = np.arange(lowest, highest + 1)
         within = k[k * (sum(entries.shape) - k) <= left]

@@ -180,8 +180,8 @@ class MatrixCompletionStudy(EntryStudy):
         Penalised by the nuclear norm; the same by ranks, with refitted singular values; truncated
         singular value decompositions; OptSpace; probabilistic principal components.
     grid : "auto" or sequence of float
-        Penalties for "soft", ranks for the others. "auto" goes on until the smallest error lies
-        inside, or the problem ends.
+        Penalties for "soft", ranks for the others, of which full rank is left out. "auto" goes on
+        until the smallest error lies inside, or the problem ends.
     center : {"none", "columns", "rows-and-columns"}
         What is taken off first. "ppca" has a mean of its own.
     holdout : float
@@ -204,7 +204,7 @@ class MatrixCompletionStudy(EntryStudy):
     max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "What is in the missing cells of one table?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
@@ -310,7 +310,7 @@ class MatrixCompletionStudy(EntryStudy):
             final_counts=counts,
             outputs=outputs,
             tables={**tables, **matrices.factor_tables(matrix, fit.factors)},
-            remarks=(*_remarks(matrix), *remarks),
+            remarks=(*_remarks(matrix), *plan.remarks, *remarks),
         )
 
     def _begins_at_one_row(self, train: Entries, first: float, limits: Limits) -> bool:
