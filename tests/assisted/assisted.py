@@ -34,6 +34,8 @@ class Parties:
     ids : (n,) str array
     weights : (n,) array or None
         Case weights, at the initiator.
+    clusters : (n,) str array or None
+        Clusters of the rows, at the initiator.
     """
 
     blocks: dict[str, np.ndarray]
@@ -41,6 +43,7 @@ class Parties:
     y: np.ndarray
     ids: np.ndarray
     weights: np.ndarray | None = None
+    clusters: np.ndarray | None = None
     more: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
@@ -62,6 +65,8 @@ class Parties:
                 table["y"] = self.y
                 if self.weights is not None:
                     table["w"] = self.weights
+                if self.clusters is not None:
+                    table["g"] = self.clusters
             strangers = table.iloc[: 7 + i].copy()
             strangers[f"id_{site}"] = [f"stranger-{site}-{k}" for k in range(7 + i)]
             both = pd.concat([table, strangers], ignore_index=True)
@@ -76,6 +81,7 @@ class Parties:
             if site == self.initiator:
                 given["target"] = "y"
                 given["weight"] = None if self.weights is None else "w"
+                given["cluster"] = None if self.clusters is None else "g"
             found[site] = Columns(**{**given, **extra.get(site, {})})
         return found
 
@@ -94,7 +100,8 @@ class Parties:
         rows = self.known if used is None else used
         first, *others = self.blocks.values()
         blocks = [first, *(x - x.mean(axis=0) for x in others)]
-        return pooled_glm.fit(blocks, y, name, used=rows, weights=self.weights, **more)
+        given = {"weights": self.weights, "cluster": self.clusters, **more}
+        return pooled_glm.fit(blocks, y, name, used=rows, **given)
 
     def place(self, site: str) -> slice:
         """Columns of a site in the pooled design, which has the constant first."""

@@ -37,9 +37,10 @@ def worst_difference(directions: np.ndarray, geometry: str, bound: float) -> np.
     return at
 
 
-def sketch_test(name, x_a, z, y, *, mask=0.0):
+def sketch_test(name, x_a, z, y, *, mask=0.0, cluster=None):
     """Statistics of the Wald test (plain and HC3) and of the score test, by explicit sums."""
     n, t = z.shape
+    of = np.arange(n) if cluster is None else cluster
     both = np.column_stack([x_a, z])
     zero, one = np.zeros(n), np.ones(n)
 
@@ -50,13 +51,21 @@ def sketch_test(name, x_a, z, y, *, mask=0.0):
     j = sum(w[i] * np.outer(d[i], d[i]) for i in range(n)) / n
     inverse = np.linalg.inv(j)
 
+    def squares(rows):
+        sums = [rows[of == name].sum(axis=0) for name in np.unique(of)]
+        return sum(np.outer(u, u) for u in sums)
+
     def wald(scores):
-        k = sum(scores[i] ** 2 * np.outer(d[i], d[i]) for i in range(n)) / n
+        k = squares(scores[:, None] * d) / n
         v = inverse @ k @ inverse
         theta = beta[-t:]
         return n * theta @ np.linalg.inv(v[-t:, -t:]) @ theta
 
-    leverage = np.array([w[i] * d[i] @ inverse @ d[i] / n for i in range(n)])
+    left_out = s.copy()
+    for name_of in np.unique(of):
+        g = of == name_of
+        hat = w[g, None] * (d[g] @ inverse @ d[g].T) / n
+        left_out[g] = np.linalg.solve(np.eye(g.sum()) - hat, s[g])
 
     alone = glm.fit(name, x_a, y, zero, one, mask=mask)
     a = np.column_stack([one, x_a])
@@ -65,11 +74,11 @@ def sketch_test(name, x_a, z, y, *, mask=0.0):
     rest = z - a @ np.linalg.inv(a.T @ np.diag(w0) @ a) @ a.T @ np.diag(w0) @ z
     total = rest.T @ s0
     h0 = np.diag(a @ np.linalg.inv(a.T @ np.diag(w0) @ a) @ a.T @ np.diag(w0))
-    score = total @ np.linalg.inv(rest.T @ np.diag(s0**2 / (1 - h0)) @ rest) @ total
-    return {"wald": wald(s), "wald_hc3": wald(s / (1 - leverage)), "score": score}
+    score = total @ np.linalg.inv(squares((s0 / np.sqrt(1 - h0))[:, None] * rest)) @ total
+    return {"wald": wald(s), "wald_hc3": wald(left_out), "score": score}
 
 
-def flipped_scores(name, x_a, z, y, signs):
+def flipped_scores(name, x_a, z, y, signs, cluster=None):
     """Score statistics of residuals with other signs, one after another; identity link and others.
 
     To first order a fit to the scores e leaves ``e - W A (A'WA)^-1 A'e``.
@@ -82,11 +91,14 @@ def flipped_scores(name, x_a, z, y, signs):
     hat = w @ a @ np.linalg.inv(a.T @ w @ a) @ a.T
     rest = z - hat.T @ z
     h = np.diag(hat)
+    of = np.arange(n) if cluster is None else cluster
     found = []
     for g in signs:
-        e = g * s / np.sqrt(1 - h)
+        e = g[of] * s / np.sqrt(1 - h)
         e = e - hat @ e
         total = sum(rest[i] * e[i] for i in range(n))
-        spread = sum(np.outer(rest[i], rest[i]) * e[i] ** 2 / (1 - h[i]) for i in range(n))
+        rows = rest * (e / np.sqrt(1 - h))[:, None]
+        sums = [rows[of == c].sum(axis=0) for c in np.unique(of)]
+        spread = sum(np.outer(u, u) for u in sums)
         found.append(total @ np.linalg.inv(spread) @ total)
     return np.array(found)

@@ -1,4 +1,4 @@
-"""Textbook fit on all columns in one place: Newton from zero, and White's sandwich (HC1).
+"""Textbook fit on all columns in one place: Newton from zero, and sandwiches (HC1, HC3, clusters).
 
 Losses come from ``tests.reference.glm``; derivatives are complex steps of them.
 """
@@ -40,6 +40,8 @@ def fit(
     weights: np.ndarray | None = None,
     ridge: float = 0.0,
     mask: float = 0.0,
+    errors: str = "hc1",
+    cluster: np.ndarray | None = None,
 ) -> Pooled:
     """Fit on rows `used`; columns may depend on each other (least norm of the coefficients)."""
     design = np.column_stack([np.ones(len(y)), *blocks])
@@ -50,10 +52,36 @@ def fit(
     eta = x @ beta
     s, w = _derivatives(name, y, eta, mask)
     bread = np.linalg.pinv(x.T @ ((v * w)[:, None] * x), rcond=1e-11, hermitian=True)
-    meat = x.T @ ((v * s)[:, None] ** 2 * x)
-    factor = len(y) / (len(y) - np.linalg.matrix_rank(x))
+    cluster = None if cluster is None else cluster[used]
+    covariance = sandwich(x, v * w, v * s, bread, errors, cluster)
     loss = float(v @ glm.loss(name, y, eta, mask=mask))
-    return Pooled(design, beta, design @ beta, factor * bread @ meat @ bread, loss)
+    return Pooled(design, beta, design @ beta, covariance, loss)
+
+
+def sandwich(
+    x: np.ndarray,
+    w: np.ndarray,
+    s: np.ndarray,
+    bread: np.ndarray,
+    errors: str = "hc1",
+    cluster: np.ndarray | None = None,
+) -> np.ndarray:
+    """Covariance of the coefficients, cluster by cluster; a record without one is its own."""
+    n, rank = len(x), np.linalg.matrix_rank(x)
+    of = np.arange(n) if cluster is None else cluster
+    names, meat = np.unique(of), np.zeros((x.shape[1], x.shape[1]))
+    g = len(names)
+    for name in names:
+        xg, wg, sg = (part[of == name] for part in (x, w, s))
+        if errors == "hc3":  # what a fit without the cluster would have moved, to one step
+            sg = np.linalg.solve(np.eye(len(sg)) - wg[:, None] * (xg @ bread @ xg.T), sg)
+        u = xg.T @ sg
+        meat += np.outer(u, u)
+    if errors == "hc3":
+        factor = 1.0 if cluster is None else (g - 1) / g
+    else:
+        factor = n / (n - rank) if cluster is None else g / (g - 1) * (n - 1) / (n - rank)
+    return factor * bread @ meat @ bread
 
 
 def _derivatives(

@@ -182,6 +182,11 @@ def may_release(site: SiteContext, own: OwnColumns, n_rows: int, numbers: int) -
 # --------------------------------------------------------------------------- the initiator's rows
 
 
+def clusters_of(data: SiteData) -> IntArray | None:
+    """Number of each row's cluster; None where the site names no column of clusters."""
+    return None if data.cluster is None else np.unique(data.cluster, return_inverse=True)[1]
+
+
 def digest_order(data: SiteData, places: IntArray, label: str) -> IntArray:
     """Order some of a site's rows by what all of them hold.
 

@@ -27,7 +27,7 @@ from consilience.protocol.method import Columns, CoordinatorContext, Method, Pre
 from consilience.protocol.phases.prepare import check_missing
 from consilience.protocol.result import Result
 from consilience.sites.outputs import SiteOutput
-from consilience.sites.own_columns import SiteColumns
+from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire.keys import new_partner_key
@@ -270,6 +270,8 @@ class Federation:
         check_partition(type(method), self.partition)
         check_number(type(method), len(self.engine.sites))
         check_missing(type(method), self.preparation)
+        if self.partition == "rows" and self.columns.cluster is not None:
+            raise StudyError("a cluster column is for studies over columns: name an entity instead")
         if self.partition == "columns":
             check_place(self.at, self.roles)
             if self.preparation.indicators:
@@ -498,6 +500,8 @@ def over_columns(
         raise StudyError(
             f"{len(targets)} sites have a target: one site, the initiator, names the response"
         )
+    for site, given in columns.items():
+        check_own_roles(given, "initiator" if site == targets[0] else "partner")
     common = Columns(id=columns[targets[0]].id)
     by_role = {s: "initiator" if s == targets[0] else "partner" for s in sorted(tables)}
     own = {
@@ -506,6 +510,7 @@ def over_columns(
             features=given.features,
             target=given.target,
             weight=given.weight,
+            cluster=given.cluster,
             levels=dict(given.levels),
             bounds=dict(bounds.get(site, {})),
         )

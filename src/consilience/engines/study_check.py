@@ -29,7 +29,7 @@ from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.accounting import Budget
 from consilience.sites.loaders import load_under, offered_columns
-from consilience.sites.own_columns import SiteColumns
+from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report
 from consilience.sites.reference import ReferenceRows, read_reference
@@ -283,6 +283,7 @@ def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:
             f"the study calls the site {role!r} and its [columns] names {names}: the initiator, "
             "and nobody else, has the target"
         )
+    check_own_roles(columns, role)
 
 
 def told_kinds(found: SiteCheck, study: Study) -> dict[str, str]:

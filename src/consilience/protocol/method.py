@@ -47,7 +47,7 @@ M = TypeVar("M", bound="Method")
 # --------------------------------------------------------------------------- what a site holds
 
 
-ROLES = ("target", "agent", "entity", "weight", "sequence")
+ROLES = ("target", "agent", "entity", "weight", "sequence", "cluster")
 """What columns may be, besides features and ids."""
 
 
@@ -59,6 +59,8 @@ class Columns:
     ----------
     features : sequence of str
     target, id, agent, entity, weight : str, optional
+    cluster : str, optional
+        Over columns: rows with the same value depend on one another.
     sequence : sequence of str
         Columns of an ordered sequence of states.
     levels : mapping of str to sequence of str
@@ -75,6 +77,7 @@ class Columns:
     weight: str | None = None
     sequence: tuple[str, ...] = ()
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", _names("features", self.features))
@@ -113,7 +116,7 @@ class Columns:
 
     def used(self) -> tuple[str, ...]:
         """All columns that have a role, each once."""
-        single = (self.target, self.id, self.agent, self.entity, self.weight)
+        single = (self.target, self.id, self.agent, self.entity, self.weight, self.cluster)
         names = (*self.features, *(c for c in single if c is not None), *self.sequence)
         return tuple(dict.fromkeys(names))
 
@@ -184,7 +187,7 @@ class SiteData:
     target : (n,) float array, or str array where levels are declared, or None
     target_name : str
         Its column, by the study's name.
-    id, agent, entity : (n,) str array or None
+    id, agent, entity, cluster : (n,) str array or None
     weight : (n,) float array or None
     sequence : (n, t) int array or None
         States by their position among the declared levels; -1 is missing.
@@ -238,6 +241,7 @@ class SiteData:
     entity_name: str = ""
     marks: NDArray[np.uint64] | None = None
     beside: tuple[NDArray[np.float64], tuple[Coded, ...]] | None = None
+    cluster: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -301,6 +305,7 @@ _BY_ROW = (
     "weight",
     "sequence",
     "hashes",
+    "cluster",
 )
 
 

@@ -32,6 +32,7 @@ ROLES = {
     "agent": "agent",
     "entity": "entity",
     "weight": "weight",
+    "cluster": "cluster",
     "sequence": "sequence",
 }
 

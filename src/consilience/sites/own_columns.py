@@ -71,7 +71,7 @@ class SiteColumns:
         By study name.
     missing_codes : mapping of str to value or sequence of values
         By study name; ``"*"`` is every column. An empty cell is always missing.
-    features, target, weight, levels
+    features, target, weight, cluster, levels
         This site's own columns by role, for studies over columns: such a study names only the id,
         because no party is told the names of another's columns.
     bounds : mapping of str to (low, high)
@@ -96,6 +96,7 @@ class SiteColumns:
     features: tuple[str, ...] = ()
     target: str | None = None
     weight: str | None = None
+    cluster: str | None = None
     levels: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     long: LongColumns | None = None
@@ -132,7 +133,7 @@ class SiteColumns:
         object.__setattr__(self, "units", units)
 
     def merged(self, columns: Columns, partition: str) -> Columns:
-        """Roles at this site: over columns its own features, target, weight and levels.
+        """Roles at this site: over columns its own features, target, weight, cluster and levels.
 
         Raises
         ------
@@ -150,7 +151,12 @@ class SiteColumns:
             )
         own: dict[str, Any] = dict(self.levels)
         return dataclasses.replace(
-            columns, features=self.features, target=self.target, weight=self.weight, levels=own
+            columns,
+            features=self.features,
+            target=self.target,
+            weight=self.weight,
+            cluster=self.cluster,
+            levels=own,
         )
 
     def offer(self, name: str) -> str | tuple[str, ...]:
@@ -209,6 +215,19 @@ class SiteColumns:
         """Missing codes of a study's column."""
         given: Mapping[str, Any] = self.missing_codes
         return (*given.get(EVERY, ()), *given.get(name, ()))
+
+
+def check_own_roles(columns: Columns, role: str) -> None:
+    """Check that a partner names no column that belongs to the response.
+
+    Raises
+    ------
+    StudyError
+    """
+    if role != "initiator" and columns.cluster is not None:
+        raise StudyError(
+            "a partner's columns name a cluster: the initiator, and nobody else, has the clusters"
+        )
 
 
 def _offer(name: str, what: Any) -> Any:

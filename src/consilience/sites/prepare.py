@@ -197,6 +197,7 @@ class _Loader:
             id=kept(texts["id"]),
             agent=kept(texts["agent"]),
             entity=kept(texts["entity"]),
+            cluster=kept(texts["cluster"]),
         )
         report = self._report(data, keep, texts["id"])
         if self.few == 1:
@@ -491,12 +492,12 @@ class _Loader:
             others = dataclasses.replace(self.columns, id=None, levels={}).used()
             found = {name: mask for name, mask in found.items() if name in others}
         if self.partition == "columns":
-            own = {*self.columns.features, self.columns.weight}
+            own = {*self.columns.features, self.columns.weight, self.columns.cluster}
             found = {name: mask for name, mask in found.items() if name in own}
         if rule not in ("refuse", "complete-rows"):
             fillable = {*self.columns.features, *self.columns.sequence}
             fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
-            fillable -= {self.columns.weight, self.columns.id}
+            fillable -= {self.columns.weight, self.columns.id, self.columns.cluster}
             found = {name: mask for name, mask in found.items() if name not in fillable}
         # Column by column, or whether few lack a value in one more of them would be told.
         many = tuple(
@@ -633,7 +634,7 @@ class _Loader:
         )
 
 
-_TEXT_ROLES = ("id", "agent", "entity")
+_TEXT_ROLES = ("id", "agent", "entity", "cluster")
 
 
 def _listed(names: Iterable[str]) -> str:

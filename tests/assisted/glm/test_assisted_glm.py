@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from consilience.assisted.glm import AssistedGLM
 from consilience.assisted.glm.messages import INTERCEPT
+from consilience.engines.federation import Federation
+from consilience.exceptions import QuorumError, StudyError
 from consilience.protocol.method import Preparation
 from consilience.sites.policy import Policy
 from tests.assisted.assisted import FAMILIES, SIGNED, Parties, check_tables, parties
-from tests.reference import glm
+from tests.reference import glm, pooled_glm
 
 DEFAULT = Policy(preset="consortium", share_response=True)
 
@@ -68,6 +70,69 @@ def test_fit_errors_and_limits_are_those_of_the_pooled_columns(name: str, shared
         run.result.intervals["mean_width"], (high - low)[new].mean(), rtol=1e-6
     )
     assert np.array_equal(them.values(run, "a", "is_new"), new.astype(int))
+
+
+@pytest.mark.parametrize("errors", ["hc1", "hc3"])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_errors_for_heavy_tails_and_clusters_are_the_pooled_ones(
+    clustered: bool, errors: str
+) -> None:
+    of = np.random.default_rng(8).permutation(np.arange(300) // 15).astype(str)
+    them = parties("poisson", weights=True, seed=8)
+    them = them.with_(clusters=of if clustered else None)
+    run = them.federation().run(method("poisson", errors=errors), seed=1)
+    pooled = them.pooled("poisson", errors=errors)
+    assert check_tables(run, them, pooled) == 8
+    of_t = t(19) if clustered else norm
+    table = run.result.coefficients
+    np.testing.assert_allclose(table["p"], 2 * of_t.sf(np.abs(table["z"])), rtol=1e-9)
+    error = np.sqrt(np.einsum("ij,jk,ik->i", pooled.design, pooled.covariance, pooled.design))
+    high = np.exp(pooled.eta + of_t.ppf(0.975) * error)
+    np.testing.assert_allclose(them.values(run, "a", "upper"), high, rtol=1e-6)
+    assert (run.result.n_clusters, run.result.errors) == (20 if clustered else 0, errors)
+    words = ["by 20 clusters"] * clustered + ["HC3"] * (errors == "hc3")
+    assert (f"standard errors ({', '.join(words)})." if words else "errors.") in run.result.summary()
+    # The initiator's own model has errors of the same kind.
+    own = pooled_glm.fit(
+        [them.blocks["a"]],
+        np.where(them.known, them.y, 0.0),
+        "poisson",
+        used=them.known,
+        weights=them.weights,
+        errors=errors,
+        cluster=them.clusters,
+    )
+    np.testing.assert_allclose(
+        run.result.alone["error"], np.sqrt(np.diag(own.covariance)), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("preset", ["consortium", "simulation"])
+def test_whole_clusters_are_held_out(preset: str) -> None:
+    of = np.random.default_rng(8).permutation(np.arange(600) // 10).astype(str)
+    them = parties("normal", n=600, seed=8).with_(clusters=of)
+    signed = SIGNED if preset == "consortium" else Policy(preset="simulation", share_response=True)
+    run = them.federation(policy=signed).run(method("normal", holdout=0.2), seed=1)
+    held = them.values(run, "a", "held_out") == 1
+    assert 0 < held.sum() <= 0.4 * 600
+    assert not set(of[held]) & set(of[them.known & ~held])
+    # A cluster for each row is no cluster; else differences add up within clusters.
+    if preset == "simulation":
+        alone, plain = (
+            them.with_(clusters=c).federation(policy=signed).run(method("normal", holdout=0.2), seed=1)
+            for c in (them.ids, None)
+        )
+        errors = [r.result.holdout["error"] for r in (alone, plain, run)]
+        assert errors[0] == pytest.approx(errors[1], rel=1e-9) != errors[2]
+
+
+def test_clusters_belong_to_the_initiator_and_are_at_least_two() -> None:
+    them = parties("normal", seed=8).with_(clusters=np.full(300, "one"))
+    with pytest.raises(QuorumError, match="all in one cluster: errors need at least two"):
+        them.federation().run(method("normal"), seed=1)
+    columns = them.columns(b={"cluster": "b0"})
+    with pytest.raises(StudyError, match="the initiator, and nobody else, has the clusters"):
+        Federation.local(them.frames(), columns=columns, policy=SIGNED)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -54,9 +54,9 @@ columns and one of the other partners' columns together; the initiator one combi
 partner's columns for each message. Each party's ledger counts them over all runs. After as many as
 there are independent columns, all of the columns' span is known. The coordinator knows how
 deviances fall, the initiator's coefficients with standard errors, how well the models fit and
-predict, calibration where groups are large enough, numbers of rows and of intervals, and keyed
-hashes of the ids, of which all sites know the common ones; a third party sees neither a response
-nor a linear predictor.
+predict, calibration where groups are large enough, numbers of rows, of their clusters and of
+intervals, and keyed hashes of the ids, of which all sites know the common ones; a third party sees
+neither a response nor a linear predictor.
 """
 
 from __future__ import annotations
@@ -128,6 +128,9 @@ class AssistedGLM(Method):
         policy must let all be known.
     level : float
         Of the intervals.
+    errors : {"hc1", "hc3"}
+        Robust standard errors: "hc3" makes more of rows with large values, and of few clusters.
+        Both are by clusters where the initiator's columns name one.
     power : float
         Of the variance function, for "tweedie".
     """
@@ -150,10 +153,11 @@ class AssistedGLM(Method):
         one_of("joint", "inflated", "paper", "none"), default="joint"
     )
     level: float = allows(number(above=0, below=1), default=0.95)
+    errors: Literal["hc1", "hc3"] = allows(one_of("hc1", "hc3"), default="hc1")
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -169,8 +173,8 @@ class AssistedGLM(Method):
         "one direction for each message the columns of the initiator, and of the other partners "
         "together; the initiator knows those of each partner likewise. The coordinator knows how "
         "deviances fall, the initiator's coefficients with standard errors, how well the models "
-        "fit and predict, calibration where groups are large enough, and numbers of rows and of "
-        "intervals; and keyed hashes of the ids, of which all sites know the common ones."
+        "fit and predict, calibration where groups are large enough, and numbers of rows, of their "
+        "clusters and of intervals; and keyed hashes of the ids, of which all sites know the common ones."
     )
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor
@@ -234,7 +238,7 @@ class AssistedGLM(Method):
     # ------------------------------------------------------------------ parts of the exchange
 
     def _settings(self, ctx: CoordinatorContext) -> Settings:
-        texts = ("family", "response", "masking", "interval")
+        texts = ("family", "response", "masking", "interval", "errors")
         numbers = ("power", "flip", "alpha", "l1_ratio", "tol", "holdout", "level")
         # The span of messages has no penalty with an L1 part.
         lasso = self.alpha and self.l1_ratio and self.acceleration == "span"

@@ -22,7 +22,7 @@ from consilience.assisted.glm.prediction import AssistedPredictor
 from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.local_fits import working_weights
-from consilience.assisted.kernels.sandwich import Sandwich, sandwich
+from consilience.assisted.kernels.sandwich import Sandwich, quantile, sandwich
 from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
 from consilience.exceptions import ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
@@ -282,7 +282,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     n_targets, known = p + 1 + data.n_rows, None
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
     if not s.alpha:
-        covariances = sandwich(design, y, eta, fam, case)
+        covariances = sandwich(design, y, eta, fam, case, s.errors, rows.clusters)
         # Coefficients of hidden directions take degrees of freedom too.
         left_over = int((case > 0).sum()) - covariances.rank
         if left_over <= message.hidden:
@@ -291,7 +291,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
                 "set a penalty (alpha), or leave columns out"
             )
         # n / (n - rank) with the rank of all columns, not of the known ones
-        grown = covariances.covariance * left_over / (left_over - message.hidden)
+        grown = covariances.beyond(left_over, message.hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
         if whole:
             weights = [
@@ -349,7 +349,7 @@ def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
     error = np.full(len(coef) + 1, np.nan)
     if not s.alpha:
         design = np.column_stack([np.ones(len(x)), x])
-        covariance = sandwich(design, rows.y, eta, true, v).covariance
+        covariance = sandwich(design, rows.y, eta, true, v, s.errors, rows.clusters).covariance
         error = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     return {"alone": np.append(intercept, coef), "alone_error": error}, eta
 
@@ -390,8 +390,12 @@ def compared(
         figures[f"auc_{way}"] = auc
     gain = 2 * (true.loss(y, alone[held]) - true.loss(y, trained[held]))
     mean_gain = np.nan if gaps else float(v @ gain / v.sum())
-    # standard error of a weighted mean of paired differences
-    error = np.nan if len(y) < 2 else float(np.sqrt(v**2 @ (gain - mean_gain) ** 2) / v.sum())
+    # standard error of a weighted mean of paired differences, of whole clusters where there are
+    rest = v * (gain - mean_gain)
+    if rows.clusters is not None:
+        groups = np.unique(rows.clusters[held], return_inverse=True)[1]
+        rest = np.asarray(np.bincount(groups, weights=rest), dtype=float)
+    error = np.nan if len(rest) < 2 else float(np.sqrt(rest @ rest) / v.sum())
     figures |= {"gain": mean_gain, "gain_error": error}
     return figures, np.stack([true.mean(alone[held]), true.mean(trained[held])])
 
@@ -477,6 +481,7 @@ def conclude(
     purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
     least = site.limits.min_records
     counts = {name: _few(int(mask.sum()), least) for name, mask in purposes.items()}
+    counts["clusters"] = 0 if known is None else known.covariances.n_clusters
     reply = messages.Concluded(
         names=shown,
         coefficients=model(table, kind="linear", n_records=n, n_parameters=len(status)),
@@ -521,6 +526,8 @@ def _intervals(
                 error = joint_intervals.inflated(own, variances[0], rho) if rho < 1 else error
     # limits of the predictor, mapped by the monotone inverse link
     reach = float(norm.ppf((1 + level) / 2)) * error
+    if final.known is not None and s.interval == "joint":
+        reach = quantile(level, final.known.covariances.n_clusters) * error
     low, high = np.sort(s.mean(np.stack([final.eta - reach, final.eta + reach])), axis=0)
     known = np.isfinite(error) & rows.new
     certain = known & (factor == 1)
@@ -571,6 +578,7 @@ def _outputs(
         settings=s,
         weights=dict(zip(s.partners, final.weights, strict=True)),
         covariance=covariance,
+        n_clusters=0 if known is None else known.covariances.n_clusters,
     )
     site.output("predictor", predictor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -98,6 +98,8 @@ class Settings:
         Public seed of that split.
     interval : {"joint", "inflated", "paper", "none"}
     level : float
+    errors : {"hc1", "hc3"}
+        What makes up for small samples.
     initiator : str
     partners : tuple of str
         In the order of their turns.
@@ -118,6 +120,7 @@ class Settings:
     split_seed: int = allows(whole(0))
     interval: str = allows(one_of("joint", "inflated", "paper", "none"))
     level: float = allows(number(above=0, below=1))
+    errors: Literal["hc1", "hc3"] = allows(one_of("hc1", "hc3"))
     initiator: str = allows(_TEXT)
     partners: tuple[str, ...] = allows(several(_TEXT, 1))
     names: bool = allows(FLAG)
@@ -165,7 +168,7 @@ class ForOne(Asked):
     partner: str = field(metadata=Public("", "for whom", kind="str", to="all").metadata)
 
 
-@message("assisted-glm/share-request", version=2)
+@message("assisted-glm/share-request", version=3)
 class ShareRequest(ForOne):
     """Give a partner the response of the training rows."""
 
@@ -185,7 +188,7 @@ class MaskedShared(Shared):
     response: Released = Noised(*FLIPPED, to="partner", gaps=True)
 
 
-@message("assisted-glm/receive-request", version=2)
+@message("assisted-glm/receive-request", version=3)
 class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
@@ -193,7 +196,7 @@ class ReceiveRequest(Asked):
     weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_SHARED)
 
 
-@message("assisted-glm/masked-receive-request", version=2)
+@message("assisted-glm/masked-receive-request", version=3)
 class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
@@ -212,7 +215,7 @@ class Received:
         return None if self.rank < known["rows"] else "more independent columns than rows"
 
 
-@message("assisted-glm/turn-request", version=2)
+@message("assisted-glm/turn-request", version=3)
 class TurnRequest(Asked):
     """Take in a partner's contribution, refit, and say where the next partner starts."""
 
@@ -249,7 +252,7 @@ class Turned(Ranked):
     )
 
 
-@message("assisted-glm/contribute-request", version=2)
+@message("assisted-glm/contribute-request", version=3)
 class ContributeRequest(Asked):
     """Fit the own columns beside what the others have."""
 
@@ -282,7 +285,7 @@ class Contributed(Ranked):
         return super().check(request, known)
 
 
-@message("assisted-glm/settle-request", version=2)
+@message("assisted-glm/settle-request", version=3)
 class SettleRequest(ForOne):
     """Tell a partner how its messages stand in the joint fit."""
 
@@ -294,7 +297,7 @@ class Settled:
     place: Released = Model(*PLACE, to="partner")
 
 
-@message("assisted-glm/finish-request", version=2)
+@message("assisted-glm/finish-request", version=3)
 class FinishRequest(Asked):
     """Complete what inference needs."""
 
@@ -315,7 +318,7 @@ class Finished(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/aim-request", version=2)
+@message("assisted-glm/aim-request", version=3)
 class AimRequest(ForOne):
     """Take in further directions; say what standard errors need of a partner."""
 
@@ -342,7 +345,7 @@ class Aimed(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/refine-request", version=2)
+@message("assisted-glm/refine-request", version=3)
 class RefineRequest(Asked):
     """Send the directions that the targets need most."""
 
@@ -368,7 +371,7 @@ def are_numbers(values: Iterable[Any]) -> bool:
     return bool(((found >= -MOST) | (found == GAP)).all())
 
 
-@message("assisted-glm/conclude-request", version=2)
+@message("assisted-glm/conclude-request", version=3)
 class ConcludeRequest(Asked):
     """Compare, infer, predict."""
 
@@ -393,7 +396,7 @@ class ConcludeRequest(Asked):
     complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
 
 
-@message("assisted-glm/concluded", version=1)
+@message("assisted-glm/concluded", version=2)
 class Concluded:
     """What the coordinator may know of the fit."""
 
@@ -422,7 +425,9 @@ class Concluded:
         parts={"certified": _ROWS, "bounded": _ROWS, "mean_width": _NUMBER},
     )
     records: Released = Model(
-        "*by name", "rows in each part", parts=dict.fromkeys(("train", "held", "new"), _ROWS)
+        "*by name",
+        "rows in each part, clusters of rows",
+        parts=dict.fromkeys(("train", "held", "new", "clusters"), _ROWS),
     )
 
     def check(self, request: ConcludeRequest, known: Mapping[str, Any]) -> str | None:
@@ -438,7 +443,7 @@ class Concluded:
         return None if fine else "another number of bins than is told"
 
 
-@message("assisted-glm/tell-request", version=2)
+@message("assisted-glm/tell-request", version=3)
 class TellRequest(ForOne):
     """Tell a partner what belongs to its own coefficients."""
 
@@ -450,7 +455,7 @@ class Told:
     place: Released = Model(*PARTNERS_FIT, to="partner")
 
 
-@message("assisted-glm/record-request", version=2)
+@message("assisted-glm/record-request", version=3)
 class RecordRequest(Asked):
     """Keep the own part of the joint fit."""
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import Part, PartRequest, Predicted, PredictRequest, Settings
 from consilience.assisted.glm.training import require_role, summary_for
+from consilience.assisted.kernels.sandwich import quantile
 from consilience.assisted.phases import OwnColumns, refused, units_of
 from consilience.exceptions import DataError
 from consilience.parameters import plain
@@ -41,6 +41,8 @@ class AssistedPredictor:
         Of the initiator: weights of each partner's directions.
     covariance : (d, d) array
         Of the initiator: of intercept, own coefficients, weights; empty where it is not known.
+    n_clusters : int
+        Of the initiator: clusters of its rows; 0 where there are none.
     """
 
     role: str
@@ -52,6 +54,7 @@ class AssistedPredictor:
     intercept: float = 0.0
     weights: dict[str, FloatArray] = field(default_factory=dict)
     covariance: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    n_clusters: int = 0
 
     def part(self, x: Any) -> FloatArray:
         """Return this party's part of the linear predictor of rows (n, p), in the table's units.
@@ -142,7 +145,7 @@ def predict(
         design = np.column_stack(columns)
         # x'Cov x of each person
         variance = np.einsum("ij,jk,ik->i", design, kept.covariance, design)
-        reach = norm.ppf((1 + message.level) / 2) * np.sqrt(np.maximum(variance, 0.0))
+        reach = quantile(message.level, kept.n_clusters) * np.sqrt(np.maximum(variance, 0.0))
         low, high = np.sort(s.mean(np.stack([eta - reach, eta + reach])), axis=0)
     outputs = {"linear_predictor": eta, "prediction": s.mean(eta), "lower": low, "upper": high}
     for name, values in outputs.items():

@@ -72,6 +72,10 @@ class AssistedGLMResult(Result):
         Whether all directions are known, so that the fit is the pooled one on all rows.
     followed : str
         Run whose model predicted new people here; empty for a fit.
+    errors : {"hc1", "hc3"}
+        What makes up for small samples in standard errors.
+    n_clusters : int
+        Clusters of rows that depend on one another; 0 where the initiator names none.
     """
 
     initiator: str
@@ -100,6 +104,8 @@ class AssistedGLMResult(Result):
     complete: bool = False
     followed: str = ""
     masking: str = "link"
+    errors: str = "hc1"
+    n_clusters: int = 0
 
     def summary(self) -> str:
         """Return a few sentences: what the partners add, and how far the fit got."""
@@ -157,6 +163,13 @@ class AssistedGLMResult(Result):
         nothing = not any(self.rounds_table.get("partner", ()))
         return self.stopped == "rank" and self.rounds == 0 and not self.complete and nothing
 
+    @property
+    def kind(self) -> str:
+        """What standard errors are for, in words; nothing for rows on their own by HC1."""
+        words = [f"by {self.n_clusters} clusters"] if self.n_clusters else []
+        words += ["HC3"] if self.errors == "hc3" else []
+        return f" ({', '.join(words)})" if words else ""
+
     def _inference(self, with_: str) -> str:
         if self.penalty.get("alpha"):
             return "Penalised coefficients have no intervals."
@@ -168,12 +181,12 @@ class AssistedGLMResult(Result):
             less = f"; {shared} cannot be told from those of other columns and have none"
             return (
                 f"All directions of {with_} are known, so coefficients have standard errors"
-                f"{less if shared else ''}."
+                f"{self.kind}{less if shared else ''}."
             )
         if exact or wider:
             return (
-                f"{exact + wider} of {len(status)} coefficients have standard errors, {wider} of "
-                "them widened by a bound for the directions that stay hidden."
+                f"{exact + wider} of {len(status)} coefficients have standard errors{self.kind}, "
+                f"{wider} of them widened by a bound for the directions that stay hidden."
             )
         return (
             "Not all directions are known, so coefficients have no standard errors: more may be "
@@ -265,12 +278,13 @@ def fitted_result(
     course: Course, acceleration: str, concluded: Any, complete: bool
 ) -> AssistedGLMResult:
     """Result of a fit, for which some acceleration was asked."""
-    from scipy.stats import norm
+    from scipy.stats import norm, t
 
     s, both = course.s, ("alone", "joint")
     fit = {k: float(_numbers(v)) for k, v in concluded.fit.value.items()}
     table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
     counts = {k: int(v) for k, v in concluded.records.value.items()}
+    clusters = counts["clusters"]
     intervals, bins = concluded.intervals.value, np.asarray(concluded.calibration.value)
     with np.errstate(all="ignore"):
         z = table["estimate"] / table["error"]
@@ -306,7 +320,7 @@ def fitted_result(
             "name": np.array(concluded.names),
             **{k: table[k] for k in ("estimate", "error", "factor")},
             "z": z,
-            "p": 2 * norm.sf(np.abs(z)),
+            "p": 2 * (t(clusters - 1) if clusters else norm).sf(np.abs(z)),
             "status": np.array(concluded.status),
         },
         alone={"estimate": table["alone"], "error": table["alone_error"]},
@@ -331,6 +345,8 @@ def fitted_result(
         penalty={"alpha": s.alpha, "l1_ratio": s.l1_ratio},
         complete=complete,
         masking=s.masking,
+        errors=s.errors,
+        n_clusters=clusters,
     )
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from consilience.arrays import BoolArray, FloatArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.assisted import phases
 from consilience.assisted.glm import messages, model_cache
 from consilience.assisted.glm.messages import GAP, SPAN, Settings
@@ -91,6 +91,7 @@ class Rows:
     train, held, new : (n,) bool arrays
     weights : (n,) array
         Case weights.
+    clusters : (n,) int array or None
     """
 
     y: FloatArray
@@ -98,6 +99,7 @@ class Rows:
     held: BoolArray
     new: BoolArray
     weights: FloatArray
+    clusters: IntArray | None = None
 
     @property
     def known(self) -> BoolArray:
@@ -127,24 +129,35 @@ def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
     if data in _ROWS and _ROWS[data][0] == asked:
         return _ROWS[data][1]
     y, known = phases.response_of(data, s.true_family())
-    places = np.flatnonzero(known)
+    places, clusters = np.flatnonzero(known), phases.clusters_of(data)
     held = np.zeros(data.n_rows, dtype=bool)
     if site.limits.min_records == 1:
         drawn = stream(s.split_seed, "holdout").permutation(places)
-        held[drawn[: round(s.holdout * len(places))]] = True
+        # whole clusters: rows of one on both sides would flatter the model
+        units = drawn if clusters is None else clusters[drawn]
+        _, first, of, sizes = np.unique(
+            units, return_index=True, return_inverse=True, return_counts=True
+        )
+        order = np.argsort(first)
+        within = np.cumsum(sizes[order]) <= round(s.holdout * len(places))
+        held[drawn[np.isin(of, order[within])]] = True
     else:
         # Matched rows are in the order of their ids: that of the table, and its format, are nothing
         # to them, so ids and response stand for the table.
-        matched = dataclasses.replace(data, rows=np.arange(data.n_rows), n_read=0, content_hash="")
+        matched = dataclasses.replace(
+            data, rows=np.arange(data.n_rows), n_read=0, content_hash="", entity=data.cluster
+        )
         cells = np.where(known, 0, -1)
         held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
-    rows = Rows(y, known & ~held, held, ~known, weights)
+    rows = Rows(y, known & ~held, held, ~known, weights, clusters)
     fault = s.true_family().check(rows.y[rows.train])
     if fault is not None:
         raise refused(f"the response of the training rows does not fit: it must be {fault}")
     if np.ptp(rows.y[rows.train]) == 0:
         raise refused("the response of the training rows has one value only")
+    if clusters is not None and np.ptp(clusters[rows.train]) == 0:
+        raise refused("the training rows are all in one cluster: errors need at least two")
     require_rows(rows.train, data.features.shape[1], s, "initiator")
     _ROWS[data] = (asked, rows)
     return rows

@@ -20,13 +20,14 @@ from scipy.special import chdtrc, chdtri
 
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels import glm
+from consilience.assisted.kernels.sandwich import score_rows
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.families import Family, Penalty
 
 Geometry = Literal["box", "ball"]
 
 MOST_DIRECTIONS = 15  # 2**14 sign patterns are enumerated for epsilon
-FEW = 1_000  # records up to which the score statistic has the distribution of flipped residuals
+FEW = 1_000  # records, or clusters, up to which the score statistic is compared with flipped ones
 N_FLIPS = 999
 _EDGE = 0.99  # of these, beyond which the chi-squared tail goes on
 RARE = 10.0  # records of the rarer class per parameter below which the plain Wald test is liberal
@@ -191,6 +192,7 @@ def sketch_test(
     weights: ArrayLike | None = None,
     penalty: Penalty | None = None,
     null_eta: ArrayLike | None = None,
+    cluster: ArrayLike | None = None,
 ) -> SketchTest:
     """Test whether the columns of a sketch improve the initiator's own model.
 
@@ -209,6 +211,8 @@ def sketch_test(
         is given then.
     null_eta : array of shape (n,), optional
         A further column of the null model: what other partners are known to contribute.
+    cluster : int array of shape (n,), optional
+        Number of each record's cluster, within which records depend on one another.
 
     Returns
     -------
@@ -228,6 +232,11 @@ def sketch_test(
     divided by a moment estimate of the dispersion where the family has one, and is valid under a
     correct model only. All four are the same in every coordinate system of the kept columns, so
     they are computed in the standardised ones.
+
+    With clusters, K is the sum of ``u u'`` over them, ``u`` the sum of ``s d`` in one, or the step
+    of a fit without it (``wald_hc3``); the score's variance is the sum of ``u u'``, ``u`` the sum of
+    ``Zr s0 / sqrt(1 - h0)``; signs are drawn for whole clusters. The likelihood ratio knows nothing
+    of clusters.
     """
     z = np.asarray(z, dtype=float)
     x_a = np.asarray(x_a, dtype=float)
@@ -259,6 +268,15 @@ def sketch_test(
         nan = math.nan
         notes.append("there are as many parameters as records: no variance can be computed")
         return SketchTest(kept, df, nan, nan, nan, nan, nan, nan, nan, nan, minority, tuple(notes))
+    groups, n_groups = None, n
+    if cluster is not None:
+        used = np.ones(len(z), dtype=bool) if weights is None else np.asarray(weights) > 0
+        groups = np.unique(np.asarray(cluster)[used], return_inverse=True)[1]
+        n_groups = int(groups.max()) + 1
+    if n_groups <= df + 1:
+        nan = math.nan
+        notes.append("there are hardly more clusters than directions: no variance can be computed")
+        return SketchTest(kept, df, nan, nan, nan, nan, nan, nan, nan, nan, minority, tuple(notes))
     # the null model's design: the columns before the sketch
     own = m - df
     null = replace(
@@ -270,13 +288,12 @@ def sketch_test(
     theta, alone, troubles = _fitted(full, null, penalty, None)
     theta, joint, more = _fitted(full, design, penalty, np.append(theta, np.zeros(df)))
     s, w = full.w * family.score(y, joint), full.w * family.weight(y, joint)
-    weighted = d * w[:, None]
-    inverse = _solved(d.T @ weighted, np.eye(m))
-    # h_i: HC3 divides each score by 1 - h_i
-    leverage = np.minimum(np.einsum("ij,ij->i", weighted @ inverse, d), 1 - 1e-10)
-    # rows of D J^-1, of which V_ZZ is the sum of squares times s^2
-    influence = d @ inverse[:, own:]
-    plain, careful = ((influence * r[:, None]) for r in (s, s / (1 - leverage)))
+    # D L'^-1, orthonormal in the metric of w, where J = LL'
+    inverse = _solved(d.T @ (d * w[:, None]), np.eye(m))
+    root = _root(inverse)
+    rows = (score_rows(d @ root, s, groups, each) for each in (None, w))
+    # rows of scores times J^-1, of which V_ZZ is the sum of squares
+    plain, careful = (each @ root[own:].T for each in rows)
     wald, wald_hc3 = (_quadratic(theta[own:], each.T @ each) for each in (plain, careful))
     s, w = full.w * family.score(y, alone), full.w * family.weight(y, alone)
     a, weighted = d[:, :own], d[:, :own] * w[:, None]
@@ -286,13 +303,13 @@ def sketch_test(
     # A residual of the null fit has 1 - h0 of the variance of its error.
     leverage = np.minimum(np.einsum("ij,ji->i", a, solved), 1 - 1e-10)
     # S = Zr's0, its variance Zr'diag(s0^2 / (1 - h0))Zr
-    scores = rest * s[:, None]
-    score = _quadratic(scores.sum(axis=0), scores.T @ (scores / (1 - leverage)[:, None]))
+    scores = score_rows(rest, s / np.sqrt(1 - leverage), groups)
+    score = _quadratic(rest.T @ s, scores.T @ scores)
     flipped = np.empty(0)
-    if n <= FEW and not math.isnan(score):
+    if n_groups <= FEW and not math.isnan(score):
         # Always the same signs, so that a p-value can be computed again.
-        signs = np.random.default_rng(FEW).choice([-1.0, 1.0], size=(N_FLIPS, n))
-        flipped = flipped_scores(a, solved, rest, s, leverage, signs)
+        signs = np.random.default_rng(FEW).choice([-1.0, 1.0], size=(N_FLIPS, n_groups))
+        flipped = flipped_scores(a, solved, rest, s, leverage, signs, groups)
     lr = math.nan
     if not (penalty and penalty.alpha):
         lr = family.deviance(y, alone, full.w) - family.deviance(y, joint, full.w)
@@ -312,6 +329,7 @@ def flipped_scores(
     s: FloatArray,
     leverage: FloatArray,
     signs: FloatArray,
+    groups: NDArray[np.int64] | None = None,
 ) -> FloatArray:
     """Score statistics where the sketch adds nothing: residuals with signs drawn anew.
 
@@ -327,8 +345,10 @@ def flipped_scores(
         Scores s0 of the null fit.
     leverage : (n,) array
         h0.
-    signs : (B, n) array
-        g, -1 or 1.
+    signs : (B, G) array
+        g, -1 or 1, of each cluster; of each record where there are none.
+    groups : (n,) int array, optional
+        Clusters 0 to G - 1.
 
     Returns
     -------
@@ -338,15 +358,21 @@ def flipped_scores(
     -----
     Wild bootstrap with the null imposed: ``e = g s0 / sqrt(1 - h0)`` for signs g is fitted again to
     first order, ``e - W0 A (A'W0 A)^-1 A'e``, and tested as the scores are. Source: Davidson and
-    Flachaire, *The wild bootstrap, tamed at last*, J. Econometrics 146 (2008), section 3.
+    Flachaire, *The wild bootstrap, tamed at last*, J. Econometrics 146 (2008), section 3; with one
+    sign for a cluster, Cameron, Gelbach and Miller, Review of Economics and Statistics 90 (2008).
     """
-    t = rest.shape[1]
-    drawn = signs * (s / np.sqrt(1 - leverage))
-    drawn -= (drawn @ a) @ solved
-    products = (rest[:, :, None] * rest[:, None, :]).reshape(len(rest), t * t)
-    spread = ((drawn**2 / (1 - leverage)) @ products).reshape(-1, t, t)
-    parts = zip(drawn @ rest, spread, strict=True)
-    return np.array([_quadratic(total, matrix) for total, matrix in parts])
+    t, size = rest.shape[1], np.sqrt(1 - leverage)
+    e, scaled = s / size, rest / size[:, None]
+    # Z'e and A'e by cluster; what a refit takes away of the scores, Zr'W0 A (A'W0 A)^-1 of each.
+    total, fitted, own = (score_rows(columns, e, groups) for columns in (rest, a, scaled))
+    taken = [score_rows(solved.T, scaled[:, j], groups) for j in range(t)]
+    found = []
+    for some in np.array_split(signs, max(1, signs.size * t // 500_000)):
+        moved = some @ fitted
+        # scores by draw and cluster, one array for each column of the sketch
+        u = np.stack([some * own[:, j] - moved @ taken[j].T for j in range(t)], axis=1)
+        found.append(_quadratics(some @ total, u @ u.transpose(0, 2, 1)))
+    return np.concatenate(found)
 
 
 def flip_p(statistic: float, flipped: FloatArray, df: int) -> float:
@@ -361,8 +387,10 @@ def flip_p(statistic: float, flipped: FloatArray, df: int) -> float:
     if len(known) <= len(flipped) / 2:
         return tail
     edge = float(np.quantile(known, _EDGE))
-    if statistic <= edge:
-        return float((1 + (known >= statistic).sum()) / (1 + len(known)))
+    # few clusters have few different signs: equal but for rounding is equal
+    least = statistic * (1 - 1e-9)
+    if least <= edge:
+        return float((1 + (known >= least).sum()) / (1 + len(known)))
     beyond = float(chdtrc(df, edge))
     return (1 - _EDGE) * (tail / beyond if beyond else 1.0)
 
@@ -408,13 +436,30 @@ def _solved(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
         return np.full_like(rhs, math.nan)
 
 
+def _root(inverse: FloatArray) -> FloatArray:
+    """Matrix whose square it is, ``root root'``; NaN where it is not positive definite."""
+    try:
+        return np.asarray(np.linalg.cholesky(inverse))
+    except np.linalg.LinAlgError:
+        return np.full_like(inverse, math.nan)
+
+
 def _quadratic(v: FloatArray, matrix: FloatArray) -> float:
     """``v' matrix^-1 v`` in the scale of the matrix's diagonal; NaN where it is singular."""
-    size = np.sqrt(np.diag(matrix))
-    if not np.all(np.isfinite(size)) or np.any(size <= 0):
-        return math.nan
-    scaled = v / size
-    return float(scaled @ _solved(matrix / np.outer(size, size), scaled))
+    return float(_quadratics(v[None], matrix[None])[0])
+
+
+def _quadratics(v: FloatArray, matrices: FloatArray) -> FloatArray:
+    """Compute the same for vectors (B, t) and matrices (B, t, t)."""
+    size = np.sqrt(np.diagonal(matrices, axis1=1, axis2=2))
+    fine = np.isfinite(size).all(axis=1) & (size > 0).all(axis=1)
+    size, found = size[fine], np.full(len(v), math.nan)
+    values, turn = np.linalg.eigh(matrices[fine] / (size[:, :, None] * size[:, None, :]))
+    along = np.einsum("bij,bi->bj", turn, v[fine] / size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = (along**2 / values).sum(axis=1)
+    found[fine] = np.where(values[:, 0] > 1e-15, squares, math.nan)
+    return found
 
 
 def cauchy_combine(p_values: ArrayLike) -> float:

@@ -2,19 +2,30 @@
 
 With ``J = D' diag(w) D`` and ``K = D' diag(s^2) D`` (s and w first and second derivatives of the
 loss at the fit), the covariance is ``J^- K J^-`` (Huber 1967; White 1980), times ``n / (n - rank)``
-in small samples (HC1: MacKinnon and White 1985).
+in small samples (HC1: MacKinnon and White 1985). HC3 (the same) divides each score by ``1 - h``, h
+the record's leverage ``w d'J^-d``: where a few records have large values HC1 is too small.
+
+Where records of a cluster depend on one another, K is the sum of ``u u'`` over the clusters, ``u``
+the sum of ``s d`` in one (Liang and Zeger 1986). Beside HC1 stands the factor ``G / (G - 1) (n - 1)
+/ (n - rank)`` for G clusters (CV1); beside HC3 the jackknife that leaves out a cluster at a time,
+to one step (CV3: MacKinnon, Nielsen and Webb, *J. Econometrics* 232 (2023)):
+``(G - 1) / G`` times the sum for ``u = (I - J_g J^-)^-1 u``, ``J_g`` the cluster's part of J.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
+from consilience.exceptions import DataError
 from consilience.numerics.families import Family
 
+Errors = Literal["hc1", "hc3"]
+_ALONE = 1 - 1e-10  # leverage above which a score says nothing of an error
 _DEPENDENT = 1e-13  # of squared lengths: columns that agree to about seven digits
 
 
@@ -34,6 +45,9 @@ class Sandwich:
     lengths : (d,) array
         Those units.
     rank : int
+    n_clusters : int
+        0 where records are on their own.
+    errors : {"hc1", "hc3"}
     """
 
     covariance: FloatArray
@@ -41,6 +55,16 @@ class Sandwich:
     null: FloatArray
     lengths: FloatArray
     rank: int
+    n_clusters: int = 0
+    errors: Errors = "hc1"
+
+    def beyond(self, left_over: int, hidden: int) -> FloatArray:
+        """Covariance beside `hidden` columns that nobody knows; degrees of freedom without them.
+
+        Leverages of hidden columns are taken to be spread evenly.
+        """
+        power = 2 if self.errors == "hc3" else 1
+        return self.covariance * (left_over / (left_over - hidden)) ** power
 
     def identified(self, combinations: FloatArray) -> NDArray[np.bool_]:
         """Whether combinations of coefficients (m, d) mean something on their own."""
@@ -54,12 +78,22 @@ class Sandwich:
         return np.asarray(np.einsum("id,id->i", c @ self.covariance, c))
 
 
+def quantile(level: float, n_clusters: int = 0) -> float:
+    """Half width of an interval in standard errors: normal, or of t with G - 1 for G clusters."""
+    from scipy.stats import norm, t
+
+    of = t(n_clusters - 1) if n_clusters else norm
+    return float(of.ppf((1 + level) / 2))
+
+
 def sandwich(
     design: FloatArray,
     y: FloatArray,
     eta: FloatArray,
     family: Family,
     weights: FloatArray | None = None,
+    errors: Errors = "hc1",
+    cluster: NDArray[np.int64] | None = None,
 ) -> Sandwich:
     """Compute the covariances at a fit.
 
@@ -70,6 +104,14 @@ def sandwich(
     family : Family
     weights : (n,) array, optional
         Case weights; rows of weight 0 take no part.
+    errors : {"hc1", "hc3"}
+    cluster : (n,) int array, optional
+        Number of each record's cluster.
+
+    Raises
+    ------
+    DataError
+        There is one cluster only.
     """
     v = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=float)
     used = v > 0
@@ -86,16 +128,70 @@ def sandwich(
     kept = size > _DEPENDENT * size.max(initial=0.0) * max(unit.shape[1], 1)
     rank = int(kept.sum())
     # J^-: no inverse along combinations that change no predictor
-    inverse = (turn[:, kept] / size[kept]) @ turn[:, kept].T
-    outer = np.outer(lengths, lengths)
-    # HC1: n / (n - rank)
-    factor = len(y) / max(len(y) - rank, 1)
-    # K = D'diag(s^2)D
-    middle = unit.T @ ((s**2)[:, None] * unit)
+    root = turn[:, kept] / np.sqrt(size[kept])
+    inverse, outer = root @ root.T, np.outer(lengths, lengths)
+    n, groups = len(y), None if cluster is None else np.unique(cluster[used], return_inverse=True)[1]
+    n_clusters = 0 if groups is None else int(groups.max()) + 1
+    if n_clusters == 1:
+        raise DataError(
+            "all rows are in one cluster: errors need at least two",
+            public="all rows are in one cluster: errors need at least two",
+        )
+    if errors == "hc3":
+        rows, turned = score_rows(unit @ root, s, groups, w), root
+        factor = (n_clusters - 1) / n_clusters if n_clusters else 1.0
+    else:
+        rows, turned = score_rows(unit, s, groups), inverse
+        factor = n / max(n - rank, 1)
+        factor *= n_clusters / (n_clusters - 1) * (n - 1) / n if n_clusters else 1.0
     return Sandwich(
-        covariance=factor * (inverse @ middle @ inverse) / outer,
+        # K is the sum of rows' squares
+        covariance=factor * (turned @ (rows.T @ rows) @ turned.T) / outer,
         model=inverse / outer,
         null=turn[:, ~kept],
         lengths=lengths,
         rank=rank,
+        n_clusters=n_clusters,
+        errors=errors,
     )
+
+
+def score_rows(
+    columns: FloatArray,
+    s: FloatArray,
+    groups: NDArray[np.int64] | None = None,
+    w: FloatArray | None = None,
+) -> FloatArray:
+    """Scores times columns, by record or summed by cluster.
+
+    Parameters
+    ----------
+    columns : (n, d) array
+    s : (n,) array
+        First derivatives of the loss.
+    groups : (n,) int array, optional
+        Clusters 0 to G - 1, each with a record.
+    w : (n,) array, optional
+        Second derivatives in whose metric the columns are orthonormal: each row is then the step
+        of a fit without its record, or cluster.
+
+    Returns
+    -------
+    (n, d) or (G, d) array
+    """
+    if w is not None and groups is None:
+        s = s / (1 - np.minimum(w * np.einsum("ij,ij->i", columns, columns), _ALONE))
+    rows = columns * s[:, None]
+    if groups is None:
+        return np.asarray(rows)
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    sums = np.add.reduceat(rows[order], starts, axis=0)
+    if w is not None:
+        tall = columns * np.sqrt(w)[:, None]
+        for g, members in enumerate(np.split(order, starts[1:])):
+            # (I - J_g)^-1 u, J_g = V diag(h) V'
+            _, size, turn = np.linalg.svd(tall[members], full_matrices=False)
+            h = np.minimum(size**2, _ALONE)
+            sums[g] += (h / (1 - h) * (turn @ sums[g])) @ turn
+    return np.asarray(sums)

@@ -109,7 +109,8 @@ def _chance(result: AssistedGLMResult) -> tuple[float, int, float] | None:
     """
     fall = result.deviance["alone"] - result.deviance["joint"]
     df = sum(result.revealed[p][1] for p in result.partners)
-    if result.family not in ("binomial", "poisson") or result.response != "share":
+    known = result.family in ("binomial", "poisson") and result.response == "share"
+    if not known or result.n_clusters:  # rows of a cluster are not independent
         return None
     # twice the log likelihood ratio is about chi-squared
     return (fall, df, float(chi2.sf(max(fall, 0.0), df))) if math.isfinite(fall) and df else None

@@ -32,9 +32,9 @@ Absence: partners that do not answer, or whose sketch the initiator cannot test,
 named; without the initiator, or without any partner, the run stops. Leakage: the initiator learns t
 combinations of each partner's columns, with noise or without; the partner learns neither the
 response nor that of which family it is tested for; the coordinator, also a third party, reads test
-statistics with degrees of freedom and p-values, the number of rows, how many rows of the rarer
-class there are for each parameter and which share of a sketch is not noise, and keyed hashes of the
-ids, of which all sites know the common ones.
+statistics with degrees of freedom and p-values, the number of rows and of their clusters, how many
+rows of the rarer class there are for each parameter and which share of a sketch is not noise,
+and keyed hashes of the ids, of which all sites know the common ones.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ class AssistanceTestResult(Result):
         ``epsilon`` (e,), ``effect`` (f,), ``power`` (e, f): chance of finding a partner whose
         columns explain a share `effect` of what is left, by price.
     warnings : tuple of str
+    n_clusters : int
+        Clusters of rows that depend on one another; 0 where the initiator names none.
     left_out : dict of partner to str
         Partners without a sketch, and why.
     """
@@ -127,6 +129,7 @@ class AssistanceTestResult(Result):
     reliability: dict[str, float]
     power: dict[str, dict[str, Any]]
     warnings: tuple[str, ...] = ()
+    n_clusters: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
 
     def p_value(self, partner: str) -> float:
@@ -136,6 +139,7 @@ class AssistanceTestResult(Result):
     def summary(self) -> str:
         """Return one sentence for each partner."""
         said = []
+        clusters = f" in {self.n_clusters} clusters" if self.n_clusters else ""
         for partner in self.partners:
             p = self.p_value(partner)
             shown = "p < .0001" if p < 1e-4 else f"p = {p:.4f}".replace("0.", ".", 1)
@@ -144,7 +148,7 @@ class AssistanceTestResult(Result):
             verdict = "The" if self.useful[partner] else "There is no evidence that the"
             said.append(
                 f"{verdict} columns of {partner} explain the response of {self.initiator} beyond "
-                f"its own ({self.test} test, {shown}, {self.n_records} rows, {cost}; "
+                f"its own ({self.test} test, {shown}, {self.n_records} rows{clusters}, {cost}; "
                 f"{self.revealed[partner]} of {self.n_columns[partner]} directions revealed"
                 f"{self._power_said(partner)})."
             )
@@ -236,7 +240,7 @@ class AssistanceTest(Method):
     l1_ratio: float = allows(number(0, 1), default=0.0)
 
     name: ClassVar[str] = "assistance-test"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Is a partner's data of use to me, and at what price?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     follows: ClassVar[tuple[str, ...]] = ("assisted-glm",)
@@ -251,9 +255,9 @@ class AssistanceTest(Method):
     leakage: ClassVar[str] = (
         "The initiator knows as many combinations of a partner's columns as there are directions, "
         "with noise or without; partners know nothing of the response. The coordinator knows test "
-        "statistics with degrees of freedom and p-values, the number of rows, how many rows of "
-        "the rarer class there are for each parameter, and which share of a sketch is not noise; "
-        "and keyed hashes of the ids, of which all sites know the common ones."
+        "statistics with degrees of freedom and p-values, the number of rows and of their "
+        "clusters, how many rows of the rarer class there are for each parameter, and which share "
+        "of a sketch is not noise; and keyed hashes of the ids, of which all sites know the common ones."
     )
     Result: ClassVar[type[AssistanceTestResult]] = AssistanceTestResult
 
@@ -327,6 +331,7 @@ class AssistanceTest(Method):
             minority=float(first.facts.value["minority"]),
             reliability={s: float(f["reliability"]) for s, f in facts.items()},
             power={s: self._power(facts[s], tests[s], int(sketches[s].rank)) for s in tests},
+            n_clusters=int(first.facts.value["clusters"]),
             warnings=tuple(dict.fromkeys(w for t in tested.values() for w in t.warnings)),
             left_out={s: str(r.reason).rstrip(".") for s, r in missing.items()},
         )

@@ -140,7 +140,7 @@ _TEST = part(
 )
 
 
-@message("assistance-test/tested", version=1)
+@message("assistance-test/tested", version=2)
 class Tested:
     """Statistics of the tests."""
 
@@ -148,12 +148,13 @@ class Tested:
         "*by kind: statistic, df, p by draw", "test statistics", parts=dict.fromkeys(KINDS, _TEST)
     )
     facts: Released = Model(
-        "*records, minority, reliability",
-        "rows, rows of the rarer class per parameter, share of a sketch that is not noise",
+        "*records, minority, reliability, clusters",
+        "rows, rows of the rarer class per parameter, share of a sketch that is not noise, clusters",
         parts={
             "records": part(kind="int", low=1, high=_MOST_ROWS),
             "minority": part(gaps=True, low=0),
             "reliability": part(low=0, high=1),
+            "clusters": part(kind="int", low=0, high=_MOST_ROWS),
         },
     )
     given: bool = Public("", "whether earlier partners' part was in the null model", kind="bool")
@@ -315,6 +316,7 @@ def test(
         if least == 1:
             drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
         rows = np.sort(drawn[: phases.whole_groups(s.subsample, len(rows), least)])
+    clusters = phases.clusters_of(data)
     found = [
         assistance.sketch_test(
             data.features[rows],
@@ -324,6 +326,7 @@ def test(
             weights=None if data.weight is None else data.weight[rows],
             penalty=Penalty(s.alpha, s.l1_ratio) if s.alpha else None,
             null_eta=None if given is None else given[rows],
+            cluster=None if clusters is None else clusters[rows],
         )
         for d in range(s.n_draws)
     ]
@@ -342,6 +345,7 @@ def test(
         "records": len(rows),
         "minority": float(np.floor(found[0].minority_per_parameter)),
         "reliability": assistance.reliability(beyond, scale),
+        "clusters": 0 if clusters is None else len(np.unique(clusters[rows])),
     }
     reply = Tested(
         tests=model(tests, kind="figures", n_records=len(rows)),
