@@ -42,6 +42,7 @@ def odd(data: SiteData, roles: Collection[str]) -> SiteData:
         "agent": {"agent": names},
         "entity": {"entity": names, "entity_name": "odd"},
         "weight": {"weight": weight},
+        "cluster": {"cluster": names},
         "sequence": {"sequence": np.full((n, 2), -1), "sequence_names": ("odd", "odder")},
     }
     changes: dict[str, Any] = {}

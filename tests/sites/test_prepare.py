@@ -219,7 +219,7 @@ def test_indicator() -> None:
 
 
 @pytest.mark.parametrize("rule", ["refuse", "aggregated-mean", "indicator"])
-@pytest.mark.parametrize("role", ["target", "agent", "entity", "weight"])
+@pytest.mark.parametrize("role", ["target", "agent", "entity", "weight", "cluster"])
 def test_only_features_can_be_filled(role: str, rule: str) -> None:
     columns = Columns(features=("a",), **{role: "z"})
     table = {"a": [1, 2], "z": [None, 2]}
@@ -460,6 +460,14 @@ def test_over_columns_a_site_names_its_own_and_keeps_rows_without_a_target() -> 
     np.testing.assert_array_equal(data.bounds, [[0.0, 0.0], [9.0, 1.0]])
     with pytest.raises(StudyError, match="lists no features"):
         load(table, Columns(id="id"), rules, SiteColumns(), partition="columns")
+    # A column may be a feature and the cluster; a row without a cluster is in none.
+    own = SiteColumns(features=("a", "k"), cluster="k", levels={"k": ("u", "v")})
+    assert load(table, Columns(id="id"), rules, own, partition="columns").cluster.tolist() == [
+        *("u", "v", "v")
+    ]
+    own = SiteColumns(features=("a",), cluster="y")
+    with pytest.raises(DataError, match="'y' has no value in 1 of 3 rows"):
+        load(table, Columns(id="id"), rules, own, partition="columns")
     with pytest.raises(ParameterError, match="the lower one first"):
         SiteColumns(bounds={"a": (1.0, 1.0)})
 

@@ -91,7 +91,9 @@ def test_errors_for_heavy_tails_and_clusters_are_the_pooled_ones(
     np.testing.assert_allclose(them.values(run, "a", "upper"), high, rtol=1e-6)
     assert (run.result.n_clusters, run.result.errors) == (20 if clustered else 0, errors)
     words = ["by 20 clusters"] * clustered + ["HC3"] * (errors == "hc3")
-    assert (f"standard errors ({', '.join(words)})." if words else "errors.") in run.result.summary()
+    assert (
+        f"standard errors ({', '.join(words)})." if words else "errors."
+    ) in run.result.summary()
     # The initiator's own model has errors of the same kind.
     own = pooled_glm.fit(
         [them.blocks["a"]],
@@ -119,7 +121,9 @@ def test_whole_clusters_are_held_out(preset: str) -> None:
     # A cluster for each row is no cluster; else differences add up within clusters.
     if preset == "simulation":
         alone, plain = (
-            them.with_(clusters=c).federation(policy=signed).run(method("normal", holdout=0.2), seed=1)
+            them.with_(clusters=c)
+            .federation(policy=signed)
+            .run(method("normal", holdout=0.2), seed=1)
             for c in (them.ids, None)
         )
         errors = [r.result.holdout["error"] for r in (alone, plain, run)]

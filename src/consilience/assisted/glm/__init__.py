@@ -174,7 +174,8 @@ class AssistedGLM(Method):
         "together; the initiator knows those of each partner likewise. The coordinator knows how "
         "deviances fall, the initiator's coefficients with standard errors, how well the models "
         "fit and predict, calibration where groups are large enough, and numbers of rows, of their "
-        "clusters and of intervals; and keyed hashes of the ids, of which all sites know the common ones."
+        "clusters and of intervals; and keyed hashes of the ids, of which all sites know the "
+        "common ones."
     )
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor

@@ -234,9 +234,9 @@ def sketch_test(
     they are computed in the standardised ones.
 
     With clusters, K is the sum of ``u u'`` over them, ``u`` the sum of ``s d`` in one, or the step
-    of a fit without it (``wald_hc3``); the score's variance is the sum of ``u u'``, ``u`` the sum of
-    ``Zr s0 / sqrt(1 - h0)``; signs are drawn for whole clusters. The likelihood ratio knows nothing
-    of clusters.
+    of a fit without it (``wald_hc3``); the score's variance is the sum of ``u u'``, ``u`` the sum
+    of ``Zr s0 / sqrt(1 - h0)``; signs are drawn for whole clusters. The likelihood
+    ratio knows nothing of clusters.
     """
     z = np.asarray(z, dtype=float)
     x_a = np.asarray(x_a, dtype=float)

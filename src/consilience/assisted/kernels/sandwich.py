@@ -130,7 +130,10 @@ def sandwich(
     # J^-: no inverse along combinations that change no predictor
     root = turn[:, kept] / np.sqrt(size[kept])
     inverse, outer = root @ root.T, np.outer(lengths, lengths)
-    n, groups = len(y), None if cluster is None else np.unique(cluster[used], return_inverse=True)[1]
+    n, groups = (
+        len(y),
+        None if cluster is None else np.unique(cluster[used], return_inverse=True)[1],
+    )
     n_clusters = 0 if groups is None else int(groups.max()) + 1
     if n_clusters == 1:
         raise DataError(

@@ -257,7 +257,8 @@ class AssistanceTest(Method):
         "with noise or without; partners know nothing of the response. The coordinator knows test "
         "statistics with degrees of freedom and p-values, the number of rows and of their "
         "clusters, how many rows of the rarer class there are for each parameter, and which share "
-        "of a sketch is not noise; and keyed hashes of the ids, of which all sites know the common ones."
+        "of a sketch is not noise; and keyed hashes of the ids, of which all sites know the "
+        "common ones."
     )
     Result: ClassVar[type[AssistanceTestResult]] = AssistanceTestResult
 

@@ -149,7 +149,7 @@ class Tested:
     )
     facts: Released = Model(
         "*records, minority, reliability, clusters",
-        "rows, rows of the rarer class per parameter, share of a sketch that is not noise, clusters",
+        "rows, rows of the rarer class per parameter, share of a sketch not noise, clusters",
         parts={
             "records": part(kind="int", low=1, high=_MOST_ROWS),
             "minority": part(gaps=True, low=0),
