@@ -32,7 +32,7 @@ FAST := not slow and not long and not nightly and not replication and $(KINDS)
 NIGHTLY := (long or nightly)
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo test test-quick test-slow test-faults test-flower test-postgresql \
+.PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql \
 	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \
 	clean distclean
 
@@ -143,6 +143,9 @@ bench: $(STAMP) ## run every benchmark, or one: make bench ONE=benchmarks/x.py
 replicate: $(STAMP) ## run every replication, or one: make replicate TABLE=paper/table
 	@set -e; for script in $(or $(TABLE:%=replications/%/run.py),$(sort $(wildcard replications/*/*/run.py)),replications/*/*/run.py); do \
 		echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
+
+docs: $(STAMP) ## build the documentation site into build/site; fails where a page or a link has a fault
+	PYTHONPATH=. $(BIN)/python -m tools.docs_site
 
 docs-table: $(STAMP) ## write the generated tables (every tools/table_*.py)
 	@set -e; for script in $(or $(sort $(wildcard tools/table_*.py)),tools/table_*.py); do \

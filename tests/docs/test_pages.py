@@ -74,7 +74,15 @@ def test_embedding_notices_a_change(tmp_path: Path) -> None:
             embed_code.embedded(wrong, tmp_path)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/guide/contingency-table.md",
+        "docs/guide/many-cores.md",
+        "docs/guide/python.md",
+    ],
+)
 def test_python_examples_run_and_print_what_the_page_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,19 +130,17 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(install(folder))}
 
 
-def test_the_tutorials_commands_run_as_written(tmp_path: Path) -> None:
-    """The new method on both engines, from an empty directory, with a process for each site."""
-    env = environment(tmp_path)
-    work = tmp_path / "work"
+def run_commands(page: Path, work: Path, env: dict[str, str]) -> str:
+    """What the commands of a page print, with its files, in an empty directory."""
     work.mkdir()
     script = ["set -eu"]
-    for match in _MARKED.finditer(TUTORIAL.read_text(encoding="utf-8")):
+    for match in _MARKED.finditer(page.read_text(encoding="utf-8")):
         if match["file"]:
             script.append(f"mkdir -p $(dirname {match['file']})")
             script.append(f"cat > {match['file']} <<'END'\n{match['text']}END")
         else:
             script.append(match["text"])
-    assert len(script) > 4
+    assert len(script) > 1
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=work,
@@ -145,10 +151,32 @@ def test_the_tutorials_commands_run_as_written(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_tutorials_commands_run_as_written(tmp_path: Path) -> None:
+    """The new method on both engines, from an empty directory, with a process for each site."""
+    work = tmp_path / "work"
+    printed = run_commands(TUTORIAL, work, environment(tmp_path))
     local, folder = work / "runs" / "local", work / "runs" / "folder"
     for name in ("result.json", "result.npz"):
         assert (local / name).read_bytes() == (folder / name).read_bytes()
-    assert "159 rows of alcohol" in done.stdout
+    assert "159 rows of alcohol" in printed
+
+
+@pytest.mark.parametrize("name", ["start", "own-tables", "other-columns"])
+def test_commands_of_a_guide_run_as_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, work = ROOT / "docs" / "guide" / f"{name}.md", tmp_path / "work"
+    run_commands(page, work, environment(tmp_path))
+    assert len(list(work.rglob("report.html"))) == (1 if name == "own-tables" else 2)
+    monkeypatch.chdir(work)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for block in blocks(page, "python"):
+            exec(compile(block, name, "exec"), {})
+    assert figures(printed.getvalue()) == figures(" ".join(blocks(page, "text")))
 
 
 def test_the_tutorials_method_keeps_every_promise(tmp_path: Path) -> None:

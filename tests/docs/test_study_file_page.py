@@ -9,64 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
 
 from consilience.sites import study as files
-from consilience.sites.own_columns import SiteColumns
+from consilience.sites.own_columns import LongColumns, Unit
 from consilience.sites.policy import PRESETS, Policy
-from consilience.sites.source import Source
-from consilience.sites.study import Reference
 from tests.cli.workspace import call, sentence
+from tools import docs_api
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 MODELS: dict[str, Any] = {
-    "Study": files.Study,
-    "Data": files.Data,
-    "PreparationTable": files.PreparationTable,
-    "Sites": files.Sites,
-    "Coordinator": files.Coordinator,
-    "Follows": files.Follows,
-    "Reference": Reference,
-    "SiteFile": files.SiteFile,
-    "Source": Source,
-    "SiteColumns": SiteColumns,
-    "Trust": files.Trust,
-    "Partners": files.Partners,
-    "Retention": files.Retention,
-    "Release": files.Release,
+    model.__name__: model
+    for tables in docs_api.KEYS.values()
+    for _, model, _ in tables
+    if model not in (Unit, LongColumns)
 }
-
-
-def shown(value: Any) -> str:
-    """A default as the pages write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace('"', '\\"')
-        return f'`"{escaped}"`'
-    if isinstance(value, BaseModel) or dataclasses.is_dataclass(value):
-        return "see below"
-    if isinstance(value, dict | tuple):
-        return "empty" if not value else repr(value)
-    return repr(value)
-
-
-def defaults(model: Any) -> dict[str, str]:
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return {
-            str(info.validation_alias or name): "required"
-            if info.is_required()
-            else shown(info.default)
-            for name, info in model.model_fields.items()
-        }
-    found = {}
-    for field in dataclasses.fields(model):
-        made = field.default_factory
-        value = made() if made is not dataclasses.MISSING else field.default
-        found[field.name] = shown(value)
-    return found
 
 
 def table(page: str, start: str, end: str) -> list[list[str]]:
@@ -80,14 +36,15 @@ def table(page: str, start: str, end: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", MODELS)
 def test_keys_and_defaults(name: str) -> None:
     rows = table("study-file.md", f"keys: {name}", "end keys")
-    assert {row[0].strip("`"): row[1] for row in rows} == defaults(MODELS[name])
+    wanted = {key: default for _, key, default in docs_api.defaults(MODELS[name])}
+    assert {row[0].strip("`"): row[1] for row in rows} == wanted
 
 
 def test_policy_presets() -> None:
     rows = table("site-steward.md", "table: policy", "end table")
     presets = {preset: Policy.from_settings(preset) for preset in PRESETS}
     wanted = {
-        field.name: [shown(getattr(policy, field.name)) for policy in presets.values()]
+        field.name: [docs_api.shown(getattr(policy, field.name)) for policy in presets.values()]
         for field in dataclasses.fields(Policy)
     }
     assert {row[0].strip("`"): row[1:4] for row in rows} == wanted

@@ -2,7 +2,7 @@
 
 A candidate is written as text, so that a study file and the wire can carry it:
 
-* ``"random-forest"``: one of :data:`NAMES`;
+* ``"random-forest"``: one of ``NAMES``;
 * ``"random-forest(n_estimators=50, max_depth=3)"``: the same with some settings changed (literals
   only, nothing is evaluated);
 * a fitted-free scikit-learn estimator object, which :func:`as_text` turns into text.

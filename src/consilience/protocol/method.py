@@ -674,8 +674,8 @@ class CoordinatorContext:
 class Method(ABC):
     """A whole exchange. Subclasses are frozen dataclasses whose fields are the parameters.
 
-    Class attributes
-    ----------------
+    Attributes
+    ----------
     name : str
         Name in study files.
     version : int

@@ -44,7 +44,7 @@ class Policy:
     Parameters
     ----------
     preset : {"strict", "consortium", "simulation"}
-        Where the other values start from (see :data:`PRESETS`).
+        Where the other values start from (see the steward's guide).
     data_id : str
         The steward's name for the data; budgets are kept under it.
     min_records : int

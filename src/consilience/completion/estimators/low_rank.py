@@ -86,8 +86,8 @@ class LowRankFactoriser(
 
     Attributes
     ----------
-    components_ : (n_components_, p) array
-    singular_values_ : (n_components_,) array
+    components_ : (n_components, p) array
+    singular_values_ : (n_components,) array
         Decreasing.
     mean_ : (p,) array
         Column part of the centre.
@@ -164,7 +164,7 @@ class LowRankFactoriser(
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> FloatArray:
-        """Fit the matrix and give the scores of its rows, (n, n_components_)."""
+        """Fit the matrix and give the scores of its rows, (n, n_components)."""
         return self.fit(X, y)._factors.scores.copy()
 
     def _take(self, factors: Factors, entries: Entries | None) -> None:
@@ -191,7 +191,7 @@ class LowRankFactoriser(
 
         Returns
         -------
-        scores : (m, n_components_) array
+        scores : (m, n_components) array
         """
         check_is_fitted(self)
         return self._project(observed_entries(self, X, reset=False))[1]
@@ -201,7 +201,7 @@ class LowRankFactoriser(
 
         Parameters
         ----------
-        X : (m, n_components_) array
+        X : (m, n_components) array
 
         Returns
         -------
@@ -355,9 +355,9 @@ class SoftImpute(LowRankFactoriser):
 
     Attributes
     ----------
-    components_ : (n_components_, p) array
+    components_ : (n_components, p) array
         Right singular vectors.
-    singular_values_ : (n_components_,) array
+    singular_values_ : (n_components,) array
         Decreasing.
     mean_ : (p,) array
         Column part of the centre.
@@ -495,9 +495,9 @@ class HardImpute(LowRankFactoriser):
 
     Attributes
     ----------
-    components_ : (n_components_, p) array
+    components_ : (n_components, p) array
         Right singular vectors.
-    singular_values_ : (n_components_,) array
+    singular_values_ : (n_components,) array
         Decreasing.
     mean_ : (p,) array
         Column part of the centre.
@@ -588,9 +588,9 @@ class OptSpace(LowRankFactoriser):
 
     Attributes
     ----------
-    components_ : (n_components_, p) array
+    components_ : (n_components, p) array
         Right singular vectors.
-    singular_values_ : (n_components_,) array
+    singular_values_ : (n_components,) array
         Decreasing.
     mean_ : (p,) array
         Column part of the centre.

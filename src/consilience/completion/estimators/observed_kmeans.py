@@ -194,7 +194,7 @@ class ObservedKMeans(
         ----------
         X : (m, p) array, data frame, scipy sparse matrix or Entries
             Squares over the coordinates that a row has are scaled up to all p, as in
-            :func:`sklearn.metrics.pairwise.nan_euclidean_distances`. A row with nothing observed
+            ``sklearn.metrics.pairwise.nan_euclidean_distances``. A row with nothing observed
             has the distances of the means of the columns.
         """
         entries, _, squares = self._nearest(X)

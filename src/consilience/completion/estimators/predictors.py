@@ -107,7 +107,7 @@ class GapRows:
 def scaled_up(entries: Entries, squares: FloatArray) -> FloatArray:
     """Distances from squares over the values of each row, as if the row had all p of them.
 
-    As in :func:`sklearn.metrics.pairwise.nan_euclidean_distances`.
+    As in ``sklearn.metrics.pairwise.nan_euclidean_distances``.
 
     Parameters
     ----------
