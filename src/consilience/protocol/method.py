@@ -24,6 +24,7 @@ import inspect
 import json
 import typing
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -134,7 +135,7 @@ def _names(role: str, names: object) -> tuple[str, ...]:
     listed: tuple[Any, ...] = tuple(names) if isinstance(names, Iterable) else (names,)
     if isinstance(names, str) or not all(isinstance(n, str) for n in listed):
         raise ParameterError.of(role, "a list of column names", names)
-    twice = sorted({n for n in listed if listed.count(n) > 1})
+    twice = sorted(name for name, times in Counter(listed).items() if times > 1)
     if twice:
         raise StudyError(f"{role} names column {twice[0]!r} twice: name each column once")
     return listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -53,7 +54,7 @@ def encodings(columns: Columns, preparation: Preparation) -> tuple[Encoding, ...
             raise StudyError(f"[preparation] indicators names {name!r}, which is not a feature")
     plan = tuple(_encoding(name, columns, preparation) for name in columns.features)
     names = _names(plan, preparation)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise StudyError(f"two prepared columns would be called {twice[0]!r}: rename one column")
     return plan

@@ -236,9 +236,10 @@ class _Loader:
     # --- names
 
     def _check_columns(self) -> None:
+        there, used = set(self.table.names), set(self.columns.used())
         for name in self.columns.used():
             local = self.site.local(name)
-            if local not in self.table.names:
+            if local not in there:
                 renamed = f" as {local!r}" if local != name else ""
                 hint = self._closest(local, self.table.names)
                 raise _refusal(
@@ -247,7 +248,7 @@ class _Loader:
                     "name there in [columns] rename",
                     "it is not in the site's table",
                 )
-        known = {*self.site.rename, *self.table.names, *self.columns.used()}
+        known = {*self.site.rename, *there, *used}
         for setting, names in (
             ("units", self.site.units),
             ("missing_codes", self.site.missing_codes),
@@ -260,7 +261,7 @@ class _Loader:
                         f"{self._closest(name, known)}"
                     )
         for name in self.site.units:
-            if name in self.columns.used() and not self._is_numeric(name):
+            if name in used and not self._is_numeric(name):
                 raise StudyError(
                     f"[columns] units are given for {name!r}, which the study does not use as a "
                     "number"
@@ -598,13 +599,18 @@ class _Loader:
 
     def _report(self, data: SiteData, keep: Mask, ids: NDArray[np.str_] | None) -> Report:
         named = [] if data.id is None else data.id[data.id != ""]
+        roles: dict[str, list[str]] = {name: [] for name in self.columns.used()}
+        for role in ("features", "target", *_TEXT_ROLES, "weight", "sequence"):
+            given = getattr(self.columns, role) or ()
+            for name in given if isinstance(given, tuple) else (given,):
+                roles[name].append(role)
         return Report(
             description=self.table.description,
             content_hash=self.table.content_hash,
             rows_read=self.table.n_rows,
             rows_kept=data.n_rows,
             dropped_by={name: int(np.count_nonzero(m)) for name, m in self.reasons.items()},
-            columns=tuple(self._column_report(name) for name in self.columns.used()),
+            columns=tuple(self._column_report(name, *had) for name, had in roles.items()),
             constant=constant_columns(data),
             missing_ids=self.unmatchable[0] + (0 if data.id is None else data.n_rows - len(named)),
             duplicate_ids=self.unmatchable[1] + len(named) - len(np.unique(named)),
@@ -612,19 +618,13 @@ class _Loader:
             dropped_ids=None if ids is None else ids[~keep],
         )
 
-    def _column_report(self, name: str) -> ColumnReport:
-        roles = [
-            role
-            for role in ("features", "target", *_TEXT_ROLES, "weight", "sequence")
-            if name == (value := getattr(self.columns, role))
-            or (isinstance(value, tuple) and name in value)
-        ]
+    def _column_report(self, name: str, *roles: str) -> ColumnReport:
         local = self.site.local(name)
         foreign, n_foreign = self.foreign.get(name, ((), 0))
         return ColumnReport(
             name=name,
             local_name=local,
-            roles=tuple(roles),
+            roles=roles,
             kind=self.table.kind(local),
             missing=int(np.count_nonzero(self.missing[name])),
             foreign=foreign,

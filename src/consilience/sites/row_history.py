@@ -359,7 +359,8 @@ def row_content(table: Table, names: tuple[str, ...], unit: str | None = None) -
     DataError
         The table has not all these columns.
     """
-    if gone := [name for name in names if name not in table.names]:
+    there = set(table.names)
+    if gone := [name for name in names if name not in there]:
         sentence = "the site's table lacks a column that it had in earlier runs"
         raise DataError(
             f"{sentence} ({gone[0]!r}), so its rows are not known again: put the column back, or "

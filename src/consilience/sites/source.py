@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
@@ -177,7 +178,7 @@ class Table:
         """Number of rows."""
         return int(self.frame.num_rows)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
         return tuple(self.frame.column_names)
@@ -473,9 +474,9 @@ def _from_memory(source: object) -> Table:
     where = f"the {type(source).__name__} that was given"
     if isinstance(source, pa.Table):
         columns = dict(zip(_distinct(source.column_names, where), source.columns, strict=True))
-    elif hasattr(source, "iloc") and hasattr(source, "columns"):
+    elif hasattr(source, "items") and hasattr(source, "columns"):
         names = _distinct(list(source.columns), where)
-        columns = {name: source.iloc[:, i] for i, name in enumerate(names)}
+        columns = dict(zip(names, (values for _, values in source.items()), strict=True))
     elif isinstance(source, Mapping):
         columns = dict(zip(_distinct(list(source), where), source.values(), strict=True))
     else:

@@ -7,17 +7,31 @@ Of weighted records, such as those of classes that overlap, `chance_facts` says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 
 _FIRST = 64
+_BLOCK = 512
+
+
+def by_blocks(facts: Callable[[FloatArray], tuple[Any, ...]], x: FloatArray) -> tuple[Any, ...]:
+    """Facts of each column of (n, d), of so many columns at a time that they fit into memory."""
+    starts = range(0, max(x.shape[1], 1), _BLOCK)
+    found = [facts(x[:, start : start + _BLOCK]) for start in starts]
+    return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
 
 
 def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     """Sum, records of the smaller group and largest share, for each column of (n, d)."""
+    total, records, share = by_blocks(_cell_facts, x)
+    return total, records, share
+
+
+def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     present = ~np.isnan(x)
     size = np.where(present, np.abs(x), 0.0)
     total = np.where(present, x, 0.0).sum(axis=0)

@@ -21,13 +21,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.wire.cell_facts import product_facts
+from consilience.wire.cell_facts import by_blocks, product_facts
 from consilience.wire.digits import off_grid
 from consilience.wire.support import Limits
 
@@ -248,6 +249,11 @@ def _high(part: FloatArray) -> BoolArray:
 
 
 def _by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
+    records, share = by_blocks(partial(_block_by_itself, least=least), x)
+    return records, share
+
+
+def _block_by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
     n, p = x.shape
     records, share = np.ones(p, dtype=np.int64), np.zeros(p)
     if not n:
@@ -262,9 +268,9 @@ def _by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
         each = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
         share = np.maximum(share, each)
         records = (size > 0).sum(axis=0)  # those about the median, which comes last
-    for j in range(p):
-        records[j] = min(records[j], others(x[:, j], least), beside_two(x[:, j], least))
-        values, counts = _values(x[:, j])
+    for j, column in enumerate(np.ascontiguousarray(x.T)):
+        records[j] = min(records[j], others(column, least), beside_two(column, least))
+        values, counts = _values(column)
         if values is not None:
             records[j] = min(records[j], _fewest(values, counts))
     return np.maximum(records, 1), share
