@@ -40,8 +40,10 @@ Numbers stand for the tests below the tables. An empty cell is not tested, or fa
 
 ## Folder engine, `make test-faults`
 
-A boundary is any write that is there after a power cut: an ask, a reply, a record of a site, an
-entry of the journal or the transcript. Every boundary and every message of the study is meant.
+A boundary is any write that is there after a power cut: an ask, a reply, a record of a site; at the
+coordinator an ask in its journal, all replies that come at once, and the transcript's lines of a
+round's questions or of its answers. Times and retries (`events.jsonl`) may lose their last lines.
+Every boundary and every message of the study is meant.
 """
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`

@@ -176,6 +176,33 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     assert resumed.result.to_files() == finished(tmp_path / "other").result.to_files()
 
 
+def test_what_is_waited_for_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the coordinator as often a round with many sites; two waits for a site's record."""
+    import os
+
+    from consilience.sites.site_store import DiskStore
+
+    found = []
+    for n_sites in (2, 7):
+        drawn = np.random.default_rng(n_sites).normal(size=(n_sites, 30, 2))
+        federation = federation_of({f"s{i}": x for i, x in enumerate(drawn)})
+        for site in federation.engine.members.values():  # type: ignore[attr-defined]
+            site.home = DiskStore(tmp_path / f"{n_sites}" / site.name)
+        waits, plain = [0], os.fsync
+
+        def fsync(handle: int, waits: list[int] = waits, plain: Any = plain) -> None:
+            waits[0] += 1
+            plain(handle)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            MeanAndSD().run(federation, seed=1, out=tmp_path / f"run-{n_sites}")
+        found.append(waits[0])
+    opening, rounds, record = 3 * 2, 3, 2
+    assert found[1] - found[0] == 5 * (opening + rounds * record)
+    assert found[0] - 2 * (opening + rounds * record) <= 14 + 4 * rounds
+
+
 def test_events_are_outside_the_chain(tmp_path: Path) -> None:
     finished(tmp_path)
     kinds = [json.loads(x)["event"] for x in (tmp_path / "events.jsonl").read_text().splitlines()]

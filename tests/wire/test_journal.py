@@ -22,6 +22,7 @@ def filled(path: Path | None) -> Journal:
     journal.ask(2, ASK)
     journal.reply((2, "b"), REFUSED)
     journal.reply((2, "a"), GOOD)
+    journal.commit()
     return journal
 
 
@@ -44,6 +45,7 @@ def test_every_torn_tail_is_cut_off(tmp_path: Path) -> None:
     for step in range(1, 4):
         journal.ask(step, ASK)
         journal.reply((step, "a"), GOOD)
+        journal.commit()
         sizes.append(path.stat().st_size)
     data = path.read_bytes()
     for cut in range(len(data) + 1):
@@ -53,6 +55,7 @@ def test_every_torn_tail_is_cut_off(tmp_path: Path) -> None:
         assert sum((step, "a") in read.replies for step in range(1, 4)) == whole
         assert path.read_bytes() == data[: path.stat().st_size]
         read.absent((9, "b"), "afterwards")
+        read.commit()
         assert Journal(path).replies[9, "b"].reason == "afterwards"
 
 

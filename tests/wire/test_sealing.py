@@ -559,6 +559,7 @@ def test_the_transcript_shows_that_a_value_was_sealed(tmp_path: Path) -> None:
         verdicts=({**said, "revealed": "3 of 6"},),
         sealed=True,
     )
+    transcript.commit()
     lines = {line.field: line for line in read_transcript(path)}
     assert lines["predictor"].shape == "sealed"
     assert lines["predictor"].audience == "initiator"

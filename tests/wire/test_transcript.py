@@ -28,6 +28,7 @@ def write(transcript: Transcript, rounds: int = 3, refused: int | None = None) -
             )
         else:
             transcript.message(REPLY, round_=round_, step="s", site="a", direction="from-site")
+    transcript.commit()
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ def test_a_line_says_who_alone_could_open_it(path: Path, sealed: bool) -> None:
         transcript.message(message, direction=direction, sealed=sealed, **where)
     transcript.absence(verdict="refused", reason="no", sealed=sealed, **where)
     transcript.absence(verdict="absent", reason="late", **where)
+    transcript.commit()
     wanted = ["sealed to a", *["sealed to coordinator"] * 3] if sealed else ["open"] * 4
     assert [line.protection for line in read_transcript(path)] == [*wanted, ""]
 
@@ -61,10 +63,13 @@ def test_a_line_says_who_alone_could_open_it(path: Path, sealed: bool) -> None:
 def test_a_run_that_goes_on_by_another_engine_keeps_what_was_written(path: Path) -> None:
     """How a field was carried, it was; what was carried must be the same."""
     where: dict[str, Any] = {"round_": 1, "step": "s", "site": "a", "direction": "from-site"}
-    Transcript(path, "run", SALT).message(REPLY, sealed=True, **where)
+    first = Transcript(path, "run", SALT)
+    first.message(REPLY, sealed=True, **where)
+    first.commit()
     written = path.read_bytes()
     again = Transcript(path, "run", SALT)
     again.message(REPLY, sealed=False, **where)
+    again.commit()
     assert path.read_bytes() == written
     again.message(REPLY, sealed=False, **{**where, "round_": 2})
     assert [line.protection for line in again.lines] == ["sealed to coordinator"] * 2 + ["open"] * 2

@@ -2,7 +2,9 @@
 
 The driver is deterministic given the journal. Every ask and every reply is journaled before it is
 used, so a run that was killed is brought back by replaying the journal into a fresh generator; the
-first ask without all its replies is put to the sites again, and they repeat what they said.
+first ask without all its replies is put to the sites again, and they repeat what they said. What
+comes at once is journaled in one durable write, and so are the lines of a round's questions or
+answers in the transcript: what a round costs on disk does not depend on how many sites there are.
 """
 
 from __future__ import annotations
@@ -155,6 +157,7 @@ class Driver:
             )
             self._asked[(self._round, site)] = request, messages[site], ask.known.get(site, {})
             self._open[(self._round, site)] = request.to_bytes()
+        self._transcript.commit()
         if self._round not in self._journal.delivered:
             self._journal.deliver(self._round, self._gather(ask))
         return self._deliver(self._journal.delivered[self._round])
@@ -190,6 +193,8 @@ class Driver:
         # In the order in which they came, which a resumed run finds again in the journal.
         ready = [key for key in self._journal.replies if key in keys]
         while len(ready) < (len(keys) if ask.wait == "all" else 1):
+            # What came so far, before a wait that may be long.
+            self._journal.commit()
             unsent = {k: d for k, d in self._open.items() if k not in self._sent}
             # Of a resumed run the journal has replies: only what is still open goes out again.
             unsent = {k: d for k, d in unsent.items() if k not in self._journal.replies}
@@ -304,6 +309,7 @@ class Driver:
             else:
                 content[site] = decode_message(reply.message) if read is None else read[1]
                 self._transcript.reply(reply, content[site], sealed=known.sealed)
+        self._transcript.commit()
         return Replies(content, rounds)
 
     def _tell(self, kind: str, **facts: Any) -> None:

@@ -303,7 +303,8 @@ def purge(path: Path) -> bool:
 
 def _events(path: Path | None) -> AppendLog:
     events = None if path is None else path / "events.jsonl"
-    return AppendLog(events, lambda data: data.rfind(b"\n") + 1)
+    # Times and retries are only told: nothing waits until they are on disk.
+    return AppendLog(events, lambda data: data.rfind(b"\n") + 1, durable=False)
 
 
 def _note(events: AppendLog, kind: str, **facts: Any) -> None:

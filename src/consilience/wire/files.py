@@ -270,10 +270,14 @@ class AppendLog:
     whole : callable
         ``whole(data) -> n`` says how many leading bytes are complete records; a torn tail (from a
         crash while writing) is cut off when the log is opened.
+    durable : bool
+        Whether `append` waits for the disk; otherwise a power cut may take the last records.
     """
 
-    def __init__(self, path: Path | None, whole: Callable[[bytes], int]) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path | None, whole: Callable[[bytes], int], *, durable: bool = True
+    ) -> None:
+        self.path, self.durable = path, durable
         self.content = b""
         if path is None:
             return
@@ -288,7 +292,7 @@ class AppendLog:
                     os.truncate(path, len(self.content))
 
     def append(self, *parts: bytes) -> None:
-        """Add a record, given whole or in parts, and wait until it is on disk."""
+        """Add records, given whole or in parts, and wait until they are on disk."""
         if self.path is None:
             return
         with explained("write", self.path):
@@ -299,7 +303,8 @@ class AppendLog:
             with os.fdopen(handle, "ab") as file:
                 file.writelines(parts)
                 file.flush()
-                os.fsync(file.fileno())
+                if self.durable:
+                    os.fsync(file.fileno())
 
 
 # ------------------------------------------------------------ states that several processes change

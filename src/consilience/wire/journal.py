@@ -2,7 +2,8 @@
 
 A run is a generator that asks; replaying the journal into a fresh generator brings it to the same
 point, so nothing else has to be saved. Records are appended to one file, each with its length and
-checksum; a record torn by a crash is cut off on opening and its question asked again.
+checksum; a record torn by a crash is cut off on opening and its question asked again. Asks are on
+disk before they are sent; what came is at the latest when `commit` says so, and not used before.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Journal:
 
     def __init__(self, path: Path | None) -> None:
         self._log = AppendLog(path, _whole)
+        self._pending: list[bytes] = []
         self.asks: dict[int, JournaledAsk] = {}
         self.replies: dict[Key, JournaledReply] = {}
         self.delivered: dict[int, tuple[Key, ...]] = {}
@@ -101,6 +103,7 @@ class Journal:
         known = self.asks.get(round_)
         if known is None:
             self._append({"k": "ask", "r": round_, **vars(ask)})
+            self.commit()
         elif known != ask:
             raise RunError(
                 f"round {round_} asks something else than the journal says: the run was made by "
@@ -119,16 +122,24 @@ class Journal:
     def deliver(self, round_: int, keys: tuple[Key, ...]) -> None:
         """Note what the generator is about to receive at an ask."""
         self._append({"k": "deliver", "r": round_, "keys": tuple((r, s) for r, s in keys)})
+        self.commit()
 
     def retry_from(self, round_: int) -> None:
         """Forget everything from a round on, except good replies of that round."""
         self._append({"k": "retry", "r": round_})
+        self.commit()
+
+    def commit(self) -> None:
+        """Wait until all that was noted is on disk."""
+        if self._pending:
+            self._log.append(*self._pending)
+            self._pending.clear()
 
     def _append(self, record: dict[str, object]) -> None:
         if self._log.path is not None:
             # A checksum for each record: a crash tears the last one, a disk may alter any.
             body = pack(record)
-            self._log.append(_HEAD.pack(len(body), zlib.crc32(body)), body)
+            self._pending += (_HEAD.pack(len(body), zlib.crc32(body)), body)
         self._apply(record)
 
     def _apply(self, record: dict[str, object]) -> None:

@@ -8,6 +8,8 @@ this line.
 Changing, dropping or reordering a line breaks the chain from there on.
 The salt stays with the run's payloads: without it a digest cannot be tried against guessed values.
 
+Lines are on disk when `commit` says so: those of a round's questions before any of them is sent.
+
 When refused questions are asked again, a line says from which round on; what crossed before stays,
 and that round and the rest follow anew.
 """
@@ -90,6 +92,8 @@ class Transcript:
     def __init__(self, path: Path | None, run: str, salt: bytes) -> None:
         self._log = AppendLog(path, lambda data: data.rfind(b"\n") + 1)
         self._run, self._salt = run, salt
+        self._pending: list[bytes] = []
+        self._described: tuple[object, list[tuple[dict[str, Any], list[str]]]] = None, []
         self.lines = _parsed(self._log.content, str(path))
         # Places of the lines that a replay is going to write once more, in this order.
         self._expected = list(range(len(self.lines)))
@@ -119,12 +123,14 @@ class Transcript:
         if sealed:
             carried = sealed_to("coordinator" if direction == "from-site" else site)
         said = {v["field"]: v for v in verdicts}
-        plain = plain_fields(msg)
-        if not plain:
+        # What goes to all sites is one object: it is encoded and hashed once.
+        if msg is not self._described[0]:
+            self._described = msg, self._facts(msg)
+        facts = self._described[1]
+        if not facts:
             self._add(self._line(round_, step, site, direction, "sent", protection=carried))
-        for name, spec, _ in iterate_fields(msg):
-            encoded = pack_parts(plain[name])
-            verdict = said.get(name, {})
+        for about, readers in facts:
+            verdict = said.get(about["field"], {})
             self._add(
                 self._line(
                     round_,
@@ -132,18 +138,30 @@ class Transcript:
                     site,
                     direction,
                     str(verdict.get("verdict", "sent")),
-                    audience=spec.audience,
-                    field=name,
-                    disclosure=spec.disclosure.value,
-                    shape=describe_shape(plain[name]),
-                    bytes=sum(len(part) for part in encoded),
-                    digest=digest(*encoded, salt=self._salt),
+                    **about,
                     rule=str(verdict.get("rule", "")),
                     epsilon=float(verdict.get("epsilon", 0.0)),
                     revealed=str(verdict.get("revealed", "")),
-                    protection=_protection(plain[name], carried),
+                    protection=sealed_to(*readers) if readers else carried,
                 )
             )
+
+    def _facts(self, msg: object) -> list[tuple[dict[str, Any], list[str]]]:
+        """What lines say of a message's fields, and for whom they are sealed by themselves."""
+        plain = plain_fields(msg)
+        found = []
+        for name, spec, _ in iterate_fields(msg):
+            encoded = pack_parts(plain[name])
+            about = {
+                "audience": spec.audience,
+                "field": name,
+                "disclosure": spec.disclosure.value,
+                "shape": describe_shape(plain[name]),
+                "bytes": sum(len(part) for part in encoded),
+                "digest": digest(*encoded, salt=self._salt),
+            }
+            found.append((about, _readers(plain[name])))
+        return found
 
     def absence(
         self, *, round_: int, step: str, site: str, verdict: str, reason: str, sealed: bool = False
@@ -180,7 +198,14 @@ class Transcript:
         """Record that this round and later ones are asked again of those who did not answer."""
         rule = "from this round on the run goes on anew"
         self._append(self._line(round_, "", "", "to-site", _AGAIN, rule=rule))
+        self.commit()
         self._forget(round_, len(self.lines))
+
+    def commit(self) -> None:
+        """Wait until all lines are on disk."""
+        if self._pending:
+            self._log.append(*self._pending)
+            self._pending.clear()
 
     def _forget(self, round_: int, until: int) -> None:
         """Among the lines before place `until`, expect only those that precede a round."""
@@ -205,17 +230,16 @@ class Transcript:
     def _append(self, line: Line) -> None:
         body = dict(vars(line))  # flat: a line holds texts and numbers only
         body["chain"] = _link(self.lines[-1].chain if self.lines else _START, body)
-        self._log.append(_encode(body) + b"\n")
+        self._pending.append(_encode(body) + b"\n")
         self.lines.append(Line(**body))
 
 
-def _protection(value: Any, carried: str) -> str:
-    """How a field was protected: a value that is sealed itself is so for its own reader."""
+def _readers(value: Any) -> list[str]:
+    """For whom a value is sealed itself; models of several sites may have one reader each."""
     if not holds_sealed(value):
-        return carried
-    # Models of several sites may be sealed to one reader each.
+        return []
     items = value if isinstance(value, tuple) else (value,)
-    return sealed_to(*sorted({x.recipient for x in items if isinstance(x, Sealed)}))
+    return sorted({x.recipient for x in items if isinstance(x, Sealed)})
 
 
 def describe_shape(value: Any) -> str:
