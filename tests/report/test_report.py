@@ -21,7 +21,7 @@ from consilience.clustering.report.ensemble_clustering import EnsembleClustering
 from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
-from consilience.report import charts, figures, html, sections
+from consilience.report import charts, disclosure, figures, html, sections
 from consilience.report.words import said
 from tests.granted import GRANTED
 
@@ -163,6 +163,25 @@ def test_what_left_each_site_is_that_of_the_transcript(run: Run, page: str) -> N
     for field in {line.field for line in sent}:
         assert field in text
     assert "one-shot federated ensemble clustering" in text.lower()
+
+
+def test_of_many_sites_a_page_lists_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with gaps first, then those that sent most; totals are those of all."""
+    rng = np.random.default_rng(0)
+    found = {f"s{i}": pd.DataFrame(rng.normal(size=(30, 2)), columns=["a", "b"]) for i in range(6)}
+    found["s5"]["b"] = [1.0, *[0.0] * 29]
+    columns = Columns(features=("a", "b"))
+    run = Federation.local(found, columns=columns).run(MeanAndSD(), seed=0)
+    whole = Page(html.render(run)).text
+    assert "are shown: those with gaps" not in whole and not re.search("[0-9]+ other sites", whole)
+    monkeypatch.setattr(disclosure, "MANY", 3)
+    text = Page(html.render(run)).text
+    assert "3 other sites" in text and "Of 6 sites, 3 are shown" in text
+    assert "same 3 of 6 sites" in text
+    listed = [s for s in found if f"{s}: " in text]
+    assert len(listed) == 3 and "s5" in listed
+    total = re.search(r"all sites [\d, ]+", whole)
+    assert total is not None and total.group() in text
 
 
 def test_limits_tell_how_to_repeat_the_run(run: Run, page: str) -> None:

@@ -36,6 +36,8 @@ VERDICTS = {
 SILENT = ("refused", "absent")
 SEALED = "sealed"
 """Shape of a field that only another site can open."""
+MANY = 30
+"""More sites than these are not listed one by one."""
 FEW = 4
 """Sites of which key figures name each."""
 
@@ -89,7 +91,8 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
     sent = figures.bytes_by_site(lines)
     # Told in the figure's description, for those who cannot see it.
     most = max(sent, key=lambda s: sum(sent[s].values()), default="")
-    by_site, nowhere = _by_site(run, lines)
+    shown = _shown(run.info.sites, lines, sent)
+    by_site, nowhere = _by_site(run, lines, shown)
     ranks = revealed(run)
     # Only words that stand on this page are explained.
     classes, verdicts = {x.disclosure for x in lines if x.field}, {x.verdict for x in lines}
@@ -99,6 +102,9 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
         "size": size,
         "plot": figures.plot_disclosure,
         "lines": lines,
+        "drawn": [line for line in lines if line.site in shown],
+        "n_shown": len(shown),
+        "n_sites": len(run.info.sites),
         "rounds": _rounds(run),
         "total": sum(line.bytes for line in lines),
         "kinds": [kind for kind in CLASSES if any(x.disclosure == kind and x.bytes for x in lines)],
@@ -119,7 +125,7 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
         "all_known": [site_name(site) for site, (k, r) in ranks.items() if k >= r > 0],
         "by_round": _by_round(lines, steps),
         "glossary": glossary,
-        "by_field": [_by_field(site, _of_site(lines, site)) for site in run.info.sites],
+        "by_field": [_by_field(site, _of_site(lines, site)) for site in shown],
     }
     return said(Path(__file__).with_suffix(".j2"), "disclosure", facts)
 
@@ -152,13 +158,31 @@ def _rounds(run: Run) -> int:
     return max((line.round for line in run.transcript), default=0)
 
 
-def _by_site(run: Run, lines: Sequence[Line]) -> tuple[list[tuple[str, ...]], list[str]]:
+def _shown(
+    sites: Sequence[str], lines: Sequence[Line], sent: dict[str, dict[str, int]]
+) -> tuple[str, ...]:
+    """Sites that a page lists: of many those with gaps, then those that sent most; in order."""
+    if len(sites) <= MANY:
+        return tuple(sites)
+    gaps = {line.site for line in lines if line.verdict in ("withheld", "repeated", *SILENT)}
+    first = sorted(sites, key=lambda s: (s not in gaps, -sum(sent.get(s, {}).values())))[:MANY]
+    return tuple(site for site in sites if site in first)
+
+
+def _by_site(
+    run: Run, lines: Sequence[Line], shown: Sequence[str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
     """Head and rows of what each site sent, and the verdicts that no site had."""
-    by_site = {site: _of_site(lines, site) for site in run.info.sites}
+    by_site = {site: _of_site(lines, site) for site in shown}
+    policies = {site: run.presets.get(site, DASH) for site in shown}
+    if n_others := len(run.info.sites) - len(shown):
+        name = f"{n_others} other sites"
+        by_site[name] = [line for line in lines if line.site not in by_site]
+        policies[name] = _one([run.presets.get(s, DASH) for s in run.info.sites if s not in shown])
     everything, sent = [*by_site.values(), list(lines)], figures.bytes_by_site(lines)
     columns: dict[str, list[str]] = {
         "site": [*by_site, "all sites"],
-        "policy": [*(run.presets.get(site, DASH) for site in by_site), ""],
+        "policy": [*policies.values(), ""],
     }
     for kind in CLASSES:
         if any(kind in row for row in sent.values()):
@@ -191,13 +215,16 @@ def _column_space(
 
 
 def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> list[tuple[str, ...]]:
-    keys = dict.fromkeys((x.round, x.step, x.field) for x in lines if x.field)
     noisy = _epsilon(lines) > 0
     ranked = any(x.revealed for x in lines)
     rows: list[tuple[str, ...]] = []
-    for round_, step, field in sorted(keys, key=lambda key: key[0]):
-        # What all sites sent alike is one row: a page must not grow with their number.
-        same = [x for x in lines if (x.round, x.step, x.field) == (round_, step, field)]
+    # What all sites sent alike is one row: a page must not grow with their number.
+    alike: dict[tuple[int, str, str], list[Line]] = {}
+    for line in lines:
+        alike.setdefault((line.round, line.step, line.field), []).append(line)
+    for (round_, step, field), same in sorted(alike.items(), key=lambda item: item[0][0]):
+        if not field:
+            continue
         counts = {verdict: sum(x.verdict == verdict for x in same) for verdict in VERDICTS}
         known: Any = message_type(steps[step].reply).fields if step in steps else {}
         rows.append(
