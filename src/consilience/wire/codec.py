@@ -64,13 +64,12 @@ def pack_parts(value: Any) -> list[bytes | memoryview]:
     ProtocolError
         For a type that does not cross the wire.
     """
-    parts: list[bytes | memoryview] = []
     try:
-        _add_parts(_to_wire(value, 0), parts)
+        raw = _to_wire(value, 0)
+        return _around_long(raw) or [_packed(raw)]
     except (ValueError, OverflowError) as error:
         # Whole numbers over 64 bits, texts that are not Unicode, more bytes than a length may say.
         raise ProtocolError(f"a value does not cross the wire ({type(error).__name__})") from None
-    return parts
 
 
 _LONG = 1 << 14
@@ -82,32 +81,28 @@ _HEADS: dict[type, tuple[int, int, int | None, int, int]] = {
 }
 
 
-def _add_parts(raw: Any, parts: list[bytes | memoryview]) -> None:
-    """Encode as msgpack does, leaving long buffers where they are."""
+def _around_long(raw: Any) -> list[bytes | memoryview]:
+    """Encode as msgpack does, leaving long buffers where they are; nothing where there is none."""
+    if isinstance(raw, bytes | memoryview):
+        return [_head(bytes, len(raw)), raw] if len(raw) >= _LONG else []
+    if not isinstance(raw, dict | list):
+        return []
+    items = raw.values() if isinstance(raw, dict) else raw
+    inside = [_around_long(item) for item in items]
+    if not any(inside):
+        return []
+    parts: list[bytes | memoryview] = [_head(type(raw), len(raw))]
+    for key, item, cut in zip(raw, items, inside, strict=True):
+        if isinstance(raw, dict):
+            parts.append(_packed(key))
+        parts += cut or [_packed(item)]
+    return parts
+
+
+def _packed(raw: Any) -> bytes:
     import msgpack
 
-    if not _has_long(raw):
-        parts.append(msgpack.packb(raw, use_bin_type=True))
-    elif isinstance(raw, dict):
-        parts.append(_head(dict, len(raw)))
-        for key, item in raw.items():
-            parts.append(msgpack.packb(key, use_bin_type=True))
-            _add_parts(item, parts)
-    elif isinstance(raw, list):
-        parts.append(_head(list, len(raw)))
-        for item in raw:
-            _add_parts(item, parts)
-    else:
-        parts.append(_head(bytes, len(raw)))
-        parts.append(raw)
-
-
-def _has_long(raw: Any) -> bool:
-    if isinstance(raw, bytes | memoryview):
-        return len(raw) >= _LONG
-    if isinstance(raw, dict):
-        return any(_has_long(item) for item in raw.values())
-    return isinstance(raw, list) and any(_has_long(item) for item in raw)
+    return bytes(msgpack.packb(raw, use_bin_type=True))
 
 
 def _head(kind: type, length: int) -> bytes:

@@ -700,22 +700,28 @@ def hardly_apart(x: FloatArray, least: int) -> NDArray[np.bool_]:
     """
     p = x.shape[1]
     found = np.zeros((p, p), dtype=bool)
+    look = x[: max(_LOOK, 4 * least)]
     for j in range(p):
-        for k in range(j):
-            found[j, k] = found[k, j] = any(
-                # A look at some of the records settles most pairs.
-                others(_between(x[:_LOOK, j], x[:_LOOK, k], sign), least) < least
-                and others(_between(x[:, j], x[:, k], sign), least) < least
-                for sign in (-1.0, 1.0)
-            )
+        for sign in (-1.0, 1.0):
+            # A look at some of the records settles most pairs.
+            for k in _mostly_one(look[:, [j]] + sign * look[:, :j], least):
+                if others(x[:, j] + sign * x[:, k], least) < least:
+                    found[j, k] = found[k, j] = True
     return found
 
 
-def _between(first: FloatArray, second: FloatArray, sign: float) -> FloatArray:
-    return np.asarray(first + sign * second)
+def _mostly_one(columns: FloatArray, least: int) -> IntArray:
+    """Columns that may have one value in all but fewer than `least` records: all where unclear."""
+    n, p = columns.shape
+    if n < 2 * least or np.isnan(columns).any():
+        return np.arange(p)
+    # What more than half of the records have is at the median.
+    middle = np.partition(columns, n // 2, axis=0)[n // 2]
+    return np.flatnonzero(n - (columns == middle).sum(axis=0) < least)
 
 
-_LOOK = 2000
+_LOOK = 100
+"""Records: of so many, fewer than `least` are away from a value that all but so few have."""
 
 
 def _spikes(column: FloatArray, least: int) -> FloatArray:

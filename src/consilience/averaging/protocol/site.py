@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +144,7 @@ class Rows:
 def fitted_and_held(
     data: SiteData, s: Settings, site: SiteContext, state: State | None = None
 ) -> Rows:
-    """Take the rows that count, and hold some of them out.
+    """Take the rows that count, and hold some of them out; once for all rounds of a run.
 
     Parameters
     ----------
@@ -155,6 +156,19 @@ def fitted_and_held(
     DataError
         No response, levels that are not the declared ones, or rows that cannot be used.
     """
+    if state is None:
+        return _split(data, s, site, None)
+    drawn = (np.asarray(state[name]).tobytes() for name in ("thin", "few"))
+    asked = (s, site.limits, int(state["seed"]), *drawn)
+    if data not in _ROWS or _ROWS[data][0] != asked:
+        _ROWS[data] = asked, _split(data, s, site, state)
+    return _ROWS[data][1]
+
+
+_ROWS: WeakKeyDictionary[SiteData, tuple[Any, Rows]] = WeakKeyDictionary()
+
+
+def _split(data: SiteData, s: Settings, site: SiteContext, state: State | None) -> Rows:
     y, used = _used(data, s, site.limits)
     at = np.flatnonzero(used)
     if not len(at):
@@ -291,9 +305,9 @@ def _refuse(sentence: str) -> None:
     raise DisclosureError(sentence, public=sentence)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4096)
 def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
-    """Unfitted estimator of a text; learners clone it, so that rounds can share it."""
+    """Unfitted estimator of a text for a site; learners clone it, so that rounds can share it."""
     return build(text, task, min_records=min_records, seed=seed)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,14 @@ def decode_spec(text: str) -> Any:
     WireError
         Not such a text, a type off the list, or an estimator that is already fitted.
     """
+    from sklearn.base import clone
+
+    return clone(_template(text))
+
+
+@lru_cache(maxsize=64)
+def _template(text: str) -> Any:
+    """Unfitted estimator of a text; the same text is read, and judged, once in a process."""
     from sklearn.base import clone
 
     if len(text) > 2 * _SPEC_BYTES:
