@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from consilience.completion.kernels.hard_impute import hard_path
+from consilience.completion.kernels.low_rank import LowRankFit
 from consilience.completion.kernels.optspace import optspace_path
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
@@ -42,6 +43,22 @@ def test_optspace_equals_the_textbook(missing: float) -> None:
     wanted = textbook.spaces_descent(x, rank, tol=1e-8)
     np.testing.assert_allclose(found.dense(), wanted, atol=1e-5)
     assert found.objective == pytest.approx(textbook.objective(x, wanted), rel=1e-8)
+
+
+@both
+@pytest.mark.parametrize(("n", "p"), [(60, 30), (50, 40)])
+def test_a_table_without_noise_is_exact_at_the_default_tolerance(
+    path: Callable[..., Iterator[LowRankFit]], n: int, p: int
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 3)) @ rng.normal(size=(3, p))
+    seen = Entries.of(np.where(rng.random(x.shape) < 0.5, x, np.nan))
+    (fit,) = path(seen, [3])
+    assert np.linalg.norm(fit.dense() - x) <= 1e-6 * np.linalg.norm(x)
+    # control: beside noise a fit stops early, as in the source's software
+    noisy = seen.with_values(seen.values + rng.normal(size=seen.n_observed))
+    (early,), (late,) = path(noisy, [3]), path(noisy, [3], tol=1e-6, max_iter=5000)
+    assert early.n_iter < 20 and early.n_iter < late.n_iter / 2
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -487,8 +487,8 @@ class HardImpute(LowRankFactoriser):
         "dense" fills the matrix, "factored" multiplies with a sparse residual plus factors; "auto"
         goes by the shorter side and the share observed.
     tol : float
-        A fit ends where truncating moves the filled matrix by at most this share of its norm.
-        Scores of `transform` come from the observed entries by least squares: only with a small
+        A fit ends where truncating moves the filled matrix by at most this share of its norm,
+        and small beside the residual too: a table without noise is fitted exactly. Scores of `transform` come from the observed entries by least squares: only with a small
         tolerance are they those of the fit at its own rows.
     max_iter : int
         Truncations for each rank.
@@ -580,8 +580,8 @@ class OptSpace(LowRankFactoriser):
         What is taken off the observed entries first: nothing, column means, or a least-squares fit
         of a term for each row and one for each column.
     tol : float
-        A fit ends where the gradient, as a change of the matrix, is at most this share of its norm.
-        Scores of `transform` come from the observed entries by least squares: only with a small
+        A fit ends where the gradient, as a change of the matrix, is at most this share of its norm,
+        and small beside the residual too: a table without noise is fitted exactly. Scores of `transform` come from the observed entries by least squares: only with a small
         tolerance are they those of the fit at its own rows.
     max_iter : int
         Steps.

@@ -7,8 +7,10 @@ singular value decomposition of the filled matrix to k values, repeat.
 Nothing bounds the missing entries, so that the minimum itself may predict far worse than zeros
 where the rank is above what the entries can bear, or where they are few for some rows: stopping
 early is part of the method, and so is the start. The default tolerance is that of the source's
-software (a relative change of 1e-5 in squares). Each rank starts from zero; ``warm=True`` starts
-from the rank before, which needs fewer truncations, but hands on what ran away.
+software (a relative change of 1e-5 in squares). A fit goes on beyond it while its steps are not
+small beside the residual either: then what is left is no noise, and a table without any is fitted
+exactly. Each rank starts from zero; ``warm=True`` starts from the rank before, which needs fewer
+truncations, but hands on what ran away.
 
 Source: Mazumder, Hastie and Tibshirani, *Spectral regularization algorithms for learning large
 incomplete matrices*, JMLR 11 (2010), section 5 (hard thresholds), and Ya Le's Stanford thesis,
@@ -42,6 +44,8 @@ MAX_ITER = 500
 _SMALL_SIDE = 400  # up to here a Gram matrix is decomposed
 _DENSE_SIDE = 1500  # up to here for matrices that are mostly observed
 _POWERS = 8  # power iterations for a new direction
+_OF_RESIDUAL = 0.03  # a larger step is no noise: what is left still falls
+_EXACT = 1e-8  # ... down to this share of the norm
 _ZERO = 1e-12  # singular values below this share of the largest are rounding errors
 
 
@@ -95,7 +99,8 @@ def hard_path(
     ranks : sequence of int
         Increasing, from 0 to min(n, p).
     tol : float
-        A fit ends where truncating moves the matrix that filled by at most this share of its norm.
+        A fit ends where truncating moves the matrix that filled by at most this share of its norm,
+        and by at most .03 of the norm of the residual or 1e-8 of its own.
     max_iter : int
         Truncations for each rank.
     warm : bool
@@ -175,9 +180,26 @@ def _descend(
             continue
         step = engine.distance(new, now, before, ahead)
         pace, before, now, value = faster, now, new, found
-        if step <= tol * np.sqrt(new.square):
+        if has_settled(step, np.sqrt(new.square), np.sqrt(2.0 * found), tol):
             return now, n_iter, True
     return now, max_iter, False
+
+
+def has_settled(step: float, norm: float, residual: float, tol: float) -> bool:
+    """Whether a descent may end: by its last step, beside the matrix and beside what is left.
+
+    Parameters
+    ----------
+    step : float
+        By how much the matrix moves, Frobenius norm; or its gradient.
+    norm : float
+        Of the matrix.
+    residual : float
+        Norm of the differences from the observed entries.
+    tol : float
+        Largest step as a share of the norm.
+    """
+    return step <= tol * norm and (step <= _OF_RESIDUAL * residual or step <= _EXACT * norm)
 
 
 def _is_dense(entries: Entries, solver: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.completion.kernels.hard_impute import fit_of
+from consilience.completion.kernels.hard_impute import fit_of, has_settled
 from consilience.completion.kernels.low_rank import LowRankFit, check_ranks, check_steps, thin_svd
 from consilience.numerics.entries import Entries
 
@@ -46,7 +46,8 @@ def optspace_path(
     ranks : sequence of int
         Increasing, from 0 to min(n, p).
     tol : float
-        A fit ends where the gradient, as a change of the matrix, is at most this share of its norm.
+        A fit ends where the gradient, as a change of the matrix, is at most this share of its norm,
+        and at most .03 of the norm of the residual or 1e-8 of its own.
     max_iter : int
         Steps for each rank.
 
@@ -171,7 +172,8 @@ def _descend(places: _Places, point: _Point, tol: float, max_iter: int) -> tuple
         gu = _off(point.residual @ point.v, point.u)
         gv = _off(point.residual.T @ point.u, point.v)
         size = float((gu**2).sum() + (gv**2).sum())
-        if size <= tol**2 * float((point.s**2).sum()):
+        norm = float(np.linalg.norm(point.s))
+        if has_settled(np.sqrt(size), norm, np.sqrt(2.0 * point.value), tol):
             return point, n_iter, True
         inverse = np.linalg.pinv(point.s, rcond=1e-10)
         scaled_u, scaled_v = gu @ inverse, gv @ inverse.T
