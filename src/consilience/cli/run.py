@@ -365,7 +365,7 @@ def tell(run: Run, *, as_json: bool = False) -> None:
         console.print_json(plain_run(run))
         return
     console.say(run.result.summary())
-    console.notes(run.notes)
+    console.notes(run.further_notes)
     typer.echo()
     path = run.directory
     if path is not None:

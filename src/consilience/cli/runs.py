@@ -94,7 +94,7 @@ def show(
     console.say(found.result.summary())
     typer.echo()
     console.frame(found.result.to_frame())
-    console.notes(found.notes)
+    console.notes(found.further_notes)
     typer.echo()
     presets = found.presets
     sites = (f"{s} ({presets[s]})" if s in presets else s for s in found.info.sites)

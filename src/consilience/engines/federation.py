@@ -66,6 +66,12 @@ class Run:
     presets: Mapping[str, str] = field(default_factory=dict)
     _sites: Mapping[str, Site] = field(default_factory=dict, repr=False)
 
+    @property
+    def further_notes(self) -> tuple[str, ...]:
+        """Notes that the remarks of the result do not say."""
+        said = getattr(self.result, "remarks", ())
+        return tuple(note for note in self.notes if note not in said)
+
     def site(self, name: str) -> SiteOutput:
         """Return what the run left at a site of this process.
 

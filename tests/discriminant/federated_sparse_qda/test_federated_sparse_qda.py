@@ -388,7 +388,14 @@ def test_a_class_of_a_site_gives_way_where_it_withholds_much() -> None:
     run = FederatedSparseQDA(alpha=0.1, **EXACT).run(federation_over(tables, "strict"), seed=0)
     assert run.result.columns.tolist() == list(range(6))
     assert run.result.used.tolist() == [[True, False], [True, True], [True, True]]
-    assert any("class c1 at site s0 are not in the moments" in note for note in run.notes)
+    assert any("class c1 at site s0 are not in the moments" in r for r in run.result.remarks)
+    assert set(run.notes) <= set(run.result.remarks) and run.further_notes == ()
+    # every class count is known, so priors are the shares of all rows
+    everybody = pd.concat(tables.values())["y"].value_counts(normalize=True).sort_index()
+    np.testing.assert_allclose(run.result.priors, everybody)
+    assert run.result.n_by_class[1] < 0.9 * (pd.concat(tables.values())["y"] == "c1").sum()
+    np.testing.assert_allclose(run.result.to_estimator().priors_, everybody)
+    np.testing.assert_allclose(np.exp(run.site("s1").predictor.log_priors), everybody)
     rest = {**tables, "s0": tables["s0"][tables["s0"]["y"] == "c0"]}
     x, y, _ = rows(rest)
     same_fit(run.result, central(x, y, alpha=0.1), x)

@@ -488,8 +488,9 @@ class HardImpute(LowRankFactoriser):
         goes by the shorter side and the share observed.
     tol : float
         A fit ends where truncating moves the filled matrix by at most this share of its norm,
-        and small beside the residual too: a table without noise is fitted exactly. Scores of `transform` come from the observed entries by least squares: only with a small
-        tolerance are they those of the fit at its own rows.
+        and small beside the residual too: a table without noise is fitted exactly. Scores of
+        `transform` come from the observed entries by least squares: only with a small tolerance are
+        they those of the fit at its own rows.
     max_iter : int
         Truncations for each rank.
 
@@ -581,8 +582,9 @@ class OptSpace(LowRankFactoriser):
         of a term for each row and one for each column.
     tol : float
         A fit ends where the gradient, as a change of the matrix, is at most this share of its norm,
-        and small beside the residual too: a table without noise is fitted exactly. Scores of `transform` come from the observed entries by least squares: only with a small
-        tolerance are they those of the fit at its own rows.
+        and small beside the residual too: a table without noise is fitted exactly. Scores of
+        `transform` come from the observed entries by least squares: only with a small tolerance are
+        they those of the fit at its own rows.
     max_iter : int
         Steps.
 

@@ -87,7 +87,7 @@ class FederatedPCA(Method):
     rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
 
     name: ClassVar[str] = "federated-pca"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "How many components do the columns of all sites share?"
     steps = site.STEPS
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {"conclude": "any"}

@@ -288,7 +288,7 @@ def build_result(
         site_explained=np.array(shares),
         missing_kept=ctx.preparation.missing == "keep",
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling)[:, columns],
-        remarks=_remarks(ctx, method, pool, whole, curve),
+        remarks=(*ctx.notes, *_remarks(ctx, method, pool, whole, curve)),
     )
     return result, model
 

@@ -468,6 +468,8 @@ class PreparedMoments:
         Of the columns that take part, in their units.
     whole : bool
         Whether they are known between all columns, not within blocks only.
+    counted : (K,) array, optional
+        Rows by class that are known to be there, with those that are not in the moments.
     """
 
     n: FloatArray
@@ -475,6 +477,12 @@ class PreparedMoments:
     units: QDAUnits
     moments: joint_precision.ClassMoments
     whole: bool = True
+    counted: FloatArray | None = None
+
+    @property
+    def told(self) -> FloatArray:
+        """Rows by class that priors are shares of, (K,)."""
+        return self.n if self.counted is None else self.counted
 
     @property
     def total(self) -> float:
@@ -497,8 +505,8 @@ class PreparedMoments:
         priors: FloatArray | None = None,
         feature_names: Sequence[str] | None = None,
     ) -> SparseQDAPredictor:
-        """Predictor with the classes' shares of the rows as priors, unless others are given."""
-        shares = self.n / self.total if priors is None else priors
+        """Predictor with the classes' shares of all rows as priors, unless others are given."""
+        shares = self.told / self.told.sum() if priors is None else priors
         units = self.units
         return SparseQDAPredictor(
             self.means[:, units.kept],

@@ -268,7 +268,7 @@ class FederatedCommunityBayes(SitesMethod):
     max_rounds: int = allows(whole(1, messages.MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = STEPS
     absence: ClassVar[str] = (
@@ -396,7 +396,10 @@ class FederatedCommunityBayes(SitesMethod):
             cv_rows=choice.rows,
             **pooling.figures_of_test_rows(survey, concluded, len(rules)),
             scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-            remarks=pooling.remarks_of(survey, pooled, tree, numbers, made, choice),
+            remarks=(
+                *ctx.notes,
+                *pooling.remarks_of(survey, pooled, tree, numbers, made, choice),
+            ),
         )
 
     def _wanted(self, p: int) -> tuple[int, ...]:

@@ -322,7 +322,8 @@ class FederatedSparseQDA(SitesMethod):
         does so where moments of all columns would leave out more than a tenth of the rows of a
         class.
     priors : sequence of float
-        Probabilities of the levels, in their order; empty takes their shares of the rows.
+        Probabilities of the levels, in their order; empty takes their shares of all rows of the
+        sites, also of rows whose moments are withheld.
     holdout : float
         Share of each site's rows that is kept out of the moments and judges the result, in [0, .5];
         protected sites hold out one or two fifths, or nothing.
@@ -350,7 +351,7 @@ class FederatedSparseQDA(SitesMethod):
     tol: float = allows(number(above=0, below=1), default=1e-8)
 
     name: ClassVar[str] = "federated-sparse-qda"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = STEPS
     absence: ClassVar[str] = (
@@ -437,7 +438,7 @@ class FederatedSparseQDA(SitesMethod):
         models = tuple(self.model_of(ctx, prepared, one) for one in pair)
         message = messages.Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
         concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
-        shares = np.array(self.priors) if self.priors else prepared.n
+        shares = np.array(self.priors) if self.priors else prepared.told
         links = sparse_qda_fit.SparseQDAInteractions.of(
             precision, units, np.array(levels), ctx.feature_names
         )
@@ -481,7 +482,7 @@ class FederatedSparseQDA(SitesMethod):
             partial=links.partial_correlation,
             **pooling.held_out(left, concluded),
             scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-            remarks=pooling.remarks_of(left, concluded, fit, self.tol),
+            remarks=(*ctx.notes, *pooling.remarks_of(left, concluded, fit, self.tol)),
         )
 
     # ------------------------------------------------------------------ parts of the exchange
@@ -491,9 +492,10 @@ class FederatedSparseQDA(SitesMethod):
     ) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
-        # Without priors the shares of the rows.
-        priors = np.array(self.priors) / sum(self.priors) if self.priors else None
-        made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
+        shares = np.array(self.priors) if self.priors else prepared.told
+        made = prepared.predictor(
+            precision, levels, shares / shares.sum(), feature_names=ctx.feature_names
+        )
         return made.to_arrays()
 
     def qda_settings(self) -> sparse_qda_fit.QDASettings:

@@ -263,7 +263,7 @@ class SiteProducts:
         whole = len(self.blocks) == 1 and len(self.blocks[0]) == len(self.columns)
         all_means = np.zeros((len(means), len(survey.features)))
         all_means[:, units.kept] = means
-        return PreparedMoments(survey.n, all_means, units, known, whole)
+        return PreparedMoments(survey.n, all_means, units, known, whole, survey.counts.sum(axis=0))
 
     def _pooled(self, survey: Survey, b: int, inside: Block) -> FloatArray:
         """Covariances of a block by class, (K, q, q), from the sites that tell them."""
@@ -303,7 +303,7 @@ def notes_of(
         if away:
             found.append(
                 f"The rows of class {some(away)} at site {site} are not in the moments: the "
-                "site withholds some of their columns."
+                "site withholds some of their columns. Priors count them."
             )
     gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
     if gone:
