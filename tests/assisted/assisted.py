@@ -36,6 +36,8 @@ class Parties:
         Case weights, at the initiator.
     clusters : (n,) str array or None
         Clusters of the rows, at the initiator.
+    offset : (n,) array or None
+        Of the linear predictor, at the initiator.
     """
 
     blocks: dict[str, np.ndarray]
@@ -44,6 +46,7 @@ class Parties:
     ids: np.ndarray
     weights: np.ndarray | None = None
     clusters: np.ndarray | None = None
+    offset: np.ndarray | None = None
     more: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
@@ -67,6 +70,8 @@ class Parties:
                     table["w"] = self.weights
                 if self.clusters is not None:
                     table["g"] = self.clusters
+                if self.offset is not None:
+                    table["o"] = self.offset
             strangers = table.iloc[: 7 + i].copy()
             strangers[f"id_{site}"] = [f"stranger-{site}-{k}" for k in range(7 + i)]
             both = pd.concat([table, strangers], ignore_index=True)
@@ -82,6 +87,7 @@ class Parties:
                 given["target"] = "y"
                 given["weight"] = None if self.weights is None else "w"
                 given["cluster"] = None if self.clusters is None else "g"
+                given["offset"] = None if self.offset is None else "o"
             found[site] = Columns(**{**given, **extra.get(site, {})})
         return found
 
@@ -100,7 +106,7 @@ class Parties:
         rows = self.known if used is None else used
         first, *others = self.blocks.values()
         blocks = [first, *(x - x.mean(axis=0) for x in others)]
-        given = {"weights": self.weights, "cluster": self.clusters, **more}
+        given = {"weights": self.weights, "cluster": self.clusters, "offset": self.offset, **more}
         return pooled_glm.fit(blocks, y, name, used=rows, **given)
 
     def place(self, site: str) -> slice:
@@ -119,6 +125,12 @@ class Parties:
         ids = frame[f"id_{site}"].to_numpy()[output.rows]
         position = {one: i for i, one in enumerate(ids)}
         return np.asarray(output.values(name))[[position[one] for one in self.ids]]
+
+    def of(self, rows: np.ndarray) -> Parties:
+        """Some of the people."""
+        single = ("y", "ids", "weights", "clusters", "offset")
+        of = {k: v[rows] for k in single if (v := getattr(self, k)) is not None}
+        return self.with_(blocks={s: x[rows] for s, x in self.blocks.items()}, **of)
 
     def with_(self, **changes: Any) -> Parties:
         return replace(self, **changes)

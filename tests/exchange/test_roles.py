@@ -43,6 +43,7 @@ def odd(data: SiteData, roles: Collection[str]) -> SiteData:
         "entity": {"entity": names, "entity_name": "odd"},
         "weight": {"weight": weight},
         "cluster": {"cluster": names},
+        "offset": {"offset": weight},
         "sequence": {"sequence": np.full((n, 2), -1), "sequence_names": ("odd", "odder")},
     }
     changes: dict[str, Any] = {}

@@ -37,16 +37,16 @@ def worst_difference(directions: np.ndarray, geometry: str, bound: float) -> np.
     return at
 
 
-def sketch_test(name, x_a, z, y, *, mask=0.0, cluster=None):
+def sketch_test(name, x_a, z, y, *, mask=0.0, cluster=None, offset=0.0):
     """Statistics of the Wald test (plain and HC3) and of the score test, by explicit sums."""
     n, t = z.shape
     of = np.arange(n) if cluster is None else cluster
     both = np.column_stack([x_a, z])
     zero, one = np.zeros(n), np.ones(n)
 
-    beta = glm.fit(name, both, y, zero, one, mask=mask)
+    beta = glm.fit(name, both, y, zero + offset, one, mask=mask)
     d = np.column_stack([one, both])
-    eta = d @ beta
+    eta = d @ beta + offset
     s, w = glm.score(name, y, eta, mask=mask), glm.weight(name, y, eta, mask=mask)
     j = sum(w[i] * np.outer(d[i], d[i]) for i in range(n)) / n
     inverse = np.linalg.inv(j)
@@ -67,9 +67,9 @@ def sketch_test(name, x_a, z, y, *, mask=0.0, cluster=None):
         hat = w[g, None] * (d[g] @ inverse @ d[g].T) / n
         left_out[g] = np.linalg.solve(np.eye(g.sum()) - hat, s[g])
 
-    alone = glm.fit(name, x_a, y, zero, one, mask=mask)
+    alone = glm.fit(name, x_a, y, zero + offset, one, mask=mask)
     a = np.column_stack([one, x_a])
-    eta0 = a @ alone
+    eta0 = a @ alone + offset
     s0, w0 = glm.score(name, y, eta0, mask=mask), glm.weight(name, y, eta0, mask=mask)
     rest = z - a @ np.linalg.inv(a.T @ np.diag(w0) @ a) @ a.T @ np.diag(w0) @ z
     total = rest.T @ s0

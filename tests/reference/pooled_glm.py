@@ -42,20 +42,22 @@ def fit(
     mask: float = 0.0,
     errors: str = "hc1",
     cluster: np.ndarray | None = None,
+    offset: np.ndarray | None = None,
 ) -> Pooled:
     """Fit on rows `used`; columns may depend on each other (least norm of the coefficients)."""
     design = np.column_stack([np.ones(len(y)), *blocks])
     used = np.ones(len(y), dtype=bool) if used is None else used
     v = np.ones(len(y)) if weights is None else weights
+    off = np.zeros(len(y)) if offset is None else offset
     x, y, v = design[used], y[used], v[used]
-    beta = _newton(x, y, v, name, ridge, mask)
-    eta = x @ beta
+    beta = _newton(x, y, v, name, ridge, mask, off[used])
+    eta = x @ beta + off[used]
     s, w = _derivatives(name, y, eta, mask)
     bread = np.linalg.pinv(x.T @ ((v * w)[:, None] * x), rcond=1e-11, hermitian=True)
     cluster = None if cluster is None else cluster[used]
     covariance = sandwich(x, v * w, v * s, bread, errors, cluster)
     loss = float(v @ glm.loss(name, y, eta, mask=mask))
-    return Pooled(design, beta, design @ beta, covariance, loss)
+    return Pooled(design, beta, design @ beta + off, covariance, loss)
 
 
 def sandwich(
@@ -93,16 +95,22 @@ def _derivatives(
 
 
 def _newton(
-    x: np.ndarray, y: np.ndarray, v: np.ndarray, name: str, ridge: float, mask: float
+    x: np.ndarray,
+    y: np.ndarray,
+    v: np.ndarray,
+    name: str,
+    ridge: float,
+    mask: float,
+    off: np.ndarray,
 ) -> np.ndarray:
     penalty = v.sum() * ridge * np.diag([0.0] + [1.0] * (x.shape[1] - 1))
 
     def value(b: np.ndarray) -> float:
-        return float(v @ glm.loss(name, y, x @ b, mask=mask)) + b @ penalty @ b / 2
+        return float(v @ glm.loss(name, y, x @ b + off, mask=mask)) + b @ penalty @ b / 2
 
     beta = np.zeros(x.shape[1])
     for _ in range(200):
-        s, w = _derivatives(name, y, x @ beta, mask)
+        s, w = _derivatives(name, y, x @ beta + off, mask)
         hessian = x.T @ ((v * w)[:, None] * x) + penalty
         step = np.linalg.pinv(hessian, rcond=1e-12, hermitian=True)
         step = step @ (x.T @ (v * s) + penalty @ beta)

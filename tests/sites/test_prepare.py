@@ -219,7 +219,7 @@ def test_indicator() -> None:
 
 
 @pytest.mark.parametrize("rule", ["refuse", "aggregated-mean", "indicator"])
-@pytest.mark.parametrize("role", ["target", "agent", "entity", "weight", "cluster"])
+@pytest.mark.parametrize("role", ["target", "agent", "entity", "weight", "cluster", "offset"])
 def test_only_features_can_be_filled(role: str, rule: str) -> None:
     columns = Columns(features=("a",), **{role: "z"})
     table = {"a": [1, 2], "z": [None, 2]}

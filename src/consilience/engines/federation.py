@@ -276,8 +276,10 @@ class Federation:
         check_partition(type(method), self.partition)
         check_number(type(method), len(self.engine.sites))
         check_missing(type(method), self.preparation)
-        if self.partition == "rows" and self.columns.cluster is not None:
-            raise StudyError("a cluster column is for studies over columns: name an entity instead")
+        if self.partition == "rows" and (self.columns.cluster or self.columns.offset):
+            raise StudyError(
+                "a cluster and an offset are columns of studies over columns: leave them out"
+            )
         if self.partition == "columns":
             check_place(self.at, self.roles)
             if self.preparation.indicators:
@@ -517,6 +519,7 @@ def over_columns(
             target=given.target,
             weight=given.weight,
             cluster=given.cluster,
+            offset=given.offset,
             levels=dict(given.levels),
             bounds=dict(bounds.get(site, {})),
         )

@@ -327,7 +327,7 @@ def _is_number(study: Study, columns: Columns, name: str) -> bool:
         return False
     if name in study.preparation.indicators:
         return all(is_number(plain_text(v)) for v in study.preparation.indicators[name])
-    return name in (*columns.features, columns.target, columns.weight)
+    return name in (*columns.features, columns.target, columns.weight, columns.offset)
 
 
 def _foreign(report: Report, partition: str) -> DataError | None:

@@ -48,7 +48,7 @@ M = TypeVar("M", bound="Method")
 # --------------------------------------------------------------------------- what a site holds
 
 
-ROLES = ("target", "agent", "entity", "weight", "sequence", "cluster")
+ROLES = ("target", "agent", "entity", "weight", "sequence", "cluster", "offset")
 """What columns may be, besides features and ids."""
 
 
@@ -62,6 +62,8 @@ class Columns:
     target, id, agent, entity, weight : str, optional
     cluster : str, optional
         Over columns: rows with the same value depend on one another.
+    offset : str, optional
+        Over columns: part of the linear predictor with the coefficient 1.
     sequence : sequence of str
         Columns of an ordered sequence of states.
     levels : mapping of str to sequence of str
@@ -79,11 +81,12 @@ class Columns:
     sequence: tuple[str, ...] = ()
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cluster: str | None = None
+    offset: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", _names("features", self.features))
         object.__setattr__(self, "sequence", _names("sequence", self.sequence))
-        for role in ("target", "weight"):
+        for role in ("target", "weight", "offset"):
             # What is told by role would be told twice, over rows that differ by few.
             for others in ("features", "sequence"):
                 if getattr(self, role) is not None and getattr(self, role) in getattr(self, others):
@@ -117,8 +120,9 @@ class Columns:
 
     def used(self) -> tuple[str, ...]:
         """All columns that have a role, each once."""
-        single = (self.target, self.id, self.agent, self.entity, self.weight, self.cluster)
-        names = (*self.features, *(c for c in single if c is not None), *self.sequence)
+        single = (self.target, self.id, self.agent, self.entity, self.weight)
+        own = (self.cluster, self.offset)
+        names = (*self.features, *(c for c in (*single, *own) if c is not None), *self.sequence)
         return tuple(dict.fromkeys(names))
 
     def only(self, roles: Iterable[str]) -> Columns:
@@ -189,7 +193,7 @@ class SiteData:
     target_name : str
         Its column, by the study's name.
     id, agent, entity, cluster : (n,) str array or None
-    weight : (n,) float array or None
+    weight, offset : (n,) float array or None
     sequence : (n, t) int array or None
         States by their position among the declared levels; -1 is missing.
     sequence_names : tuple of str
@@ -243,6 +247,7 @@ class SiteData:
     marks: NDArray[np.uint64] | None = None
     beside: tuple[NDArray[np.float64], tuple[Coded, ...]] | None = None
     cluster: NDArray[np.str_] | None = None
+    offset: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -307,6 +312,7 @@ _BY_ROW = (
     "sequence",
     "hashes",
     "cluster",
+    "offset",
 )
 
 

@@ -33,6 +33,7 @@ ROLES = {
     "entity": "entity",
     "weight": "weight",
     "cluster": "cluster",
+    "offset": "offset",
     "sequence": "sequence",
 }
 

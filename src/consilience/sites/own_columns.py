@@ -71,7 +71,7 @@ class SiteColumns:
         By study name.
     missing_codes : mapping of str to value or sequence of values
         By study name; ``"*"`` is every column. An empty cell is always missing.
-    features, target, weight, cluster, levels
+    features, target, weight, cluster, offset, levels
         This site's own columns by role, for studies over columns: such a study names only the id,
         because no party is told the names of another's columns.
     bounds : mapping of str to (low, high)
@@ -97,6 +97,7 @@ class SiteColumns:
     target: str | None = None
     weight: str | None = None
     cluster: str | None = None
+    offset: str | None = None
     levels: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     long: LongColumns | None = None
@@ -133,7 +134,7 @@ class SiteColumns:
         object.__setattr__(self, "units", units)
 
     def merged(self, columns: Columns, partition: str) -> Columns:
-        """Roles at this site: over columns its own features, target, weight, cluster and levels.
+        """Roles at this site: over columns its own features, target and so on.
 
         Raises
         ------
@@ -156,6 +157,7 @@ class SiteColumns:
             target=self.target,
             weight=self.weight,
             cluster=self.cluster,
+            offset=self.offset,
             levels=own,
         )
 
@@ -224,10 +226,11 @@ def check_own_roles(columns: Columns, role: str) -> None:
     ------
     StudyError
     """
-    if role != "initiator" and columns.cluster is not None:
-        raise StudyError(
-            "a partner's columns name a cluster: the initiator, and nobody else, has the clusters"
-        )
+    for name in ("cluster", "offset"):
+        if role != "initiator" and getattr(columns, name) is not None:
+            raise StudyError(
+                f"a partner's columns name the {name}: the initiator, and nobody else, has one"
+            )
 
 
 def _offer(name: str, what: Any) -> Any:

@@ -163,6 +163,7 @@ class _Loader:
         target = self._target()
         texts = {role: self._texts(getattr(self.columns, role)) for role in _TEXT_ROLES}
         weight = self._weight()
+        offset = None if self.columns.offset is None else self._numbers(self.columns.offset)
         sequence = self._sequence()
         keep = self._keep()
         rows = np.flatnonzero(keep)
@@ -198,6 +199,7 @@ class _Loader:
             agent=kept(texts["agent"]),
             entity=kept(texts["entity"]),
             cluster=kept(texts["cluster"]),
+            offset=kept(offset),
         )
         report = self._report(data, keep, texts["id"])
         if self.few == 1:
@@ -275,6 +277,7 @@ class _Loader:
 
     def _is_numeric(self, name: str) -> bool:
         roles = (*self.columns.features, self.columns.target, self.columns.weight)
+        roles += (self.columns.offset,)
         return name in roles and name not in self.columns.levels
 
     # --- columns
@@ -493,12 +496,14 @@ class _Loader:
             others = dataclasses.replace(self.columns, id=None, levels={}).used()
             found = {name: mask for name, mask in found.items() if name in others}
         if self.partition == "columns":
-            own = {*self.columns.features, self.columns.weight, self.columns.cluster}
+            own = {*self.columns.features, self.columns.weight}
+            own |= {self.columns.cluster, self.columns.offset}
             found = {name: mask for name, mask in found.items() if name in own}
         if rule not in ("refuse", "complete-rows"):
             fillable = {*self.columns.features, *self.columns.sequence}
             fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
-            fillable -= {self.columns.weight, self.columns.id, self.columns.cluster}
+            fillable -= {self.columns.weight, self.columns.id}
+            fillable -= {self.columns.cluster, self.columns.offset}
             found = {name: mask for name, mask in found.items() if name not in fillable}
         # Column by column, or whether few lack a value in one more of them would be told.
         many = tuple(
@@ -600,7 +605,7 @@ class _Loader:
     def _report(self, data: SiteData, keep: Mask, ids: NDArray[np.str_] | None) -> Report:
         named = [] if data.id is None else data.id[data.id != ""]
         roles: dict[str, list[str]] = {name: [] for name in self.columns.used()}
-        for role in ("features", "target", *_TEXT_ROLES, "weight", "sequence"):
+        for role in ("features", "target", *_TEXT_ROLES, "weight", "offset", "sequence"):
             given = getattr(self.columns, role) or ()
             for name in given if isinstance(given, tuple) else (given,):
                 roles[name].append(role)

@@ -15,7 +15,7 @@ from consilience.engines.federation import Federation
 from consilience.exceptions import QuorumError, StudyError
 from consilience.protocol.method import Preparation
 from consilience.sites.policy import Policy
-from tests.assisted.assisted import FAMILIES, SIGNED, Parties, check_tables, parties
+from tests.assisted.assisted import FAMILIES, SIGNED, Parties, check_tables, draw_response, parties
 from tests.reference import glm, pooled_glm
 
 DEFAULT = Policy(preset="consortium", share_response=True)
@@ -109,6 +109,61 @@ def test_errors_for_heavy_tails_and_clusters_are_the_pooled_ones(
     )
 
 
+@pytest.mark.parametrize("acceleration", ["span", "anderson"])
+@pytest.mark.parametrize("name", ["poisson", "normal"])
+def test_an_offset_gives_the_pooled_fit_of_statsmodels(name: str, acceleration: str) -> None:
+    import statsmodels.api as sm
+
+    them = parties(name, n_new=9, seed=9)
+    exposure = np.random.default_rng(9).uniform(0.2, 5.0, size=300)
+    y = np.where(
+        them.known,
+        draw_response(
+            name, np.nan_to_num(them.y) / 3 + np.log(exposure), np.random.default_rng(10)
+        ),
+        np.nan,
+    )
+    them = them.with_(y=y, offset=np.log(exposure))
+    run = them.federation().run(method(name, acceleration=acceleration, n_rounds=20), seed=1)
+    pooled = them.pooled(name)
+    assert check_tables(run, them, pooled) == 8
+    np.testing.assert_allclose(them.values(run, "a", "linear_predictor"), pooled.eta, rtol=1e-8)
+    used, x = them.known, pooled.design
+    family = sm.families.Poisson() if name == "poisson" else sm.families.Gaussian()
+    fitted = sm.GLM(y[used], x[used], family=family, offset=them.offset[used]).fit(tol=1e-14)
+    np.testing.assert_allclose(run.result.coefficients["estimate"], fitted.params[:4], rtol=1e-8)
+    # Errors by HC0, without the factor for small samples.
+    hc0 = sm.GLM(y[used], x[used], family=family, offset=them.offset[used]).fit(
+        tol=1e-14, cov_type="HC0"
+    )
+    n, error = used.sum(), run.result.coefficients["error"]
+    np.testing.assert_allclose(error, np.sqrt(n / (n - 8)) * hc0.bse[:4], rtol=1e-8)
+    null = sm.GLM(y[used], np.ones(n), family=family, offset=them.offset[used]).fit()
+    assert run.result.deviance["null"] == pytest.approx(null.deviance, rel=1e-6)
+    # The own model has it too, and the partner's part has not.
+    own = pooled_glm.fit([them.blocks["a"]], np.nan_to_num(y), name, used=used, offset=them.offset)
+    np.testing.assert_allclose(run.result.alone["estimate"], own.coef, rtol=1e-6, atol=1e-9)
+    part = them.values(run, "b", "linear_predictor")
+    np.testing.assert_allclose(part, them.values(run, "a", "partners_part"), atol=1e-8)
+    assert run.result.offset
+
+
+def test_bounded_errors_beside_an_offset() -> None:
+    """The partner keeps a direction: what it is told of the joint fit has the offset."""
+    them = parties("poisson", n=400, sizes=(3, 6), seed=12)
+    offset = np.log(np.random.default_rng(9).uniform(0.2, 5.0, size=400))
+    y = np.random.default_rng(1).poisson(np.exp(0.1 + 0.3 * them.blocks["b"][:, 0] + offset))
+    them = them.with_(y=np.where(them.known, y, np.nan), offset=offset)
+    policy = {"a": SIGNED, "b": DEFAULT}
+    run = them.federation(policy=policy).run(method("poisson"), seed=1)
+    assert run.result.revealed["b"] == (5, 6)
+    table, exact = run.result.coefficients, np.sqrt(np.diag(them.pooled("poisson").covariance)[:4])
+    known = np.isfinite(table["error"])
+    assert known.sum() >= 3 and set(table["status"]) <= {"identified", "bounded"}
+    assert (table["error"][known] >= 0.97 * exact[known]).all()
+    assert (table["error"][known] <= 1.03 * table["factor"][known] * exact[known]).all()
+
+
 @pytest.mark.parametrize("preset", ["consortium", "simulation"])
 def test_whole_clusters_are_held_out(preset: str) -> None:
     of = np.random.default_rng(8).permutation(np.arange(600) // 10).astype(str)
@@ -135,7 +190,9 @@ def test_clusters_belong_to_the_initiator_and_are_at_least_two() -> None:
     with pytest.raises(QuorumError, match="all in one cluster: errors need at least two"):
         them.federation().run(method("normal"), seed=1)
     columns = them.columns(b={"cluster": "b0"})
-    with pytest.raises(StudyError, match="the initiator, and nobody else, has the clusters"):
+    with pytest.raises(
+        StudyError, match="name the cluster: the initiator, and nobody else, has one"
+    ):
         Federation.local(them.frames(), columns=columns, policy=SIGNED)
 
 

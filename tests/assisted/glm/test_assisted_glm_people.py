@@ -120,12 +120,7 @@ def test_masked_needs_opendp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def later(them: Parties, run: Run, first: Federation, rows: np.ndarray, **how: Any) -> Run:
     """Predict some rows, in tables of their own, with what a run left at the sites."""
-    new = them.with_(
-        blocks={s: x[rows] for s, x in them.blocks.items()},
-        y=np.full(len(rows), np.nan),
-        ids=them.ids[rows],
-        weights=None if them.weights is None else them.weights[rows],
-    )
+    new = them.of(rows).with_(y=np.full(len(rows), np.nan))
     federation = new.federation(
         {s: one.policy for s, one in members(first).items()}, preparation=first.preparation
     )
@@ -139,15 +134,19 @@ def later(them: Parties, run: Run, first: Federation, rows: np.ndarray, **how: A
 @pytest.mark.parametrize("rule", ["none", "site"])
 def test_people_of_a_later_run_are_predicted_as_in_the_run(name: str, rule: Any) -> None:
     them = parties(name, sizes=(3, 3, 2), shared=1, seed=43)
+    if rule == "site":
+        offset = np.random.default_rng(2).uniform(-0.5, 0.5, size=300)
+        them = them.with_(offset=offset, clusters=(np.arange(300) // 3).astype(str))
     federation = them.federation(preparation=Preparation(standardize=rule))
     run = method(name).run(federation, seed=1)
     rows = np.flatnonzero(~them.known)
     found = later(them, run, federation, rows)
+    if rule == "site":
+        with pytest.raises(ConsilienceError, match="has an offset: name it in both"):
+            later(them.with_(offset=None), run, federation, rows)
     assert found.result.followed == run.info.run
     assert found.result.n_new == len(rows)
-    new = them.with_(
-        blocks={s: x[rows] for s, x in them.blocks.items()}, y=them.y[rows], ids=them.ids[rows]
-    )
+    new = them.of(rows)
     for output in ("linear_predictor", "prediction", "lower", "upper"):
         np.testing.assert_allclose(
             new.values(found, "a", output), them.values(run, "a", output)[rows], rtol=1e-7
@@ -165,9 +164,7 @@ def test_people_of_a_later_run_without_limits_where_directions_are_kept_back() -
     known = run.result.revealed["b"][0]
     rows = np.flatnonzero(~them.known)
     found = later(them, run, federation, rows)
-    new = them.with_(
-        blocks={s: x[rows] for s, x in them.blocks.items()}, y=them.y[rows], ids=them.ids[rows]
-    )
+    new = them.of(rows)
     np.testing.assert_allclose(
         new.values(found, "a", "prediction"), them.values(run, "a", "prediction")[rows], rtol=1e-7
     )

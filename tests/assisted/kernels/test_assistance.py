@@ -141,6 +141,16 @@ def test_statistics_are_the_textbook_s(name: str) -> None:
     assert found.p_lr == pytest.approx(chi2.sf(found.lr, 4), rel=1e-9)
 
 
+@pytest.mark.parametrize("penalty", [None, Penalty(1e-9)])
+@pytest.mark.parametrize("name", ["poisson", "binomial"])
+def test_an_offset_is_in_both_models(name: str, penalty: Penalty | None) -> None:
+    x_a, z, y = draw(name)
+    offset = np.log(np.random.default_rng(3).uniform(0.2, 5.0, size=len(y)))
+    found = assistance.sketch_test(x_a, z, y, family(name), offset=offset, penalty=penalty)
+    for kind, value in textbook.sketch_test(name, x_a, z, y, offset=offset).items():
+        assert getattr(found, kind) == pytest.approx(value, rel=1e-4 if penalty else 1e-6)
+
+
 @pytest.mark.parametrize("name", ["normal", "binomial", "gamma"])
 def test_flipped_residuals_are_the_textbook_s(name: str) -> None:
     x_a, z, y = draw(name, n=60, effect=0.05)

@@ -49,12 +49,12 @@ the models, and join the fit where all directions are known, without a further m
 
 Absence: every site is needed in every round; a run with a directory is resumed, and no result is
 given of a training that did not end. Leakage: a partner knows the response of the training rows, or
-a masked one, case weights if there are any, and for each message one combination of the initiator's
-columns and one of the other partners' columns together; the initiator one combination of a
-partner's columns for each message. Each party's ledger counts them over all runs. After as many as
-there are independent columns, all of the columns' span is known. The coordinator knows how
-deviances fall, the initiator's coefficients with standard errors, how well the models fit and
-predict, calibration where groups are large enough, numbers of rows, of their clusters and of
+a masked one, case weights and an offset if there are any, and for each message one combination of
+the initiator's columns and one of the other partners' columns together; the initiator one
+combination of a partner's columns for each message. Each party's ledger counts them over all runs.
+After as many as there are independent columns, all of the columns' span is known. The coordinator
+knows how deviances fall, the initiator's coefficients with standard errors, how well the models fit
+and predict, calibration where groups are large enough, numbers of rows, of their clusters and of
 intervals, and keyed hashes of the ids, of which all sites know the common ones; a third party sees
 neither a response nor a linear predictor.
 """
@@ -157,7 +157,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -169,13 +169,13 @@ class AssistedGLM(Method):
     }
     settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
     leakage: ClassVar[str] = (
-        "Partners know the response, or a masked one, case weights if there are any, and along "
-        "one direction for each message the columns of the initiator, and of the other partners "
-        "together; the initiator knows those of each partner likewise. The coordinator knows how "
-        "deviances fall, the initiator's coefficients with standard errors, how well the models "
-        "fit and predict, calibration where groups are large enough, and numbers of rows, of their "
-        "clusters and of intervals; and keyed hashes of the ids, of which all sites know the "
-        "common ones."
+        "Partners know the response, or a masked one, case weights and an offset if there are any, "
+        "and along one direction for each message the columns of the initiator, and of the other "
+        "partners together; the initiator knows those of each partner likewise. The coordinator "
+        "knows how deviances fall, the initiator's coefficients with standard errors, how well the "
+        "models fit and predict, calibration where groups are large enough, and numbers of rows, "
+        "of their clusters and of intervals; and keyed hashes of the ids, of which all sites know "
+        "the common ones."
     )
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor
@@ -263,7 +263,11 @@ class AssistedGLM(Method):
         for partner in course.s.partners:
             shared = yield from course.ask(share, course.ctx.initiator, partner=partner)
             received = yield from course.ask(
-                receive, partner, response=shared.response, weights=shared.weights
+                receive,
+                partner,
+                response=shared.response,
+                weights=shared.weights,
+                offset=shared.offset,
             )
             course.revealed[partner] = (0, int(received.rank))
 

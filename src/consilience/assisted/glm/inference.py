@@ -188,6 +188,8 @@ def refine(
     whole = np.asarray(place["constants"]) + seen + x @ (sent @ weights)
     if np.size(message.others.value):
         whole = whole + np.asarray(message.others.value)
+    # the joint fit has the offset too, solutions have none
+    whole[:, 0] += np.asarray(state["offset"])
     y, used = np.asarray(state["y"]), np.asarray(state["weights"])
     # second derivatives at the joint fit, as at the initiator
     w = used * working_weights(s.training_family(), y, whole[:, 0])
@@ -268,16 +270,16 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     if whole:
         # Whatever ended the training: on the complete design its fit is found without a message.
         # a start close to the end of the training: two or three Newton steps are left
-        begin = np.linalg.lstsq(design[:2000], eta[:2000], rcond=None)[0]
+        begin = np.linalg.lstsq(design[:2000], (eta - rows.offset)[:2000], rcond=None)[0]
         start = (begin[1:], float(begin[0]))
-        fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
+        fitted = glm.fit(design[:, 1:], y, fam, offset=rows.offset, weights=case, start=start)
         if fitted.separated:
             raise training.endless_fit()
         trained = fitted.eta
         if not s.masked and rows.held.any():
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
             start = (fitted.coef, fitted.intercept)
-            fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
+            fitted = glm.fit(design[:, 1:], y, fam, offset=rows.offset, weights=case, start=start)
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
     n_targets, known = p + 1 + data.n_rows, None
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
@@ -342,9 +344,9 @@ def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
     v = rows.training_weights
     if s.acceleration == messages.SPAN and not s.masked:
         coef, intercept = np.asarray(joint.alone["coef"]), float(joint.alone["intercept"])
-        eta = x @ coef + intercept
+        eta = x @ coef + intercept + rows.offset
     else:
-        found = glm.fit(x, rows.y, true, weights=v, penalty=s.penalty())
+        found = glm.fit(x, rows.y, true, offset=rows.offset, weights=v, penalty=s.penalty())
         coef, intercept, eta = found.coef, found.intercept, found.eta
     error = np.full(len(coef) + 1, np.nan)
     if not s.alpha:
@@ -373,6 +375,9 @@ def compared(
         trained = np.log(p / (1 - p))
     used, held = rows.train, rows.held
     null = np.full(len(trained), float(true.start(rows.y[used], rows.weights[used])))
+    if rows.offset.any():
+        v, none = rows.training_weights, np.empty((len(trained), 0))
+        null = glm.fit(none, rows.y, true, offset=rows.offset, weights=v).eta
     etas = {"null": null, "alone": alone, "joint": trained}
     figures = {
         f"deviance_{way}": true.deviance(rows.y[used], eta[used], rows.weights[used])
@@ -490,6 +495,7 @@ def conclude(
         calibration=calibration(predicted, rows.y[rows.held], site.limits),
         intervals=model(widths, kind="figures", n_records=n),
         records=model(counts, kind="figures", n_records=n),
+        offset=data.offset is not None,
     )
     return reply, {"concluded": {"partners": s.partners, "places": tuple(places)}}
 
@@ -546,7 +552,7 @@ def _outputs(
     s, data, rows, known = joint.s, joint.data, joint.rows, final.known
     for name, values in (
         ("linear_predictor", final.eta),
-        ("partners_part", final.eta - (final.intercept + data.features @ final.coef)),
+        ("partners_part", final.eta - rows.offset - (final.intercept + data.features @ final.coef)),
         ("prediction", s.mean(final.eta)),
         ("lower", low),
         ("upper", high),
@@ -579,6 +585,7 @@ def _outputs(
         weights=dict(zip(s.partners, final.weights, strict=True)),
         covariance=covariance,
         n_clusters=0 if known is None else known.covariances.n_clusters,
+        offset=data.offset is not None,
     )
     site.output("predictor", predictor)
 

@@ -62,6 +62,7 @@ FROM_PART = "assisted-glm/part"
 # What a field holds, and what it says, where several messages carry it.
 RESPONSE, FLIPPED = ("n", "response"), ("n", "response, flipped at random")
 WEIGHTS = ("m", "case weights, if there are any")
+OFFSET = ("k", "offset of the linear predictor, if there is one")
 OTHERS, PARTS = ("k", "the other partners' part, if any"), ("o j", "the other partners' parts")
 MORE = ("m k", "further directions, if any")
 PLACE = (
@@ -173,35 +174,38 @@ class ShareRequest(ForOne):
     """Give a partner the response of the training rows."""
 
 
-@message(FROM_SHARED, version=1)
+@message(FROM_SHARED, version=2)
 class Shared:
     """The response as it is; NaN for rows that take no part in the training."""
 
     response: Released = PerRecord(*RESPONSE, to="partner", gaps=True)
     weights: Released = PerRecord(*WEIGHTS, to="partner")
+    offset: Released = PerRecord(*OFFSET, to="partner")
 
 
-@message(FROM_MASKED, version=1)
+@message(FROM_MASKED, version=2)
 class MaskedShared(Shared):
     """A response of 0 and 1, each flipped with a known probability."""
 
     response: Released = Noised(*FLIPPED, to="partner", gaps=True)
 
 
-@message("assisted-glm/receive-request", version=3)
+@message("assisted-glm/receive-request", version=4)
 class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
     response: Released = PerRecord(*RESPONSE, to="partner", gaps=True, origin=FROM_SHARED)
     weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_SHARED)
+    offset: Released = PerRecord(*OFFSET, to="partner", origin=FROM_SHARED)
 
 
-@message("assisted-glm/masked-receive-request", version=3)
+@message("assisted-glm/masked-receive-request", version=4)
 class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
     response: Released = Noised(*FLIPPED, to="partner", gaps=True, origin=FROM_MASKED)
     weights: Released = PerRecord(*WEIGHTS, to="partner", origin=FROM_MASKED)
+    offset: Released = PerRecord(*OFFSET, to="partner", origin=FROM_MASKED)
 
 
 @message("assisted-glm/received", version=1)
@@ -396,7 +400,7 @@ class ConcludeRequest(Asked):
     complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
 
 
-@message("assisted-glm/concluded", version=2)
+@message("assisted-glm/concluded", version=3)
 class Concluded:
     """What the coordinator may know of the fit."""
 
@@ -429,6 +433,7 @@ class Concluded:
         "rows in each part, clusters of rows",
         parts=dict.fromkeys(("train", "held", "new", "clusters"), _ROWS),
     )
+    offset: bool = Public("", "whether the linear predictor has an offset", kind="bool")
 
     def check(self, request: ConcludeRequest, known: Mapping[str, Any]) -> str | None:
         """Numbers are numbers or there are none, errors are not negative; two to ten bins."""

@@ -43,6 +43,8 @@ class AssistedPredictor:
         Of the initiator: of intercept, own coefficients, weights; empty where it is not known.
     n_clusters : int
         Of the initiator: clusters of its rows; 0 where there are none.
+    offset : bool
+        Of the initiator: whether the linear predictor has one.
     """
 
     role: str
@@ -55,6 +57,7 @@ class AssistedPredictor:
     weights: dict[str, FloatArray] = field(default_factory=dict)
     covariance: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     n_clusters: int = 0
+    offset: bool = False
 
     def part(self, x: Any) -> FloatArray:
         """Return this party's part of the linear predictor of rows (n, p), in the table's units.
@@ -132,7 +135,9 @@ def predict(
         raise refused("predictions need the part of every partner of the run that this one follows")
     x = _raw(data)
     columns = [np.ones((len(x), 1)), x]
-    eta = kept.part(x)
+    if kept.offset != (data.offset is not None):
+        raise refused("one of this run and the run that it follows has an offset: name it in both")
+    eta = kept.part(x) + (0.0 if data.offset is None else data.offset)
     parts = zip(message.partners, message.part.value, message.shift.value, strict=True)
     given = {name: np.asarray(block) + np.asarray(place["shift"]) for name, block, place in parts}
     for name, weights in kept.weights.items():

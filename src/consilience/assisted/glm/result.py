@@ -76,6 +76,8 @@ class AssistedGLMResult(Result):
         What makes up for small samples in standard errors.
     n_clusters : int
         Clusters of rows that depend on one another; 0 where the initiator names none.
+    offset : bool
+        Whether the linear predictor has an offset, from a column of the initiator.
     """
 
     initiator: str
@@ -106,6 +108,7 @@ class AssistedGLMResult(Result):
     masking: str = "link"
     errors: str = "hc1"
     n_clusters: int = 0
+    offset: bool = False
 
     def summary(self) -> str:
         """Return a few sentences: what the partners add, and how far the fit got."""
@@ -347,6 +350,7 @@ def fitted_result(
         masking=s.masking,
         errors=s.errors,
         n_clusters=clusters,
+        offset=bool(concluded.offset),
     )
 
 

@@ -91,6 +91,8 @@ class Rows:
     train, held, new : (n,) bool arrays
     weights : (n,) array
         Case weights.
+    offset : (n,) array
+        Of the linear predictor; 0 where there is none.
     clusters : (n,) int array or None
     """
 
@@ -99,6 +101,7 @@ class Rows:
     held: BoolArray
     new: BoolArray
     weights: FloatArray
+    offset: FloatArray
     clusters: IntArray | None = None
 
     @property
@@ -150,7 +153,8 @@ def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
         cells = np.where(known, 0, -1)
         held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
-    rows = Rows(y, known & ~held, held, ~known, weights, clusters)
+    offset = np.zeros(data.n_rows) if data.offset is None else np.asarray(data.offset)
+    rows = Rows(y, known & ~held, held, ~known, weights, offset, clusters)
     fault = s.true_family().check(rows.y[rows.train])
     if fault is not None:
         raise refused(f"the response of the training rows does not fit: it must be {fault}")
@@ -193,7 +197,9 @@ def share(
     y = np.where(rows.train, rows.y, np.nan)
     to = message.partner
     reply = messages.Shared(
-        response=addressed(disclosure.response(y), to), weights=_weights(data, to)
+        response=addressed(disclosure.response(y), to),
+        weights=_beside(data.weight, to),
+        offset=_beside(data.offset, to),
     )
     return reply, {**state, "y": np.where(rows.train, rows.y, 0.0)}
 
@@ -231,15 +237,16 @@ def share_masked(
     masked[rows.train] = np.ravel(flipped.value)
     to = message.partner
     reply = messages.MaskedShared(
-        response=addressed(disclosure.replaced(flipped, masked), to), weights=_weights(data, to)
+        response=addressed(disclosure.replaced(flipped, masked), to),
+        weights=_beside(data.weight, to),
+        offset=_beside(data.offset, to),
     )
     return reply, {**state, "y": np.where(rows.train, masked, 0.0)}
 
 
-def _weights(data: SiteData, partner: str) -> Released:
-    if data.weight is None:
-        return empty_for(partner)
-    return addressed(disclosure.response(data.weight), partner)
+def _beside(column: FloatArray | None, partner: str) -> Released:
+    """What goes with the response, if there is such a column."""
+    return empty_for(partner) if column is None else addressed(disclosure.response(column), partner)
 
 
 @step("receive")
@@ -253,9 +260,14 @@ def receive(
         raise refused("the response has other rows")
     weights = np.asarray(message.weights.value, dtype=float)
     used = np.where(np.isnan(y), 0.0, weights if len(weights) else 1.0)
+    offset = np.asarray(message.offset.value, dtype=float)
+    offset = offset if len(offset) else np.zeros(data.n_rows)
+    if offset.shape != y.shape:
+        raise refused("the offset has other rows")
     own = OwnColumns.of(data)
     own.require_variation()
-    state = {"y": np.where(np.isnan(y), 0.0, y), "weights": used, "factor": own.factor}
+    y = np.where(np.isnan(y), 0.0, y)
+    state = {"y": y, "weights": used, "offset": offset, "factor": own.factor}
     partner, inputs = _partner(own, data, state, s)
     require_rows(used > 0, partner.rank, s, "partner")
     none = np.empty((len(own.names), 0))
@@ -294,6 +306,7 @@ class Joint:
         self.inputs = {"settings": s, "y": self.y, "weights": weights}
         known = state.get("model")
         of: dict[str, Any] = {"weights": weights, "penalty": s.penalty(), "state": known}
+        of["offset"] = self.rows.offset
         self.model: SpanModel | Alternation
         if s.acceleration == SPAN:
             self.model = model_cache.model(
@@ -373,7 +386,8 @@ class Joint:
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.coef_a)
         design = np.column_stack([np.ones(len(self.x)), self.x])
-        return np.asarray(np.linalg.lstsq(design, self.model.part_of(-1), rcond=None)[0][1:])
+        own = self.model.part_of(-1) - self.rows.offset
+        return np.asarray(np.linalg.lstsq(design, own, rcond=None)[0][1:])
 
     def others_part(self, owner: int) -> FloatArray:
         """What the other partners contribute."""
@@ -430,7 +444,7 @@ def turn(
     mine = own.released(coef, message.partner)
     # What is released is the product, but where a constant column or a scale made another of it.
     along = mine.value if own.centred is own.ready.centred else own.centred @ coef
-    constant = float(np.mean(seen - along - (part if len(part) else 0.0)))
+    constant = float(np.mean(seen - along - joint.rows.offset - (part if len(part) else 0.0)))
     place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
     deviance = float(joint.model.deviance)
     course = {"deviance": deviance, "change": change if message.closes else -1.0}
@@ -481,6 +495,7 @@ def contribute(
         raise DataError("an offset with other rows", public="the offset has other rows")
     if len(message.others.value):
         offset = offset + np.asarray(message.others.value)
+    offset = offset + np.asarray(state["offset"])
     answer = partner.respond(offset, weights if s.acceleration == SPAN else None)
     known, _, allowed = own.known(site, answer.direction)
     sent = np.asarray(state["sent"])

@@ -193,6 +193,7 @@ def sketch_test(
     penalty: Penalty | None = None,
     null_eta: ArrayLike | None = None,
     cluster: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
 ) -> SketchTest:
     """Test whether the columns of a sketch improve the initiator's own model.
 
@@ -213,6 +214,8 @@ def sketch_test(
         A further column of the null model: what other partners are known to contribute.
     cluster : int array of shape (n,), optional
         Number of each record's cluster, within which records depend on one another.
+    offset : array of shape (n,), optional
+        Part of the linear predictor of both models with coefficient 1.
 
     Returns
     -------
@@ -244,7 +247,7 @@ def sketch_test(
         raise DataError("covariates and sketch must be two tables of the same records")
     if null_eta is not None:
         x_a = np.column_stack([x_a, np.asarray(null_eta, dtype=float)])
-    full = glm.make_problem(np.hstack([x_a, z]), y, family, None, weights, None)
+    full = glm.make_problem(np.hstack([x_a, z]), y, family, offset, weights, None)
     design, y = glm.make_design(full), full.y
     d, kept = design.columns, design.kept[x_a.shape[1] :]
     (n, m), df = d.shape, int(kept.sum())
@@ -401,13 +404,20 @@ def _fitted(
     """Coefficients in the design's columns, linear predictor, and what went wrong."""
     if penalty is not None and penalty.alpha > 0:
         x, coef = problem.x[:, design.kept], np.zeros(design.kept.size)
-        found = glm.fit(x, problem.y, problem.family, weights=problem.w, penalty=penalty)
+        found = glm.fit(
+            x,
+            problem.y,
+            problem.family,
+            offset=problem.offset,
+            weights=problem.w,
+            penalty=penalty,
+        )
         coef[design.kept] = found.coef
         notes = (found.note,) if found.note else ()
         return design.theta(coef, found.intercept), found.eta, notes
     if start is None:
         start = np.zeros(design.columns.shape[1])
-        start[0] = problem.family.start(problem.y, problem.w)
+        start[0] = problem.family.start(problem.y, problem.w) - float(problem.w @ problem.offset)
         if problem.family.mask:
             plain = replace(problem, family=replace(problem.family, mask=0.0))
             start = glm.newton(plain, design, start, 1e-6, 30)[0]
@@ -415,7 +425,7 @@ def _fitted(
     notes = () if converged else ("a fit did not converge",)
     if separated:
         notes = ("the covariates separate the response: the Wald tests have no meaning",)
-    return theta, design.columns @ theta, notes
+    return theta, design.columns @ theta + problem.offset, notes
 
 
 def _dispersion(problem: glm.Problem, eta: FloatArray) -> float:

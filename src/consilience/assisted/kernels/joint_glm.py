@@ -89,6 +89,8 @@ class SpanModel:
         Records of weight 0 take no part, but have a linear predictor.
     penalty : Penalty, optional
         Ridge only.
+    offset : ndarray of shape (n,), optional
+        Part of every linear predictor.
 
     Attributes
     ----------
@@ -114,6 +116,7 @@ class SpanModel:
         weights: FloatArray | None = None,
         penalty: Penalty | None = None,
         state: Mapping[str, NDArray[Any]] | None = None,
+        offset: FloatArray | None = None,
     ) -> None:
         if has_l1(penalty):
             raise ParameterError.of("penalty", "without an L1 part for span", penalty)
@@ -121,7 +124,8 @@ class SpanModel:
         self._problem = Problem.of(y, family, weights)
         self._strength, self._newton = ridge_strength(penalty), Newton(self._problem)
         if state is None:
-            alone = fit(x_a, self._problem.y, family, weights=weights, penalty=penalty)
+            of: dict[str, Any] = {"offset": offset, "weights": weights, "penalty": penalty}
+            alone = fit(x_a, self._problem.y, family, **of)
             self._design = Design(x_a, self._problem.v, alone.kept)
             self.owner = np.zeros(0, dtype=np.int64)
             self._r = np.zeros((0, 0))  # messages = Q r, Q the orthonormal columns of the design
@@ -295,7 +299,7 @@ class Alternation:
 
     Parameters
     ----------
-    x_a, y, family, weights, penalty
+    x_a, y, family, weights, penalty, offset
         As in :class:`SpanModel`; any penalty.
     n_partners : int
         Partners answer in the order 0, 1, ...; ``receive`` after the last closes a cycle.
@@ -321,9 +325,11 @@ class Alternation:
         penalty: Penalty | None = None,
         depth: int = 0,
         state: Mapping[str, NDArray[Any]] | None = None,
+        offset: FloatArray | None = None,
     ) -> None:
         self._own = Partner(x_a, y, family, weights=weights, penalty=penalty, state=state)
         self._problem, self._weights = self._own._problem, weights
+        self._offset = np.zeros(self._problem.y.size) if offset is None else offset
         self.depth, self.n_partners, self.accepted = depth, n_partners, True
         if state is not None:
             self._sent, self._now = np.array(state["sent"]), np.array(state["now"])
@@ -333,7 +339,7 @@ class Alternation:
             self.eta = self._best.sum(axis=1)
             return
         n = self._problem.y.size
-        # Column 0 is the initiator's part with the intercept, column 1 + o that of partner o.
+        # Column 0: the initiator's part with intercept and offset, 1 + o: that of partner o.
         self._sent = self._now = np.zeros((n, 1 + n_partners))
         self._penalties, self.objective = np.zeros(n_partners), math.inf
         self._past = np.zeros((0, 2, n, 1 + n_partners))  # (points sent, answers)
@@ -355,7 +361,7 @@ class Alternation:
         }
 
     def part_of(self, owner: int) -> FloatArray:
-        """Return this owner's part of eta, shape (n,); -1 is the initiator with the intercept."""
+        """Return this owner's part of eta, shape (n,); -1 is the initiator with all else."""
         return np.asarray(self._now[:, 1 + owner])
 
     def offset_for(self, owner: int) -> FloatArray:
@@ -374,9 +380,9 @@ class Alternation:
             self._close()
 
     def _refit(self) -> None:
-        answer = self._own.respond(self._now[:, 1:].sum(axis=1))
+        answer = self._own.respond(self._now[:, 1:].sum(axis=1) + self._offset)
         self._fitted = answer
-        self._now[:, 0] = answer.message + answer.intercept
+        self._now[:, 0] = answer.message + answer.intercept + self._offset
 
     def _close(self, *, begin: bool = False) -> None:
         """End of a cycle: accept it or undo it, and choose what to send next."""

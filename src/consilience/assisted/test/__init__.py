@@ -105,6 +105,8 @@ class AssistanceTestResult(Result):
     warnings : tuple of str
     n_clusters : int
         Clusters of rows that depend on one another; 0 where the initiator names none.
+    offset : bool
+        Whether the linear predictor has an offset, from a column of the initiator.
     left_out : dict of partner to str
         Partners without a sketch, and why.
     """
@@ -130,6 +132,7 @@ class AssistanceTestResult(Result):
     power: dict[str, dict[str, Any]]
     warnings: tuple[str, ...] = ()
     n_clusters: int = 0
+    offset: bool = False
     left_out: dict[str, str] = field(default_factory=dict)
 
     def p_value(self, partner: str) -> float:
@@ -240,7 +243,7 @@ class AssistanceTest(Method):
     l1_ratio: float = allows(number(0, 1), default=0.0)
 
     name: ClassVar[str] = "assistance-test"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "Is a partner's data of use to me, and at what price?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     follows: ClassVar[tuple[str, ...]] = ("assisted-glm",)
@@ -333,6 +336,7 @@ class AssistanceTest(Method):
             reliability={s: float(f["reliability"]) for s, f in facts.items()},
             power={s: self._power(facts[s], tests[s], int(sketches[s].rank)) for s in tests},
             n_clusters=int(first.facts.value["clusters"]),
+            offset=bool(first.offset),
             warnings=tuple(dict.fromkeys(w for t in tested.values() for w in t.warnings)),
             left_out={s: str(r.reason).rstrip(".") for s, r in missing.items()},
         )

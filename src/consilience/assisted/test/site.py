@@ -140,7 +140,7 @@ _TEST = part(
 )
 
 
-@message("assistance-test/tested", version=2)
+@message("assistance-test/tested", version=3)
 class Tested:
     """Statistics of the tests."""
 
@@ -158,6 +158,7 @@ class Tested:
         },
     )
     given: bool = Public("", "whether earlier partners' part was in the null model", kind="bool")
+    offset: bool = Public("", "whether the linear predictor has an offset", kind="bool")
     warnings: tuple[str, ...] = Public("w", "what to mind, in words", kind="str")
 
 
@@ -327,6 +328,7 @@ def test(
             penalty=Penalty(s.alpha, s.l1_ratio) if s.alpha else None,
             null_eta=None if given is None else given[rows],
             cluster=None if clusters is None else clusters[rows],
+            offset=None if data.offset is None else data.offset[rows],
         )
         for d in range(s.n_draws)
     ]
@@ -351,6 +353,7 @@ def test(
         tests=model(tests, kind="figures", n_records=len(rows)),
         facts=model(facts, kind="figures", n_records=len(rows)),
         given=given is not None,
+        offset=data.offset is not None,
         warnings=tuple(dict.fromkeys(w for f in found for w in f.warnings)),
     )
     return reply, state
