@@ -183,7 +183,9 @@ def over_columns() -> Federation:
         names = [f"{site}-{j}" for j in range(3)]
         tables[site] = {name: x[own, 3 * k + j] for j, name in enumerate(names)}
         tables[site] |= {"id": ids[own], "y": response[own]}
-        asks = {"target": "y", "cluster": "pair", "offset": "known"} if site == "cedar" else {}
+        asks: dict[str, Any] = {}
+        if site == "cedar":
+            asks = {"target": "y", "cluster": "pair", "offset": "known"}
         tables[site] |= {"pair": own // 2, "known": 0.1 * own} if asks else {}
         columns[site] = Columns(features=tuple(names), id="id", **asks)
     federation = Federation.local(

@@ -284,8 +284,9 @@ def test_a_partner_is_tested_given_the_fit_with_another() -> None:
         site.home = members(federation)[name].home
     given = AssistanceTest(family="normal", n_directions=2).run(rest, seed=1, follows=run)
     assert given.result.given == ("b",)
-    # The null model has the fit's part of b as a column of its own.
-    null = np.column_stack([np.ones(n), them.blocks["a"], them.values(run, "a", "partners_part")])
+    # The null model has all columns of b, which are known.
+    assert given.result.n_given == 2
+    null = np.column_stack([np.ones(n), them.blocks["a"], b])
     z = c - c.mean(axis=0)
     off = z - null @ np.linalg.lstsq(null, z, rcond=None)[0]
     s0 = y - null @ np.linalg.lstsq(null, y, rcond=None)[0]

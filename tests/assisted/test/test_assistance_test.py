@@ -12,7 +12,7 @@ import pytest
 from consilience.assisted.glm import AssistedGLM
 from consilience.assisted.kernels import assistance
 from consilience.assisted.kernels.glm import family
-from consilience.assisted.test import AssistanceTest
+from consilience.assisted.test import AssistanceTest, site
 from consilience.engines.federation import Federation, Run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError
@@ -42,7 +42,7 @@ class Seen:
 
         def watched(x: Any, z: Any, y: Any, fam: Any, **more: Any) -> Any:
             self.z.append(np.array(z))
-            self.null.append(more.get("null_eta"))
+            self.null.append(more.get("given"))
             return plain(x, z, y, fam, **more)
 
         monkeypatch.setattr(assistance, "sketch_test", watched)
@@ -410,8 +410,18 @@ def test_a_follow_up_asks_what_a_partner_adds_to_an_earlier_one(seen: Seen) -> N
     beside = method.run(both, seed=2, follows=trained).result
     assert beside.given == ("lab",)
     assert beside.useful == {"pharmacy": False}
-    part = trained.site("clinic").values("partners_part")
-    np.testing.assert_array_equal(seen.null[-1], part)
+    site_of = trained.site("clinic")
+    known, part = site_of.predictor.known, site_of.values("partners_part")
+    assert known.shape == (400, beside.n_given) == (400, trained.result.revealed["lab"][0])
+    np.testing.assert_array_equal(seen.null[-1], known)
+    # They are what was sent: the lab's part of the fit is one of their combinations.
+    np.testing.assert_allclose(known @ np.linalg.lstsq(known, part, rcond=None)[0], part, atol=1e-9)
+    # With hardly more rows than columns the part alone is in the null model.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site, "MIN_ROWS", 100)
+        again = method.run(both, seed=3, follows=trained).result
+    np.testing.assert_array_equal(seen.null[-1], part[:, None])
+    assert again.n_given == 1 and any("their fit alone" in words for words in again.warnings)
 
 
 # --------------------------------------------------------------------------- who knows what

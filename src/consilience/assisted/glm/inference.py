@@ -239,6 +239,8 @@ class Final:
         On the standard error of each own coefficient, then of every row: 1 where it is exact, more
         where a bound holds, NaN where nothing is known.
     estimable : (1 + p + n,) bool array
+    theirs : (n, k) array
+        The partners' columns along all known directions, by orthonormal combinations.
     """
 
     intercept: float
@@ -249,6 +251,7 @@ class Final:
     known: Known | None
     factor: FloatArray
     estimable: BoolArray
+    theirs: FloatArray
 
 
 def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
@@ -313,7 +316,8 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
                 certain, factor[place] = _certainty(known, every[place], left, w)
                 fine[place] &= certain
                 factor[place] = np.where(fine[place], factor[place], np.nan)
-    return Final(intercept, coef, tuple(weights), eta, trained, known, factor, fine)
+    theirs = design[:, 1 + p :]
+    return Final(intercept, coef, tuple(weights), eta, trained, known, factor, fine, theirs)
 
 
 def _certainty(
@@ -586,6 +590,7 @@ def _outputs(
         covariance=covariance,
         n_clusters=0 if known is None else known.covariances.n_clusters,
         offset=data.offset is not None,
+        known=final.theirs[np.argsort(data.rows, kind="stable")],
     )
     site.output("predictor", predictor)
 

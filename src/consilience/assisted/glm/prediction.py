@@ -45,6 +45,9 @@ class AssistedPredictor:
         Of the initiator: clusters of its rows; 0 where there are none.
     offset : bool
         Of the initiator: whether the linear predictor has one.
+    known : (n, k) array
+        Of the initiator: partners' columns along all directions that it knows, by orthonormal
+        combinations, in the order of the rows of its table.
     """
 
     role: str
@@ -58,6 +61,7 @@ class AssistedPredictor:
     covariance: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     n_clusters: int = 0
     offset: bool = False
+    known: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
 
     def part(self, x: Any) -> FloatArray:
         """Return this party's part of the linear predictor of rows (n, p), in the table's units.

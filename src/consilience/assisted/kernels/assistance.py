@@ -191,7 +191,7 @@ def sketch_test(
     *,
     weights: ArrayLike | None = None,
     penalty: Penalty | None = None,
-    null_eta: ArrayLike | None = None,
+    given: ArrayLike | None = None,
     cluster: ArrayLike | None = None,
     offset: ArrayLike | None = None,
 ) -> SketchTest:
@@ -210,8 +210,8 @@ def sketch_test(
     penalty : Penalty, optional
         For the fits; score and weights of the variance are taken without it. No likelihood ratio
         is given then.
-    null_eta : array of shape (n,), optional
-        A further column of the null model: what other partners are known to contribute.
+    given : array of shape (n, q), optional
+        Further columns of the null model: what is known of other partners' columns.
     cluster : int array of shape (n,), optional
         Number of each record's cluster, within which records depend on one another.
     offset : array of shape (n,), optional
@@ -245,8 +245,8 @@ def sketch_test(
     x_a = np.asarray(x_a, dtype=float)
     if x_a.ndim != 2 or z.ndim != 2 or x_a.shape[0] != z.shape[0]:
         raise DataError("covariates and sketch must be two tables of the same records")
-    if null_eta is not None:
-        x_a = np.column_stack([x_a, np.asarray(null_eta, dtype=float)])
+    if given is not None:
+        x_a = np.column_stack([x_a, np.asarray(given, dtype=float)])
     full = glm.make_problem(np.hstack([x_a, z]), y, family, offset, weights, None)
     design, y = glm.make_design(full), full.y
     d, kept = design.columns, design.kept[x_a.shape[1] :]

@@ -25,8 +25,9 @@ small; several draws of T are combined (Cauchy); the price is the exact one of t
 rather than a bound, limits are public and rows beyond them are cut; noise comes from OpenDP and is
 drawn once for each row.
 
-The run may follow one of ``assisted-glm``: the part of the partners of that run then stands in the
-null model, and the test asks what a further partner adds to it.
+The run may follow one of ``assisted-glm``: all that is known of the columns of its partners then
+stands in the null model, and the test asks what a further partner adds to it (the source has their
+part of the fit there).
 
 Absence: partners that do not answer, or whose sketch the initiator cannot test, are left out and
 named; without the initiator, or without any partner, the run stops. Leakage: the initiator learns t
@@ -94,7 +95,9 @@ class AssistanceTestResult(Result):
     useful : dict of partner to bool
         Whether the deciding p-value is below the level.
     given : tuple of str
-        Partners whose part, from the run that this one follows, is in the null model.
+        Partners of the run that this one follows, which the null model has columns of.
+    n_given : int
+        Columns by which they are known; 0 where there is no such run.
     minority : float
         Records of the rarer class for each parameter; NaN where there are no classes.
     reliability : dict of partner to float
@@ -133,6 +136,7 @@ class AssistanceTestResult(Result):
     warnings: tuple[str, ...] = ()
     n_clusters: int = 0
     offset: bool = False
+    n_given: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
 
     def p_value(self, partner: str) -> float:
@@ -243,7 +247,7 @@ class AssistanceTest(Method):
     l1_ratio: float = allows(number(0, 1), default=0.0)
 
     name: ClassVar[str] = "assistance-test"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "Is a partner's data of use to me, and at what price?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     follows: ClassVar[tuple[str, ...]] = ("assisted-glm",)
@@ -337,6 +341,7 @@ class AssistanceTest(Method):
             power={s: self._power(facts[s], tests[s], int(sketches[s].rank)) for s in tests},
             n_clusters=int(first.facts.value["clusters"]),
             offset=bool(first.offset),
+            n_given=int(first.given),
             warnings=tuple(dict.fromkeys(w for t in tested.values() for w in t.warnings)),
             left_out={s: str(r.reason).rstrip(".") for s, r in missing.items()},
         )

@@ -27,6 +27,8 @@ MAX_DIRECTIONS = 15
 """The exact price of a sketch is a maximum over two to this power of signs."""
 KINDS = ("score", "wald", "wald-hc3", "lr")
 """Tests of a sketch."""
+MIN_ROWS = 4
+"""Rows for each column of the null model, below which only the fit of earlier partners is in it."""
 _MOST_ROWS = 1 << 40
 
 
@@ -140,7 +142,7 @@ _TEST = part(
 )
 
 
-@message("assistance-test/tested", version=3)
+@message("assistance-test/tested", version=4)
 class Tested:
     """Statistics of the tests."""
 
@@ -157,7 +159,9 @@ class Tested:
             "clusters": part(kind="int", low=0, high=_MOST_ROWS),
         },
     )
-    given: bool = Public("", "whether earlier partners' part was in the null model", kind="bool")
+    given: int = Public(
+        "", "columns of the null model by which earlier partners' are known", kind="int", low=0
+    )
     offset: bool = Public("", "whether the linear predictor has an offset", kind="bool")
     warnings: tuple[str, ...] = Public("w", "what to mind, in words", kind="str")
 
@@ -302,15 +306,7 @@ def test(
     y, known = phases.response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
         raise refused("the sketch has other rows or columns than were asked for")
-    # what the partners of the run that this one follows contribute, row by row
-    given, left = None, site.followed
-    if left is not None:
-        if left.content_hash != data.content_hash or "partners_part" not in left.values:
-            raise refused("the run that this one follows was on another table of the initiator")
-        place = {int(row): i for i, row in enumerate(left.rows)}
-        if not {int(row) for row in data.rows} <= place.keys():
-            raise refused("the run that this one follows did not have all of these rows")
-        given = np.asarray(left.values["partners_part"])[[place[int(row)] for row in data.rows]]
+    given, more = _given(data, site)
     rows, least = np.flatnonzero(known), site.limits.min_records
     if s.subsample is not None and s.subsample < len(rows):
         drawn = phases.digest_order(data, rows, "subsample")
@@ -326,7 +322,7 @@ def test(
             fam,
             weights=None if data.weight is None else data.weight[rows],
             penalty=Penalty(s.alpha, s.l1_ratio) if s.alpha else None,
-            null_eta=None if given is None else given[rows],
+            given=given[rows],
             cluster=None if clusters is None else clusters[rows],
             offset=None if data.offset is None else data.offset[rows],
         )
@@ -352,11 +348,34 @@ def test(
     reply = Tested(
         tests=model(tests, kind="figures", n_records=len(rows)),
         facts=model(facts, kind="figures", n_records=len(rows)),
-        given=given is not None,
+        given=given.shape[1],
         offset=data.offset is not None,
-        warnings=tuple(dict.fromkeys(w for f in found for w in f.warnings)),
+        warnings=tuple(dict.fromkeys([*more, *(w for f in found for w in f.warnings)])),
     )
     return reply, state
+
+
+def _given(data: SiteData, site: SiteContext) -> tuple[FloatArray, list[str]]:
+    """What is known of the partners of the run that this one follows (n, q), and what to mind.
+
+    Their part of the fit is one combination of what is known, and the best one for the response.
+    In the direction of a further partner's columns another one may be better, and it would seem of
+    use, or hide that it is: so all of them are columns of the null model.
+    """
+    left = site.followed
+    if left is None:
+        return np.empty((data.n_rows, 0)), []
+    if left.content_hash != data.content_hash or "partners_part" not in left.values:
+        raise refused("the run that this one follows was on another table of the initiator")
+    place = {int(row): i for i, row in enumerate(left.rows)}
+    if not {int(row) for row in data.rows} <= place.keys():
+        raise refused("the run that this one follows did not have all of these rows")
+    chosen = [place[int(row)] for row in data.rows]
+    known = np.asarray(left.predictor.known)
+    if known.shape[1] + data.features.shape[1] < data.n_rows // MIN_ROWS:
+        return known[chosen], []
+    words = "too many directions of the earlier partners are known: the null has their fit alone"
+    return np.asarray(left.values["partners_part"])[chosen][:, None], [words]
 
 
 @step("test_noised", once="z")
