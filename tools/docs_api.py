@@ -71,6 +71,10 @@ def _slug(title: str) -> str:
     return "api/" + re.sub(r"\W+", "-", title.lower())
 
 
+def _short(path: str) -> str:
+    return path.removeprefix("consilience.")
+
+
 def group_pages() -> list[str]:
     """Pages of the groups, in order."""
     return [_slug(group["title"]) for group in groups()]
@@ -94,7 +98,7 @@ def opening() -> str:
     ]
     for group in groups():
         named = [(name, f"consilience.{name}") for name in group.get("names", ())]
-        named += [(path.removeprefix("consilience."), path) for path in group.get("modules", ())]
+        named += [(_short(path), path) for path in group.get("modules", ())]
         listed = ", ".join(f"[`{name}`](/api/{path}.rst)" for name, path in named)
         lines.append(f"| [{group['title']}](/{_slug(group['title'])}.rst) | {listed} |")
     return "\n".join([*lines, ""])
@@ -116,7 +120,7 @@ def pages() -> dict[str, str]:
         for path in group.get("modules", ()):
             module = importlib.import_module(path)
             made[f"api/{path}.rst"] = _module_page(path, module, shown)
-            rows.append((f":doc:`{path} </api/{path}>`", _first(module)))
+            rows.append((f":doc:`{_short(path)} </api/{path}>`", _first(module)))
             inner.append(f"/api/{path}")
         parts = [_title(group["title"], "="), _table(("name", "what"), rows), _toctree(inner)]
         made[f"{_slug(group['title'])}.rst"] = "\n".join(parts)
@@ -232,7 +236,7 @@ def _module_page(path: str, module: types.ModuleType, shown: set[int]) -> str:
         and value.__module__ == path
         and id(value) not in shown
     ]
-    parts = [_title(path, "="), f".. automodule:: {path}\n"]
+    parts = [_title(_short(path), "="), f".. automodule:: {path}\n"]
     for name in names:
         thing = getattr(module, name)
         if inspect.isclass(thing):

@@ -55,10 +55,11 @@ html_sidebars = {"index": [], "source/**": []}
 
 
 def _plain_defaults(app, what, name, obj, options, signature, returned):  # noqa: PLR0913
-    """Defaults whose text would be an address in memory."""
+    """Defaults whose text would be an address in memory, and names that are nobody's business."""
     if signature:
         signature = re.sub(r"<object object at 0x[0-9a-f]+>", "...", signature)
         signature = signature.replace("<factory>", "...")
+        signature = re.sub(r", _\w+=[^,)]*", "", signature)
     return signature, returned
 
 

@@ -164,13 +164,14 @@ def test_the_tutorials_commands_run_as_written(tmp_path: Path) -> None:
     assert "159 rows of alcohol" in printed
 
 
-@pytest.mark.parametrize("name", ["start", "own-tables", "other-columns"])
+@pytest.mark.parametrize("name", ["start", "own-tables", "other-columns", "shared-folder"])
 def test_commands_of_a_guide_run_as_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, work = ROOT / "docs" / "guide" / f"{name}.md", tmp_path / "work"
     run_commands(page, work, environment(tmp_path))
-    assert len(list(work.rglob("report.html"))) == (1 if name == "own-tables" else 2)
+    reports = {"own-tables": 1, "shared-folder": 1}
+    assert len(list(work.rglob("report.html"))) == reports.get(name, 2)
     monkeypatch.chdir(work)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
