@@ -165,6 +165,27 @@ def test_what_left_each_site_is_that_of_the_transcript(run: Run, page: str) -> N
     assert "one-shot federated ensemble clustering" in text.lower()
 
 
+def test_a_notebook_shows_answer_page_and_figures(run: Run, page: str, tmp_path: Path) -> None:
+    found = run.report()
+    assert found.html == page
+    assert found.save(tmp_path / "page.html").read_text() == page
+    frame = Page(found._repr_html_())
+    assert frame.tags[0][0] == "iframe" and frame.tags[0][1]["srcdoc"] == page
+    names = set(run.figures)
+    assert {"shares", "disclosure"} < names
+    assert isinstance(run.plot("shares"), Figure)
+    with pytest.raises(ParameterError, match="name must be one of .*disclosure"):
+        run.plot("stabilty")
+    shown = run._repr_html_()
+    assert EnsembleClusteringReport().headline(run).text in Page(shown).text
+    for text in (shown, run.result._repr_html_()):
+        assert EVIL not in text and "<table" in text
+    answer = run.result.summary()
+    assert repr(run).endswith(f"in {run.directory}: {answer}")
+    assert repr(run.result) == f"EnsembleClusteringResult: {answer}"
+    assert len(repr(federation(tables()))) < 200
+
+
 def test_of_many_sites_a_page_lists_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those with gaps first, then those that sent most; totals are those of all."""
     rng = np.random.default_rng(0)

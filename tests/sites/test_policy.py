@@ -30,6 +30,13 @@ def test_presets_allow_classes(preset: str, allowed: set[str]) -> None:
     assert {d.value for d in Disclosure if policy.allows(d)} == always | allowed
 
 
+def test_a_policy_prints_what_differs_from_its_preset() -> None:
+    assert repr(Policy()) == "Policy(preset='strict')"
+    own = Policy(preset="consortium", min_records=20, max_epsilon=1.0)
+    assert repr(own) == "Policy(preset='consortium', min_records=20, max_epsilon=1.0)"
+    assert eval(repr(own), {"Policy": Policy}) == own  # noqa: S307
+
+
 def test_settings_change_a_preset() -> None:
     policy = Policy.from_settings({"preset": "consortium", "min_records": 20, "data_id": "a.b-1"})
     assert (policy.per_record, policy.min_records, policy.data_id) == (True, 20, "a.b-1")

@@ -10,8 +10,9 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ from consilience.wire.keys import new_partner_key
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from consilience.sites.study import SiteFile, Study
 
 DEFAULT_DEADLINE = 3600.0
@@ -87,6 +90,43 @@ class Run:
             )
         return self._sites[name].output(self.info.run)
 
+    def report(self) -> Any:
+        """Return the report of the run (`consilience.report.Report`): a page in a notebook."""
+        # On use, by name: the room of reports stands on this one.
+        return import_module("consilience.report").Report(self)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Figures of the report by name, to look at, to restyle and to save."""
+        return cast("dict[str, Figure]", self.report().figures)
+
+    def plot(self, name: str) -> Figure:
+        """Return one figure of the report.
+
+        Parameters
+        ----------
+        name : str
+            One of `figures`.
+
+        Raises
+        ------
+        ParameterError
+            The report has no such figure; the sentence names those that it has.
+        """
+        figures = self.figures
+        if name not in figures:
+            raise ParameterError.of("name", f"one of {', '.join(sorted(figures))}", name)
+        return figures[name]
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.directory is None else f"in {self.directory}"
+        sites = f"{len(self.info.sites)} site{'s' * (len(self.info.sites) != 1)}"
+        return f"Run of {self.info.method} at {sites}, {where}: {self.result.summary()}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report's answer, the main table and the remarks."""
+        return str(self.report().short())
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -126,6 +166,16 @@ class Federation:
     study_text: str = ""
     partition: Literal["rows", "columns"] = "rows"
     at: str = "third-party"
+
+    def __repr__(self) -> str:
+        columns = f"{len(self.columns.features)} feature columns"
+        if self.partition == "columns":
+            columns = "each with its own columns of the same people"
+        names = ", ".join(self.engine.sites[:6]) + (", ..." if len(self.engine.sites) > 6 else "")
+        return (
+            f"Federation of {len(self.engine.sites)} sites ({names}), {columns}, engine "
+            f"{self.engine.name!r}"
+        )
 
     def __post_init__(self) -> None:
         n = len(self.engine.sites)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import io
 import json
 import struct
@@ -27,6 +28,18 @@ class Result:
 
     Fields are None, bool, int, float, str, arrays, and tuples and dicts (text keys) of these.
     """
+
+    def __init_subclass__(cls) -> None:
+        # Before the decorator of the class would write one that prints every array.
+        cls.__repr__ = cls.__dict__.get("__repr__", Result.__repr__)  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.summary()}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer in sentences and the main table."""
+        frame = self.to_frame().to_html(escape=True, border=0, max_rows=30)
+        return f"<p>{html.escape(self.summary())}</p>\n{frame}"
 
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""

@@ -1,6 +1,7 @@
 """Reports and figures: read results and transcripts, run nothing.
 
-``write`` makes one self-contained HTML file of a run; each ``plot_*`` makes one figure of a result.
+``Report`` is the page of a run in Python, and ``write`` makes one self-contained HTML file of it;
+each ``plot_*`` makes one figure of a result.
 The names are listed here and load on use: most figures stand in the wings, which import this room.
 """
 
@@ -10,6 +11,7 @@ import importlib
 from typing import Any
 
 _PUBLIC: dict[str, str] = {
+    "Report": "consilience.report.html",
     "plot_assistance_power": "consilience.assisted.report.figures_assisted",
     "plot_assistance_tests": "consilience.assisted.report.figures_assisted",
     "plot_assisted_calibration": "consilience.assisted.report.figures_assisted",

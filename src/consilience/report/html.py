@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,56 @@ def write(run: Run | str | Path, path: str | Path | None = None) -> Path:
     # A page that is half written would look like a whole one.
     atomic_write(target, render(found).encode())
     return target
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The report of a run: a notebook shows the page.
+
+    Parameters
+    ----------
+    run : Run
+    """
+
+    run: Run
+
+    @property
+    def html(self) -> str:
+        """The whole page."""
+        return render(self.run)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Figures of the page by name, drawn anew each time: whoever restyles one has its own."""
+        own, method = sections.report_of(self.run.info.method), general.method_of(self.run)
+        blocks = (*own.evidence(self.run), *disclosure.disclosure(self.run, method, own))
+        return {b.picture.name: b.picture.figure for b in blocks if b.picture is not None}
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write the page as `write` does, and return its file."""
+        return write(self.run, path)
+
+    def short(self) -> Markup:
+        """The answer, the main table and the remarks, as a notebook shows a run."""
+        said = sections.report_of(self.run.info.method).headline(self.run)
+        parts = [Markup("<p><strong>{}</strong></p>").format(said.text)]
+        parts += [Markup("<p>{}</p>").format(sentence) for sentence in said.more]
+        frame = self.run.result.to_frame()
+        parts.append(Markup(frame.to_html(escape=True, border=0, max_rows=_ROWS)))
+        parts += [Markup("<p><em>Note.</em> {}</p>").format(note) for note in self.run.notes]
+        return Markup("\n").join(parts)
+
+    def __repr__(self) -> str:
+        return f"Report of run {self.run.info.run}: save() writes it, figures has its pictures"
+
+    def _repr_html_(self) -> str:
+        # In a frame of its own, so that neither the page's style nor the notebook's leaks.
+        frame = '<iframe srcdoc="{}" title="{}" style="width:100%;height:42em;border:0"></iframe>'
+        return str(Markup(frame).format(self.html, f"Report of run {self.run.info.run}"))
+
+
+_ROWS = 30
+"""Of the main table that a notebook shows of a run."""
 
 
 def render(run: Run) -> str:

@@ -120,6 +120,14 @@ class Policy:
         if self.approved_studies is not None:
             object.__setattr__(self, "approved_studies", tuple(self.approved_studies))
 
+    def __repr__(self) -> str:
+        # What the preset says is known by its name.
+        plain = Policy(preset=self.preset)
+        fields = [f.name for f in dataclasses.fields(self) if f.name != "preset"]
+        own = [name for name in fields if getattr(self, name) != getattr(plain, name)]
+        settings = "".join(f", {name}={getattr(self, name)!r}" for name in own)
+        return f"Policy(preset={self.preset!r}{settings})"
+
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any] | str) -> Policy:
         """Build from a preset's name or a site file's ``[policy]``.
