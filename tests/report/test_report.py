@@ -174,7 +174,7 @@ def test_a_notebook_shows_answer_page_and_figures(run: Run, page: str, tmp_path:
     names = set(run.figures)
     assert {"shares", "disclosure"} < names
     assert isinstance(run.plot("shares"), Figure)
-    with pytest.raises(ParameterError, match="name must be one of .*disclosure"):
+    with pytest.raises(ParameterError, match=r"name must be one of .*disclosure"):
         run.plot("stabilty")
     shown = run._repr_html_()
     assert EnsembleClusteringReport().headline(run).text in Page(shown).text

@@ -34,7 +34,7 @@ def test_a_policy_prints_what_differs_from_its_preset() -> None:
     assert repr(Policy()) == "Policy(preset='strict')"
     own = Policy(preset="consortium", min_records=20, max_epsilon=1.0)
     assert repr(own) == "Policy(preset='consortium', min_records=20, max_epsilon=1.0)"
-    assert eval(repr(own), {"Policy": Policy}) == own  # noqa: S307
+    assert eval(repr(own), {"Policy": Policy}) == own
 
 
 def test_settings_change_a_preset() -> None:

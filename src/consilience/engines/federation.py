@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ from consilience.wire.keys import new_partner_key
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from consilience.sites.study import SiteFile, Study
 
 DEFAULT_DEADLINE = 3600.0
@@ -96,12 +94,12 @@ class Run:
         return import_module("consilience.report").Report(self)
 
     @property
-    def figures(self) -> dict[str, Figure]:
-        """Figures of the report by name, to look at, to restyle and to save."""
-        return cast("dict[str, Figure]", self.report().figures)
+    def figures(self) -> dict[str, Any]:
+        """Figures of the report (Matplotlib's) by name, to look at, to restyle and to save."""
+        return dict(self.report().figures)
 
-    def plot(self, name: str) -> Figure:
-        """Return one figure of the report.
+    def plot(self, name: str) -> Any:
+        """Return one figure of the report (`matplotlib.figure.Figure`).
 
         Parameters
         ----------
