@@ -164,6 +164,26 @@ def test_bounded_errors_beside_an_offset() -> None:
     assert (table["error"][known] <= 1.03 * table["factor"][known] * exact[known]).all()
 
 
+@pytest.mark.parametrize("sizes", [(6, 12), (4, 6, 6)])
+def test_errors_to_an_accuracy_take_fewer_directions(sizes: tuple[int, ...]) -> None:
+    """The sandwich of what is known is short of the pooled one by at most 2 % here."""
+    them = parties("normal", n=500, sizes=sizes, n_new=0, seed=13)
+    pooled, known = them.pooled("normal"), []
+    exact = np.sqrt(np.diag(pooled.covariance))[: 1 + sizes[0]]
+    for accuracy in (0.0, 0.05, 0.3):
+        result = them.federation().run(method("normal", interval_accuracy=accuracy), seed=1).result
+        known.append(sum(k for site, (k, _) in result.revealed.items() if site != "a"))
+        table = result.coefficients
+        assert (table["factor"] <= 1 + accuracy + 1e-6).all()
+        assert (table["error"] >= 0.98 * exact).all()
+        assert (table["error"] <= (1 + accuracy) * 1.001 * exact).all()
+    assert sum(sizes[1:]) == known[0] >= known[1] >= known[2] < known[0]
+    # An initiator that may not ask gets all from partners that let all be known.
+    policy = {site: DEFAULT if site == "a" else SIGNED for site in them.blocks}
+    run = them.federation(policy=policy).run(method("normal", interval_accuracy=0.3), seed=1)
+    assert run.result.complete
+
+
 @pytest.mark.parametrize("preset", ["consortium", "simulation"])
 def test_whole_clusters_are_held_out(preset: str) -> None:
     of = np.random.default_rng(8).permutation(np.arange(600) // 10).astype(str)

@@ -9,6 +9,7 @@ from consilience.assisted.kernels.glm import family
 from consilience.assisted.kernels.joint_intervals import (
     bounded_factor,
     contraction,
+    enough_for,
     inflated,
     initiator_solution,
     largest_correlation,
@@ -224,6 +225,32 @@ def test_directions_are_orthonormal_and_leading_first():
     ).T @ solution.weighted
     assert np.allclose(answer.rest, np.einsum("ij,ij->j", r, np.linalg.solve(g, r)))
     assert np.allclose(answer.relative, np.sqrt(answer.rest) / solution.se_model)
+
+
+def test_what_is_enough_is_left_and_no_direction_more_is_asked_for():
+    a, b, y = _canonical([0.9, 0.7, 0.5, 0.3, 0.2, 0.1], "normal")
+    centred, w = b - b.mean(axis=0), np.ones(len(y))
+    targets = np.random.default_rng(2).normal(size=(9, a.shape[1] + 1))
+    solution = initiator_solution(textbook.with_constant(a), w, y - y.mean(), targets)
+    given = (centred, w, solution.weighted, centred[:9])
+    whole = partner_residual(*given)
+    size, r = whole.relative / np.sqrt(whole.rest), centred[:9].T - centred.T @ solution.weighted
+    gram = centred.T @ centred
+    counts = []
+    for enough in (0.3, 0.1, 1e-3):
+        found = partner_residual(*given, enough=enough)
+        d, counts = found.directions, [*counts, found.directions.shape[1]]
+        for k, fine in ((d.shape[1], True), (d.shape[1] - 1, False)):
+            # directions are orthonormal in G: what is left of G^-1 r off them
+            left = np.linalg.solve(gram, r) - d[:, :k] @ (d[:, :k].T @ r)
+            relative = size * np.sqrt(np.einsum("ij,ij->j", left, gram @ left))
+            assert (relative <= enough * (1 + 1e-9)).all() == fine
+    assert counts[0] < counts[2] <= whole.directions.shape[1] == 6
+    # So small that the factor is what was asked for.
+    rho, se = 0.8, np.ones(1)
+    for accuracy in (0.02, 0.3):
+        rest = enough_for(accuracy, rho) ** 2 * se
+        assert bounded_factor(se, rest, rho) == pytest.approx(1 + accuracy)
 
 
 def test_inflated_covers_the_model_based_error_and_not_the_sandwich():

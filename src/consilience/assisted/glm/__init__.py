@@ -86,8 +86,9 @@ from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
-REFINEMENTS = 3
-"""Exchanges for standard errors where not all directions are known."""
+REFINEMENTS, TO_ACCURACY = 3, 9
+"""Exchanges for standard errors where not all directions are known: more, with fewer directions
+each, where some accuracy is enough."""
 STEPS: tuple[Step, ...] = (*training.STEPS, *inference.STEPS, *prediction.STEPS)
 
 
@@ -128,6 +129,9 @@ class AssistedGLM(Method):
         policy must let all be known.
     level : float
         Of the intervals.
+    interval_accuracy : float
+        Of "joint": relative accuracy of standard errors that is enough. Above 0, an initiator whose
+        policy lets all be known asks for so many directions and no more; 0 goes on to exact errors.
     errors : {"hc1", "hc3"}
         Robust standard errors: "hc3" makes more of rows with large values, and of few clusters.
         Both are by clusters where the initiator's columns name one.
@@ -153,11 +157,12 @@ class AssistedGLM(Method):
         one_of("joint", "inflated", "paper", "none"), default="joint"
     )
     level: float = allows(number(above=0, below=1), default=0.95)
+    interval_accuracy: float = allows(number(0, 0.5), default=0.0)
     errors: Literal["hc1", "hc3"] = allows(one_of("hc1", "hc3"), default="hc1")
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -241,10 +246,11 @@ class AssistedGLM(Method):
     def _settings(self, ctx: CoordinatorContext) -> Settings:
         texts = ("family", "response", "masking", "interval", "errors")
         numbers = ("power", "flip", "alpha", "l1_ratio", "tol", "holdout", "level")
+        of_intervals = ("interval_accuracy",)
         # The span of messages has no penalty with an L1 part.
         lasso = self.alpha and self.l1_ratio and self.acceleration == "span"
         own: dict[str, Any] = {name: getattr(self, name) for name in texts}
-        own |= {name: float(getattr(self, name)) for name in numbers}
+        own |= {name: float(getattr(self, name)) for name in (*numbers, *of_intervals)}
         return Settings(
             **own,
             acceleration="anderson" if lasso else self.acceleration,
@@ -336,7 +342,8 @@ class AssistedGLM(Method):
         order = sorted(partners, key=lambda partner: partner not in finished)
         left: dict[str, Any] = {}
         owner, more = "", none
-        for turn in range(REFINEMENTS + 1):
+        most = TO_ACCURACY if course.s.interval_accuracy else REFINEMENTS
+        for turn in range(most + 1):
             came = 0
             for partner in order:
                 more_of = {"owner": owner, "more": more, "rest": finished.pop(partner, none)}
@@ -346,7 +353,7 @@ class AssistedGLM(Method):
                     return ()
                 course.known(asker, aimed.known)
                 aim = {"own": aimed.own, "others": aimed.others, "place": aimed.place}
-                last = turn == REFINEMENTS
+                last = turn == most
                 refined = yield from course.ask(inference.refine, partner, last=last, **aim)
                 left[partner] = refined.left.value
                 course.known(partner, refined.known)

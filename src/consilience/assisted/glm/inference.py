@@ -62,6 +62,12 @@ class Known:
         ends = self.design.shape[1] - sum(widths) + np.cumsum(widths)
         return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
 
+    def correlation(self, w: FloatArray) -> float:
+        """Careful estimate of the largest canonical correlation below 1, at weights w (n,)."""
+        owner = np.repeat(np.arange(len(self.backs)), [back.shape[1] for back in self.backs])
+        ritz = joint_intervals.ritz_values(self.design, w, owner)
+        return joint_intervals.largest_correlation(ritz)
+
 
 def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
@@ -149,6 +155,7 @@ def aim(
         "weights": np.column_stack([fitted[to], backs[to] @ v[places[to]]]),
         "constants": np.append(joint.model.intercept + mean @ coef, v[0] + mean @ v[1 : p + 1]),
         "rows": chosen,
+        "enough": _enough(s, found, blocks, joint, eta, weights),
     }
     nothing = none_for(message.partner)
     reply = messages.Aimed(
@@ -160,6 +167,24 @@ def aim(
     )
     joint.leave()
     return reply, state
+
+
+def _enough(
+    s: messages.Settings,
+    found: Known,
+    blocks: list[FloatArray],
+    joint: Joint,
+    eta: FloatArray,
+    weights: FloatArray,
+) -> float:
+    """What each partner may leave of a target, relative to its error; 0 asks for all."""
+    if not s.interval_accuracy:
+        return 0.0
+    w = weights * working_weights(s.training_family(), joint.y, eta)
+    # what partners hide adds up, as variances do
+    rho = found.correlation(w)
+    share = joint_intervals.enough_for(s.interval_accuracy, rho) / np.sqrt(len(blocks))
+    return float(np.nan_to_num(share))
 
 
 @step("refine", keeps=numbers_of)
@@ -196,7 +221,13 @@ def refine(
     # a coefficient of the initiator has no part in these columns; a new person has a row
     targets = np.zeros((weights.shape[1] - 1, p))
     targets[len(targets) - len(chosen) :] = x[chosen]
-    answer = joint_intervals.partner_residual(x, w, w[:, None] * whole[:, 1:], targets)
+    answer = joint_intervals.partner_residual(
+        x,
+        w,
+        w[:, None] * whole[:, 1:],
+        targets,
+        enough=max(float(place["enough"]), joint_intervals.CERTIFIED),
+    )
     directions = answer.directions[:, :0] if message.last else answer.directions
     while directions.shape[1] and not own.known(site, directions)[2]:
         directions = directions[:, :-1]
@@ -327,9 +358,7 @@ def _certainty(
     # what partners hide adds up, as variances do
     rest = np.sum([one["rest"] for one in left], axis=0)
     relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
-    owner = np.repeat(np.arange(len(left)), [back.shape[1] for back in known.backs])
-    ritz = joint_intervals.ritz_values(known.design, w, owner)
-    rho = joint_intervals.largest_correlation(ritz)
+    rho = known.correlation(w)
     variance = np.einsum("id,de,ie->i", targets, known.covariances.model, targets)
     factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
     certain = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0)

@@ -99,6 +99,8 @@ class Settings:
         Public seed of that split.
     interval : {"joint", "inflated", "paper", "none"}
     level : float
+    interval_accuracy : float
+        Relative accuracy of standard errors that is enough; 0 asks for exact ones.
     errors : {"hc1", "hc3"}
         What makes up for small samples.
     initiator : str
@@ -121,6 +123,7 @@ class Settings:
     split_seed: int = allows(whole(0))
     interval: str = allows(one_of("joint", "inflated", "paper", "none"))
     level: float = allows(number(above=0, below=1))
+    interval_accuracy: float = allows(number(0, 0.5))
     errors: Literal["hc1", "hc3"] = allows(one_of("hc1", "hc3"))
     initiator: str = allows(_TEXT)
     partners: tuple[str, ...] = allows(several(_TEXT, 1))
@@ -169,7 +172,7 @@ class ForOne(Asked):
     partner: str = field(metadata=Public("", "for whom", kind="str", to="all").metadata)
 
 
-@message("assisted-glm/share-request", version=3)
+@message("assisted-glm/share-request", version=4)
 class ShareRequest(ForOne):
     """Give a partner the response of the training rows."""
 
@@ -190,7 +193,7 @@ class MaskedShared(Shared):
     response: Released = Noised(*FLIPPED, to="partner", gaps=True)
 
 
-@message("assisted-glm/receive-request", version=4)
+@message("assisted-glm/receive-request", version=5)
 class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
@@ -199,7 +202,7 @@ class ReceiveRequest(Asked):
     offset: Released = PerRecord(*OFFSET, to="partner", origin=FROM_SHARED)
 
 
-@message("assisted-glm/masked-receive-request", version=4)
+@message("assisted-glm/masked-receive-request", version=5)
 class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
@@ -219,7 +222,7 @@ class Received:
         return None if self.rank < known["rows"] else "more independent columns than rows"
 
 
-@message("assisted-glm/turn-request", version=3)
+@message("assisted-glm/turn-request", version=4)
 class TurnRequest(Asked):
     """Take in a partner's contribution, refit, and say where the next partner starts."""
 
@@ -256,7 +259,7 @@ class Turned(Ranked):
     )
 
 
-@message("assisted-glm/contribute-request", version=3)
+@message("assisted-glm/contribute-request", version=4)
 class ContributeRequest(Asked):
     """Fit the own columns beside what the others have."""
 
@@ -289,19 +292,19 @@ class Contributed(Ranked):
         return super().check(request, known)
 
 
-@message("assisted-glm/settle-request", version=3)
+@message("assisted-glm/settle-request", version=4)
 class SettleRequest(ForOne):
     """Tell a partner how its messages stand in the joint fit."""
 
 
-@message(FROM_SETTLED, version=1)
+@message(FROM_SETTLED, version=2)
 class Settled:
     """Weights of a partner's messages."""
 
     place: Released = Model(*PLACE, to="partner")
 
 
-@message("assisted-glm/finish-request", version=3)
+@message("assisted-glm/finish-request", version=4)
 class FinishRequest(Asked):
     """Complete what inference needs."""
 
@@ -322,7 +325,7 @@ class Finished(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/aim-request", version=3)
+@message("assisted-glm/aim-request", version=4)
 class AimRequest(ForOne):
     """Take in further directions; say what standard errors need of a partner."""
 
@@ -336,7 +339,7 @@ class AimRequest(ForOne):
     )
 
 
-@message(FROM_AIMED, version=1)
+@message(FROM_AIMED, version=2)
 class Aimed(Ranked):
     """The joint fit and the targets, but for the partner's own part of them."""
 
@@ -349,7 +352,7 @@ class Aimed(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/refine-request", version=3)
+@message("assisted-glm/refine-request", version=4)
 class RefineRequest(Asked):
     """Send the directions that the targets need most."""
 
@@ -375,7 +378,7 @@ def are_numbers(values: Iterable[Any]) -> bool:
     return bool(((found >= -MOST) | (found == GAP)).all())
 
 
-@message("assisted-glm/conclude-request", version=3)
+@message("assisted-glm/conclude-request", version=4)
 class ConcludeRequest(Asked):
     """Compare, infer, predict."""
 
@@ -448,7 +451,7 @@ class Concluded:
         return None if fine else "another number of bins than is told"
 
 
-@message("assisted-glm/tell-request", version=3)
+@message("assisted-glm/tell-request", version=4)
 class TellRequest(ForOne):
     """Tell a partner what belongs to its own coefficients."""
 
@@ -460,7 +463,7 @@ class Told:
     place: Released = Model(*PARTNERS_FIT, to="partner")
 
 
-@message("assisted-glm/record-request", version=3)
+@message("assisted-glm/record-request", version=4)
 class RecordRequest(Asked):
     """Keep the own part of the joint fit."""
 

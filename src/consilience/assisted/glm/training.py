@@ -472,7 +472,9 @@ def settle(
     joint.require_end()
     owner = s.partners.index(message.partner)
     # nobody fits any more: there is no offset to complete
-    place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
+    own = OwnColumns.of(data, state.get("factor"))
+    asks = bool(s.interval_accuracy) and own.known(site, np.eye(len(own.names)))[2]
+    place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True, "asks": asks}
     return messages.Settled(place=summary_for(place, data, message.partner)), joint.to_state(state)
 
 
@@ -570,7 +572,7 @@ def finish(
     sent = np.asarray(state["sent"])
     beta = sent @ weights if sent.shape[1] else np.zeros(len(own.names))
     left, complete = np.empty((len(own.names), 0)), False
-    if s.interval == "joint" and not s.alpha:
+    if s.interval == "joint" and not s.alpha and not message.place.value["asks"]:
         # with these the joint design is the pooled one
         left = own.unsent(sent)
         complete = own.known(site, left)[2]

@@ -166,6 +166,7 @@ def partner_residual(
     weighted: FloatArray,
     targets: FloatArray,
     most: int | None = None,
+    enough: float = CERTIFIED,
 ) -> Residual:
     """Residual of a partner's equations, and directions that reduce it.
 
@@ -180,7 +181,9 @@ def partner_residual(
     targets : ndarray of shape (m, p_b)
         New subjects' columns, centred by the same means; zeros for the initiator's coefficients.
     most : int, optional
-        Most directions to return; without it as many as make every target certified.
+        Most directions to return.
+    enough : float
+        Relative size of what may be left of a target along the directions that are returned.
     """
     x_b, targets = np.asarray(x_b, dtype=float), np.atleast_2d(targets)
     weighted = np.asarray(weighted, dtype=float)
@@ -215,6 +218,12 @@ def partner_residual(
         estimable = gap <= _CONSISTENT * np.maximum(np.linalg.norm(x, axis=1), 1e-300)
     left, values, _ = np.linalg.svd((white / np.sqrt(size))[:, estimable], full_matrices=False)
     count = int(np.sum(values > CERTIFIED))
+    if enough > CERTIFIED:
+        # the fewest leading directions off which no target has more than enough
+        along = np.square(left.T @ (white / np.sqrt(size))[:, estimable])
+        gone = np.cumsum(np.vstack([np.zeros((1, along.shape[1])), along]), axis=0)
+        short = ((gone[-1] - gone) > enough**2).any(axis=1)
+        count = min(count, int(short.sum()))
     count = count if most is None else min(count, most)
     directions = np.zeros((x_b.shape[1], count))
     # G^-1 r, those of the largest singular values first
@@ -286,6 +295,14 @@ def bounded_factor(se_model: FloatArray, rest: FloatArray, rho: float) -> FloatA
     # true variance <= c'Wc + r'G^- r / (1 - rho^2)
     factor = np.sqrt(1 + np.asarray(rest) / ((1 - rho**2) * size))
     return np.where(factor <= WIDEST, factor, math.nan)
+
+
+def enough_for(accuracy: float, rho: float) -> float:
+    """Relative size of what may be left where the factor is to be at most ``1 + accuracy``.
+
+    The inverse of `bounded_factor`; NaN where rho is not known.
+    """
+    return math.sqrt(((1 + accuracy) ** 2 - 1) * (1 - rho**2))
 
 
 def local_errors(
