@@ -105,6 +105,25 @@ def test_scaled_rows() -> None:
     np.testing.assert_allclose(finished.result.components, wanted.components_, atol=1e-10)
     predictor = finished.site("b").predictor
     np.testing.assert_allclose(predictor.transform(POOLED[:5]), wanted.transform(z[:5]), atol=1e-9)
+    made, frame = (
+        finished.result.to_estimator(),
+        pd.DataFrame(POOLED, columns=list(finished.result.feature_names)),
+    )
+    # rows in their own units, prepared inside
+    np.testing.assert_allclose(made.transform(frame), wanted.transform(z), atol=1e-8)
+    np.testing.assert_allclose(made.reconstruct(frame), predictor.reconstruct(frame), atol=1e-8)
+    np.testing.assert_allclose(made.mean_, POOLED.mean(axis=0))
+    scores = made.transform(frame)
+    np.testing.assert_allclose(made.inverse_transform(scores), made.reconstruct(frame), atol=1e-8)
+    density = wanted.score_samples(z) - np.log(POOLED.std(axis=0)).sum()
+    np.testing.assert_allclose(made.score_samples(frame), density, atol=1e-7)
+    scales = np.outer(POOLED.std(axis=0), POOLED.std(axis=0))
+    np.testing.assert_allclose(made.get_covariance(), wanted.get_covariance() * scales, atol=1e-8)
+    np.testing.assert_allclose(made.get_precision(), wanted.get_precision() / scales, atol=1e-8)
+    with pytest.raises(DataError, match=r"looks prepared already|over 20 standard deviations"):
+        made.transform(1000 * frame)
+    with pytest.raises(ValueError, match="feature names"):
+        made.transform(frame[frame.columns[::-1]])
     same = finished.result.predictor()
     np.testing.assert_allclose(same.reconstruct(POOLED[:5]), predictor.reconstruct(POOLED[:5]))
 

@@ -38,7 +38,7 @@ from consilience.discriminant.federated_community_bayes.site import (
 )
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import skeptic, spearman
-from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure
 from tests.granted import granted
@@ -149,6 +149,19 @@ def test_at_one_site_it_is_the_estimator(n_communities: int) -> None:
     once = dataclasses.replace(method, fit="one-shot")
     one_shot = run_of(once, tables).result
     np.testing.assert_allclose(one_shot.to_estimator().predict_proba(x), found, rtol=0, atol=1e-8)
+
+
+def test_prepared_rows_are_refused() -> None:
+    tables = tables_of([150, 150])
+    for table in tables.values():
+        table[[c for c in table if c != "y"]] += 30.0
+    x, _ = pooled_rows(tables)
+    made = run_of(
+        FederatedCommunityBayes(n_communities=2, **ALL_ROWS), tables
+    ).result.to_estimator()
+    assert len(made.predict(x)) == len(x)
+    with pytest.raises(DataError, match="looks prepared already"):
+        made.predict((x - x.mean(axis=0)) / x.std(axis=0))
 
 
 def test_it_starts_anew_with_the_others_when_a_site_is_lost() -> None:

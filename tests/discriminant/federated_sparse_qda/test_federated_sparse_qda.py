@@ -17,7 +17,7 @@ from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda.messages import Moments, Products, Settings
-from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
@@ -398,7 +398,7 @@ def test_a_class_of_a_site_gives_way_where_it_withholds_much() -> None:
     np.testing.assert_allclose(np.exp(run.site("s1").predictor.log_priors), everybody)
     rest = {**tables, "s0": tables["s0"][tables["s0"]["y"] == "c0"]}
     x, y, _ = rows(rest)
-    same_fit(run.result, central(x, y, alpha=0.1), x)
+    same_fit(run.result, central(x, y, alpha=0.1, priors=everybody.to_numpy()), x)
 
 
 def test_small_classes_count_as_empty() -> None:
@@ -469,6 +469,34 @@ def test_the_estimator_of_a_result() -> None:
     assert made.classes_.tolist() == list(labels(2))
     assert len(made.interactions_.to_frame()) == run.result.n_links[run.result.chosen]
     assert made.score(frame, y) > 0.6
+
+
+@pytest.mark.parametrize("standardize", ["pooled", "none"])
+def test_the_estimator_takes_rows_in_their_own_units(standardize: Any) -> None:
+    tables = draw([100, 110, 120], 5)
+    for table in tables.values():
+        table[names(5)] = 50.0 + 8.0 * table[names(5)]
+    x, y, _ = rows(tables)
+    federation = federation_over(tables, preparation=Preparation(standardize=standardize))
+    made = FederatedSparseQDA(alpha=0.1, **EXACT).run(federation, seed=0).result.to_estimator()
+    frame = pd.concat(list(tables.values()))[names(5)]
+    prepared = (x - x.mean(axis=0)) / x.std(axis=0)
+    wanted = central(x, y, alpha=0.1)
+    np.testing.assert_allclose(made.predict_proba(frame), wanted.predict_proba(x), atol=1e-9)
+    np.testing.assert_allclose(made.means_, wanted.means_, rtol=1e-10)
+    np.testing.assert_allclose(made.scale_, wanted.scale_, rtol=1e-10)
+    with pytest.raises(DataError, match="column x0, x1, x2, x3, x4: give rows in the units"):
+        made.predict(1000.0 * frame)
+    with pytest.raises(DataError, match="looks prepared already"):
+        made.predict(pd.DataFrame(prepared, columns=names(5)))
+    with pytest.raises(ValueError, match="feature names"):
+        made.predict(frame[names(5)[::-1]])
+    # single rows may be unusual; missing cells are filled as the preparation says
+    assert len(made.predict(frame.iloc[:1] + 1000.0)) == 1
+    if standardize == "pooled":
+        gap, filled = frame.iloc[:3].copy(), frame.iloc[:3].copy()
+        gap.iloc[0, 1], filled.iloc[0, 1] = np.nan, frame["x1"].mean()
+        np.testing.assert_allclose(made.predict_proba(gap), made.predict_proba(filled), atol=1e-9)
 
 
 def test_words_of_the_summary() -> None:

@@ -29,6 +29,7 @@ from consilience.completion.kernels.soft_impute import rank_path, refit, soft_pa
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import Centre, centre_of
 from consilience.numerics.entries import Entries
+from consilience.numerics.row_units import check_units
 
 # --- What estimators of a low-rank matrix with missing entries share: centre, rows, completion.
 
@@ -194,7 +195,7 @@ class LowRankFactoriser(
         scores : (m, n_components) array
         """
         check_is_fitted(self)
-        return self._project(observed_entries(self, X, reset=False))[1]
+        return self._project(self._given(X))[1]
 
     def inverse_transform(self, X: Any) -> FloatArray:
         """Rows from scores.
@@ -227,7 +228,15 @@ class LowRankFactoriser(
                 f"scores must be a matrix of finite numbers with {self.n_components_} columns, one "
                 "for each component"
             )
-        return np.asarray(scores @ self.components_ + self.mean_)
+        return self._in_own_units(scores @ self.components_ + self._factors.centre.columns)
+
+    def _given(self, X: Any) -> Entries:
+        """Entries of other rows, in the units of the fit."""
+        return observed_entries(self, X, reset=False)
+
+    def _in_own_units(self, rows: FloatArray) -> FloatArray:
+        """Rows of the fit, (m, p), in the units in which rows are given."""
+        return rows
 
     def reconstruct(self, X: Any = None) -> FloatArray:
         """The low-rank matrix with its centre.
@@ -246,8 +255,8 @@ class LowRankFactoriser(
             self._own_entries()
             centre, scores = self._factors.centre, self._factors.scores
         else:
-            centre, scores = self._project(observed_entries(self, X, reset=False))
-        return scores @ self.components_ + centre.dense()
+            centre, scores = self._project(self._given(X))
+        return self._in_own_units(scores @ self.components_ + centre.dense())
 
     def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
         return self._factors.at(rows, columns)
@@ -685,6 +694,10 @@ class ProbabilisticPCA(LowRankFactoriser):
     log_likelihood_ : float
         Of all observed entries; NaN for a model that was not fitted to rows.
     model_ : PPCAModel
+    units_ : (2, p) array or None
+        Centre and scale by which a model of sites prepares rows. They are given in their own units,
+        and so are `mean_`, covariances and likelihoods; other attributes are those of prepared
+        rows.
     n_components_ : int
     n_iter_ : int
     converged_ : bool
@@ -720,6 +733,7 @@ class ProbabilisticPCA(LowRankFactoriser):
         rank = check_ranks([self.rank], *entries.shape)[0]
         fit = next(ppca_path(entries, [rank], tol=self.tol, max_iter=self.max_iter))
         n = int((entries.row_counts > 0).sum())
+        self.units_ = None
         self._keep(fit.model, n, fit.log_likelihood)
         self._ended(
             fit,
@@ -774,7 +788,12 @@ class ProbabilisticPCA(LowRankFactoriser):
 
     @classmethod
     def from_model(
-        cls, model: PPCAModel, n: int, *, feature_names: Sequence[str] | None = None
+        cls,
+        model: PPCAModel,
+        n: int,
+        *,
+        feature_names: Sequence[str] | None = None,
+        units: FloatArray | None = None,
     ) -> Self:
         """Estimator of a model that was fitted elsewhere; it has no rows of its own.
 
@@ -784,6 +803,9 @@ class ProbabilisticPCA(LowRankFactoriser):
         n : int
             Rows that it was fitted to.
         feature_names : sequence of p str, optional
+        units : (2, p) array, optional
+            Centre and scale of each column before the fit. Then rows are given as they were before
+            that, and those in other units are refused.
 
         Raises
         ------
@@ -800,6 +822,8 @@ class ProbabilisticPCA(LowRankFactoriser):
         made._keep(model, n, float("nan"))
         made.n_iter_, made.converged_ = 1, True
         made._take(_factors(model, np.zeros((0, model.rank)), n), None)
+        made.units_ = None if units is None else np.asarray(units, dtype=np.float64)
+        made.mean_ = made._in_own_units(model.mean)
         return made
 
     # ------------------------------------------------------------------ density
@@ -807,12 +831,16 @@ class ProbabilisticPCA(LowRankFactoriser):
     def get_covariance(self) -> FloatArray:
         """Covariance matrix of a row, (p, p)."""
         check_is_fitted(self)
-        return self.model_.covariance()
+        if self.units_ is None:
+            return self.model_.covariance()
+        return self.model_.covariance() * np.outer(self.units_[1], self.units_[1])
 
     def get_precision(self) -> FloatArray:
         """Inverse of the covariance matrix, (p, p)."""
         check_is_fitted(self)
-        return self.model_.precision()
+        if self.units_ is None:
+            return self.model_.precision()
+        return self.model_.precision() / np.outer(self.units_[1], self.units_[1])
 
     def score_samples(self, X: Any) -> FloatArray:
         """Log-likelihood of the observed entries of each row, (m,).
@@ -822,8 +850,13 @@ class ProbabilisticPCA(LowRankFactoriser):
         X : (m, p) array, data frame, scipy sparse matrix or Entries
         """
         check_is_fitted(self)
-        rows = _batches(observed_entries(self, X, reset=False))
-        return np.concatenate([self.model_.log_likelihood(part) for part in rows])
+        entries = self._given(X)
+        found = np.concatenate([self.model_.log_likelihood(part) for part in _batches(entries)])
+        if self.units_ is None:
+            return found
+        # the density of values is that of scaled ones over the scale
+        logs = np.log(self.units_[1])[entries.columns]
+        return found - np.bincount(entries.rows, weights=logs, minlength=len(found))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood of the rows.
@@ -835,6 +868,19 @@ class ProbabilisticPCA(LowRankFactoriser):
             Ignored.
         """
         return float(self.score_samples(X).mean())
+
+    def _given(self, X: Any) -> Entries:
+        entries = super()._given(X)
+        if self.units_ is None:
+            return entries
+        own, scale = self.units_
+        spread = scale * np.sqrt(np.diag(self.model_.covariance()))
+        check_units(entries.dense(), self.mean_, spread, getattr(self, "feature_names_in_", None))
+        at = entries.columns
+        return entries.with_values((entries.values - own[at]) / scale[at])
+
+    def _in_own_units(self, rows: FloatArray) -> FloatArray:
+        return rows if self.units_ is None else np.asarray(rows * self.units_[1] + self.units_[0])
 
     def _project(self, entries: Entries) -> tuple[Centre, FloatArray]:
         scores = [self.model_.scores(part) for part in _batches(entries)]

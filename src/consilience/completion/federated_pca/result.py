@@ -133,9 +133,18 @@ class FederatedPCAResult(Result):
         return ComponentsPredictor(self._model(), GapRows(np.array(self.feature_names), units))
 
     def to_estimator(self) -> ProbabilisticPCA:
-        """Return a fitted `ProbabilisticPCA`, for rows on the scale of the preparation."""
+        """Return a fitted `ProbabilisticPCA`, for rows in the columns' own units.
+
+        It prepares them; of five rows or more it refuses those that are prepared already or in
+        other units.
+        """
         return ProbabilisticPCA.from_model(
-            self._model(), self.n, feature_names=list(self.feature_names)
+            self._model(),
+            self.n,
+            feature_names=list(self.feature_names),
+            units=self.scaling[1:]
+            if self.scaling.size
+            else np.tile([[0.0], [1.0]], len(self.mean)),
         )
 
     def summary(self) -> str:

@@ -15,6 +15,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
+from consilience.numerics.row_units import check_units
 
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
 _PARTS = ("means", "log_priors", "scale", "kept", "diagonal", "members", "sizes", "triangles")
@@ -81,6 +82,7 @@ class RowsPredictor(ScoredClasses):
 
     n_features_in_: int
     scaling: FloatArray | None
+    frame: FloatArray | None  # where columns lie and how they spread, (2, p)
 
     def _prepare_by(self, feature_names: Sequence[str] | None, scaling: ArrayLike | None) -> None:
         """Keep names and scaling of the columns, which may be left out.
@@ -95,6 +97,7 @@ class RowsPredictor(ScoredClasses):
             fits = self.scaling.shape == (3, self.n_features_in_)
             if not fits or not np.isfinite(self.scaling).all() or not (self.scaling[2] > 0).all():
                 raise DataError("the scaling of a predictor does not fit its columns")
+        self.frame = None if self.scaling is None else self.scaling[1:]
         if feature_names is not None:
             if len(feature_names) != self.n_features_in_:
                 raise DataError("a predictor needs one name for each of its columns")
@@ -130,6 +133,8 @@ class RowsPredictor(ScoredClasses):
             raise DataError("the table must hold numbers") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise DataError(f"the table must have {self.n_features_in_} columns")
+        if self.frame is not None:
+            check_units(rows, *self.frame, getattr(self, "feature_names_in_", None))
         if self.scaling is not None:
             fill, centre, scale = self.scaling
             rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale

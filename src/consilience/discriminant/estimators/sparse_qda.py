@@ -259,7 +259,10 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
 
     def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        return self.predictor_.scores(validate_data(self, X, reset=False, dtype=np.float64))
+        # a model of sites fills missing cells as its preparation did
+        finite: Any = True if self.predictor_.scaling is None else "allow-nan"
+        rows = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=finite)
+        return self.predictor_.scores(rows)
 
 
 def fitted_sparse_qda(
@@ -267,6 +270,7 @@ def fitted_sparse_qda(
     classes: NDArray[Any],
     priors: FloatArray,
     feature_names: Sequence[str],
+    scaling: FloatArray | None,
     **settings: Any,
 ) -> SparseQDA:
     """Estimator of a fit that was made elsewhere, as over sites.
@@ -277,6 +281,9 @@ def fitted_sparse_qda(
     classes : (K,) array
     priors : (K,) array
     feature_names : sequence of p str
+    scaling : (3, p) array or None
+        What fills missing cells, centre and scale of each column: rows are given as they were
+        before, and so are `means_` and `scale_`.
     **settings
         Parameters of the estimator.
     """
@@ -286,6 +293,14 @@ def fitted_sparse_qda(
     made.feature_names_in_ = np.array([str(name) for name in feature_names], dtype=object)
     made.remarks_ = ()
     made._take(found, np.asarray(priors, dtype=np.float64), made._names(made.n_features_in_))
+    made.predictor_ = made.predictor_.with_names(feature_names, scaling)
+    if scaling is None:
+        apart = made.priors_ @ (made.means_ - made.priors_ @ made.means_) ** 2
+        spread = np.sqrt(np.nan_to_num(made.scale_) ** 2 + apart)
+        made.predictor_.frame = np.array([made.priors_ @ made.means_, spread])
+    else:
+        made.means_ = made.means_ * scaling[2] + scaling[1]
+        made.scale_ = made.scale_ * scaling[2]
     return made
 
 

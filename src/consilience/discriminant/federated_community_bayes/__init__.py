@@ -173,7 +173,10 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
         return self.communities_names
 
     def to_estimator(self) -> CommunityBayesPredictor:
-        """Return the classifier, for rows in the columns' own units."""
+        """Return the classifier, for rows in the columns' own units, which it prepares.
+
+        Of five rows or more it refuses those that are prepared already or in other units.
+        """
         return CommunityBayesPredictor(
             communities=self.communities,
             rows=list(zip(self.coefficients, self.intercepts, strict=True)),

@@ -204,11 +204,13 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
 
     def predictor(self) -> SparseQDAPredictor:
         """Return what the sites keep: it takes rows in their own units."""
-        made = self.to_estimator().predictor_
-        return made.with_names(self.feature_names, self.scaling if self.scaling.size else None)
+        return self.to_estimator().predictor_
 
     def to_estimator(self) -> SparseQDA:
-        """Return a fitted `SparseQDA`, for rows on the scale of the preparation."""
+        """Return a fitted `SparseQDA`, for rows in the columns' own units, which it prepares.
+
+        Of five rows or more it refuses those that are prepared already or in other units.
+        """
         from consilience.discriminant.estimators.sparse_qda import fitted_sparse_qda
 
         precision = JointPrecision(
@@ -234,7 +236,12 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
             relative_to=self.relative_to,
         )
         return fitted_sparse_qda(
-            fit, np.array(self.levels), self.priors, self.feature_names, alpha=self.alpha
+            fit,
+            np.array(self.levels),
+            self.priors,
+            self.feature_names,
+            self.scaling if self.scaling.size else None,
+            alpha=self.alpha,
         )
 
     def summary(self) -> str:

@@ -1,0 +1,74 @@
+"""Whether a table is in the units in which a model takes rows: its own, not prepared ones.
+
+A model of sites keeps centre and scale of every column, and prepares rows itself. Rows that were
+prepared already, or are in other units, would be classified or completed all the same, and wrongly.
+A few rows tell nothing: an unusual row is no wrong unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from consilience.arrays import FloatArray
+from consilience.exceptions import DataError
+
+_FEWEST = 5  # rows from which a table is judged
+_FAR = 20.0  # standard deviations: no half of a table lies beyond, but in other units
+_MOST = 50.0  # what one value may add: half its square in standard deviations
+_PLAINLY = 2.0  # mean log density of a value by which prepared rows must fit better
+
+
+def check_units(
+    rows: FloatArray, centre: FloatArray, scale: FloatArray, names: Sequence[str] | None = None
+) -> None:
+    """Refuse a table in other units than those of a model.
+
+    Parameters
+    ----------
+    rows : (n, p) array
+        NaN is missing.
+    centre, scale : (p,) arrays
+        Mean and standard deviation of each column in the model, in its own units; a scale of 0 is
+        of a column that does not vary.
+    names : sequence of p str, optional
+
+    Raises
+    ------
+    DataError
+        Of five rows or more half lie 20 standard deviations from the centre in some column, or
+        they look prepared: of mean 0 and standard deviation 1 where the model has others.
+    """
+    seen = ~np.isnan(rows)
+    counts = seen.sum(axis=0)
+    used = (counts >= _FEWEST) & (scale > 0)
+    if not used.any():
+        return
+    rows, seen, centre, scale = rows[:, used], seen[:, used], centre[used], scale[used]
+    x = np.where(seen, rows, 0.0)
+    own = np.abs(np.where(seen, rows - centre, 0.0)) / scale
+    n = seen.sum(axis=0)
+    mean = x.sum(axis=0) / n
+    spread = np.sqrt((np.where(seen, rows - mean, 0.0) ** 2).sum(axis=0) / n)
+    varies = spread > 0
+    as_prepared = varies & (np.abs(mean) < 1.5) & (spread > 0.2) & (spread < 5.0)
+    if as_prepared.sum() > 0.8 * varies.sum():
+        # how much better rows of mean 0 and standard deviation 1 fit than those of the model
+        ours = np.where(seen, np.minimum(0.5 * own**2, _MOST), 0.0).sum(axis=0) / n + np.log(scale)
+        theirs = np.where(seen, np.minimum(0.5 * x**2, _MOST), 0.0).sum(axis=0) / n
+        if float((ours - theirs)[as_prepared].mean()) > _PLAINLY:
+            raise DataError(
+                "the table looks prepared already (centred and scaled): give rows in the units of "
+                "the sites' tables, the model prepares them"
+            )
+    far = (seen & (own > _FAR)).sum(axis=0) > 0.5 * n
+    if far.any():
+        places = np.flatnonzero(used)[far]
+        which = [str(names[j]) if names is not None else f"number {j + 1}" for j in places[:5]]
+        more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+        raise DataError(
+            f"more than half of the rows lie over {_FAR:.0f} standard deviations from the centre "
+            f"of the fit in column {', '.join(which)}{more}: give rows in the units of the sites' "
+            "tables"
+        )
