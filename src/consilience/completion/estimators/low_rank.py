@@ -733,7 +733,7 @@ class ProbabilisticPCA(LowRankFactoriser):
         rank = check_ranks([self.rank], *entries.shape)[0]
         fit = next(ppca_path(entries, [rank], tol=self.tol, max_iter=self.max_iter))
         n = int((entries.row_counts > 0).sum())
-        self.units_ = None
+        self.units_: FloatArray | None = None
         self._keep(fit.model, n, fit.log_likelihood)
         self._ended(
             fit,

@@ -134,7 +134,8 @@ class RowsPredictor(ScoredClasses):
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise DataError(f"the table must have {self.n_features_in_} columns")
         if self.frame is not None:
-            check_units(rows, *self.frame, getattr(self, "feature_names_in_", None))
+            centre, scale = self.frame
+            check_units(rows, centre, scale, getattr(self, "feature_names_in_", None))
         if self.scaling is not None:
             fill, centre, scale = self.scaling
             rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
