@@ -287,8 +287,8 @@ def lay_out(folder: Path) -> None:
     wanted = {name: text.encode() for name, text in pages().items()}
     for picture in sorted((ROOT / "docs" / "images").iterdir()):
         wanted[f"images/{picture.name}"] = picture.read_bytes()
-    for name in ("conf.py", "style.css"):
-        wanted[name if name == "conf.py" else f"_own/{name}"] = (SITE / name).read_bytes()
+    for name, there in (("conf.py", ""), ("scorer.js", ""), ("style.css", "_own/")):
+        wanted[f"{there}{name}"] = (SITE / name).read_bytes()
     for name, content in wanted.items():
         path = folder / name
         if not path.is_file() or path.read_bytes() != content:

@@ -1,6 +1,9 @@
 """Settings of Sphinx for the pages that `tools/docs_site.py` lays out; `make docs` builds them."""
 
 import re
+from pathlib import Path
+
+import numpydoc.xref
 
 import consilience
 
@@ -29,6 +32,13 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
+# Types that have a page lead there; what numpydoc links of other libraries would need a network.
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {
+    name: f"consilience.{name}" for name in consilience.__all__ if not name.startswith("_")
+}
+numpydoc.xref.DEFAULT_LINKS.clear()
 copybutton_exclude = ".linenos, .gp"
 
 html_theme = "pydata_sphinx_theme"
@@ -36,6 +46,7 @@ html_title = f"Consilience {release}"
 html_context = {"default_mode": "auto"}
 html_static_path = ["_own"]
 html_css_files = ["style.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
