@@ -170,3 +170,92 @@ def scale_reduction(chains: list[np.ndarray]) -> float:
     ]
     within = sum(spreads) / m
     return float((((n - 1) / n * within + between / n) / within) ** 0.5)
+
+
+# ------------------------------------------------------------------------------- kinds or degrees
+
+
+def normal_log_density(y: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> float:
+    away = y - mean
+    logs = np.linalg.slogdet(covariance)[1] + len(y) * log(2 * pi)
+    return float(-0.5 * (logs + away @ np.linalg.solve(covariance, away)))
+
+
+def restricted_deviance(
+    entities: list[tuple[np.ndarray, np.ndarray]], g: np.ndarray, sigma2: float
+) -> float:
+    """-2 log restricted likelihood of ``N(X w, sigma2 (I + X G X'))``, w free (flat prior)."""
+    a, b, total, n = 0.0, 0.0, 0.0, 0
+    for x, y in entities:
+        v = sigma2 * (np.eye(len(y)) + x @ g @ x.T)
+        a = a + x.T @ np.linalg.solve(v, x)
+        b = b + x.T @ np.linalg.solve(v, y)
+        total += np.linalg.slogdet(v)[1] + y @ np.linalg.solve(v, y)
+        n += len(y)
+    total += np.linalg.slogdet(a)[1] - b @ np.linalg.solve(a, b)
+    return float(total + (n - len(a)) * log(2 * pi))
+
+
+def left_out(
+    x: np.ndarray, y: np.ndarray, known: np.ndarray, mean: np.ndarray, covariance: np.ndarray
+) -> tuple[float, float, np.ndarray]:
+    """Log density of all events and of the known ones, and the mean of the rest given these."""
+    m, v = x @ mean, covariance
+    every = normal_log_density(y, m, v)
+    inside, rest = v[np.ix_(known, known)], v[np.ix_(~known, known)]
+    predicted = m[~known] + rest @ np.linalg.solve(inside, y[known] - m[known])
+    return every, normal_log_density(y[known], m[known], inside), predicted
+
+
+def mixed_left_out(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    e: int,
+    known: np.ndarray,
+    g: np.ndarray,
+    sigma2: float,
+    penalty: float,
+) -> tuple[float, float]:
+    """Log density and squared error of what is not known of entity e, under a mixed model."""
+    f = len(g)
+    a, b = penalty * np.eye(f), np.zeros(f)
+    for x, y in entities[:e] + entities[e + 1 :]:
+        h = np.eye(len(y)) + x @ g @ x.T
+        a, b = a + x.T @ np.linalg.solve(h, x), b + x.T @ np.linalg.solve(h, y)
+    x, y = entities[e]
+    covariance = sigma2 * (np.eye(len(y)) + x @ (g + np.linalg.inv(a)) @ x.T)
+    every, some, predicted = left_out(x, y, known, np.linalg.solve(a, b), covariance)
+    return every - some, float(((y[~known] - predicted) ** 2).sum())
+
+
+def classes_left_out(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    agents: list[int],
+    e: int,
+    known: np.ndarray,
+    labels: np.ndarray,
+    base: np.ndarray,
+    beta: float,
+    sigma2: float,
+    delta2: float,
+) -> tuple[float, np.ndarray]:
+    """The same under classes with the labels of the others: log density, predictions.
+
+    The class that the entity is in is predicted with the known events, the others without them.
+    """
+    x, y = entities[e]
+    f = x.shape[1]
+    logs, means = [], []
+    for k in range(len(base)):
+        members = [i for i in range(len(entities)) if labels[i] == k and i != e]
+        same = sum(agents[i] == agents[e] for i in members)
+        d = np.eye(f) / delta2 + sum(entities[i][0].T @ entities[i][0] for i in members) / sigma2
+        c = np.zeros(f) + sum(entities[i][0].T @ entities[i][1] for i in members) / sigma2
+        mean = np.linalg.solve(d, c)
+        v = sigma2 * np.eye(len(y)) + x @ np.linalg.inv(d) @ x.T
+        every, some, predicted = left_out(x, y, known, mean, v)
+        prior = log(same + beta * base[k])
+        logs.append((prior + every, prior + some))
+        means.append(predicted if labels[e] == k else x[~known] @ mean)
+    every, some = np.array(logs).T
+    weights = np.exp(some - np.logaddexp.reduce(some))
+    return float(np.logaddexp.reduce(every) - np.logaddexp.reduce(some)), weights @ np.array(means)

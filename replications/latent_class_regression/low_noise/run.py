@@ -27,6 +27,9 @@ SITES = 8
 N_CLASSES, DESIGN = 16, {"n_entities": 4, "n_events": 20, "sigma": 0.1}
 BARE = {"start": "random", "n_start": N_CLASSES}
 """As in the source: as many classes from the start as are wanted, and no good start."""
+LESS = 0.05
+KNOWN = BARE | {"noise": LESS}
+"""With less noise, which is known: labels are as certain as they get from the first round."""
 LINES: dict[str, dict[str, Any]] = {
     "central": {},
     "federated": {},
@@ -35,13 +38,16 @@ LINES: dict[str, dict[str, Any]] = {
     "K classes from the start, gamma 1": BARE | {"learning_rate": 1.0, "adapt_rate": False},
     "K classes from the start, gamma 1, lowered": BARE | {"learning_rate": 1.0},
     "K classes from the start, gamma 0.5": BARE | {"learning_rate": 0.5, "adapt_rate": False},
+    "sigma known, gamma 1": KNOWN | {"learning_rate": 1.0, "adapt_rate": False},
+    "sigma known, gamma 1, lowered": KNOWN | {"learning_rate": 1.0},
 }
 BOUND = 1.05
 
 
 def one(line: str, seed: int) -> dict[str, float]:
     """Relative error and moving labels in one data set."""
-    data = design(N_CLASSES, seed, "low noise", **DESIGN)
+    less = {"sigma": LESS} if "sigma known" in line else {}
+    data = design(N_CLASSES, seed, "low noise", **(DESIGN | less))
     train, test = parts(data, seed)
     if line == "central":
         model = central(train, N_CLASSES, seed)

@@ -225,6 +225,61 @@ def test_what_is_said_of_chains(
     assert (words is None and not said) or (words in said[0][0] and said[0][1])
 
 
+# ------------------------------------------------------------------ kinds or degrees
+
+
+def test_degrees_are_said_first_and_keep_their_classes() -> None:
+    x, y, entity = degrees(1)
+    with pytest.warns(ConvergenceWarning, match="chains disagree"):
+        fit = LatentClassRegressor("auto", random_state=0).fit(x, y, entity=entity)
+    said = fit.evidence_
+    assert said.verdict == "degrees, not kinds" and said.n_classes == fit.n_classes_ > 1
+    assert said.random == "intercepts and slopes" and not said.curved
+    # what is left of an event by each, in the units of y: noise of variance 1
+    assert 0.9 < said.error["mixed model"] < said.error["classes"] < said.error["one regression"]
+    summary = fit.summary()
+    assert summary.startswith("Degrees, not kinds: judged on the events of 60 entities")
+    assert summary.index("but not clearly better than a mixed") < summary.index("Chains disagree")
+
+
+@pytest.mark.parametrize("noise", ["t3", "by entity"])
+def test_odd_noise_is_one_class(noise: str) -> None:
+    """Three data sets (40 of each in the tracked replication); mergers alone give more classes."""
+    merged = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        entity = np.repeat(np.arange(100), 8)
+        x = rng.normal(size=(800, 2))
+        rest = rng.standard_t(3, size=800)
+        if noise == "by entity":
+            rest = rng.normal(size=800) * np.exp(0.7 * rng.normal(size=100))[entity]
+        fit = LatentClassRegressor("auto", n_restarts=2, random_state=seed)
+        fit.fit(x, x[:, 0] + rest, entity=entity)
+        assert fit.n_classes_ == 1 and fit.evidence_.verdict == "no evidence of kinds"
+        assert fit.summary().startswith("No evidence of kinds")
+        merged.append(fit.evidence_.n_classes)
+    assert max(merged) > 1
+
+
+def test_kinds_are_kinds_in_the_units_of_the_table(sim: Any) -> None:
+    e = sim.events
+    ids = {"entity": e.entity, "agent": e.agent}
+    one = LatentClassRegressor(3, **QUICK).fit(e.x, e.y, **ids).evidence_
+    two = LatentClassRegressor(3, **QUICK).fit(e.x, 10.0 * e.y, **ids).evidence_
+    assert one.verdict == "kinds" and one.to_one.clear and one.to_mixed.log_score > 0
+    for model in ("one regression", "mixed model", "classes"):
+        assert two.error[model] == pytest.approx(100.0 * one.error[model], rel=1e-6)
+        assert two.log_score[model] == pytest.approx(one.log_score[model] - np.log(10), rel=1e-6)
+
+
+def test_entities_of_one_event_tell_nothing_of_kinds() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1))
+    fit = LatentClassRegressor(2, **QUICK).fit(x, x[:, 0] + rng.normal(size=60))
+    assert fit.evidence_ is None
+    assert fit.summary().startswith("Whether there are kinds is not measured: too few entities")
+
+
 # ------------------------------------------------------------------ ids, order, weights
 
 

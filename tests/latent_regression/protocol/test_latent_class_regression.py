@@ -214,12 +214,29 @@ def test_prepared_units_give_the_same_predictions() -> None:
 # --------------------------------------------------------------------------- what people read
 
 
+@pytest.mark.parametrize("noise", ["normal", "t3"])
+def test_eight_classes_of_one_regression_are_no_kinds(noise: str) -> None:
+    """At four sites: held-out error beside one ridge's is the first sentence."""
+    rng = np.random.default_rng(3)
+    frame = events(8, n_classes=1, n_entities=10, n_events=6, seed=3)
+    drawn = rng.normal(size=len(frame)) if noise == "normal" else rng.standard_t(3, len(frame))
+    frame = frame.assign(y=frame["x1"] + 0.5 * frame["x2"] + drawn)
+    method = LatentClassRegression(n_classes=8, rounds=8, settle_rounds=4, average_rounds=4)
+    result = method.run(federation(by_site(frame, [2] * 4)), seed=1).result
+    assert result.n_classes > 1 and result.pooled_mse[2] > result.pooled_mse[0]
+    assert result.verdict == "no evidence of kinds"
+    assert result.summary().startswith("No evidence of kinds: on held-out events the squared error")
+    assert "run again with n_classes = 1" in result.summary()
+
+
 def test_summary_and_frame(strict: tuple[Any, Run, pd.DataFrame]) -> None:
     _, run, frame = strict
     result = run.result
     text = result.summary()
     entities = frame["entity"].nunique()
-    assert text.startswith(f"3 classes describe y for {entities} entities of 2 sites")
+    assert result.verdict == "kinds" and text.startswith("Kinds: on held-out events the squared")
+    assert f"3 classes describe y for {entities} entities of 2 sites" in text
+    assert "one chain cannot tell" in result.remarks[0]
     assert f"{result.sigma:.4g}" in text
     assert f"the mean squared error of the classes is {result.pooled_mse[2]:.4g}" in text
     table = result.to_frame()

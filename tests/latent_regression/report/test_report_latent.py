@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
+from consilience.latent_regression.protocol.result import OWN, Saved
 from consilience.latent_regression.report import figures_latent, latent_evidence
 from consilience.latent_regression.report import latent_class_regression as words
 from consilience.report.sections import Block, Headline
@@ -120,6 +121,43 @@ def test_labels_that_never_settle_are_said_to() -> None:
     assert not blocks_of("gain")["How the rounds went"].warning
 
 
+@pytest.mark.parametrize(
+    ("changes", "verdict", "words"),
+    [
+        ({}, "kinds", "4 classes is 25.0% below that of one ridge (± 1.0%), and"),
+        ({"gain": -0.09}, "no evidence of kinds", "n_classes = 1"),
+        ({"heldout_gain_error": np.full(4, 0.6)}, "no evidence of kinds", "n_classes = 1"),
+        ({"heldout_log_score": np.tile([-1.7, -1.8], (4, 1))}, "no evidence of kinds", "again"),
+        ({"own": 0.7}, "degrees, not kinds", "A mixed model may fit better."),
+        ({"own": 0.7, "gain": -0.09}, "degrees, not kinds", "9.0% above that of one ridge ("),
+        (
+            {"own": 0.7, "n_classes": 1, "gain": 0.0},
+            "degrees, not kinds",
+            "error of one class is 0.0% below",
+        ),
+        ({"n_classes": 1, "gain": 0.0}, "no evidence of kinds", "error of one class is 0.0% below"),
+    ],
+)
+def test_kinds_or_degrees_come_first(changes: dict[str, Any], verdict: str, words: str) -> None:
+    """`own`: error of a ridge for each entity in shares of one ridge's, 1.1 unless given."""
+    given = dict(changes)
+    own = given.pop("own", 1.1)
+    result = result_of(**given)
+    result.heldout_mse[:, OWN] = own * result.heldout_mse[:, 0]
+    assert result.verdict == verdict
+    said = result.summary().split(". ")[0] + "."
+    assert said.lower().startswith(f"{verdict}: on held-out events")
+    assert words in result.summary()
+    assert headline(result).text.startswith(f"{verdict.capitalize()}.")
+
+
+def test_without_held_out_events_kinds_are_not_measured() -> None:
+    result = CASES["not-held-out"]()
+    assert result.verdict is None
+    assert result.summary().startswith("No events were held out, so nothing measures")
+    assert headline(result).text.startswith("4 regressions")
+
+
 # --- figures and tables ---------------------------------------------------------------------
 
 
@@ -154,7 +192,7 @@ def test_no_interval_says_that_more_than_all_of_an_error_is_saved() -> None:
     better = result_of(heldout_gain_error=np.full(4, 2.5))
     assert words.saved(better).share + words.saved(better).half > 1.0
     assert "to 100.0 %)" in headline(better).text
-    assert words.Saved(-0.2, 1.5).ends == (-1.7, 1.0)
+    assert Saved(-0.2, 1.5).ends == (-1.7, 1.0)
 
 
 def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
@@ -172,7 +210,7 @@ def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() 
     mse = np.array([[1, 4.0, 2.0, 8], [1, 4.0, 3.0, 8], [1, 4.0, 1.0, 8], [1, 1.0, 0.0, 8]])
     held = np.array([10.0, 10.0, 20.0, 0.0])
     result = result_of(heldout_mse=mse, heldout_weight=held)
-    own = words.saved_over(result, latent_evidence.OWN)
+    own = words.saved_over(result, OWN)
     shares = np.array([0.5, 0.25, 0.75])
     weight = np.array([0.25, 0.25, 0.5])
     assert own.share == pytest.approx(float(weight @ shares))
@@ -180,7 +218,7 @@ def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() 
     # Student's distribution with 2 degrees of freedom.
     assert own.half == pytest.approx(4.3027 * spread, rel=1e-4)
     assert words.n_telling(result) == 3
-    two = words.saved_over(result_of(n_sites=2), latent_evidence.OWN)
+    two = words.saved_over(result_of(n_sites=2), OWN)
     assert np.isfinite(two.share) and np.isnan(two.half) and two.clear == 0
 
 

@@ -18,6 +18,7 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels import marginal_likelihood as model
 from consilience.latent_regression.kernels import sampling
+from consilience.latent_regression.kernels.evidence import Sweep
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
@@ -36,6 +37,7 @@ from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
 _RESIDUE = 0.5  # a class with less than half an expected entity is empty
+_JUDGED = 10  # sweeps that are judged on events they leave out
 _COMPARED = 500  # entities whose predictions are compared between chains
 RESOLVED = 1e-13
 """Noise per prior and events below which rounding hides the prior of columns that depend on one
@@ -263,10 +265,12 @@ class Chain:
         base = np.zeros(self.n_classes)
         entropy = 0.0
         rows = _middle_rows(self.blocks)
+        sweeps: list[Sweep] = []
         drawn: dict[str, list[FloatArray]] = {"class_shares": [], "prediction": []}
         for s in range(n_sweeps):
             self.sweep()
             now, classes, shares = self._probabilities(), self.classes(), self.base
+            sweeps.append(Sweep(self.labels, self.base, self.beta, self.sigma2, self.delta2))
             drawn["class_shares"].append(np.sort(now[self.blocks.n > 0].mean(axis=0))[::-1])
             drawn["prediction"].append((now[rows.at] * (rows.x @ classes.mean.T)).sum(axis=1))
             # of the labels: with it the mean log probability bounds that of the events
@@ -303,6 +307,7 @@ class Chain:
             tuple(self.path),
             self.jumped,
             {name: np.array(values) for name, values in drawn.items()},
+            tuple(sweeps[:: -(-n_sweeps // _JUDGED)]),
         )
         marginal = float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps
         charge = 0.5 * (len(used) - 1) * float(np.log(np.count_nonzero(with_events)))
@@ -343,6 +348,8 @@ class Averages:
         By averaged sweep, whatever the classes are called: ``class_shares`` (of the entities,
         largest first) and ``prediction`` (mean over the events of an entity, of `_COMPARED`
         entities at most).
+    sweeps : tuple of Sweep
+        `_JUDGED` of the averaged ones at most.
     """
 
     probabilities: FloatArray
@@ -356,6 +363,7 @@ class Averages:
     merge_path: tuple[tuple[int, float], ...]
     jumped: bool
     drawn: dict[str, FloatArray]
+    sweeps: tuple[Sweep, ...]
 
     @property
     def n_classes(self) -> int:

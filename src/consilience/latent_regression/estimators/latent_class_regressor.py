@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,16 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     Units,
     units_of,
 )
+from consilience.latent_regression.kernels.evidence import NO_KINDS, Evidence, Rows, evidence_of
 from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
 from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
+from consilience.numerics.random import stream
 
 AGREED = 0.9
 """Adjusted Rand index between chains below which they disagree: chains that mix have .97 and more,
 also where classes overlap."""
+UNMEASURED = "whether there are kinds is not measured: too few entities have two events or more"
 SETTLED = {"log_marginal": 1.3, "sigma": 1.3, "prediction": 1.2}
 """R-hat above which chains have not settled; sorted shares of classes are told, and not judged."""
 MOST_COPIES = 10_000_000
@@ -237,7 +241,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     Parameters
     ----------
     n_classes : int or "auto"
-        K. With ``"auto"`` many classes are merged while the marginal likelihood rises.
+        K. With ``"auto"`` many classes are merged while the marginal likelihood rises. Where they
+        predict events that they left out not clearly better than one regression, K is 1.
     n_start : int, optional
         Classes to begin with: by default ``2 K``, or 18 with ``"auto"``; no fewer than K and no
         more than there are entities.
@@ -318,6 +323,11 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         sweeps.
     n_iter_ : int
         Sweeps of the restart that is kept.
+    evidence_ : Evidence or None
+        Kinds or degrees: classes, one regression and a mixed model on events that each left out,
+        entity by entity (``verdict``, ``sentence``, ``log_score``, ``error``, differences with
+        their errors). Under ``"auto"`` of the classes that the mergers left. None where fewer than
+        five entities have two events. With a given K it is computed when it is first asked for.
     remarks_ : tuple of str
         What was noticed: first whether chains disagree.
     predictor_ : LatentClassPredictor
@@ -439,6 +449,21 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             if settings.delta != "draw" and not self.standardize:
                 settings = replace(settings, delta=float(settings.delta) * float(units.scale[0]))
             found = fit_classes(blocks, settings, seed, keys=keys, n_jobs=self.n_jobs)
+            self._evidence: Evidence | partial[Evidence | None] | None = partial(
+                evidence_of,
+                Rows(design, target, events.entity, events.agent, events.weight),
+                blocks,
+                found.sweeps,
+                found.n_classes,
+                stream(seed, "halves").random(len(design)),
+                intercept=bool(self.fit_intercept),
+                unit=units.target_scale,
+            )
+            if settings.n_classes == "auto" and (found.agreement.min() < 1 or found.n_classes > 1):
+                evidence = self.evidence_
+                if evidence is not None and evidence.verdict == NO_KINDS:
+                    one = replace(settings, n_classes=1, n_start=1)
+                    found = fit_classes(blocks, one, seed, keys=keys, n_jobs=self.n_jobs)
             self._take(found, units, events, agent is not None)
             self._take_entities(found, events, blocks.n, X, agent)
         shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
@@ -449,6 +474,21 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             if urgent:
                 warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
         return self
+
+    @property
+    def evidence_(self) -> Evidence | None:
+        """Kinds or degrees, see the class; computed when it is first asked for."""
+        check_is_fitted(self)
+        if isinstance(self._evidence, partial):
+            with one_thread():
+                self._evidence = self._evidence()
+        return self._evidence
+
+    def __getstate__(self) -> Any:
+        """Keep the evidence, and not the rows that it is computed from."""
+        if "_evidence" in vars(self):
+            _ = self.evidence_
+        return super().__getstate__()
 
     def _take(self, found: ClassFit, units: Units, events: Events, agents_given: bool) -> None:
         """Keep the answer."""
@@ -511,6 +551,15 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         }
 
     # ------------------------------------------------------------------ answers
+
+    def summary(self) -> str:
+        """Return a few plain sentences: kinds or degrees first, then what was noticed."""
+        check_is_fitted(self)
+        verdict = UNMEASURED if self.evidence_ is None else self.evidence_.sentence
+        shares = ", ".join(f"{share:.0%}" for share in self.class_sizes_ / self.class_sizes_.sum())
+        held = f"{self.n_classes_} classes hold {shares} of the entities"
+        said = (verdict, *self.remarks_, held if self.n_classes_ > 1 else "one class is fitted")
+        return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
 
     def predict(
         self, X: Any, *, entity: Any = None, agent: Any = None, observed: Any = None

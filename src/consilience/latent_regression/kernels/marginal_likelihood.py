@@ -264,15 +264,14 @@ def concentration_log_likelihood(
     psi = np.asarray(base, dtype=np.float64)
     sizes, often = np.unique(counts.sum(axis=1), return_counts=True)
     found = (gammaln(grid)[:, None] - gammaln(grid[:, None] + sizes)) @ often
-    for k in range(counts.shape[1]):
-        values, often = np.unique(counts[:, k], return_counts=True)
-        often = often[values > 0]
-        values = values[values > 0]
-        if psi[k] > 0:
-            a = grid[:, None] * psi[k]
-            found = found + (gammaln(a + values) - gammaln(a)) @ often
-        elif len(values):
-            found = found - np.inf
+    # each number of entities of each class once, whatever the agent
+    of_class = np.arange(counts.shape[1]) * (int(counts.max(initial=0)) + 1)
+    cells, often = np.unique((counts + of_class)[counts > 0], return_counts=True)
+    k = np.searchsorted(of_class, cells, side="right") - 1
+    if not (psi[k] > 0).all():
+        return np.full(len(grid), -np.inf)
+    a = grid[:, None] * psi[k]
+    found = found + (gammaln(a + (cells - of_class[k])) - gammaln(a)) @ often
     return np.asarray(found, dtype=np.float64)
 
 

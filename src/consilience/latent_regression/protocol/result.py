@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     LatentClassPredictor,
     Units,
 )
+from consilience.latent_regression.kernels.evidence import DEGREES, KINDS, NO_KINDS
 from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
@@ -22,6 +25,12 @@ from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
+
+RIDGE, OWN, CLASSES, NULL = range(4)
+"""Columns of `heldout_mse`."""
+HARDLY = 0.01
+"""Share of the error below which a difference is called none."""
+Z95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,21 +160,37 @@ class LatentClassRegressionResult(Result):
     remarks: tuple[str, ...] = ()
 
     @property
+    def verdict(self) -> str | None:
+        """Kinds or degrees, by held-out events; None where none are told.
+
+        Kinds, where classes have less squared error than one ridge beyond chance (95 %), no lower
+        log score, and less squared error than a ridge for each entity. Degrees, where that holds
+        beside one ridge only, or where a ridge for each entity has less error than one ridge.
+        """
+        gain, score = saved(self), self.pooled_log_score
+        if not np.isfinite(gain.share):
+            return None
+        if self.n_classes > 1 and gain.clear > 0 and not score[1] < score[0]:
+            return KINDS if saved_over(self, OWN).better else DEGREES
+        return DEGREES if saved_over(self, RIDGE, by=OWN).better else NO_KINDS
+
+    @property
     def pooled_mse(self) -> FloatArray:
         """Mean squared errors over the sites that tell theirs: one for each of four models."""
-        return self._pooled(self.heldout_mse)
+        return self.pooled(self.heldout_mse)
 
     @property
     def pooled_log_score(self) -> FloatArray:
         """Mean log density over these sites: ridge, classes."""
-        return self._pooled(self.heldout_log_score)
+        return self.pooled(self.heldout_log_score)
 
     @property
     def pooled_coverage(self) -> float:
         """Share of held-out events inside their intervals, over the sites that tell it."""
-        return float(self._pooled(self.coverage[:, None])[0])
+        return float(self.pooled(self.coverage[:, None])[0])
 
-    def _pooled(self, values: FloatArray) -> FloatArray:
+    def pooled(self, values: FloatArray) -> FloatArray:
+        """Mean of figures (B, m) of each site over held-out events; NaN where no site tells."""
         told = np.isfinite(values) & np.isfinite(self.heldout_weight)[:, None]
         weight = np.where(told, np.nan_to_num(self.heldout_weight)[:, None], 0.0)
         total = weight.sum(axis=0)
@@ -205,6 +230,7 @@ class LatentClassRegressionResult(Result):
         else:
             found = f"One class describes {self.target_name} for {who}."
         sentences = [
+            self._kinds_or_degrees(),
             found,
             f"The noise within a class has a standard deviation of {self.sigma:.4g}.",
         ]
@@ -219,9 +245,23 @@ class LatentClassRegressionResult(Result):
                 sentences.append(
                     f"Intervals of {self.level:.0%} hold {self.pooled_coverage:.0%} of them."
                 )
-        else:
-            sentences.append("No events were held out, so nothing measures what the classes tell.")
         return " ".join((*sentences, *self.remarks))
+
+    def _kinds_or_degrees(self) -> str:
+        verdict, gain, own = self.verdict, saved(self), saved_over(self, OWN)
+        if verdict is None:
+            return "No events were held out, so nothing measures what the classes tell."
+        classes = f"{self.n_classes} classes" if self.n_classes > 1 else "one class"
+        half = gain.half / Z95
+        error = f" (\N{PLUS-MINUS SIGN} {half:.1%})" if math.isfinite(half) else ""
+        said = (
+            f"{verdict[0].upper()}{verdict[1:]}: on held-out events the squared error of {classes} "
+            f"is {_below(gain.share)} that of one ridge{error}, and {_below(own.share)} that of a "
+            "ridge for each entity."
+        )
+        if verdict == NO_KINDS and self.n_classes > 1:
+            said += " Read the data as one regression: run again with n_classes = 1."
+        return said + (" A mixed model may fit better." if verdict == DEGREES else "")
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line for each class and coefficient."""
@@ -245,6 +285,88 @@ class LatentClassRegressionResult(Result):
                 "upper": value + z * away,
             }
         )
+
+
+# ------------------------------------------------------------------------------- kinds or degrees
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Squared error that the classes save over another model, in shares of that model's.
+
+    Attributes
+    ----------
+    share : float
+    half : float
+        Half of a 95 % interval; NaN where nothing tells.
+    among : str
+        What the interval is over: entities or sites.
+    """
+
+    share: float
+    half: float = math.nan
+    among: str = "entities"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Ends of the interval: no model saves more than the whole error of another."""
+        return self.share - self.half, min(self.share + self.half, 1.0)
+
+    @property
+    def better(self) -> bool:
+        """Whether more than `HARDLY` is saved, beyond chance where an interval says so."""
+        return self.share >= HARDLY and (self.clear > 0 or not math.isfinite(self.half))
+
+    @property
+    def clear(self) -> int:
+        """1 where the classes are better beyond chance, -1 where they are worse, else 0."""
+        return int(math.copysign(1, self.share)) if abs(self.share) > self.half else 0
+
+
+def _below(share: float) -> str:
+    return f"{abs(share):.1%} {'below' if share >= 0 else 'above'}"
+
+
+def saved(result: Any) -> Saved:
+    """What the classes save over one ridge for all: sites say by how much, with its error."""
+    gain, weight = weighted(result, result.heldout_gain)
+    if not len(gain):
+        return saved_over(result, RIDGE)
+    told = np.isfinite(result.heldout_gain)
+    told_mse = np.where(told, result.heldout_mse[:, RIDGE], np.nan)
+    unit = float(result.pooled(told_mse[:, None])[0])
+    error, part = weighted(result, np.where(told, result.heldout_gain_error, np.nan))
+    # The events of a site with one entity deviate from their own mean by nothing, taken together.
+    if len(error) < len(gain) or not (error > 0).all():
+        return saved_over(result, RIDGE)
+    # error of a weighted mean over independent sites
+    half = Z95 * float(np.sqrt((part**2 * error**2).sum()))
+    return Saved(float(weight @ gain) / unit, half / unit)
+
+
+def saved_over(result: Any, model: int, by: int = CLASSES) -> Saved:
+    """What they (or `by`) save over a model without an error: an interval over three sites."""
+    from scipy.stats import t
+
+    mse = result.heldout_mse
+    unit = float(result.pooled(mse[:, [model]])[0])
+    difference, weight = weighted(result, (mse[:, model] - mse[:, by]) / unit)
+    n = len(difference)
+    if not n:
+        return Saved(math.nan)
+    share = float(weight @ difference)
+    if n < 3:
+        return Saved(share)
+    # between sites, by the spread of their differences
+    error = np.sqrt(((weight * (difference - share)) ** 2).sum() * n / (n - 1))
+    return Saved(share, float(t.isf(0.025, n - 1) * error), "sites")
+
+
+def weighted(result: Any, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Values of the sites that tell one, and their shares of the events of these sites."""
+    weight = np.nan_to_num(result.heldout_weight)
+    told = np.isfinite(values) & (weight > 0)
+    return values[told], weight[told] / max(float(weight[told].sum()), np.finfo(float).tiny)
 
 
 # ------------------------------------------------------------------------------- how it comes about

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.latent_regression.protocol.result import LatentClassRegressionResult
+from consilience.latent_regression.protocol.result import (
+    CLASSES,
+    HARDLY,
+    NULL,
+    OWN,
+    RIDGE,
+    LatentClassRegressionResult,
+    saved,
+    saved_over,
+    weighted,
+)
 from consilience.latent_regression.report import figures_latent, latent_evidence
 from consilience.latent_regression.report.figures_latent import FIRST
 from consilience.latent_regression.report.latent_evidence import (
-    CLASSES,
-    NULL,
-    OWN,
     RELEASES,
-    RIDGE,
     over_sites,
     site_counts,
     site_shares,
@@ -35,8 +40,6 @@ RESTLESS = 0.1
 """Share of entities that move, from which the classes are said not to have settled."""
 LATELY = 5
 """Last rounds of which the share of labels that moved is averaged; not `average_rounds`."""
-HARDLY = 0.01
-"""Share of the error below which a difference is called none."""
 Rows = list[tuple[str, ...]]
 
 
@@ -77,6 +80,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "who": f"{_total(result.n_entities)} entities at {plural(telling, 'site')}",
             "n_telling": n_telling(result),
             "gain": saved(result),
+            "kinds_or_degrees": result.verdict,
             "own": own,
             "own_better": better if abs(own.share) >= HARDLY else 0,
             "moved": moved,
@@ -217,78 +221,9 @@ def coefficient_rows(fitted: figures_latent.Fitted) -> Rows:
 # --------------------------------------------------------------------------- held-out error
 
 
-@dataclass(frozen=True)
-class Saved:
-    """Squared error that the classes save over another model, in shares of that model's.
-
-    Attributes
-    ----------
-    share : float
-    half : float
-        Half of a 95 % interval; NaN where nothing tells.
-    among : str
-        What the interval is over: entities or sites.
-    """
-
-    share: float
-    half: float = math.nan
-    among: str = "entities"
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Ends of the interval: no model saves more than the whole error of another."""
-        return self.share - self.half, min(self.share + self.half, 1.0)
-
-    @property
-    def clear(self) -> int:
-        """1 where the classes are better beyond chance, -1 where they are worse, else 0."""
-        return int(math.copysign(1, self.share)) if abs(self.share) > self.half else 0
-
-
-def saved(result: Any) -> Saved:
-    """What the classes save over one ridge for all: sites say by how much, with its error."""
-    gain, weight = _weighted(result, result.heldout_gain)
-    if not len(gain):
-        return saved_over(result, RIDGE)
-    told = np.isfinite(result.heldout_gain)
-    unit = over_sites(result, np.where(told, result.heldout_mse[:, RIDGE], np.nan))
-    error, part = _weighted(result, np.where(told, result.heldout_gain_error, np.nan))
-    # The events of a site with one entity deviate from their own mean by nothing, taken together.
-    if len(error) < len(gain) or not (error > 0).all():
-        return saved_over(result, RIDGE)
-    # error of a weighted mean over independent sites
-    half = Z95 * float(np.sqrt((part**2 * error**2).sum()))
-    return Saved(float(weight @ gain) / unit, half / unit)
-
-
-def saved_over(result: Any, model: int) -> Saved:
-    """What they save over a model of which sites tell no error: an interval over three or more."""
-    from scipy.stats import t
-
-    mse = result.heldout_mse
-    unit = over_sites(result, mse[:, model])
-    difference, weight = _weighted(result, (mse[:, model] - mse[:, CLASSES]) / unit)
-    n = len(difference)
-    if not n:
-        return Saved(math.nan)
-    share = float(weight @ difference)
-    if n < 3:
-        return Saved(share)
-    # between sites, by the spread of their differences
-    error = np.sqrt(((weight * (difference - share)) ** 2).sum() * n / (n - 1))
-    return Saved(share, float(t.isf(0.025, n - 1) * error), "sites")
-
-
-def _weighted(result: Any, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Values of the sites that tell one, and their shares of the events of these sites."""
-    weight = np.nan_to_num(result.heldout_weight)
-    told = np.isfinite(values) & (weight > 0)
-    return values[told], weight[told] / max(float(weight[told].sum()), np.finfo(float).tiny)
-
-
 def n_telling(result: Any) -> int:
     """Sites that held events out and tell what the classes lost on them."""
-    return len(_weighted(result, result.heldout_mse[:, CLASSES])[0])
+    return len(weighted(result, result.heldout_mse[:, CLASSES])[0])
 
 
 def error_rows(result: Any) -> Rows:

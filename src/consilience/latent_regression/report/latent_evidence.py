@@ -14,14 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray
+from consilience.latent_regression.protocol.result import CLASSES, NULL, OWN, RIDGE
 from consilience.latent_regression.report.figures_latent import FIRST, merge_round
 from consilience.report import charts
 from consilience.report.charts import NAMED, Z95
 
 WRITTEN = 30
 """Sites, and half as many classes, up to which a map has its numbers in it."""
-NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
-"""Columns of `heldout_mse`."""
 
 
 # --------------------------------------------------------------------------- who belongs where

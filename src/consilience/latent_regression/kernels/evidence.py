@@ -1,0 +1,611 @@
+"""Kinds or degrees: classes beside one regression and a mixed model on events that each leaves out.
+
+The mixed model is ``y = X w + Z b_e + noise`` with ``b_e ~ N(0, sigma2 G)`` for each entity e, Z
+some columns of X; one regression is the case without Z. Its restricted likelihood needs the sums
+of an entity alone: with ``G = L L'`` and ``M = I + L' Z'Z L`` the inverse of ``H = I + Z G Z'``
+leaves ``X'H^-1 X = X'X - X'Z L M^-1 L' Z'X``, and ``|H| = |M|``.
+
+Every entity in turn is left out of what all share. Half of its events are then known, and tell its
+class or its own coefficients; the other half is predicted; and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import DataError
+from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
+    block_log_likelihood,
+    blocks_of,
+    classes_of,
+    totals_of,
+)
+
+_LOG_2PI = float(np.log(2.0 * np.pi))
+KINDS, DEGREES, NO_KINDS = "kinds", "degrees, not kinds", "no evidence of kinds"
+LEAST_ENTITIES = 5
+"""With two events or more, below which nothing is compared."""
+MOST_ENTITIES = 2000
+"""That are left out; the variances of the mixed model rest on all."""
+MOST_COLUMNS = 12
+"""Of the design with own coefficients of each entity: with more only the intercept has them."""
+SMALLEST_SIGMA2 = 1e-10
+"""Where y is explained without a rest; y has variance 1."""
+_DEPENDENT = 1e-10
+_STEPS = 60
+_GAIN = 0.01
+"""Of the deviance, below which the variances of a mixed model need no further step: it is far below
+what events that are left out can tell."""
+_FLAT = 1e-9
+"""Share of the largest variance below which there is none."""
+
+
+# ------------------------------------------------------------------------------- the mixed model
+
+
+@dataclass(frozen=True, eq=False)
+class MixedFit:
+    """A mixed model by restricted maximum likelihood.
+
+    Attributes
+    ----------
+    mean : (F,) array
+        Coefficients that all share.
+    sigma2 : float
+        Variance of the noise.
+    ratio : (F, F) array
+        G: covariance of the entities' own coefficients over sigma2; 0 where they have none.
+    deviance : float
+        -2 log restricted likelihood.
+    precision : (F, F) array
+        ``sum_e X'H^-1 X`` with the penalty: the inverse covariance of `mean`, times sigma2.
+    inner : (E, F, F) and (E, F) arrays
+        ``X'H^-1 X`` and ``X'H^-1 y`` of each entity.
+    """
+
+    mean: FloatArray
+    sigma2: float
+    ratio: FloatArray
+    deviance: float
+    precision: FloatArray
+    inner: tuple[FloatArray, FloatArray]
+
+    @property
+    def n_variances(self) -> int:
+        """Parameters of G."""
+        q = int(np.count_nonzero(np.diagonal(self.ratio)))
+        return q * (q + 1) // 2
+
+
+class _State(NamedTuple):
+    """What the likelihood and its slope need, for one G of the random columns."""
+
+    fit: MixedFit
+    slope: FloatArray
+    information: FloatArray
+
+
+def mixed_model(
+    blocks: Blocks, random: Sequence[int], *, penalty: float = 0.0, gain: float = 1e-7
+) -> MixedFit:
+    """Fit a mixed model to sums of events by entity.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    random : sequence of int
+        Columns of the design with a coefficient of each entity, q of them with a covariance of
+        their own; none: one regression for all.
+    penalty : float
+        Added to the diagonal of ``sum X'H^-1 X``: of a normal prior of the shared coefficients,
+        ``N(0, sigma2 / penalty)``. It is needed where columns follow from one another.
+
+    gain : float
+        Of the deviance in a step, below which the variances have converged.
+
+    Returns
+    -------
+    MixedFit
+
+    Notes
+    -----
+    Fisher scoring of G, which is kept nonnegative definite; where that does not raise the
+    likelihood, scoring among the directions in which G is not 0. Source of likelihood and slope:
+    Harville, *Maximum likelihood approaches to variance component estimation and to related
+    problems*, JASA 72, 1977, sections 3 to 5.
+    """
+    j = np.asarray(random, dtype=np.int64)
+    ratio = np.zeros((len(j), len(j)))
+    now = _state(blocks, j, ratio, penalty)
+    for _ in range(_STEPS if len(j) else 0):
+        before = now.fit.deviance
+        for step in _steps(ratio, now):
+            trial = _semidefinite(ratio + step)
+            found = _state(blocks, j, trial, penalty)
+            if found.fit.deviance < before - gain:
+                break
+        else:
+            break
+        ratio, now = trial, found
+    return now.fit
+
+
+def _steps(ratio: FloatArray, now: _State) -> Iterator[FloatArray]:
+    """Scoring steps of G to be tried: in all directions, then in those in which G is not 0."""
+    values, vectors = np.linalg.eigh(ratio)
+    inside = vectors[:, values > _FLAT * values.max(initial=0.0)]
+    for basis in (np.eye(len(ratio)), inside):
+        both = np.kron(basis, basis)
+        slope = basis.T @ now.slope @ basis
+        size = np.linalg.lstsq(both.T @ now.information @ both, slope.ravel(), rcond=1e-12)[0]
+        step = basis @ size.reshape(slope.shape) @ basis.T
+        yield from (-length * step for length in (1.0, 0.5, 0.1))
+
+
+def _state(blocks: Blocks, j: IntArray, ratio: FloatArray, penalty: float) -> _State:
+    """Restricted deviance at G, its slope and its expected second derivative."""
+    s, r, f, q = blocks.products, blocks.cross, blocks.n_features, len(j)
+    root = _root(ratio)
+    z, across, own = s[:, j][:, :, j], s[:, j], r[:, j]
+    inner = np.eye(q) + root.T @ z @ root
+    middle = root @ np.linalg.solve(inner, np.broadcast_to(root.T, (len(s), q, q)))
+    felt = middle @ across
+    a_each = s - np.swapaxes(across, 1, 2) @ felt
+    c_each = r - _apply(np.swapaxes(felt, 1, 2), own)
+    squares = float(blocks.squares.sum() - (own * _apply(middle, own)).sum())
+    precision = a_each.sum(axis=0) + penalty * np.eye(f)
+    linear = c_each.sum(axis=0)
+    mean = np.linalg.solve(precision, linear)
+    free = max(float(blocks.n.sum()) - f, 1.0)
+    sigma2 = max((squares - float(mean @ linear)) / free, SMALLEST_SIGMA2)
+    log_dets = np.linalg.slogdet(inner)[1].sum() + np.linalg.slogdet(precision)[1]
+    deviance = free * (np.log(sigma2) + 1.0 + _LOG_2PI) + log_dets
+    # Z'H^-1 Z, Z'H^-1 X and Z'H^-1 (y - X w)
+    by_z = z @ middle
+    d = z - by_z @ z
+    w = across - by_z @ across
+    g = own - across @ mean
+    g = g - _apply(by_z, g)
+    spread = np.tensordot(w @ np.linalg.inv(precision), w, axes=([0, 2], [0, 2]))
+    slope = d.sum(axis=0) - spread
+    slope = slope - g.T @ g / sigma2
+    flat = d.reshape(len(d), q * q)
+    twice = (flat.T @ flat).reshape(q, q, q, q).transpose(0, 2, 1, 3).reshape(q * q, q * q)
+    total = d.sum(axis=0).ravel()
+    full = np.zeros((f, f))
+    full[np.ix_(j, j)] = ratio
+    fit = MixedFit(mean, sigma2, full, float(deviance), precision, (a_each, c_each))
+    return _State(fit, (slope + slope.T) / 2, twice - np.outer(total, total) / free)
+
+
+def _apply(matrices: FloatArray, vectors: FloatArray) -> FloatArray:
+    """Each matrix (E, m, n) times its vector (E, n)."""
+    return np.asarray((matrices @ vectors[:, :, None])[:, :, 0])
+
+
+def _root(matrix: FloatArray) -> FloatArray:
+    """A root L of nonnegative definite matrices ``L L'``."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
+
+
+def _semidefinite(matrix: FloatArray) -> FloatArray:
+    root = _root((matrix + matrix.T) / 2)
+    return np.asarray(root @ root.T)
+
+
+# ------------------------------------------------------------------------- events that are left out
+
+
+class Rows(NamedTuple):
+    """Rows of events in the units of the fit; y has variance 1.
+
+    Attributes
+    ----------
+    x : (N, F) array
+        Design.
+    y : (N,) array
+        NaN: no outcome.
+    entity, agent : (N,) arrays of int
+    weight : (N,) array
+    """
+
+    x: FloatArray
+    y: FloatArray
+    entity: IntArray
+    agent: IntArray
+    weight: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Halves:
+    """Some entities, and two halves of the events of each.
+
+    Attributes
+    ----------
+    at : (m,) array of int
+        Places of the entities among all.
+    whole, first, second : Blocks
+        Their events, and each half of them.
+    """
+
+    at: IntArray
+    whole: Blocks
+    first: Blocks
+    second: Blocks
+
+
+def halves_of(events: Rows, blocks: Blocks, u: FloatArray) -> Halves | None:
+    """Halve the events of entities with two of them or more; None where these are too few.
+
+    Parameters
+    ----------
+    events : Rows
+    blocks : Blocks
+        Their sums.
+    u : (N,) array
+        The half of an entity's events with the smaller numbers is the first.
+    """
+    used = np.isfinite(events.y) & (events.weight > 0)
+    size = np.bincount(blocks.entity[used], minlength=blocks.n_entities)
+    at = np.flatnonzero(size >= 2)
+    if len(at) < LEAST_ENTITIES:
+        return None
+    at = at[:: -(-len(at) // MOST_ENTITIES)]
+    chosen = np.zeros(blocks.n_entities, dtype=bool)
+    chosen[at] = True
+    rows = np.flatnonzero(used & chosen[blocks.entity])
+    rows = rows[np.lexsort((u[rows], blocks.entity[rows]))]
+    entity = blocks.entity[rows]
+    rank = np.arange(len(rows)) - np.searchsorted(entity, entity)
+    in_first = 2 * rank < size[entity]
+    x, y, _, agent, weight = (part[rows] for part in events)
+    whole, first, second = (
+        blocks_of(x, np.where(part, y, np.nan), entity, agent, weight)
+        for part in (np.ones(len(rows), dtype=bool), in_first, ~in_first)
+    )
+    return Halves(at, whole, first, second)
+
+
+class Sweep(NamedTuple):
+    """What a sweep of a chain drew: labels (E,) and what the classes share, see `Chain`."""
+
+    labels: IntArray
+    base: FloatArray
+    beta: float
+    sigma2: float
+    delta2: float
+
+
+class Scores(NamedTuple):
+    """Sums over the events of each entity, (m,): log density and squared error when left out."""
+
+    log_score: FloatArray
+    error: FloatArray
+
+
+def mixed_scores(fit: MixedFit, halves: Halves) -> Scores:
+    """Log density and squared error of each half, given the other and all other entities.
+
+    The variances are those of all entities. ``X w`` of the others is known to ``sigma2 A^-1``, A
+    their sum of ``X'H^-1 X``: to the entity it is one more random effect.
+    """
+    own_precision, own_linear = (part[halves.at] for part in fit.inner)
+    total = fit.precision @ fit.mean
+    others = np.linalg.inv(fit.precision - own_precision)
+    others = (others + np.swapaxes(others, 1, 2)) / 2
+    mean = _apply(others, total - own_linear)
+    root = _root(fit.ratio + others)
+    every = _normal(halves.whole, mean, root, fit.sigma2)[0]
+    scores = Scores(np.zeros(len(mean)), np.zeros(len(mean)))
+    for known, left in ((halves.first, halves.second), (halves.second, halves.first)):
+        density, moved = _normal(known, mean, root, fit.sigma2)
+        scores.log_score[:] += every - density
+        scores.error[:] += _squared(left, np.einsum("nf,nf->n", left.x, moved[_owner(left)]))
+    return scores
+
+
+def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Scores:
+    """The same of classes, over the labels of all other entities that a chain drew.
+
+    A chain draws from the posterior of all events, and ``p(left | known, others)`` is the harmonic
+    mean of its value in each sweep, in which the entity itself is out of its class (Gelfand, Dey,
+    *Bayesian model choice: asymptotics and exact calculations*, JRSS B 56, 1994, equation 9).
+    Predictions are weighted alike.
+    """
+    m = len(halves.at)
+    logs = np.zeros((2, len(sweeps), m))
+    means: list[list[FloatArray]] = [[], []]
+    for s, sweep in enumerate(sweeps):
+        k = len(sweep.base)
+        totals = totals_of(blocks, sweep.labels, k)
+        classes = classes_of(totals, sweep.sigma2, sweep.delta2)
+        counts = np.zeros((blocks.n_agents, k))
+        np.add.at(counts, (blocks.agent, sweep.labels), 1.0)
+        mine, rows = sweep.labels[halves.at], np.arange(m)
+        others = counts[blocks.agent[halves.at]]
+        others[rows, mine] -= 1.0
+        with np.errstate(divide="ignore"):
+            prior = np.log(others + sweep.beta * sweep.base)
+        own = np.zeros((m, k))
+        own[rows, mine] = 1.0
+        every = block_log_likelihood(halves.whole, classes, own)
+        parts = [block_log_likelihood(half, classes, own) for half in (halves.first, halves.second)]
+        # of its own class: what the half says beside the other half is what is left without both
+        alone = [every[rows, mine] - other[rows, mine] for other in parts[::-1]]
+        joint = _log_sum(prior + every)
+        sides = ((halves.first, halves.second), (halves.second, halves.first))
+        for h, (part, (_, left)) in enumerate(zip(parts, sides, strict=True)):
+            part[rows, mine] = alone[h]
+            known = _log_sum(prior + part)
+            logs[h, s] = joint - known
+            weights = np.exp(prior + part - known[:, None])
+            # its own class knows the half that is known
+            precision = classes.precision[mine] - left.products / sweep.sigma2
+            linear = classes.linear[mine] - left.cross / sweep.sigma2
+            moved = np.linalg.solve(precision, linear[:, :, None])[:, :, 0]
+            mixture = weights @ classes.mean + weights[rows, mine, None] * (
+                moved - classes.mean[mine]
+            )
+            means[h].append(np.einsum("nf,nf->n", left.x, mixture[_owner(left)]))
+    scores = Scores(np.zeros(m), np.zeros(m))
+    for h, left in enumerate((halves.second, halves.first)):
+        odds = _log_sum(-logs[h].T)
+        scores.log_score[:] += np.log(len(sweeps)) - odds
+        share = np.exp(-logs[h] - odds)[:, _owner(left)]
+        scores.error[:] += _squared(left, (share * np.array(means[h])).sum(axis=0))
+    return scores
+
+
+def _normal(
+    part: Blocks, mean: FloatArray, root: FloatArray, sigma2: float
+) -> tuple[FloatArray, FloatArray]:
+    """Log density of the events under ``N(X m, sigma2 (I + X L L' X'))``, and the mean they make.
+
+    Parameters
+    ----------
+    part : Blocks
+    mean, root : (E, F) and (E, F, F) arrays
+        m and L of each entity.
+    sigma2 : float
+
+    Returns
+    -------
+    density : (E,) array
+    moved : (E, F) array
+        Posterior mean of the entity's coefficients.
+    """
+    s = part.products
+    g = part.cross - _apply(s, mean)
+    squares = part.squares - (mean * (part.cross + g)).sum(axis=1)
+    turned = np.swapaxes(root, 1, 2)
+    inner = np.eye(s.shape[1]) + turned @ s @ root
+    at_root = _apply(turned, g)
+    solved = np.asarray(np.linalg.solve(inner, at_root[:, :, None])[:, :, 0], dtype=np.float64)
+    squares = np.maximum(squares - (at_root * solved).sum(axis=1), 0.0)
+    log_det = np.linalg.slogdet(inner)[1]
+    density = -0.5 * (part.n * (_LOG_2PI + np.log(sigma2)) + log_det + squares / sigma2)
+    return density, mean + _apply(root, solved)
+
+
+def _owner(part: Blocks) -> IntArray:
+    """Entity of each row with an outcome."""
+    return np.repeat(np.arange(part.n_entities), np.diff(part.start))
+
+
+def _squared(part: Blocks, predicted: FloatArray) -> FloatArray:
+    """Sum of squared errors of each entity."""
+    found = np.bincount(_owner(part), weights=(part.y - predicted) ** 2, minlength=part.n_entities)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _log_sum(logs: FloatArray) -> FloatArray:
+    """Log of the sum of exponentials over the last axis."""
+    most = logs.max(axis=-1, keepdims=True)
+    return np.asarray(most[..., 0] + np.log(np.exp(logs - most).sum(axis=-1)))
+
+
+# ------------------------------------------------------------------------------- kinds or degrees
+
+
+class Difference(NamedTuple):
+    """What one model has over another, per event, with standard errors over entities.
+
+    Attributes
+    ----------
+    log_score, log_error : float
+        Mean log density.
+    saved, saved_error : float
+        Squared error saved, as a share of that of the other.
+    clear : bool
+        Whether both are above 0 beyond chance (two-sided 5 % each). Log density alone would take
+        heavy tails for classes, which are wider than one normal; squared error alone says little
+        of classes that are hard to tell.
+    """
+
+    log_score: float
+    log_error: float
+    saved: float
+    saved_error: float
+    clear: bool
+
+    @property
+    def told(self) -> str:
+        """Both with their errors, in parentheses."""
+        return (
+            f"(log density of an event {self.log_score:+.3f} \N{PLUS-MINUS SIGN} "
+            f"{self.log_error:.3f}, squared error {-self.saved:+.1%} \N{PLUS-MINUS SIGN} "
+            f"{self.saved_error:.1%})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Classes beside one regression and a mixed model on events that each of them left out.
+
+    Attributes
+    ----------
+    verdict : {"kinds", "degrees, not kinds", "no evidence of kinds"}
+        Kinds, where classes predict better than one regression, and than the mixed model by their
+        log density without more squared error. Degrees, where classes or the mixed model predict
+        better than one regression.
+    n_classes : int
+        Classes that were compared.
+    n_entities : int
+        Entities that were left out in turn.
+    curved : bool
+        Whether the squares of the columns predict better than the columns alone: one regression
+        and mixed model have them then.
+    random : {"intercepts", "intercepts and slopes"}
+        Of the mixed model: what predicts better.
+    log_score, error : dict of float
+        Mean log density and mean squared error by event (in the units of y) of ``one regression``,
+        ``mixed model`` and ``classes``.
+    to_one, to_mixed, mixed_to_one : Difference
+        Of classes and one regression, classes and mixed model, mixed model and one regression.
+    """
+
+    verdict: str
+    n_classes: int
+    n_entities: int
+    curved: bool
+    random: str
+    log_score: dict[str, float]
+    error: dict[str, float]
+    to_one: Difference
+    to_mixed: Difference
+    mixed_to_one: Difference
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with the differences and their standard errors."""
+        k, one, mixed = f"{self.n_classes} classes", "one regression", "a mixed model"
+        mixed += f" with random {self.random}"
+        beside_one, beside_mixed = self.to_one.told, self.to_mixed.told
+        if self.verdict == KINDS:
+            said = f"{k} predict better than {one} {beside_one} and than {mixed} {beside_mixed}"
+        elif self.n_classes > 1 and self.to_one.clear:
+            said = f"{k} predict better than {one} {beside_one}, but not clearly better than "
+            said += f"{mixed} {beside_mixed}"
+        else:
+            better = "better" if self.mixed_to_one.clear else "not clearly better"
+            said = f"{mixed} predicts {better} than {one} {self.mixed_to_one.told}"
+            if self.n_classes > 1:
+                said = f"{k} predict not clearly better than {one} {beside_one}; {said}"
+        if self.curved:
+            said += "; one regression and mixed model have the squares of the columns too, which "
+            said += "predict better than the columns alone: add them"
+        judged = f"judged on the events of {self.n_entities} entities, each left out in turn"
+        return f"{self.verdict}: {judged}, {said}"
+
+
+def evidence_of(
+    events: Rows,
+    blocks: Blocks,
+    sweeps: Sequence[Sweep],
+    n_classes: int,
+    u: FloatArray,
+    *,
+    intercept: bool,
+    unit: float,
+) -> Evidence | None:
+    """Compare classes with degrees; None where too few entities have two events.
+
+    Parameters
+    ----------
+    events : Rows
+    blocks : Blocks
+        Their sums.
+    sweeps : sequence of Sweep
+        Of the chain that is kept.
+    n_classes : int
+        K, as the result has it.
+    u : (N,) array
+        See `halves_of`.
+    intercept : bool
+        Whether the first column is that of ones.
+    unit : float
+        Standard deviation of y in the units of the table.
+    """
+    halves = halves_of(events, blocks, u)
+    f = blocks.n_features
+    if halves is None or float(blocks.n.sum()) < 2 * f:
+        return None
+    try:
+        classes = class_scores(blocks, sweeps, halves)
+        random = [(0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)]
+        rivals = [_rival(blocks, halves, j) for j in ((), *random)]
+        curved = False
+        if f <= MOST_COLUMNS:
+            wider = events._replace(x=np.column_stack([events.x, events.x[:, intercept:] ** 2]))
+            wide = blocks_of(wider.x, wider.y, wider.entity, wider.agent, wider.weight)
+            apart = halves_of(wider, wide, u)
+            if apart is not None:
+                bent = _rival(wide, apart, ())
+                curved = _difference(bent, rivals[0], halves).clear
+                if curved:
+                    rivals = [bent, *(_rival(wide, apart, j) for j in random)]
+    except (np.linalg.LinAlgError, DataError):
+        return None  # columns that depend on one another under weights that leave no prior
+    one, *mixed = rivals
+    best = int(np.argmax([scores.log_score.sum() for scores in mixed]))
+    models = {"one regression": one, "mixed model": mixed[best], "classes": classes}
+    n = halves.whole.n.sum()
+    if not all(np.isfinite(part).all() for scores in models.values() for part in scores):
+        return None
+    to_one, to_mixed = (_difference(classes, rival, halves) for rival in (one, mixed[best]))
+    mixed_to_one = _difference(mixed[best], one, halves)
+    limit = _limit(halves)
+    kinds = to_mixed.log_score > limit * to_mixed.log_error and to_mixed.saved > 0
+    if n_classes > 1 and to_one.clear and kinds:
+        verdict = KINDS
+    elif (n_classes > 1 and to_one.clear) or mixed_to_one.clear:
+        verdict = DEGREES
+    else:
+        verdict = NO_KINDS
+    return Evidence(
+        verdict,
+        n_classes,
+        len(halves.at),
+        curved,
+        ("intercepts", "intercepts and slopes")[best],
+        {k: float(v.log_score.sum() / n - np.log(unit)) for k, v in models.items()},
+        {k: float(v.error.sum() / n * unit**2) for k, v in models.items()},
+        to_one,
+        to_mixed,
+        mixed_to_one,
+    )
+
+
+def _rival(blocks: Blocks, halves: Halves, random: Sequence[int]) -> Scores:
+    """Scores of a mixed model with own coefficients of some columns, or none."""
+    trace = float(np.trace(blocks.products, axis1=1, axis2=2).sum())
+    penalty = max(1.0, _DEPENDENT * trace)
+    return mixed_scores(mixed_model(blocks, random, penalty=penalty, gain=_GAIN), halves)
+
+
+def _limit(halves: Halves) -> float:
+    from scipy.stats import t
+
+    return float(t.isf(0.025, len(halves.at) - 1))
+
+
+def _difference(model: Scores, other: Scores, halves: Halves) -> Difference:
+    """Of a model over another: ratios of sums over entities, and their errors."""
+    n, m, limit = halves.whole.n, len(halves.at), _limit(halves)
+
+    def ratio(gain: FloatArray, size: FloatArray) -> tuple[float, float]:
+        value = float(gain.sum() / size.sum())
+        rest = float(((gain - value * size) ** 2).sum()) * m / (m - 1)
+        return value, np.sqrt(rest) / float(size.sum())
+
+    log_score = ratio(model.log_score - other.log_score, n)
+    saved = ratio(other.error - model.error, np.maximum(other.error, np.finfo(float).tiny))
+    clear = log_score[0] > limit * log_score[1] and saved[0] > limit * saved[1]
+    return Difference(*log_score, *saved, bool(clear))

@@ -1,0 +1,200 @@
+"""Kinds or degrees: the mixed model, what is left out, and the verdict."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.latent_regression.kernels import evidence as ev
+from consilience.latent_regression.kernels.latent_class import Blocks, blocks_of
+from consilience.numerics.random import stream
+from tests.reference import latent_class as reference
+
+
+def grouped(
+    seed: int, n_entities: int = 30, events: int = 6, spread: Any = (0.7, 0.4, 0.0), f: int = 3
+) -> ev.Rows:
+    """Events of one regression with own coefficients of each entity around it."""
+    rng = stream(seed, "grouped")
+    entity = np.repeat(np.arange(n_entities), 2 + rng.poisson(events - 2, n_entities))
+    x = rng.standard_normal((len(entity), f))
+    x[:, 0] = 1.0
+    own = rng.standard_normal((n_entities, f)) * np.asarray(spread)
+    y = (x * (own[entity] + np.linspace(0.5, -0.5, f))).sum(axis=1)
+    y += rng.standard_normal(len(y))
+    return ev.Rows(x, y, entity, entity // 5, np.ones(len(y)))
+
+
+def blocks(rows: ev.Rows) -> Blocks:
+    return blocks_of(rows.x, rows.y, rows.entity, rows.agent, rows.weight)
+
+
+def by_entity(part: Blocks) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(part.x[a:b], part.y[a:b]) for a, b in zip(part.start[:-1], part.start[1:])]
+
+
+# ------------------------------------------------------------------ the mixed model
+
+
+@pytest.mark.parametrize("random", [[], [0], [0, 1], [0, 1, 2]])
+def test_restricted_likelihood_is_that_of_the_textbook_and_highest(random: list[int]) -> None:
+    rows = grouped(1, spread=(0.7, 0.5, 0.6))
+    fit = ev.mixed_model(blocks(rows), random)
+    entities = by_entity(blocks(rows))
+    best = reference.restricted_deviance(entities, fit.ratio, fit.sigma2)
+    assert fit.deviance == pytest.approx(best, rel=1e-10)
+    # no step in any direction that leaves G nonnegative lowers it
+    for scale in (0.98, 1.02):
+        assert reference.restricted_deviance(entities, fit.ratio, fit.sigma2 * scale) > best
+        if random:
+            moved = reference.restricted_deviance(entities, fit.ratio * scale, fit.sigma2)
+            assert moved > best
+
+
+@pytest.mark.parametrize("random", [[0], [0, 1]])
+def test_mixed_model_is_that_of_statsmodels(random: list[int]) -> None:
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    rows = grouped(2, 40)
+    fit = ev.mixed_model(blocks(rows), random)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = MixedLM(rows.y, rows.x, rows.entity, exog_re=rows.x[:, random]).fit(reml=True)
+    assert fit.deviance == pytest.approx(-2 * other.llf, abs=1e-6)
+    np.testing.assert_allclose(fit.mean, other.fe_params, atol=1e-4)
+    found = fit.sigma2 * fit.ratio[np.ix_(random, random)]
+    np.testing.assert_allclose(found, other.cov_re, atol=2e-3)
+    assert fit.sigma2 == pytest.approx(other.scale, rel=1e-3)
+
+
+def test_no_variance_between_entities_is_found_as_none() -> None:
+    rows = grouped(3, 60, spread=(0.0, 0.0, 0.0))
+    centred = rows._replace(y=rows.y.copy())
+    for e in range(60):  # means of the entities that differ by nothing: a variance below 0
+        centred.y[rows.entity == e] -= rows.y[rows.entity == e].mean()
+    fit = ev.mixed_model(blocks(centred), [0])
+    one = ev.mixed_model(blocks(centred), [])
+    assert fit.ratio[0, 0] == 0 and fit.deviance == one.deviance
+
+
+# ------------------------------------------------------------------ what is left out
+
+
+@pytest.fixture(scope="module")
+def left() -> tuple[ev.Rows, Blocks, ev.Halves]:
+    rows = grouped(4, 12)
+    found = ev.halves_of(rows, blocks(rows), stream(4, "halves").random(len(rows.y)))
+    assert found is not None
+    return rows, blocks(rows), found
+
+
+def halved(halves: ev.Halves) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Rows, outcomes, and which of them are in the first half, by entity."""
+    found = []
+    for one, two in zip(by_entity(halves.first), by_entity(halves.second), strict=True):
+        first = np.arange(len(one[1]) + len(two[1])) < len(one[1])
+        found.append((np.vstack([one[0], two[0]]), np.concatenate([one[1], two[1]]), first))
+    return found
+
+
+def test_halves_hold_every_event_once(left: Any) -> None:
+    rows, all_of_them, halves = left
+    sizes = halves.first.n + halves.second.n
+    np.testing.assert_array_equal(sizes, all_of_them.n[halves.at])
+    assert (np.abs(halves.first.n - halves.second.n) <= 1).all()
+    np.testing.assert_allclose(
+        halves.first.products + halves.second.products, halves.whole.products
+    )
+    np.testing.assert_allclose(halves.whole.cross, all_of_them.cross[halves.at])
+    few = rows._replace(y=np.where(rows.entity < 8, np.nan, rows.y))
+    assert ev.halves_of(few, blocks(few), np.zeros(len(rows.y))) is None
+
+
+@pytest.mark.parametrize("random", [[], [0], [0, 1, 2]])
+def test_mixed_scores_are_those_of_the_textbook(left: Any, random: list[int]) -> None:
+    _, all_of_them, halves = left
+    fit = ev.mixed_model(all_of_them, random, penalty=0.7)
+    found = ev.mixed_scores(fit, halves)
+    entities = by_entity(all_of_them)
+    for e, (x, y, first) in enumerate(halved(halves)):
+        now = [*entities[:e], (x, y), *entities[e + 1 :]]
+        given = (now, e), (fit.ratio, fit.sigma2, 0.7)
+        both = [reference.mixed_left_out(*given[0], k, *given[1]) for k in (first, ~first)]
+        log_score, error = np.sum(both, axis=0)
+        assert found.log_score[e] == pytest.approx(log_score, rel=1e-9)
+        assert found.error[e] == pytest.approx(error, rel=1e-9)
+
+
+def test_class_scores_are_those_of_the_textbook(left: Any) -> None:
+    """Harmonic means over two sweeps, one of them with a class of a single entity."""
+    _, all_of_them, halves = left
+    rng = stream(5, "labels")
+    sweeps = []
+    for s in range(2):
+        labels = rng.integers(2, size=12) + 1
+        labels[3] = 0
+        sweeps.append(ev.Sweep(labels, np.array([0.2, 0.5, 0.3]), 2.0 + s, 0.8 + s, 0.6))
+    found = ev.class_scores(all_of_them, sweeps, halves)
+    entities, agents = by_entity(all_of_them), all_of_them.agent.tolist()
+    for e, (x, y, first) in enumerate(halved(halves)):
+        now = [*entities[:e], (x, y), *entities[e + 1 :]]
+        log_score, error = 0.0, 0.0
+        for known in (first, ~first):
+            each = [reference.classes_left_out(now, agents, e, known, *s) for s in sweeps]
+            inverse = np.exp(-np.array([value for value, _ in each]))
+            log_score -= np.log(inverse.mean())
+            predicted = sum(w * mean for w, (_, mean) in zip(inverse / inverse.sum(), each))
+            error += ((y[~known] - predicted) ** 2).sum()
+        assert found.log_score[e] == pytest.approx(log_score, rel=1e-8)
+        assert found.error[e] == pytest.approx(error, rel=1e-8)
+
+
+# ------------------------------------------------------------------ the verdict
+
+
+def difference(log_score: float, saved: float, clear: bool) -> ev.Difference:
+    return ev.Difference(log_score, 0.01, saved, 0.02, clear)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "k", "to_one", "mixed_to_one", "words"),
+    [
+        (
+            ev.KINDS,
+            2,
+            True,
+            True,
+            "2 classes predict better than one regression (log density of an",
+        ),
+        (
+            ev.DEGREES,
+            3,
+            True,
+            True,
+            "but not clearly better than a mixed model with random intercep",
+        ),
+        (ev.DEGREES, 3, False, True, "3 classes predict not clearly better than one regression"),
+        (
+            ev.DEGREES,
+            1,
+            False,
+            True,
+            "a mixed model with random intercepts predicts better than one",
+        ),
+        (ev.NO_KINDS, 1, False, False, "predicts not clearly better than one regression"),
+    ],
+)
+def test_sentences(verdict: str, k: int, to_one: bool, mixed_to_one: bool, words: str) -> None:
+    found = ev.Evidence(
+        verdict, k, 50, k == 1, "intercepts", {}, {}, difference(0.2, 0.3, to_one),
+        difference(0.1, 0.05, True), difference(0.12, 0.2, mixed_to_one),
+    )  # fmt: skip
+    said = found.sentence
+    assert said.startswith(
+        f"{verdict}: judged on the events of 50 entities, each left out in turn, "
+    )
+    assert words in said and ("squares of the columns" in said) == found.curved
+    assert "+0.120 ± 0.010, squared error -20.0% ± 2.0%" in said or k > 1
