@@ -79,7 +79,7 @@ def test_fields_that_the_guide_names_exist() -> None:
     section = TEXT[TEXT.index("## Reading the result") : TEXT.index("### Binary targets")]
     known = {f.name for f in dataclasses.fields(LatentClassRegressionResult)}
     known |= {n for n in dir(LatentClassRegressionResult) if n.startswith("pooled")}
-    known |= {"LatentClassRegressor"}
+    known |= {"LatentClassRegressor", "verdict"}
     items = section[section.index("- `coefficients`") : section.index("`consilience.report")]
     named = set(re.findall(r"`(\w+)`", items))
     assert {"coefficients", "class_shares", "heldout_mse", "trace_moved", "withheld"} <= named
