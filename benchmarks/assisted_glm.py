@@ -104,7 +104,7 @@ def joint(n: int, p: int) -> dict[str, Any]:
 
     def run(**settings: Any) -> Any:
         asked: list[tuple[str, float]] = []
-        method = AssistedGLM(response="share", holdout=0.0, **settings)
+        method = AssistedGLM(response="share", holdout=0.0, exchange="turns", **settings)
 
         def note(kind: str, facts: dict[str, Any]) -> None:
             if kind in ("ask", "done"):

@@ -142,7 +142,7 @@ def attacked(seed: int, limit: Any) -> tuple[Recovered, AssistedGLMResult]:
     """Run the method under a limit and attack it."""
     x_a, x_b, y = columns(seed)
     fed = federation(x_a, x_b, y, limit)
-    run = fed.run(AssistedGLM(response="share"), seed=seed)
+    run = fed.run(AssistedGLM(response="share", exchange="turns"), seed=seed)
     if not isinstance(run.result, AssistedGLMResult):
         raise TypeError("a result of another method")
     return recovered(seen(fed, run.info.run), x_b), run.result

@@ -67,6 +67,49 @@ def test_check_reads_each_sites_own_columns(space: ColumnsWorkspace) -> None:
     assert not (space.root / "homes").exists()
 
 
+@pytest.mark.parametrize(
+    ("site", "parameters", "row", "remark"),
+    [
+        ("lab", "", r"lab +all of its columns, at once +nothing +1 +exact", "to the initiator"),
+        (
+            "clinic",
+            "response = 'share'",
+            r"lab +one direction +all of its columns, and the response +1 +exact",
+            "to the partner, with the response",
+        ),
+        (
+            "",
+            "response = 'share'",
+            r"lab +one direction a round +one direction a round, and the response +up to 30 +none",
+            "",
+        ),
+    ],
+)
+def test_check_says_who_reveals_what(
+    space: ColumnsWorkspace, site: str, parameters: str, row: str, remark: str
+) -> None:
+    """And asks the one whose columns will go at once whether that is meant."""
+    for one in SITES:
+        more = "share_response = true\n" if one == "clinic" and parameters else ""
+        more += 'max_revealed_rank = "full"\n' if one == site else ""
+        space.site(one, more=POLICY + more)
+    space.write(parameters=parameters)
+    text = space.file.read_text(encoding="utf-8")
+    space.file.write_text(text.replace("assistance-test", "assisted-glm"), encoding="utf-8")
+    said = call("check", space.file)
+    assert said.exit_code == 0, said.output
+    assert re.search(row, said.stdout), said.stdout
+    asked = f"may send all of its columns {remark} in one message"
+    assert (f"{site}: The policy lets all" in words(said) and asked in words(said)) == bool(site)
+
+
+def test_check_says_that_a_response_is_missing(space: ColumnsWorkspace) -> None:
+    space.write(parameters="")
+    text = space.file.read_text(encoding="utf-8")
+    space.file.write_text(text.replace("assistance-test", "assisted-glm"), encoding="utf-8")
+    assert "lab needs the response to fit its columns: set response" in cannot(space)
+
+
 def cannot(space: ColumnsWorkspace, code: int = 2) -> str:
     """The one sentence of a check that fails, and of a run that does not begin."""
     checked = call("check", space.file)

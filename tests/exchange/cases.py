@@ -170,32 +170,50 @@ def labelled_by_partners() -> Federation:
     return with_policy(labelled(), Policy(preset="consortium"))
 
 
-def over_columns() -> Federation:
-    """Three sites with other columns of the same people, of which each lacks some; cedar asks."""
+def over_columns(
+    sites: Sequence[str] = ("ash", "birch", "cedar"), opens: Sequence[str] = ()
+) -> Federation:
+    """Sites with other columns of the same people, of which each lacks some; cedar asks."""
     rng = np.random.default_rng(9)
     n = 90
     x = rng.normal(size=(n, 9))
     response = x @ np.array([1.0, -1.0, 0, 0, 0, 0, 0, 0.5, 0]) + rng.normal(size=n)
     ids = np.array([f"person-{i}" for i in range(n)])
     tables, columns = {}, {}
-    for k, site in enumerate(("ash", "birch", "cedar")):
+    for k, site in enumerate(sites):
         own = rng.permutation(n)[: n - 3 * k]
         names = [f"{site}-{j}" for j in range(3)]
         tables[site] = {name: x[own, 3 * k + j] for j, name in enumerate(names)}
         tables[site] |= {"id": ids[own], "y": response[own]}
         asks: dict[str, Any] = {}
         if site == "cedar":
-            asks = {"target": "y", "cluster": "pair", "offset": "known"}
+            asks = {"target": "y", "offset": "known"}
+            # whoever has clusters keeps its columns
+            asks |= {} if site in opens else {"cluster": "pair"}
         tables[site] |= {"pair": own // 2, "known": 0.1 * own} if asks else {}
         columns[site] = Columns(features=tuple(names), id="id", **asks)
+    signed = Policy(preset="consortium", share_response=True)
     federation = Federation.local(
         tables,
         columns=columns,
-        policy=Policy(preset="consortium", share_response=True),
+        policy={
+            site: dataclasses.replace(signed, max_revealed_rank="full") if site in opens else signed
+            for site in sites
+        },
         partner_key=bytes(range(32)),
         at="third-party",
     )
     return _with_fixed_secrets(federation)
+
+
+def one_opens() -> Federation:
+    """Of two partners one opens its columns; the other takes turns."""
+    return over_columns(opens=("ash",))
+
+
+def asker_opens() -> Federation:
+    """Two sites, of which the one that asks opens its columns."""
+    return over_columns(sites=("birch", "cedar"), opens=("cedar",))
 
 
 def of_sequences() -> Federation:
@@ -309,6 +327,12 @@ CASES: dict[str, Case] = {
     "assistance-test": Case(AssistanceTest(family="normal", n_directions=2), over_columns),
     # One round of training: later ones are no different.
     "assisted-glm": Case(AssistedGLM(family="normal", response="share", n_rounds=1), over_columns),
+    "assisted-glm where one opens": Case(
+        AssistedGLM(family="normal", response="share", n_rounds=1), one_opens
+    ),
+    "assisted-glm where the asker opens": Case(
+        AssistedGLM(family="normal", response="share"), asker_opens
+    ),
     "mean-and-sd": Case(MeanAndSD(), plain, pooled_mean_and_sd),
     "mean-and-sd scaled": Case(MeanAndSD(), scaled),
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),

@@ -228,9 +228,15 @@ CASES: dict[str, Case] = {
         seals=True,
     ),
     "assisted-glm": Case(
-        lambda: AssistedGLM(family="normal", response="share", n_rounds=1, interval="none"),
+        lambda: AssistedGLM(
+            family="normal", response="share", n_rounds=1, interval="none", exchange="turns"
+        ),
         columns=Columns(id="id"),
         seals=True,
+    ),
+    # Partners open their columns, as all policies here let all directions be known.
+    "assisted-glm at once": Case(
+        lambda: AssistedGLM(family="normal", interval="none"), columns=Columns(id="id"), seals=True
     ),
 }
 

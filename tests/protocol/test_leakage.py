@@ -158,7 +158,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
     },
     "assistance-test": {
         "test statistics with degrees of freedom and p-values": "tested.tests.*",
-        "the number of rows": "tested.facts.records",
+        "the number of rows and of their clusters": "tested.facts.records tested.facts.clusters",
         "rows of the rarer class": "tested.facts.minority",
         "which share of a sketch is not noise": "tested.facts.reliability",
     },
@@ -167,8 +167,8 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "coefficients with standard errors": "concluded.coefficients.*",
         "how well the models fit and predict": "concluded.fit.*",
         "calibration where groups are large enough": "concluded.calibration",
-        "numbers of rows and of intervals": "concluded.intervals.* concluded.records.* "
-        "predicted.records.*",
+        "numbers of rows, of their clusters and of intervals": "concluded.intervals.* "
+        "concluded.records.* predicted.records.*",
     },
 }
 

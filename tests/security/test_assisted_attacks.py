@@ -22,6 +22,10 @@ from consilience.assisted.glm.messages import (
     ConcludeRequest,
     ContributeRequest,
     FinishRequest,
+    FitRequest,
+    HandOverRequest,
+    OfferRequest,
+    OpenRequest,
     ReceiveRequest,
     RefineRequest,
     Settings,
@@ -65,6 +69,10 @@ ROWS, MODEL = Disclosure.PER_RECORD, Disclosure.MODEL
 N, P = 60, 4
 IDS = np.array([f"p{i:04d}" for i in range(N)])
 NOTHING = np.empty(0)
+NOBODY = (relayed((), MODEL), relayed((), ROWS), relayed((), MODEL))
+"""No partner says what it hides, and none fitted all columns."""
+PLAIN = (relayed(NOTHING, ROWS), relayed(NOTHING, ROWS))
+"""No case weights, and no offset."""
 
 
 class Refused(Exception):
@@ -166,6 +174,8 @@ def settings(**changes: Any) -> Settings:
         "split_seed": 1,
         "interval": "joint",
         "level": 0.95,
+        "errors": "hc1",
+        "interval_accuracy": 0.0,
         "initiator": "a",
         "partners": ("b",),
         "names": False,
@@ -225,7 +235,7 @@ def share_of(x: Array, found: Array) -> float:
 def given_response(villain: Villain, y: Array, **changes: Any) -> Settings:
     """Send the partner a response."""
     text = settings(**changes)
-    villain.tell("receive", ReceiveRequest(text, relayed(y, ROWS), relayed(NOTHING, ROWS)))
+    villain.tell("receive", ReceiveRequest(text, relayed(y, ROWS), *PLAIN))
     return text
 
 
@@ -262,7 +272,7 @@ def test_a_full_run_reveals_k_of_r(limit: Any) -> None:
 def test_a_second_run_adds_nothing_to_what_the_first_one_spent() -> None:
     x_a, x_b, y = table.columns(1)
     fed = table.federation(x_a, x_b, y, "default")
-    method = AssistedGLM(response="share")
+    method = AssistedGLM(response="share", exchange="turns")
     runs = [fed.run(method, seed=seed).info.run for seed in (1, 2)]
     runs.append(fed.run(dataclasses.replace(method, acceleration="anderson"), seed=3).info.run)
     both = np.column_stack([table.seen(fed, run) for run in runs])
@@ -304,6 +314,7 @@ def test_what_equations_hide_is_not_told_for_made_up_targets() -> None:
         "weights": np.empty((0, c.shape[1])),
         "constants": np.zeros(c.shape[1]),
         "rows": np.empty(0, dtype=np.int64),
+        "enough": 0.0,
     }
     parts = (relayed(c, ROWS), relayed(np.empty((0, 0)), ROWS), relayed(place, MODEL))
     reply = villain.tell("refine", RefineRequest(text, *parts, last=True))
@@ -312,7 +323,8 @@ def test_what_equations_hide_is_not_told_for_made_up_targets() -> None:
     # A few honest targets are still judged, until as many numbers are told as half the rows.
     counts = []
     for _ in range(8):
-        place = {"weights": np.empty((0, 7)), "constants": np.zeros(7), "rows": np.arange(2)}
+        place = {"weights": np.empty((0, 7)), "constants": np.zeros(7)}
+        place |= {"rows": np.arange(2), "enough": 0.0}
         parts = (relayed(c[:, :7], ROWS), relayed(np.empty((0, 0)), ROWS), relayed(place, MODEL))
         reply = villain.tell("refine", RefineRequest(text, *parts, last=True))
         counts.append(len(reply.left.value["rest"]))
@@ -521,7 +533,7 @@ def test_the_response_does_not_follow_from_many_splits() -> None:
     base = line.last
 
     def conclude(seed: int) -> Any:
-        parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+        parts = (relayed((), ROWS), relayed((), ROWS), *NOBODY)
         text = settings(**masked, split_seed=seed)
         request = ConcludeRequest(text, *parts, complete=False, hidden=0)
         return line.ask("conclude", request, after=base)
@@ -536,7 +548,7 @@ def concluded(site: Site, run: str, **changes: Any) -> dict[str, float]:
     line = Relay((site, partner()), "assisted-glm", run).lines["a"]
     text = settings(family="binomial", **changes)
     line.ask("share", ShareRequest(text, "b"))
-    parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+    parts = (relayed((), ROWS), relayed((), ROWS), *NOBODY)
     reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
     return dict(reply.fit.value)
 
@@ -589,7 +601,7 @@ def test_no_share_of_held_out_rows_isolates_a_row() -> None:
         line = Relay((site, partner()), "assisted-glm", f"run-{k}").lines["a"]
         text = settings(family="binomial", holdout=k / N)
         line.ask("share", ShareRequest(text, "b"))
-        parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+        parts = (relayed((), ROWS), relayed((), ROWS), *NOBODY)
         reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
         sizes.add(int(reply.records.value["held"]))
     assert sizes == {12, 24}
@@ -651,14 +663,14 @@ def test_names_of_columns_need_their_own_consent(granted: bool) -> None:
     line = Relay((site, partner()), "assisted-glm").lines["a"]
     text = settings(family="binomial", names=True)
     line.ask("share", ShareRequest(text, "b"))
-    parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+    parts = (relayed((), ROWS), relayed((), ROWS), *NOBODY)
     reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
     assert reply.names == ((INTERCEPT, "age", "income") if granted else ("x0", "x1", "x2"))
 
 
 def test_sealed_fields_are_not_made_by_a_coordinator_without_the_key() -> None:
     line = Relay((initiator()[0], partner()), "assisted-glm").lines["b"]
-    message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), relayed(NOTHING, ROWS))
+    message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), *PLAIN)
     with pytest.raises(Refused, match="not sealed by the site"):
         line.ask("receive", message)
 
@@ -770,7 +782,7 @@ def test_nearly_the_same_price_is_paid_again() -> None:
 def test_a_value_sealed_in_another_run_or_field_is_refused() -> None:
     site = partner()
     first, second = Villain(site).begin(), Villain(site, "run-2").begin()
-    message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), relayed(NOTHING, ROWS))
+    message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), *PLAIN)
     with pytest.raises(Refused, match="sealed for another field or run"):
         second.ask("receive", first.seal(message))
     sealed = second.seal(message)
@@ -785,7 +797,7 @@ def test_what_one_step_sealed_is_not_taken_by_another() -> None:
     line, other = relay.lines["a"], relay.lines["b"]
     text = settings()
     shared = line.ask("share", ShareRequest(text, "b"))
-    other.ask("receive", ReceiveRequest(text, shared.response, shared.weights))
+    other.ask("receive", ReceiveRequest(text, shared.response, shared.weights, shared.offset))
     nothing = (relayed(NOTHING, ROWS), relayed(NOTHING, MODEL))
     turned = line.ask("turn", TurnRequest(text, "", *nothing, partner="b", closes=False))
     base = other.last
@@ -797,3 +809,70 @@ def test_what_one_step_sealed_is_not_taken_by_another() -> None:
         other.ask("contribute", mixed, after=base)
     right = ContributeRequest(text, turned.own, turned.others, turned.place)
     assert not other.ask("contribute", right, after=base).spent
+
+
+# --------------------------------------------------------------------------- parties that open
+
+
+def test_no_coordinator_opens_columns_beyond_the_policy() -> None:
+    """What the questions say of the courses is the coordinator's word; the policy decides."""
+    opened = settings(exchange="auto", courses=("opened",))
+    for limit, text in (("default", opened), ("full", settings(courses=("opened",)))):
+        villain = Villain(partner(max_revealed_rank=limit)).begin()
+        villain.ask("offer", OfferRequest())
+        with pytest.raises(Refused, match="not on offer"):
+            villain.ask("open", OpenRequest(text))
+        assert villain.site.home.ledger("default").get("revealed", {}).get("directions", []) == []
+    # Asked for what earlier runs told, a partner of whom nothing is known sends nothing.
+    villain = Villain(partner(max_revealed_rank="full")).begin()
+    reply = villain.ask("open", OpenRequest(settings()))
+    assert not reply.rest.value.size and not reply.complete and reply.known == 0
+    for limit, exchange in (("default", "auto"), ("full", "turns")):
+        site = initiator(share_response=True, max_revealed_rank=limit)[0]
+        line = Villain(site, name="b").begin(mine="partner", theirs="initiator")
+        text = settings(family="binomial", exchange=exchange, courses=("fitted",))
+        with pytest.raises(Refused, match="not on offer"):
+            line.ask("hand_over", HandOverRequest(text, "b"))
+
+
+def test_who_needs_no_response_gets_none() -> None:
+    """A partner that opened, or that tells what is known, is not asked for a fit."""
+    for course in ("opened", "earlier"):
+        for way, step in (("share", "share"), ("masked", "share_masked")):
+            site = initiator(share_response=True, noised=True, max_epsilon=10.0)[0]
+            line = Villain(site, name="b").begin(mine="partner", theirs="initiator")
+            text = settings(family="binomial", response=way, courses=(course,))
+            with pytest.raises(Refused, match="without a response"):
+                line.ask(step, ShareRequest(text, "b"))
+    # Nor does it come as it is where it is to be masked.
+    line = Villain(initiator(share_response=True)[0], name="b")
+    line.begin(mine="partner", theirs="initiator")
+    with pytest.raises(Refused):
+        line.ask("share", ShareRequest(settings(family="binomial", response="masked"), "b"))
+
+
+def test_errors_of_a_partners_fit_are_few() -> None:
+    """Each is an equation in its columns: half as many as rows over all runs, one fit in a run."""
+    site, told = partner(), []
+    rng = np.random.default_rng(7)
+    for run in range(P + 1):
+        villain = Villain(site, f"run-{run}").begin()
+        villain.ask("offer", OfferRequest())
+        text = given_response(villain, rng.normal(size=N), exchange="auto", courses=("fitted",))
+        base = villain.last
+
+        def fit(villain: Villain = villain, text: Settings = text, base: Any = base) -> Any:
+            place = {"means": np.zeros(5), "rows": np.arange(4)}
+            own = relayed(rng.normal(size=(N, 5)), ROWS)
+            return villain.tell("fit", FitRequest(text, own, relayed(place, MODEL)), after=base)
+
+        if run >= P - 1:
+            with pytest.raises(Refused, match="no further direction"):
+                fit()
+            continue
+        told.append(len(fit().errors.value.get("error", ())))
+        with pytest.raises(Refused, match="answered once"):
+            fit()
+    # Three directions of four, each with ten errors: 60 rows tell 30 numbers.
+    assert told == [10, 10, 10]
+    assert len(site.home.ledger("default")["revealed"]["directions"]) == P - 1

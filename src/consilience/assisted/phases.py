@@ -125,6 +125,38 @@ class OwnColumns:
         rank = int((span[1] > 1e-8 * span[1].max(initial=0.0)).sum()) if seen.size else 0
         return np.asarray(back @ span[0][:, rank:])
 
+    def every(self, site: SiteContext) -> bool:
+        """Whether the policy lets all directions be known."""
+        return self.known(site, np.eye(len(self.names)))[2]
+
+    def room(self, site: SiteContext) -> bool:
+        """Whether the policy lets one direction more be known than are known now."""
+        more = self.unsent(site.known_along(self.names) * self.scale[:, None])[:, :1]
+        return bool(more.shape[1]) and self.known(site, more)[2]
+
+    def told(self, site: SiteContext, *, unit: bool) -> FloatArray:
+        """Directions (of the prepared columns, p, k) that are known already, over all runs.
+
+        Parameters
+        ----------
+        site : SiteContext
+        unit : bool
+            Orthonormal as coefficients; otherwise the columns along them are.
+        """
+        return self.spanning(site.known_along(self.names) * self.scale[:, None], unit=unit)
+
+    def spanning(self, directions: FloatArray, *, unit: bool) -> FloatArray:
+        """Directions of the same span, orthonormal as coefficients or else as columns."""
+        factor = self.factor / self.scale
+        lengths = np.linalg.norm(factor @ directions, axis=0)
+        live = lengths > 1e-8 * lengths.max(initial=0.0)
+        directions = directions[:, live] / lengths[live]
+        _, size, turn = np.linalg.svd(factor @ directions, full_matrices=False)
+        # The gate counts by coefficients: nearly dependent ones would lose too many digits here.
+        kept = size > 1e-5 * size.max(initial=0.0)
+        found = directions @ (turn[kept].T / size[kept])
+        return np.asarray(np.linalg.qr(found)[0] if unit else found)
+
     def unscaled(self, directions: FloatArray) -> FloatArray:
         """Coefficients of prepared columns as coefficients of `x`."""
         # z d = x (d / scale) but for a constant, where z are the prepared columns
@@ -170,7 +202,7 @@ def may_release(site: SiteContext, own: OwnColumns, n_rows: int, numbers: int) -
         Rows of the run.
     numbers : int
     """
-    if own.known(site, np.eye(len(own.names)))[2]:
+    if own.every(site):
         return True
     told = 0 if site.kept is None else int(site.kept["told"])
     if told + numbers > n_rows // 2:

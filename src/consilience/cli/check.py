@@ -13,7 +13,7 @@ from consilience.cli.run import EngineName
 
 if TYPE_CHECKING:
     from consilience.engines.study_check import SiteCheck
-    from consilience.protocol.method import Method
+    from consilience.protocol.method import Method, Planned
     from consilience.sites.study import Study
 
 
@@ -44,7 +44,7 @@ def check(
     if engine is EngineName.flower or superlink is not None:
         _over_flower(study, superlink, keys, insecure=insecure)
         return
-    from consilience.engines.study_check import check_sites, differences, require_quorum
+    from consilience.engines.study_check import check_sites, differences, planned, require_quorum
     from consilience.engines.study_run import method_of, read_site_files
     from consilience.sites.study import Study
 
@@ -58,6 +58,7 @@ def check(
     _tell_sites(checks)
     console.heading("Columns: type, and rows without a value")
     _tell_columns(read, checks)
+    _tell_plan(planned(read, checks, method))
     # Columns first: they are what the parties have to agree on.
     said = list(differences(read.columns, checks))
     said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
@@ -158,6 +159,16 @@ def _tell_sites(checks: list[SiteCheck]) -> None:
         ),
         right=" rr r",
     )
+
+
+def _tell_plan(lines: list[Planned]) -> None:
+    """Print how each partner of a study over columns takes part."""
+    if not lines:
+        return
+    console.heading("By the policies: who reveals what")
+    header = ("partner", "it reveals", "the initiator reveals", "rounds", "standard errors")
+    rows = [(p.partner, p.reveals, p.initiator_reveals, p.rounds, p.errors) for p in lines]
+    console.table(header, rows)
 
 
 def _tell_columns(study: Study, checks: list[SiteCheck]) -> None:

@@ -392,7 +392,7 @@ def _report(done: Run, out: Path) -> None:
 def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Engine:
     """Build the engine; sites on this machine are checked before anything is asked."""
     from consilience.engines.local import local_engine
-    from consilience.engines.study_check import check_sites, require_quorum
+    from consilience.engines.study_check import check_sites, planned, require_quorum
     from consilience.engines.study_run import folder_engine, read_site_files
 
     if plan.folder is not None and plan.key is not None:
@@ -409,7 +409,9 @@ def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Eng
     files = read_site_files(study, plan.sites)
     # A run that goes on was checked when it began, and its sites may have moved on since.
     if not plan.resume:
-        require_quorum(study, check_sites(study, files, method))
+        checks = check_sites(study, files, method)
+        require_quorum(study, checks)
+        planned(study, checks, method)
     return local_engine(study, files)
 
 

@@ -11,6 +11,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,14 @@ from consilience.exceptions import (
 )
 from consilience.numerics.own_rows import compare_rows, row_digests
 from consilience.numerics.reference_average import ReferenceFacts, reference_facts
-from consilience.protocol.method import Columns, CoordinatorContext, Method, SiteData
+from consilience.protocol.method import (
+    Columns,
+    CoordinatorContext,
+    Method,
+    Offer,
+    Planned,
+    SiteData,
+)
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.accounting import Budget
@@ -33,6 +41,7 @@ from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report
 from consilience.sites.reference import ReferenceRows, read_reference
+from consilience.sites.revealed_rank import RevealedRank, column_factor, rank_of
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
 from consilience.sites.source import Table, is_number, plain_text, read_source
@@ -62,6 +71,8 @@ class SiteCheck:
         The error stops the study, whatever its quorum.
     remarks : tuple of str
         What else the person at the site should know.
+    offer : Offer or None
+        Over columns: what the policy lets be known of them, all runs so far considered.
     """
 
     name: str
@@ -71,6 +82,7 @@ class SiteCheck:
     error: ConsilienceError | None = None
     stops: bool = False
     remarks: tuple[str, ...] = ()
+    offer: Offer | None = None
 
 
 def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> list[SiteCheck]:
@@ -91,6 +103,22 @@ def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> 
     if study.partition == "columns":
         return _over_columns(checks, files, ids)
     return checks
+
+
+def planned(study: Study, checks: Sequence[SiteCheck], method: Method) -> list[Planned]:
+    """How the partners of a study over columns will take part, where all can be looked at.
+
+    Raises
+    ------
+    ParameterError
+        The study lacks a parameter that this needs.
+    """
+    offers = {check.name: check.offer for check in checks}
+    first = next((name for name, role in study.roles.items() if role == "initiator"), None)
+    known = {name: offer for name, offer in offers.items() if offer is not None}
+    if study.follows is not None or first is None or len(known) < len(checks):
+        return []
+    return method.plan(first, known)
 
 
 def check_admitted(study: Study, method: Method) -> None:
@@ -244,12 +272,14 @@ def _check(
             *_about_size(loaded.data, policy, method),
             *_about_home(study, file, policy),
         ]
-        refusal = None
+        refusal, offer = None, None
         if reference is not None:
             refusal = own_rows_refusal(reference, loaded.data, policy)
         if study.partition == "columns":
             _require_partner(study, file, columns)
             refusal = consent_refusal(study, file, loaded.data, policy, method)
+            offer = _offer(file, loaded.data, policy)
+            remarks += _about_opening(study, file.name, method, offer)
     except ConsilienceError as error:
         return SiteCheck(file.name, policy, None, kinds, error)
     if loaded.data.id is not None:
@@ -261,7 +291,8 @@ def _check(
     essential = reference is not None or study.roles.get(file.name) == "initiator"
     stops = foreign is not None or (refusal is not None and essential)
     error_ = foreign if foreign is not None else refusal
-    return SiteCheck(file.name, policy, loaded.report, kinds, error_, stops, tuple(remarks))
+    of = (policy, loaded.report, kinds, error_, stops, tuple(remarks))
+    return SiteCheck(file.name, *of, offer=offer)
 
 
 def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:
@@ -455,6 +486,36 @@ def consent_refusal(
             "the policy lets no combination of columns leave for each record (per_record)"
         )
     return None
+
+
+def _offer(file: SiteFile, data: SiteData, policy: Policy) -> Offer | None:
+    """What the policy lets be known of a site's columns; None where no row is complete."""
+    x = data.features[~np.isnan(data.features).any(axis=1)]
+    if not len(x):
+        return None
+    ledger: Mapping[str, Any] = {}
+    if file.home_path.is_dir():
+        ledger = DiskStore(file.home_path).ledger(policy.data_id)
+    factor = column_factor(x)
+    known = RevealedRank.from_ledger(ledger).count(factor, data.feature_names)
+    rank = rank_of(factor)
+    limit = policy.revealed_limit(rank)
+    # Whoever has clusters of rows keeps them, and with them the columns: errors need both.
+    opens = limit >= rank and data.cluster is None
+    return Offer(opens=opens, room=known < min(limit, rank), known=known, rank=rank)
+
+
+def _about_opening(study: Study, name: str, method: Method, offer: Offer | None) -> list[str]:
+    """What a policy that lets all directions be known means in this study."""
+    asked = method.name == "assisted-glm" and study.follows is None
+    if not asked or getattr(method, "exchange", "") != "auto" or offer is None or not offer.opens:
+        return []
+    who = "the partner, with the response" if study.roles[name] == "initiator" else "the initiator"
+    return [
+        "The policy lets all directions of its columns be known (max_revealed_rank), so this "
+        f"study may send all of its columns to {who} in one message. Whoever does not mean that "
+        "gives a number there, or exchange = 'turns' in the study."
+    ]
 
 
 def _about_response(file: SiteFile, policy: Policy, method: Method) -> PrivacyError | None:

@@ -410,6 +410,12 @@ class SiteContext(Protocol):
             Whether the policy lets that many be known.
         """
 
+    def known_along(self, names: tuple[str, ...]) -> NDArray[np.float64]:
+        """Directions (p, k) of these columns that are known already, in this run or earlier ones.
+
+        They are in the columns' own units; a release along them counts nothing.
+        """
+
 
 # --------------------------------------------------------------------------- steps
 
@@ -678,6 +684,42 @@ class CoordinatorContext:
 # --------------------------------------------------------------------------- methods
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What a party's policy lets be known of its columns.
+
+    Attributes
+    ----------
+    opens : bool
+        All directions may be known.
+    room : bool
+        More may be known than are known now.
+    known, rank : int
+        Directions known, and how many there are.
+    """
+
+    opens: bool
+    room: bool
+    known: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """How a partner takes part: what it and the initiator reveal, how long, and which errors.
+
+    Attributes
+    ----------
+    partner, reveals, initiator_reveals, rounds, errors : str
+    """
+
+    partner: str
+    reveals: str
+    initiator_reveals: str
+    rounds: str
+    errors: str
+
+
 class Method(ABC):
     """A whole exchange. Subclasses are frozen dataclasses whose fields are the parameters.
 
@@ -753,6 +795,16 @@ class Method(ABC):
 
     def admit(self, ctx: CoordinatorContext) -> None:  # noqa: B027  most have nothing to check
         """Check what does not go together in this run, before any site is asked."""
+
+    def plan(self, initiator: str, offers: Mapping[str, Offer]) -> list[Planned]:
+        """How each partner would take part over columns, by what the policies let be known.
+
+        Raises
+        ------
+        ParameterError
+            The parameters lack what such an exchange needs.
+        """
+        return []
 
     @abstractmethod
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:

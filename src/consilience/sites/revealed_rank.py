@@ -199,6 +199,15 @@ class RevealedRank:
         largest = values.max(initial=0.0)
         return min(_rank(_singular(seen), max(largest, 1.0)), _rank(values, largest))
 
+    def along(self, names: Sequence[str]) -> FloatArray:
+        """Directions (p, k) of columns `names` that are known, in the columns' own units.
+
+        Where a known direction takes other columns too, it is none of these.
+        """
+        grown = self._with_columns(names, np.ones(len(names)))
+        place = np.array([grown.columns.index(name) for name in names], dtype=np.int64)
+        return _known_on(grown.directions, place) / grown.scales[place][:, None]
+
     def _with_columns(self, names: Sequence[str], lengths: FloatArray) -> RevealedRank:
         """The same span, with the columns that are seen for the first time at the end."""
         new = [j for j, name in enumerate(names) if name not in self.columns]

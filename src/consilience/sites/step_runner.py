@@ -114,6 +114,10 @@ class StepContext:
         known, rank = _counted(span, names, _frozen(factor), _frozen(directions))
         return known, rank, known <= self.policy.revealed_limit(rank)
 
+    def known_along(self, names: tuple[str, ...]) -> np.ndarray:
+        """Directions (p, k) of these columns that are known, over all runs."""
+        return self.ledger.along(names)
+
 
 Frozen = tuple[tuple[int, ...], bytes]
 

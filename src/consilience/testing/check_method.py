@@ -283,7 +283,10 @@ def _check_one_absence(
 def _tolerates(method: Method, federation: Federation, step: str, site: str) -> str:
     """Who must answer a step: rows of a study over columns are matched by all, or not at all."""
     indispensable = federation.partition == "columns" and (
-        step.startswith("align_ids.") or federation.roles[site] == "initiator"
+        # of one partner nobody is left over
+        step.startswith("align_ids.")
+        or federation.roles[site] == "initiator"
+        or len(federation.roles) == 2
     )
     return "all" if indispensable else method.tolerates.get(step, "quorum")
 

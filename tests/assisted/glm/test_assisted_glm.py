@@ -22,7 +22,8 @@ DEFAULT = Policy(preset="consortium", share_response=True)
 
 
 def method(name: str = "binomial", **settings: Any) -> AssistedGLM:
-    return AssistedGLM(**{"family": name, "response": "share", "holdout": 0.0, **settings})
+    plain = {"family": name, "response": "share", "holdout": 0.0, "exchange": "turns"}
+    return AssistedGLM(**{**plain, **settings})
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:

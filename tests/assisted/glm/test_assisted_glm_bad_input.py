@@ -35,7 +35,8 @@ def no_warnings() -> Iterator[None]:
 
 
 def method(name: str = "binomial", **settings: Any) -> AssistedGLM:
-    return AssistedGLM(**{"family": name, "response": "share", "holdout": 0.0, **settings})
+    plain = {"family": name, "response": "share", "holdout": 0.0, "exchange": "turns"}
+    return AssistedGLM(**{**plain, **settings})
 
 
 def refused(federation: Federation, how: AssistedGLM, words: str, out: Path | None = None) -> str:
@@ -147,11 +148,16 @@ def test_no_response_at_all() -> None:
 
 
 def test_whether_the_response_is_given_must_be_said(tmp_path: Path) -> None:
-    federation = scripted(parties(n=100).federation())
-    refused(federation, AssistedGLM(), r"set response = 'share' .* or 'masked'", tmp_path / "run")
+    federation = scripted(parties(n=100).federation(Policy(preset="consortium")))
+    refused(
+        federation,
+        AssistedGLM(),
+        r"b needs the response .*: set response = 'share' .* or 'masked'",
+        tmp_path / "run",
+    )
     engine: Any = federation.engine
     steps = {Request.from_bytes(data).step for data in engine.requests.values()}
-    assert not {s for s in steps if s.startswith(("share", "receive", "turn"))}
+    assert not {s for s in steps if s.startswith(("open_", "share", "receive", "turn"))}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +175,7 @@ def test_whether_the_response_is_given_must_be_said(tmp_path: Path) -> None:
         ({"n_rounds": 2.5}, "n_rounds"),
         ({"tol": 0.0}, "tol"),
         ({"holdout": 1.0}, "holdout"),
+        ({"exchange": "once"}, "exchange"),
         ({"interval": "inflated"}, "acceleration = 'none'"),
         ({"level": 1.0}, "level"),
         ({"family": "tweedie", "power": 2.0}, "power"),

@@ -26,7 +26,8 @@ NOISY = dataclasses.replace(SIGNED, noised=True, max_epsilon=10.0)
 
 
 def method(name: str = "binomial", **settings: Any) -> AssistedGLM:
-    return AssistedGLM(**{"family": name, "response": "share", "holdout": 0.0, **settings})
+    plain = {"family": name, "response": "share", "holdout": 0.0, "exchange": "turns"}
+    return AssistedGLM(**{**plain, **settings})
 
 
 # --------------------------------------------------------------------------- masked response

@@ -27,6 +27,7 @@ from consilience.sites.step_runner import KEYS
 from consilience.testing.attacks import Canary, find_canaries
 from consilience.testing.fakes import members, scripted
 from consilience.wire.codec import decode_message
+from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure, Sealed, iterate_fields, message_type
 from consilience.wire.sealing import Keyring, open_message
@@ -38,7 +39,7 @@ NOISY = dataclasses.replace(SIGNED, noised=True, max_epsilon=10.0)
 
 
 def method(**settings: Any) -> AssistedGLM:
-    return AssistedGLM(**{"family": "normal", "response": "share", **settings})
+    return AssistedGLM(**{"family": "normal", "response": "share", "exchange": "turns", **settings})
 
 
 # --------------------------------------------------------------------------- who saw what
@@ -46,7 +47,9 @@ def method(**settings: Any) -> AssistedGLM:
 
 def leaves(value: Any) -> Iterator[np.ndarray]:
     """All arrays and numbers in something nested."""
-    if isinstance(value, dict):
+    if isinstance(value, Released):
+        yield from leaves(value.value)
+    elif isinstance(value, dict):
         for item in value.values():
             yield from leaves(item)
     elif isinstance(value, list | tuple):
@@ -248,11 +251,13 @@ def watched_run(
             SIGNED,
         ),
         (method(interval="paper"), DEFAULT),
+        (method(exchange="auto"), SIGNED),
+        (method(exchange="auto"), {"a": SIGNED, "b": DEFAULT}),
     ],
-    ids=["full", "default", "ridge", "anderson", "plain", "paper"],
+    ids=["full", "default", "ridge", "anderson", "plain", "paper", "opened", "fitted"],
 )
 def test_a_third_party_reads_no_response_no_predictor_and_no_name(
-    how: AssistedGLM, policy: Policy, tmp_path: Path
+    how: AssistedGLM, policy: Any, tmp_path: Path
 ) -> None:
     them = marked(n=120)
     watched, _, where = watched_run(them, how, tmp_path / "run", policy, at="third-party")
@@ -438,13 +443,13 @@ def test_no_response_leaves_without_the_initiators_consent(at: str) -> None:
     assert per_person(watched, "b", 100).shape[1] == 0
     engine: Any = watched.engine
     steps = {Request.from_bytes(d).step for (_, s), d in engine.requests.items() if s == "b"}
-    assert steps <= {"opening.read", "align_ids.hash", "align_ids.match"}
+    assert steps <= {"opening.read", "align_ids.hash", "align_ids.match", "offer"}
 
 
 def test_a_masked_response_needs_consent_for_noise_and_a_budget() -> None:
     pytest.importorskip("opendp")
     them = parties(n=600)
-    how = AssistedGLM(response="masked", flip=0.2)
+    how = AssistedGLM(response="masked", flip=0.2, exchange="turns")
     without = dataclasses.replace(SIGNED, noised=False)
     for policy in (without, dataclasses.replace(NOISY, max_epsilon=1.0)):
         watched = scripted(them.federation({"a": policy, "b": SIGNED}))
@@ -472,7 +477,7 @@ def test_a_partner_under_a_mask_never_has_the_response() -> None:
     pytest.importorskip("opendp")
     them = parties(n=400)
     watched = scripted(them.federation(NOISY))
-    AssistedGLM(response="masked", flip=0.25, holdout=0.0).run(watched, seed=1)
+    AssistedGLM(response="masked", flip=0.25, holdout=0.0, exchange="turns").run(watched, seed=1)
     (given,) = (m.response.value for s, m in seen_by(watched, "b") if s == "receive_masked")
     known = them.known
     share = (given[known] != them.y[known]).mean()
@@ -523,7 +528,9 @@ def test_no_party_gets_anothers_matrix_or_covariance(how: AssistedGLM, policy: P
             basis = np.column_stack([blocks["a"], np.ones(150)])
         off = seen - basis @ np.linalg.lstsq(basis, seen, rcond=None)[0]
         big = np.linalg.norm(off, axis=0) > 1e-7 * np.linalg.norm(seen, axis=0)
-        assert rank(off[:, big]) <= k
+        # variances of rows are no combination of columns: they count as all of them
+        more = site == "a" and k == r and how.interval in ("paper", "inflated")
+        assert rank(off[:, big]) <= k + more
         if policy is DEFAULT:
             assert (recovered(x, np.column_stack([seen, basis])) < 1 - 1e-4).all()
         grams = [x.T @ x, np.cov(x.T), np.corrcoef(x.T), np.linalg.inv(np.cov(x.T))]
@@ -600,23 +607,6 @@ def test_a_sketch_counts_with_the_training() -> None:
     # direction, and none is left.
     assert again.result.revealed["b"] == (4, 5)
     assert known_of(federation, "b") == 4
-
-
-def test_a_sketch_that_took_all_directions_is_named() -> None:
-    """Three of four columns' directions went into the test: nothing is left to train with."""
-    them = parties("normal", n=150, sizes=(3, 4), seed=33, n_new=0)
-    federation = them.federation(DEFAULT)
-    AssistanceTest(family="normal", n_directions=3).run(federation, seed=1)
-    result = method(tol=1e-12).run(federation, seed=2).result
-    assert result.rounds == 0 and result.untrained
-    said = result.summary()
-    assert said.startswith("There is no joint model of a with b")
-    assert (
-        "sketches of tests count too" in said
-        and "3 of 4 of b" in said
-        and "max_revealed_rank" in said
-    )
-    assert "difference" not in said
 
 
 def test_the_same_run_again_reveals_nothing_more() -> None:

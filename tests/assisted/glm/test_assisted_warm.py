@@ -53,7 +53,8 @@ def said(
         assert isinstance(federation.engine, LocalEngine)
         for member in federation.engine.members.values():
             member._secret_seed = 5
-        federation.run(AssistedGLM(response="share", **settings), seed=3, run_id="one")
+        how = AssistedGLM(**{"response": "share", "exchange": "turns", **settings})
+        federation.run(how, seed=3, run_id="one")
     return found
 
 

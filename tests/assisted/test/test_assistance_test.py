@@ -394,7 +394,7 @@ def test_a_follow_up_asks_what_a_partner_adds_to_an_earlier_one(seen: Seen) -> N
     rules = policy(share_response=True, max_revealed_rank="full")
     method = AssistanceTest(n_directions=3)
     pair = federation({s: made[s] for s in TWO}, policy=rules)
-    glm = AssistedGLM(family="binomial", response="share", interval="none", holdout=0.0)
+    glm = AssistedGLM(response="share", interval="none", holdout=0.0, exchange="turns")
     trained = glm.run(pair, seed=1)
     clinic = members(pair)["clinic"]
     pharmacy = members(federation(made, policy=rules))["pharmacy"]

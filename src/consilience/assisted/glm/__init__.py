@@ -1,16 +1,30 @@
-"""A GLM on the columns of several parties, trained by exchanged linear predictors, with intervals.
+"""A GLM on the columns of several parties, by whatever their policies let cross, with intervals.
 
 ======================================  ==================================================
 coordinator                             site
 ======================================  ==================================================
 prepare (phases opening, align_ids)
-for each partner
+offer: OfferRequest                 ->  all; Offered: may all directions be known,
+                                        more than now; how many are known     PUBLIC
+open: OpenRequest                   ->  a partner that opens its columns, or of which
+                                        earlier runs told, for the initiator's eyes:
+                                    <-  Finished: X_b, or along these (n, k)   PER_RECORD
+where all partners open: conclude, below
+include: IncludeRequest             ->  initiator: takes them into the span
+for each partner that needs it
 share: ShareRequest                 ->  initiator
                                     <-  Shared: response (n)               PER_RECORD,
                                         for the partner's eyes; NaN where held out
   or share_masked                   <-  MaskedShared: flipped response     NOISED
 receive: ReceiveRequest             ->  partner; Received: rank            PUBLIC
-in rounds, each partner in turn
+where the initiator opens its columns to the only partner
+hand_over: HandOverRequest          ->  initiator, for the partner's eyes:
+                                    <-  HandedOver: X_a (n, p)             PER_RECORD
+                                        its means, who is new              MODEL
+fit: FitRequest                     ->  partner: fits all columns, for the initiator's eyes:
+                                    <-  Fitted: X_b beta_b (n)             PER_RECORD
+                                        standard errors                    MODEL
+else, in rounds, each partner in turn
 turn: TurnRequest                   ->  initiator: takes the contribution into the span,
   owner, contribution (n)               refits, for the next partner's eyes:
                                     <-  Turned: own part (n)               PER_RECORD
@@ -45,29 +59,34 @@ where the source alternates; a partner sees its own weights only; a masked respo
 link ``q + (1 - 2q) expit(eta)``, where the source fits a plain logit (``masking="as_printed"``);
 intervals come from the sandwich of the joint design, which one block of further directions
 completes, where the source's local ones do not cover (``interval="paper"``); held-out rows compare
-the models, and join the fit where all directions are known, without a further message.
+the models, and join the fit where all directions are known, without a further message; a party
+whose policy lets all of its columns be known sends them at once (`AssistedGLM.courses`), and what
+earlier runs told of a partner's columns is in the fit from the start.
 
 Absence: every site is needed in every round; a run with a directory is resumed, and no result is
-given of a training that did not end. Leakage: a partner knows the response of the training rows, or
-a masked one, case weights and an offset if there are any, and for each message one combination of
-the initiator's columns and one of the other partners' columns together; the initiator one
-combination of a partner's columns for each message. Each party's ledger counts them over all runs.
-After as many as there are independent columns, all of the columns' span is known. The coordinator
-knows how deviances fall, the initiator's coefficients with standard errors, how well the models fit
-and predict, calibration where groups are large enough, numbers of rows, of their clusters and of
-intervals, and keyed hashes of the ids, of which all sites know the common ones; a third party sees
-neither a response nor a linear predictor.
+given of a training that did not end. Leakage: a partner that opens its columns knows nothing new,
+and the initiator knows them. Another one knows the response of the training rows, or a masked one,
+case weights and an offset if there are any, and for each message one combination of the initiator's
+columns and one of the other partners' columns together, or all of the initiator's columns where
+that party opened them; the initiator one combination of a partner's columns for each message. Each
+party's ledger counts them over all runs. After as many as there are independent columns, all of the
+columns' span is known. The coordinator knows how deviances fall, the initiator's coefficients with
+standard errors, how well the models fit and predict, calibration where groups are large enough,
+numbers of rows, of their clusters and of intervals, and keyed hashes of the ids, of which all sites
+know the common ones; a third party sees neither a response nor a linear predictor.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.assisted.glm import inference, prediction, training
-from consilience.assisted.glm.messages import Settings
+from consilience.assisted.glm import inference, one_message, prediction, training
+from consilience.assisted.glm.messages import EARLIER, FITTED, OPENED, TURNS, Settings
 from consilience.assisted.glm.prediction import AssistedPredictor
 from consilience.assisted.glm.result import (
     AssistedGLMResult,
@@ -81,15 +100,36 @@ from consilience.assisted.phases import NOTHING
 from consilience.exceptions import ParameterError
 from consilience.numerics.families import NAMES, family
 from consilience.parameters import allows, just, number, one_of, whole
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Offer,
+    Planned,
+    Step,
+    register,
+)
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
+_PLANNED = {
+    OPENED: ("all of its columns, at once", "nothing", "1", ""),
+    FITTED: ("one direction", "all of its columns, and the response", "1", "exact"),
+    TURNS: ("one direction a round", "one direction a round, and the response", "", ""),
+    EARLIER: ("nothing new", "nothing", "0", "none"),
+}
+"""By course: what the partner reveals, what the initiator does, rounds, errors."""
 REFINEMENTS, TO_ACCURACY = 3, 9
 """Exchanges for standard errors where not all directions are known: more, with fewer directions
 each, where some accuracy is enough."""
-STEPS: tuple[Step, ...] = (*training.STEPS, *inference.STEPS, *prediction.STEPS)
+STEPS: tuple[Step, ...] = (
+    *one_message.STEPS,
+    *training.STEPS,
+    *inference.STEPS,
+    *prediction.STEPS,
+)
 
 
 @register
@@ -103,7 +143,8 @@ class AssistedGLM(Method):
         Distribution, or loss, of the response.
     response : {"share", "masked"}
         What partners get: the response as it is, or (0 and 1 only) with flips. There is no default:
-        whoever owns the response decides.
+        whoever owns the response decides. Partners that open their columns get none, and where all
+        do it need not be said.
     flip : float
         Probability of a flip; epsilon is ``log((1 - flip) / flip)``.
     masking : {"link", "as_printed"}
@@ -122,6 +163,9 @@ class AssistedGLM(Method):
     holdout : float
         Share of the rows kept out of the training, to compare with the initiator's own model;
         protected sites hold out one or two fifths, or nothing.
+    exchange : {"auto", "turns"}
+        "auto": a party whose policy lets all directions of its columns be known sends them at once
+        (see `courses`). "turns": parties take turns in any case.
     interval : {"joint", "inflated", "paper", "none"}
         "joint" needs partners whose policy lets all directions be known. "inflated" needs
         ``acceleration="none"``, one partner and at least 5 rounds; "paper" does not cover in
@@ -153,6 +197,7 @@ class AssistedGLM(Method):
     n_rounds: int = allows(whole(1, 1000), default=30)
     tol: float = allows(number(above=0, below=1), default=1e-6)
     holdout: float = allows(number(0, 0.9), default=0.2)
+    exchange: Literal["auto", "turns"] = allows(one_of("auto", "turns"), default="auto")
     interval: Literal["joint", "inflated", "paper", "none"] = allows(
         one_of("joint", "inflated", "paper", "none"), default="joint"
     )
@@ -162,7 +207,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -174,13 +219,15 @@ class AssistedGLM(Method):
     }
     settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
     leakage: ClassVar[str] = (
-        "Partners know the response, or a masked one, case weights and an offset if there are any, "
-        "and along one direction for each message the columns of the initiator, and of the other "
-        "partners together; the initiator knows those of each partner likewise. The coordinator "
-        "knows how deviances fall, the initiator's coefficients with standard errors, how well the "
-        "models fit and predict, calibration where groups are large enough, and numbers of rows, "
-        "of their clusters and of intervals; and keyed hashes of the ids, of which all sites know "
-        "the common ones."
+        "Partners that open their columns know nothing new, and the initiator knows these "
+        "columns. Others know the response, or a masked one, case weights and an offset if there "
+        "are any, and along one direction for each message the columns of the initiator, and of "
+        "the other partners together, or all columns of an initiator that opens them; the "
+        "initiator knows those of each partner along one direction for each message. The "
+        "coordinator knows how deviances fall, the initiator's coefficients with standard errors, "
+        "how well the models fit and predict, calibration where groups are large enough, and "
+        "numbers of rows, of their clusters and of intervals; and keyed hashes of the ids, of "
+        "which all sites know the common ones."
     )
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor
@@ -199,33 +246,92 @@ class AssistedGLM(Method):
                 "set acceleration = 'none', or interval = 'joint'"
             )
 
-    def admit(self, ctx: CoordinatorContext) -> None:
-        """Check that the owner of the response decided about it; raise `ParameterError`."""
-        if ctx.follows is None and not self.response:
+    def courses(self, initiator: str, offers: Mapping[str, Offer]) -> dict[str, str]:
+        """How each partner takes part, by what the policies let be known.
+
+        Parameters
+        ----------
+        initiator : str
+        offers : mapping of site to Offer
+            Of all parties.
+
+        Returns
+        -------
+        dict of partner to str
+            "opened": it sends all of its columns, and gets nothing. "fitted": the only partner gets
+            the initiator's columns and fits all. "turns". "earlier": no response is given, and it
+            sends what earlier runs told of its columns.
+
+        Raises
+        ------
+        ParameterError
+            A partner needs a response, and nobody said whether it gets one.
+        """
+        partners = [site for site in offers if site != initiator]
+        lasso = bool(self.alpha and self.l1_ratio)
+        span = self.acceleration == "span"
+        at_once = self.exchange == "auto" and span and self.interval in ("joint", "none")
+        found = {p: OPENED if at_once and offers[p].opens else TURNS for p in partners}
+        if lasso and set(found.values()) != {OPENED}:
+            # beside turns a penalty with an L1 part has no span that columns could join
+            found = dict.fromkeys(partners, TURNS)
+        if len(partners) == 1 and found[partners[0]] == TURNS and self.response and at_once:
+            opens = offers[initiator].opens and offers[partners[0]].room
+            found[partners[0]] = FITTED if opens else TURNS
+        if not self.response:
+            for p in partners:
+                if found[p] == TURNS and span and not lasso and not offers[p].room:
+                    found[p] = EARLIER
+        waiting = [p for p in partners if found[p] == TURNS]
+        if waiting and not self.response:
             raise ParameterError(
-                "a partner needs the response to fit its columns: set response = 'share' to give "
-                "it, or 'masked' to give one of 0 and 1 with flips"
+                f"{' and '.join(waiting)} needs the response to fit its columns: set response = "
+                "'share' to give it, or 'masked' to give one of 0 and 1 with flips"
             )
+        return found
+
+    def plan(self, initiator: str, offers: Mapping[str, Offer]) -> list[Planned]:
+        """How each partner would take part; see `courses`."""
+        by_partner = self.courses(initiator, offers)
+        complete = all(offers[p].opens for p in by_partner)
+        joint = self.interval == "joint" and not self.alpha
+        at_end = "exact" if complete else "exact, or bounded" if offers[initiator].opens else "none"
+        lines = []
+        for partner, course in by_partner.items():
+            said = _PLANNED[course]
+            rounds = f"up to {self.n_rounds}" if course == TURNS else said[2]
+            errors = said[3] or at_end
+            if self.interval not in ("joint", "none"):
+                errors = f"by interval = {self.interval!r}"
+            lines.append(Planned(partner, said[0], said[1], rounds, errors if joint else "none"))
+        return lines
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Train, conclude; or predict with what an earlier run left."""
         if ctx.follows is not None:
             return (yield from self._predict(ctx))
         course = Course(ctx, self._settings(ctx))
-        s, asker = course.s, ctx.initiator
-        say_share(ctx, s.holdout)
-        yield from self._share(course)
-        yield from self._train(course)
-        rest = []
-        for partner in s.partners:
-            settled = yield from course.ask(training.settle, asker, partner=partner)
-            answer = yield from course.ask(training.finish, partner, place=settled.place)
-            rest.append(answer)
-            course.known(partner, answer.known)
-        complete = all(r.complete for r in rest)
+        say_share(ctx, course.s.holdout)
+        offers = yield from self._offers(course)
+        by_partner = self.courses(ctx.initiator, offers)
+        courses = tuple(by_partner[p] for p in course.s.partners)
+        course.s = s = dataclasses.replace(course.s, courses=courses)
+        rest = yield from self._before_turns(course, offers)
+        fitted: tuple[Any, ...] = ()
+        if s.those(FITTED):
+            fitted = yield from self._fit_there(course)
+        elif s.those(TURNS):
+            yield from self._train(course)
+        elif not s.opened:
+            course.stopped = "rank"
+        if not (s.opened or fitted):
+            rest = yield from self._finish(course)
+        asker = ctx.initiator
+        complete = bool(rest) and all(r.complete for r in rest)
         left: tuple[Any, ...] = ()
         # exact errors need all directions; else the ones that matter most
-        if self.interval == "joint" and not self.alpha and not complete:
+        refines = not (complete or fitted or s.those(EARLIER))
+        if self.interval == "joint" and not self.alpha and refines:
             left = yield from self._refine(course, rest)
         concluded = yield from course.ask(
             inference.conclude,
@@ -233,6 +339,8 @@ class AssistedGLM(Method):
             rest=relayed(tuple(r.rest.value for r in rest), Disclosure.PER_RECORD),
             variances=relayed(tuple(r.variances.value for r in rest), Disclosure.PER_RECORD),
             left=relayed(left, Disclosure.MODEL),
+            part=relayed(tuple(r.part.value for r in fitted), Disclosure.PER_RECORD),
+            errors=relayed(tuple(r.errors.value for r in fitted), Disclosure.MODEL),
             hidden=sum(r - k for site, (k, r) in course.revealed.items() if site in s.partners),
             complete=complete,
         )
@@ -244,7 +352,7 @@ class AssistedGLM(Method):
     # ------------------------------------------------------------------ parts of the exchange
 
     def _settings(self, ctx: CoordinatorContext) -> Settings:
-        texts = ("family", "response", "masking", "interval", "errors")
+        texts = ("family", "response", "masking", "interval", "exchange", "errors")
         numbers = ("power", "flip", "alpha", "l1_ratio", "tol", "holdout", "level")
         of_intervals = ("interval_accuracy",)
         # The span of messages has no penalty with an L1 part.
@@ -261,21 +369,67 @@ class AssistedGLM(Method):
         )
 
     @staticmethod
-    def _share(course: Course) -> Turns:
-        """Give every partner the response."""
+    def _offers(course: Course) -> Turns:
+        """Ask every party what its policy lets be known."""
+        ctx = course.ctx
+        sites = (ctx.initiator, *course.s.partners)
+        request, known = one_message.offer.request(), {"rows": ctx.n_matched}
+        replies = yield Ask("offer", request, to=sites, known=dict.fromkeys(sites, known))
+        offers = ctx.require(replies, at_least=len(sites))
+        for site, offer in offers.items():
+            course.revealed[site] = (int(offer.known), int(offer.rank))
+        return offers
+
+    @staticmethod
+    def _before_turns(course: Course, offers: Mapping[str, Offer]) -> Turns:
+        """Have partners send their columns, or what is known of them; give others the response.
+
+        Returns
+        -------
+        list of Finished
+            What the partners sent, where nobody takes turns.
+        """
+        s, asker, sent = course.s, course.ctx.initiator, []
+        for partner in s.partners:
+            # no span of messages, nothing to join
+            joins = s.acceleration == "span" and offers[partner].known and not s.those(FITTED)
+            if s.course(partner) == OPENED or joins:
+                given = yield from course.ask(one_message.open_columns, partner)
+                course.opened(partner, given)
+                sent.append(given)
+                if not s.opened:
+                    of = {"owner": partner, "rest": given.rest}
+                    yield from course.ask(one_message.include, asker, **of)
         share, receive = training.share, training.receive
-        if course.s.masked:
+        if s.masked:
             share, receive = training.share_masked, training.receive_masked
-        for partner in course.s.partners:
-            shared = yield from course.ask(share, course.ctx.initiator, partner=partner)
-            received = yield from course.ask(
-                receive,
-                partner,
-                response=shared.response,
-                weights=shared.weights,
-                offset=shared.offset,
-            )
-            course.revealed[partner] = (0, int(received.rank))
+        for partner in s.told:
+            shared = yield from course.ask(share, asker, partner=partner)
+            of = {name: getattr(shared, name) for name in ("response", "weights", "offset")}
+            yield from course.ask(receive, partner, **of)
+        return sent
+
+    @staticmethod
+    def _fit_there(course: Course) -> Turns:
+        """Have the partner fit all columns."""
+        (partner,), asker = course.s.partners, course.ctx.initiator
+        handed = yield from course.ask(one_message.hand_over, asker, partner=partner)
+        course.known(asker, handed.known)
+        of = {"own": handed.own, "place": handed.place}
+        fitted = yield from course.ask(one_message.fit, partner, **of)
+        course.fitted(partner, fitted)
+        return (fitted,)
+
+    @staticmethod
+    def _finish(course: Course) -> Turns:
+        """Have partners send what was never sent, if their policy lets it be known."""
+        s, asker, rest = course.s, course.ctx.initiator, []
+        for partner in s.partners:
+            settled = yield from course.ask(training.settle, asker, partner=partner)
+            answer = yield from course.ask(training.finish, partner, place=settled.place)
+            rest.append(answer)
+            course.known(partner, answer.known)
+        return rest
 
     def _train(self, course: Course) -> Turns:
         """Take turns until the fit has settled, or nothing more may or can be said."""
@@ -284,13 +438,14 @@ class AssistedGLM(Method):
             "contribution": relayed(NOTHING, Disclosure.PER_RECORD),
             "beside": relayed(NOTHING, Disclosure.MODEL),
         }
+        turning = s.those(TURNS)
         turned = yield from course.ask(
-            training.turn, asker, owner="", partner=s.partners[0], closes=False, **nothing
+            training.turn, asker, owner="", partner=turning[0], closes=False, **nothing
         )
         course.initiator(turned, "", 0)
         for round_ in range(1, self.n_rounds + 1):
             new = spent = False
-            for place, partner in enumerate(s.partners):
+            for place, partner in enumerate(turning):
                 if turned.spent:
                     course.stopped, course.who = "rank", asker
                     return
@@ -304,8 +459,8 @@ class AssistedGLM(Method):
                     training.turn,
                     asker,
                     owner=partner if came else "",
-                    partner=s.partners[(place + 1) % len(s.partners)],
-                    closes=place == len(s.partners) - 1,
+                    partner=turning[(place + 1) % len(turning)],
+                    closes=place == len(turning) - 1,
                     **{name: getattr(given, name) if came else nothing[name] for name in nothing},
                 )
                 new |= turned.added or (came and s.acceleration != "span")
@@ -335,10 +490,12 @@ class AssistedGLM(Method):
         tuple
             What is left at each partner, as it came; empty where the initiator may not ask.
         """
-        asker, partners = course.ctx.initiator, course.s.partners
+        # who opened its columns hides nothing
+        asker, partners = course.ctx.initiator, course.s.those(TURNS)
         none = relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
         # Who sent all that was left comes first: what the others hide is judged beside it.
-        finished = {s: r.rest for s, r in zip(partners, rest, strict=True) if r.complete}
+        of = zip(course.s.partners, rest, strict=True)
+        finished = {s: r.rest for s, r in of if r.complete and s in partners}
         order = sorted(partners, key=lambda partner: partner not in finished)
         left: dict[str, Any] = {}
         owner, more = "", none

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, quantile, sandwich
 from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
-from consilience.exceptions import ProtocolError
+from consilience.exceptions import ConsilienceError, ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Released, addressed, aggregate, model
@@ -250,6 +251,14 @@ def refine(
 # --------------------------------------------------------------------------- the joint fit
 
 
+def too_many_columns() -> ConsilienceError:
+    """What is said where no row is left over for the errors."""
+    return refused(
+        "the parties have as many columns together as there are rows with a response: "
+        "set a penalty (alpha), or leave columns out"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Final:
     """The joint fit that is reported.
@@ -266,9 +275,11 @@ class Final:
         The same by the training rows alone, to compare models on the others.
     known : Known or None
         Design and covariances; None under a penalty.
+    error : (1 + p + n,) array
+        Standard error of each own coefficient, then of the linear predictor of every row; NaN where
+        it is not known.
     factor : (1 + p + n,) array
-        On the standard error of each own coefficient, then of every row: 1 where it is exact, more
-        where a bound holds, NaN where nothing is known.
+        What is in `error` for a bound: 1 where it is exact, NaN where nothing is known.
     estimable : (1 + p + n,) bool array
     theirs : (n, k) array
         The partners' columns along all known directions, by orthonormal combinations.
@@ -280,9 +291,48 @@ class Final:
     eta: FloatArray
     trained: FloatArray
     known: Known | None
+    error: FloatArray
     factor: FloatArray
     estimable: BoolArray
     theirs: FloatArray
+
+
+def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
+    """The own part of a fit of all columns that the partner made, with its errors."""
+    s, data, rows = joint.s, joint.data, joint.rows
+    part = np.asarray(message.part.value[0], dtype=float)
+    if part.shape != (data.n_rows,):
+        raise refused("a part of the linear predictor with other rows")
+    # at the joint optimum each party's part is the best one beside the other's
+    found = glm.fit(
+        joint.x,
+        joint.y,
+        s.training_family(),
+        offset=part + rows.offset,
+        weights=rows.training_weights,
+        penalty=s.penalty(),
+    )
+    k = 1 + data.features.shape[1]
+    place = np.append(np.arange(k), k + np.flatnonzero(rows.new)[:MAX_NEW])
+    error, fine = np.full(k + data.n_rows, np.nan), np.ones(k + data.n_rows, dtype=bool)
+    told = dict(message.errors.value[0])
+    if told:
+        if any(np.shape(told[name]) != place.shape for name in ("error", "identified")):
+            raise refused("standard errors of other coefficients or people than were asked for")
+        fine[place] = np.asarray(told["identified"]) > 0
+        error[place] = np.where(fine[place], told["error"], np.nan)
+    return Final(
+        intercept=float(found.intercept),
+        coef=found.coef,
+        weights=(np.ones(1),),
+        eta=found.eta,
+        trained=found.eta,
+        known=None,
+        error=error,
+        factor=np.where(np.isnan(error), np.nan, 1.0),
+        estimable=fine,
+        theirs=orthonormal(part[:, None])[0],
+    )
 
 
 def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
@@ -293,39 +343,47 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     response was never masked.
     """
     s, data, rows, fam = joint.s, joint.data, joint.rows, joint.s.training_family()
-    whole, p = message.complete and not s.alpha, data.features.shape[1]
+    if message.part.value:
+        return fitted_elsewhere(joint, message)
+    # a penalty is one of each column: all of them are here only where partners opened theirs
+    whole, p = message.complete and (s.opened or not s.alpha), data.features.shape[1]
     rest = [np.asarray(block) for block in message.rest.value]
     if any(block.size and len(block) != data.n_rows for block in rest):
         raise refused("further directions with other rows")
     rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
-    _, weights, design, backs = known_columns(joint, rest if whole else ())
+    blocks, weights, design, backs = known_columns(joint, rest if whole else ())
     y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
     trained, intercept, coef = eta, float(joint.model.intercept), np.asarray(joint.model.coef_a)
     if whole:
         # Whatever ended the training: on the complete design its fit is found without a message.
         # a start close to the end of the training: two or three Newton steps are left
         begin = np.linalg.lstsq(design[:2000], (eta - rows.offset)[:2000], rcond=None)[0]
-        start = (begin[1:], float(begin[0]))
-        fitted = glm.fit(design[:, 1:], y, fam, offset=rows.offset, weights=case, start=start)
+        start: Any = (begin[1:], float(begin[0]))
+        columns, penalty = design[:, 1:], s.penalty()
+        if penalty is not None:
+            columns, start = np.column_stack([joint.x, *blocks]), None
+        beside: dict[str, Any] = {"offset": rows.offset, "penalty": penalty}
+        fitted = glm.fit(columns, y, fam, weights=case, start=start, **beside)
         if fitted.separated:
             raise training.endless_fit()
         trained = fitted.eta
         if not s.masked and rows.held.any():
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
             start = (fitted.coef, fitted.intercept)
-            fitted = glm.fit(design[:, 1:], y, fam, offset=rows.offset, weights=case, start=start)
+            fitted = glm.fit(columns, y, fam, weights=case, start=start, **beside)
+        if penalty is not None:
+            ends = p + np.cumsum([block.shape[1] for block in blocks])
+            weights = np.split(fitted.coef, [p, *ends])[1:-1]
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
     n_targets, known = p + 1 + data.n_rows, None
+    error = np.full(n_targets, np.nan)
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
     if not s.alpha:
         covariances = sandwich(design, y, eta, fam, case, s.errors, rows.clusters)
         # Coefficients of hidden directions take degrees of freedom too.
         left_over = int((case > 0).sum()) - covariances.rank
         if left_over <= message.hidden:
-            raise refused(
-                "the parties have as many columns together as there are rows with a response: "
-                "set a penalty (alpha), or leave columns out"
-            )
+            raise too_many_columns()
         # n / (n - rank) with the rank of all columns, not of the known ones
         grown = covariances.beyond(left_over, message.hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
@@ -334,21 +392,24 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
                 back @ fitted.coef[place.start - 1 : place.stop - 1]
                 for back, place in zip(backs, known.places, strict=True)
             ]
+        every = np.vstack([np.eye(p + 1, design.shape[1]), design])
         if not whole or covariances.null.shape[1]:
-            every = np.vstack([np.eye(p + 1, design.shape[1]), design])
             fine = covariances.identified(every)
-        if whole:
+        if whole and s.interval != "none":
             factor = np.where(fine, 1.0, np.nan)
-        else:
+        elif not whole:
             place = np.append(np.arange(p + 1), p + 1 + np.flatnonzero(rows.new)[:MAX_NEW])
             left = [dict(one) for one in message.left.value if isinstance(one, dict)]
             w = case * working_weights(fam, y, eta)
-            if len(left) == len(backs) and all(len(one["rest"]) == len(place) for one in left):
+            asked = len(left) == len(s.those(messages.TURNS)) > 0
+            if asked and all(len(one["rest"]) == len(place) for one in left):
                 certain, factor[place] = _certainty(known, every[place], left, w)
                 fine[place] &= certain
                 factor[place] = np.where(fine[place], factor[place], np.nan)
-    theirs = design[:, 1 + p :]
-    return Final(intercept, coef, tuple(weights), eta, trained, known, factor, fine, theirs)
+        if np.isfinite(factor).any():
+            error = factor * np.sqrt(np.maximum(known.covariances.variance(every), 0.0))
+    sums = (intercept, coef, tuple(weights), eta, trained)
+    return Final(*sums, known, error, factor, fine, theirs=design[:, 1 + p :])
 
 
 def _certainty(
@@ -477,7 +538,10 @@ def conclude(
 ) -> tuple[messages.Concluded, State]:
     """Compare with the initiator's own model, infer, and predict whom nobody knows yet."""
     s = settings_of(message, site, "initiator")
-    if site.senders.get("rest", s.partners) != s.partners:
+    fitters = s.partners[: len(message.part.value)]
+    if site.senders.get("rest", s.partners) != s.partners or any(
+        site.senders.get(name, fitters) != fitters for name in ("part", "errors")
+    ):
         raise ProtocolError("further directions that are not from the partners in their order")
     joint = Joint(s, data, site, state)
     rows, final = joint.rows, final_fit(joint, message)
@@ -493,14 +557,13 @@ def conclude(
         {"weights": w, "covariance": np.empty((0, 0)), "shared": np.empty((len(w), 0))}
         for w in final.weights
     ]
-    if known is not None:
-        found, estimate = known.covariances, np.where(fine, estimate, np.nan)
-        variance = found.variance(np.eye(k, known.design.shape[1]))
-        error = factor * np.sqrt(np.maximum(variance, 0.0))
+    if not s.alpha:
+        estimate, error = np.where(fine, estimate, np.nan), final.error[:k]
         certain = np.where(factor == 1, messages.IDENTIFIED, messages.BOUNDED)
         certain = np.where(np.isnan(factor), messages.UNCERTAIN, certain)
         status = tuple(np.where(fine, certain, messages.SHARED).tolist())
-    if known is not None and message.complete:
+    if known is not None and message.complete and s.interval != "none":
+        found = known.covariances
         # So that a direction which others have moves the linear predictor by about 1 in every row.
         null = found.null / found.lengths[:, None] * np.sqrt(data.n_rows)
         for place, back, at in zip(places, known.backs, known.places, strict=True):
@@ -508,7 +571,7 @@ def conclude(
             place["shared"] = back @ null[at]
     table = {"estimate": estimate, "error": error, "factor": factor, **beside}
     low, high, widths = _intervals(joint, final, [np.asarray(v) for v in message.variances.value])
-    _outputs(site, joint, final, low, high, message.complete)
+    _outputs(site, joint, final, low, high, message.complete and s.interval != "none")
     site.table("coefficients", {"name": names, **table, "status": status})
     shown = names if s.names and site.share_names else tuple(f"x{j}" for j in range(k))
     n = int(rows.train.sum())
@@ -546,9 +609,8 @@ def _intervals(
 
     s, rows, n = joint.s, joint.rows, joint.data.n_rows
     error, level, factor = np.full(n, np.nan), s.level, final.factor[-n:]
-    if final.known is not None and s.interval == "joint":
-        variance = final.known.covariances.variance(final.known.design)
-        error = factor * np.sqrt(np.maximum(variance, 0.0))
+    if s.interval == "joint":
+        error = final.error[-n:]
     elif s.interval in ("inflated", "paper") and not s.alpha:
         factor = np.ones(n)
         if all(len(variance) == n for variance in variances):
@@ -668,6 +730,11 @@ def record(
         common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
         status = np.where(common | dependent, messages.SHARED, messages.IDENTIFIED)
         error = np.where(status == messages.IDENTIFIED, error, np.nan)
+    if "errors" in state:
+        # all columns were fitted here
+        fine = np.asarray(state["identified"], dtype=bool)
+        status = np.where(fine, messages.IDENTIFIED, messages.SHARED)
+        error = np.where(fine, state["errors"], np.nan)
     shown = np.where(status == messages.SHARED, np.nan, beta)
     site.table(
         "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}

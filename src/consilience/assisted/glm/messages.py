@@ -12,7 +12,7 @@ from consilience.arrays import FloatArray
 from consilience.assisted.kernels.glm import Penalty
 from consilience.assisted.phases import Ranked
 from consilience.numerics.families import NAMES, Family, family
-from consilience.parameters import FLAG, Allowed, allows, number, one_of, several, whole
+from consilience.parameters import FLAG, Allowed, allows, just, number, one_of, several, whole
 from consilience.wire.disclosure import Released
 from consilience.wire.message import (
     Aggregate,
@@ -39,6 +39,10 @@ STATUS = (IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED)
 """What a coefficient is."""
 MOST_BINS = 10
 WAYS = ("null", "alone", "joint")
+OPENED, FITTED, TURNS, EARLIER = "opened", "fitted", "turns", "earlier"
+COURSES = (OPENED, FITTED, TURNS, EARLIER)
+"""How a partner takes part: it opens its columns; it fits all columns, as the initiator opened its
+own; the two take turns; or its directions that earlier runs told are all that there is."""
 _MOST_ROWS = 1 << 40
 _TEXT = Allowed(lambda value: isinstance(value, str), "a text")
 _FIGURES = (
@@ -57,6 +61,8 @@ FROM_SETTLED = "assisted-glm/settled"
 FROM_FINISHED = "assisted-glm/finished"
 FROM_AIMED = "assisted-glm/aimed"
 FROM_REFINED = "assisted-glm/refined"
+FROM_HANDED = "assisted-glm/handed-over"
+FROM_FITTED = "assisted-glm/fitted"
 FROM_TOLD = "assisted-glm/told"
 FROM_PART = "assisted-glm/part"
 # What a field holds, and what it says, where several messages carry it.
@@ -108,11 +114,15 @@ class Settings:
         In the order of their turns.
     names : bool
         Whether the coordinator asks for the names of the initiator's columns; its policy decides.
+    exchange : {"auto", "turns"}
+        Whether a party may open its columns, where its policy lets all of them be known.
+    courses : tuple of str
+        How each partner takes part, one of `COURSES`; they all take turns where it is empty.
     """
 
     family: str = allows(one_of(*NAMES))
     power: float = allows(number())
-    response: str = allows(one_of("share", "masked"))
+    response: str = allows(one_of("share", "masked") | just(""))
     flip: float = allows(number(above=0, below=0.5))
     masking: str = allows(one_of("link", "as_printed"))
     acceleration: str = allows(one_of("span", "anderson", "none"))
@@ -128,11 +138,32 @@ class Settings:
     initiator: str = allows(_TEXT)
     partners: tuple[str, ...] = allows(several(_TEXT, 1))
     names: bool = allows(FLAG)
+    exchange: str = allows(one_of("auto", "turns"), default="turns")
+    courses: tuple[str, ...] = allows(several(one_of(*COURSES), different=False), default=())
+
+    def course(self, partner: str) -> str:
+        """How a partner takes part."""
+        place = self.partners.index(partner)
+        return self.courses[place] if len(self.courses) > place else TURNS
+
+    def those(self, *courses: str) -> tuple[str, ...]:
+        """Partners of some courses, in their order."""
+        return tuple(p for p in self.partners if self.course(p) in courses)
+
+    @property
+    def opened(self) -> bool:
+        """Whether all partners open their columns."""
+        return self.those(OPENED) == self.partners
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Partners that get the response, as it is or masked."""
+        return self.those(TURNS, FITTED)
 
     @property
     def masked(self) -> bool:
-        """Whether partners get a masked response."""
-        return self.response == "masked"
+        """Whether the training is one of a masked response: partners get one, if any do."""
+        return self.response == "masked" and bool(self.told)
 
     def training_family(self) -> Family:
         """Family of the training: of the masked response where it is masked."""
@@ -172,7 +203,92 @@ class ForOne(Asked):
     partner: str = field(metadata=Public("", "for whom", kind="str", to="all").metadata)
 
 
-@message("assisted-glm/share-request", version=4)
+@message("assisted-glm/offer-request", version=1)
+class OfferRequest:
+    """Say what the policy lets be known of the own columns."""
+
+
+@message("assisted-glm/offered", version=1)
+class Offered(Ranked):
+    """What a party's policy lets be known of its columns."""
+
+    opens: bool = Public("", "whether all directions may be known", kind="bool")
+    room: bool = Public("", "whether more may be known than are known now", kind="bool")
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+    rank: int = Public("", "linearly independent columns", kind="int", low=0)
+
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
+        """No more columns are independent than there are rows; room ends at the last direction."""
+        if self.rank >= known["rows"]:
+            return "more independent columns than rows"
+        if self.room and self.known >= self.rank:
+            return "room for more directions than there are columns"
+        return super().check(request, known)
+
+
+@message("assisted-glm/open-request", version=1)
+class OpenRequest(Asked):
+    """Send all columns, where the policy lets them be known, or what earlier runs told of them."""
+
+
+@message("assisted-glm/include-request", version=1)
+class IncludeRequest(Asked):
+    """Take in what a partner sent before the first turn."""
+
+    owner: str = Public("", "whose columns these are", kind="str", to="all")
+    rest: Released = PerRecord(
+        "m k", "the partner's columns along directions", to="initiator", origin=FROM_FINISHED
+    )
+
+
+@message("assisted-glm/included", version=1)
+class Included:
+    """The initiator has the columns in its fit."""
+
+
+@message("assisted-glm/hand-over-request", version=1)
+class HandOverRequest(ForOne):
+    """Send the own columns to the partner, which fits all of them."""
+
+
+@message(FROM_HANDED, version=1)
+class HandedOver(Ranked):
+    """The initiator's columns, if its policy lets all of them be known."""
+
+    own: Released = PerRecord("m p", "the initiator's columns, centred", to="partner")
+    place: Released = Model(
+        "*means, rows of new people", "which errors are asked for", to="partner"
+    )
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+
+
+@message("assisted-glm/fit-request", version=1)
+class FitRequest(Asked):
+    """Fit the initiator's columns and the own ones together."""
+
+    own: Released = PerRecord("m p", "the initiator's columns", to="partner", origin=FROM_HANDED)
+    place: Released = Model(
+        "*means, rows of new people",
+        "which errors are asked for",
+        to="partner",
+        origin=FROM_HANDED,
+    )
+
+
+@message(FROM_FITTED, version=1)
+class Fitted(Ranked):
+    """The partner's part of the joint fit, and errors of the initiator's coefficients."""
+
+    part: Released = PerRecord("m", "the partner's part of the linear predictor", to="initiator")
+    errors: Released = Model(
+        "*by coefficient and new person: error, whether it means something",
+        "standard errors in the joint fit, if asked for",
+        to="initiator",
+    )
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+
+
+@message("assisted-glm/share-request", version=5)
 class ShareRequest(ForOne):
     """Give a partner the response of the training rows."""
 
@@ -193,7 +309,7 @@ class MaskedShared(Shared):
     response: Released = Noised(*FLIPPED, to="partner", gaps=True)
 
 
-@message("assisted-glm/receive-request", version=5)
+@message("assisted-glm/receive-request", version=6)
 class ReceiveRequest(Asked):
     """Take the response from the initiator."""
 
@@ -202,7 +318,7 @@ class ReceiveRequest(Asked):
     offset: Released = PerRecord(*OFFSET, to="partner", origin=FROM_SHARED)
 
 
-@message("assisted-glm/masked-receive-request", version=5)
+@message("assisted-glm/masked-receive-request", version=6)
 class MaskedReceiveRequest(Asked):
     """Take the masked response from the initiator."""
 
@@ -222,7 +338,7 @@ class Received:
         return None if self.rank < known["rows"] else "more independent columns than rows"
 
 
-@message("assisted-glm/turn-request", version=4)
+@message("assisted-glm/turn-request", version=5)
 class TurnRequest(Asked):
     """Take in a partner's contribution, refit, and say where the next partner starts."""
 
@@ -259,7 +375,7 @@ class Turned(Ranked):
     )
 
 
-@message("assisted-glm/contribute-request", version=4)
+@message("assisted-glm/contribute-request", version=5)
 class ContributeRequest(Asked):
     """Fit the own columns beside what the others have."""
 
@@ -292,7 +408,7 @@ class Contributed(Ranked):
         return super().check(request, known)
 
 
-@message("assisted-glm/settle-request", version=4)
+@message("assisted-glm/settle-request", version=5)
 class SettleRequest(ForOne):
     """Tell a partner how its messages stand in the joint fit."""
 
@@ -304,7 +420,7 @@ class Settled:
     place: Released = Model(*PLACE, to="partner")
 
 
-@message("assisted-glm/finish-request", version=4)
+@message("assisted-glm/finish-request", version=5)
 class FinishRequest(Asked):
     """Complete what inference needs."""
 
@@ -325,7 +441,7 @@ class Finished(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/aim-request", version=4)
+@message("assisted-glm/aim-request", version=5)
 class AimRequest(ForOne):
     """Take in further directions; say what standard errors need of a partner."""
 
@@ -352,7 +468,7 @@ class Aimed(Ranked):
     known: int = Public("", "directions known of its columns", kind="int", low=0)
 
 
-@message("assisted-glm/refine-request", version=4)
+@message("assisted-glm/refine-request", version=5)
 class RefineRequest(Asked):
     """Send the directions that the targets need most."""
 
@@ -378,7 +494,7 @@ def are_numbers(values: Iterable[Any]) -> bool:
     return bool(((found >= -MOST) | (found == GAP)).all())
 
 
-@message("assisted-glm/conclude-request", version=4)
+@message("assisted-glm/conclude-request", version=5)
 class ConcludeRequest(Asked):
     """Compare, infer, predict."""
 
@@ -396,6 +512,20 @@ class ConcludeRequest(Asked):
         "*by target",
         "what is still hidden of each target at each partner",
         origin=FROM_REFINED,
+        to="initiator",
+        many=True,
+    )
+    part: Released = PerRecord(
+        "m",
+        "the part of a partner that fitted all columns",
+        origin=FROM_FITTED,
+        to="initiator",
+        many=True,
+    )
+    errors: Released = Model(
+        "*by coefficient and new person",
+        "standard errors by a partner that fitted all columns",
+        origin=FROM_FITTED,
         to="initiator",
         many=True,
     )
@@ -451,7 +581,7 @@ class Concluded:
         return None if fine else "another number of bins than is told"
 
 
-@message("assisted-glm/tell-request", version=4)
+@message("assisted-glm/tell-request", version=5)
 class TellRequest(ForOne):
     """Tell a partner what belongs to its own coefficients."""
 
@@ -463,7 +593,7 @@ class Told:
     place: Released = Model(*PARTNERS_FIT, to="partner")
 
 
-@message("assisted-glm/record-request", version=4)
+@message("assisted-glm/record-request", version=5)
 class RecordRequest(Asked):
     """Keep the own part of the joint fit."""
 

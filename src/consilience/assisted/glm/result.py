@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.assisted.glm.messages import GAP, INTERCEPT, WAYS, Settings, Turned
+from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Settings, Turned
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.result import Result
@@ -19,6 +19,7 @@ from consilience.wire.sealing import senders
 if TYPE_CHECKING:
     import pandas as pd
 
+AT_ONCE = "at once"
 Turns = Generator[Ask, Replies, Any]
 
 
@@ -34,15 +35,16 @@ class AssistedGLMResult(Result):
     initiator : str
     partners : tuple of str
     family : str
-    response : {"share", "masked"}
+    response : {"share", "masked", "none"}
+        "none" where no partner needed one.
     flip : float
         Probability with which the masked response was flipped; 0 otherwise.
     n_records, n_holdout, n_new : int
         Rows of the training, held out, and without a response; -1 for a few.
     acceleration : str
     stopped : str
-        "converged", "rounds", "rank" (a policy lets no further direction be known) or
-        "nothing new".
+        "converged", "rounds", "rank" (a policy lets no further direction be known), "nothing new"
+        or "at once" (a party opened its columns: the first message had all that the fit needs).
     rounds : int
     rounds_table : dict
         By contribution: ``round``, ``partner``, ``deviance``, ``change`` (NaN within a round) and
@@ -78,6 +80,11 @@ class AssistedGLMResult(Result):
         Clusters of rows that depend on one another; 0 where the initiator names none.
     offset : bool
         Whether the linear predictor has an offset, from a column of the initiator.
+    courses : dict of partner to str
+        "opened": it opened its columns. "fitted": it fitted all columns, as the initiator opened
+        its own. "turns". "earlier": only what earlier runs told of its columns took part.
+    earlier : dict of partner to int
+        Directions of its columns that earlier runs had told, and that the fit had from the start.
     """
 
     initiator: str
@@ -109,6 +116,8 @@ class AssistedGLMResult(Result):
     errors: str = "hc1"
     n_clusters: int = 0
     offset: bool = False
+    courses: dict[str, str] = field(default_factory=dict)
+    earlier: dict[str, int] = field(default_factory=dict)
 
     def summary(self) -> str:
         """Return a few sentences: what the partners add, and how far the fit got."""
@@ -150,14 +159,20 @@ class AssistedGLMResult(Result):
             "nothing new": "the training ended when nothing new could come",
             "rounds": "the training stopped at the limit of rounds, before it converged",
             "rank": "a policy ended the training before it converged",
+            AT_ONCE: "the joint fit was complete, since a party opened its columns",
         }[self.stopped]
         known = ", ".join(f"{k} of {r} directions of {s}" for s, (k, r) in self.revealed.items())
         noun = "round" if self.rounds == 1 else "rounds"
+        if self.earlier:
+            had = " and ".join(f"{k} directions of {s}" for s, k in self.earlier.items())
+            said += f" What earlier runs had told ({had}) was in the fit from the start."
         said += f" After {self.rounds} {noun} {how}; revealed: {known}."
         if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
             said += " All directions were known by then, which completed the joint fit."
         elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
             said += f" At least {self.remaining:.3g} of deviance was left."
+        if self.stopped == "rank" and not self.rounds and not self.complete:
+            said += " More takes a larger max_revealed_rank at the party that ended the training."
         return f"{said} {self._inference(with_)}"
 
     @property
@@ -229,6 +244,9 @@ class Course:
         self.gains: dict[str, float] = {}
         self._numbers = 0
         self.lines: list[tuple[Any, ...]] = []
+        # what came before the first turn, or instead of one: partner, numbers so far
+        self.before: list[tuple[str, int]] = []
+        self.earlier: dict[str, int] = {}
 
     def ask(self, step: Step, site: str, **fields: Any) -> Turns:
         """Ask one site about a run with these settings."""
@@ -241,6 +259,24 @@ class Course:
     def known(self, partner: str, known: int) -> None:
         """Note how many directions of a partner are known."""
         self.revealed[partner] = (int(known), self.revealed[partner][1])
+
+    def opened(self, partner: str, given: Any) -> None:
+        """Note columns that came before the first turn."""
+        came = int(given.known)
+        self.known(partner, came)
+        if self.s.course(partner) != OPENED:
+            self.earlier[partner] = came
+        self._numbers += self.ctx.n_matched * came
+        self.before.append((partner, self._numbers))
+        if self.s.opened:
+            self.stopped, self.rounds = AT_ONCE, 1
+
+    def fitted(self, partner: str, given: Any) -> None:
+        """Note the part of a partner that fitted all columns; the initiator's came before it."""
+        self.known(partner, given.known)
+        self._numbers += self.ctx.n_matched * (1 + self.revealed[self.s.initiator][1])
+        self.before.append((partner, self._numbers))
+        self.stopped, self.rounds = AT_ONCE, 1
 
     def partner(self, partner: str, given: Any) -> None:
         """Note a contribution; the starting point that came before it counts too."""
@@ -295,13 +331,14 @@ def fitted_result(
     gains = float(sum(course.gains.values())) if course.gains else float("nan")
     _note(course, acceleration, concluded)
     names = ("round", "partner", "deviance", "change", "numbers_sent")
-    rounds = dict(zip(names, map(np.array, zip(*course.lines, strict=True)), strict=True))
+    lines = _lines(course, fit)
+    rounds = dict(zip(names, map(np.array, zip(*lines, strict=True)), strict=True))
     rounds["partner"] = rounds["partner"].astype("U80")
     return AssistedGLMResult(
         initiator=s.initiator,
         partners=s.partners,
         family=s.family,
-        response=s.response,
+        response=s.response if s.told else "none",
         flip=s.flip if s.masked else 0.0,
         n_records=counts["train"],
         n_holdout=counts["held"],
@@ -344,14 +381,30 @@ def fitted_result(
             "mean_width": float(_numbers(intervals["mean_width"])),
         },
         # Nothing is left to gain where all of the partners' directions joined.
-        remaining=0.0 if complete and not s.alpha else gains,
+        remaining=0.0 if course.stopped == AT_ONCE or (complete and not s.alpha) else gains,
         penalty={"alpha": s.alpha, "l1_ratio": s.l1_ratio},
         complete=complete,
         masking=s.masking,
         errors=s.errors,
         n_clusters=clusters,
         offset=bool(concluded.offset),
+        courses={partner: s.course(partner) for partner in s.partners},
+        earlier=course.earlier,
     )
+
+
+def _lines(course: Course, fit: Mapping[str, float]) -> list[tuple[Any, ...]]:
+    """Lines of the table of rounds, with what came before the first turn or instead of one."""
+    if not course.before:
+        return course.lines
+    at_once = course.stopped == AT_ONCE
+    # deviances of a masked response compare with one another only
+    own = at_once or not course.s.masked
+    lines: list[tuple[Any, ...]] = [(0, "", fit["deviance_alone"], np.nan, 0)] if own else []
+    for partner, numbers in course.before if at_once else course.before[-1:]:
+        joint = course.lines[0][2] if course.lines else fit["deviance_joint"]
+        lines.append((int(at_once), partner, joint, np.nan, numbers))
+    return [*lines, *course.lines[1:]]
 
 
 def _note(course: Course, acceleration: str, concluded: Any) -> None:
@@ -362,7 +415,7 @@ def _note(course: Course, acceleration: str, concluded: Any) -> None:
             f"The policy of {course.who} lets no further direction of its columns be known: the "
             'training ended there. It may grant more by max_revealed_rank, for instance "full".'
         )
-    if s.acceleration != acceleration:
+    if s.acceleration != acceleration and course.stopped != AT_ONCE:
         ctx.note(
             "A penalty with an L1 part is fitted by alternation with Anderson's acceleration: the "
             "span of messages has no such penalty."

@@ -184,14 +184,22 @@ def require_rows(train: BoolArray, rank: int, s: Settings, role: str) -> None:
 # --------------------------------------------------------------------------- the response
 
 
+def _asked_to_share(message: messages.ShareRequest, site: SiteContext, way: str) -> Settings:
+    """Settings of a question for the response, which only some partners get."""
+    s = settings_of(message, site, "initiator")
+    if s.response != way:
+        raise ProtocolError("the response was asked for in another way than the settings say")
+    if message.partner not in s.told:
+        raise refused("this partner takes part without a response", ProtocolError)
+    return s
+
+
 @step("share")
 def share(
     message: messages.ShareRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Shared, State]:
     """Give a partner the response of the training rows, as it is."""
-    s = settings_of(message, site, "initiator")
-    if s.masked:
-        raise ProtocolError("a masked response was asked for as it is")
+    s = _asked_to_share(message, site, "share")
     rows = by_purpose(data, s, site)
     # what is held out is never sent
     y = np.where(rows.train, rows.y, np.nan)
@@ -221,7 +229,7 @@ def share_masked(
     message: messages.ShareRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.MaskedShared, State]:
     """Give a partner the response with each 0 or 1 flipped at random, once for all."""
-    s = settings_of(message, site, "initiator")
+    s = _asked_to_share(message, site, "masked")
     rows = by_purpose(data, s, site)
     earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
     noise = Kept(
@@ -267,12 +275,15 @@ def receive(
     own = OwnColumns.of(data)
     own.require_variation()
     y = np.where(np.isnan(y), 0.0, y)
+    before = state.get("sent", np.empty((len(own.names), 0)))
     state = {"y": y, "weights": used, "offset": offset, "factor": own.factor}
+    none = np.empty((len(own.names), 0))
+    # what was sent before the first turn
+    sent = np.asarray(before)
     partner, inputs = _partner(own, data, state, s)
     require_rows(used > 0, partner.rank, s, "partner")
-    none = np.empty((len(own.names), 0))
     model_cache.leave(data, inputs, partner)
-    state |= {"partner": partner.to_state(), "sent": none, "pending": none}
+    state |= {"partner": partner.to_state(), "sent": sent, "pending": none}
     return messages.Received(rank=own.known(site, none)[1]), state
 
 
@@ -301,7 +312,9 @@ class Joint:
 
     def __init__(self, s: Settings, data: SiteData, site: SiteContext, state: State) -> None:
         self.s, self.rows = s, by_purpose(data, s, site)
-        self.data, self.x, self.y = data, data.features, np.asarray(state["y"])
+        self.data, self.x = data, data.features
+        # where no partner gets the response it was not got ready
+        self.y = np.asarray(state.get("y", np.where(self.rows.train, self.rows.y, 0.0)))
         weights, fam = self.rows.training_weights, s.training_family()
         self.inputs = {"settings": s, "y": self.y, "weights": weights}
         known = state.get("model")
@@ -326,11 +339,13 @@ class Joint:
         self.extra: State = state.get("extra", {})
         self.contributions = np.asarray(state.get("contributions", np.empty((len(self.y), 0))))
         self.owners = np.asarray(state.get("owners", np.empty(0, dtype=np.int64)))
+        # by partner: what it sent before the first turn, and which columns of it the model took
+        self.start: dict[str, State] = dict(state.get("start", {}))
 
     def to_state(self, state: State) -> State:
         """State with which the next turn goes on."""
         self.leave()
-        kept = ("last", "best", "alone", "course", "contributions", "owners")
+        kept = ("last", "best", "alone", "course", "contributions", "owners", "start")
         own = {name: getattr(self, name) for name in kept}
         return {**state, "model": self.model.to_state(), **own}
 
@@ -338,6 +353,19 @@ class Joint:
         """Spare the next step to build the model anew."""
         if isinstance(self.model, SpanModel):
             model_cache.leave(self.data, self.inputs, self.model)
+
+    def include(self, partner: str, columns: FloatArray) -> None:
+        """Take in what a partner sent before the first turn; its coefficients are unit vectors."""
+        if not isinstance(self.model, SpanModel):
+            raise ProtocolError("columns before the first turn need the span of messages")
+        owner = self.s.partners.index(partner)
+        taken: list[bool] = []
+        for column in columns.T:
+            inner = np.eye(sum(taken) + 1)[-1] if self.s.alpha else None
+            taken.append(self.model.add(column, owner, inner))
+        self.model.refit()
+        self.start[partner] = {"columns": columns, "taken": np.array(taken, dtype=bool)}
+        self.last = self.model.eta
 
     def take(self, contribution: FloatArray, owner: int, beside: Any) -> bool:
         """Take in a contribution; False where it brought nothing new."""
@@ -397,13 +425,25 @@ class Joint:
     def messages_of(self, owner: int) -> FloatArray:
         """Messages of a partner that were taken in, (n, k)."""
         if isinstance(self.model, SpanModel):
-            return np.asarray(self.model.messages[:, self.model.owner == owner])
+            found = np.asarray(self.model.messages[:, self.model.owner == owner])
+            first = self.start.get(self.s.partners[owner])
+            if first is None:
+                return found
+            return np.column_stack([first["columns"], found[:, int(np.sum(first["taken"])) :]])
         return np.asarray(self.contributions[:, self.owners == owner])
 
     def weights_for(self, owner: int) -> FloatArray:
         """Weights of the messages of a partner, in the order in which they were taken."""
         if isinstance(self.model, SpanModel):
-            return np.asarray(self.model.weights_for(owner))
+            found = np.asarray(self.model.weights_for(owner))
+            first = self.start.get(self.s.partners[owner])
+            if first is None:
+                return found
+            # a column that others have too was not taken
+            taken = np.asarray(first["taken"], dtype=bool)
+            weights = np.zeros(len(taken))
+            weights[taken] = found[: taken.sum()]
+            return np.append(weights, found[taken.sum() :])
         # alternation: each message is the whole predictor, so one of them counts
         chosen = np.arange(np.sum(self.owners == owner)) == self.best[owner] - 1
         return np.asarray(chosen, dtype=float)

@@ -18,6 +18,13 @@ from consilience.report.sections import DASH, number, numbers, site_name
 from consilience.report.words import TemplateReport
 
 Row = tuple[str, ...]
+TOLD = {
+    "opened": ("all of its columns, at once", "nothing"),
+    "fitted": ("its part of the predictor", "all of its columns, and the response"),
+    "turns": ("one direction a round", "one direction a round, and the response"),
+    "earlier": ("nothing new", "nothing"),
+}
+"""By course: what the partner told, and what it was told."""
 
 
 def few(n: int) -> str:
@@ -79,6 +86,10 @@ class AssistedGLMReport(TemplateReport[AssistedGLMResult]):
             "withheld": any(np.isnan(o).any() for o in observed),
             "groups": _groups(result),
             "status": [str(s) for s in result.coefficients["status"]],
+            "told_rows": [
+                (site_name(p), *TOLD.get(course, (DASH, DASH)))
+                for p, course in sorted(result.courses.items())
+            ],
             "coefficients": _coefficients(result),
             "clear": int((np.abs(np.nan_to_num(result.coefficients["z"])) > Z95).sum()),
             "rounds": _rounds(result),
@@ -109,7 +120,7 @@ def _chance(result: AssistedGLMResult) -> tuple[float, int, float] | None:
     """
     fall = result.deviance["alone"] - result.deviance["joint"]
     df = sum(result.revealed[p][1] for p in result.partners)
-    known = result.family in ("binomial", "poisson") and result.response == "share"
+    known = result.family in ("binomial", "poisson") and result.response != "masked"
     if not known or result.n_clusters:  # rows of a cluster are not independent
         return None
     # twice the log likelihood ratio is about chi-squared

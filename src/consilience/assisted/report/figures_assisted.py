@@ -247,7 +247,7 @@ def plot_assisted_rounds(result: Any) -> Figure:
     partners = [p for p in result.partners if (who == p).any()]
     with charts.style():
         fig, (left, right) = charts.panels(2, 3.2, 2)
-        for own in deviance[rounds == 0]:
+        for own in deviance[(rounds == 0) & (who == "")]:
             words = f"{charts.label(result.initiator, 20)} alone"
             left.axhline(own, color=charts.ORANGE, linestyle="--", linewidth=1.3, label=words)
         left.plot(rounds, deviance, color=charts.MUTED, linewidth=1)

@@ -249,7 +249,7 @@ def align_ids(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     if ctx.initiator not in ctx.sites or not ctx.partners:
         raise QuorumError(
             f"only {', '.join(ctx.sites)} answered: the initiator {ctx.initiator!r} and one "
-            "partner at least must take part"
+            f"partner at least must take part. {' '.join(ctx.notes)}".rstrip()
         )
     everybody = len(ctx.sites)
     replies = ctx.require((yield Ask("align_ids.hash", HashRequest())), at_least=everybody)
