@@ -6,6 +6,7 @@ from pathlib import Path
 import numpydoc.xref
 
 import consilience
+from consilience.protocol.result import Result
 
 project = "Consilience"
 author = "the authors of Consilience"
@@ -22,6 +23,7 @@ root_doc = "index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 highlight_language = "none"
 nitpicky = True
+toc_object_entries_show_parents = "hide"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 6
@@ -67,6 +69,8 @@ html_sidebars = {"index": [], "source/**": []}
 
 def _plain_defaults(app, what, name, obj, options, signature, returned):  # noqa: PLR0913
     """Defaults whose text would be an address in memory, and names that are nobody's business."""
+    if isinstance(obj, type) and issubclass(obj, Result):
+        return "", returned  # nobody makes one, and its fields are its attributes
     if signature:
         signature = re.sub(r"<object object at 0x[0-9a-f]+>", "...", signature)
         signature = signature.replace("<factory>", "...")
