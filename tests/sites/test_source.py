@@ -119,6 +119,10 @@ def test_nothing_is_guessed(tmp_path: Path) -> None:
     values, wrong = table.numbers("x")
     assert values.tolist() == [1000.0, 2.0]
     assert len(wrong) == 0
+    for separator in (",", None):  # one that is given, or that is there, is taken
+        names = read_csv(tmp_path, b"a;b,c\n1,2\n", separator=separator).names
+        assert names == ("a;b", "c")
+    assert read_csv(tmp_path, b"a;b\n1\n", separator=",").names == ("a;b",)
 
 
 def test_wide_rows_are_read(tmp_path: Path) -> None:
@@ -150,6 +154,12 @@ def test_hash_is_that_of_the_file(tmp_path: Path) -> None:
         (b'a,b\n"%s,1\n', {}, "number of cells"),
         (b"1.5,2\n3,%s\n", {}, "holds numbers, not column names"),
         (b"63,1\n3,%s\n", {}, "holds numbers, not column names"),
+        (b"a;b\n1;%s\n", {}, "and no ',': set separator = ';' in [source]"),
+        (b"a;b\n1,5;%s\n", {}, "set separator = ';' and decimal = ',' in [source]"),
+        (b"a\tb\n%s\t1,5\n", {"decimal": ","}, "set separator = 'tab' in [source]"),
+        ("a,b\n1,%s\n".encode("utf-16"), {}, "is utf-16 text: set encoding = 'utf-16'"),
+        ("a,b\n1,x\n".encode("utf-16-le"), {}, "set encoding = 'utf-16-le'"),
+        ("a,b\n1,x\n".encode("utf-16-be"), {}, "set encoding = 'utf-16-be'"),
     ],
 )
 def test_bad_csv(tmp_path: Path, data: bytes, settings: dict[str, Any], words: str) -> None:

@@ -569,6 +569,20 @@ def _content(chunk: Any) -> bytes:
 # --------------------------------------------------------------------------------------- CSV files
 
 
+_LOOK = 1 << 16
+"""Bytes at the beginning of a file by which its form is guessed."""
+
+
+def _wide_encoding(data: bytes) -> str:
+    """Encoding of two bytes a letter, by its mark or by where the zeros are; empty where none."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = data[:_LOOK:2].count(0), data[1:_LOOK:2].count(0)
+    if 4 * max(even, odd) < len(data[:_LOOK]):
+        return ""
+    return "utf-16-le" if odd > even else "utf-16-be"
+
+
 @dataclass(frozen=True)
 class Csv:
     """Reader of one CSV file; every cell becomes text.
@@ -600,6 +614,10 @@ class Csv:
             except UnicodeDecodeError as error:
                 before = data[: error.start].decode(self.source.encoding, "ignore")
                 raise self._badly_encoded(before) from None
+        elif found := _wide_encoding(data):
+            raise fail(f"{self.where} is {found} text: set encoding = {found!r} in [source]")
+        if self.source.separator is None:
+            self._check_separator(data)
         if self.separator == "whitespace":
             data = _single_blanks(data, self.source.quote)
         return self._table(data, self._names(data))
@@ -610,6 +628,22 @@ class Csv:
             f"line {line} of {self.where} is not {self.source.encoding} text: set encoding in "
             "[source], for example 'latin-1'"
         )
+
+    def _check_separator(self, data: bytes) -> None:
+        """Refuse a file whose first lines have another separator only, and propose it."""
+        lines = [line.decode("utf-8", "replace") for line in data[:_LOOK].splitlines()[:20]]
+        usual = SEPARATORS.get(self.separator, self.separator)
+        first = lines[0] if lines else ""
+        for name, other in (("';'", ";"), ("'tab'", "\t"), ("'|'", "|")):
+            if usual in first or other not in first:
+                continue
+            cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(other)]
+            comma = any(re.fullmatch(r"[+-]?\d+,\d+", cell) for cell in cells)
+            decimal = " and decimal = ','" if comma and self.source.decimal == "." else ""
+            raise fail(
+                f"the first line of {self.where} has {name} between its cells, and no "
+                f"{usual!r}: set separator = {name}{decimal} in [source]"
+            )
 
     def _options(
         self, data: bytes, threads: bool, ragged: list[Any] | None = None
