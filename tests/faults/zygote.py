@@ -124,6 +124,9 @@ class Fate:
     def append(self, log: files.AppendLog, record: bytes) -> None:
         if log.path is None:
             return
+        if not log.durable:  # nobody waits for it: no boundary
+            self._append(log, record)
+            return
         name = self._begin(log.path)
         self._die_if("kill")
         if self._is_due("torn"):

@@ -157,20 +157,15 @@ def preview(
     """Show what a waiting reply would tell: fields, classes, shapes, sizes, verdicts."""
     import numpy as np
 
-    from consilience.protocol.method import get_method
-    from consilience.wire.codec import decode_message, plain_fields
-    from consilience.wire.envelope import Reply
+    from consilience.sites.steward import waiting
+    from consilience.wire.codec import plain_fields
 
     home = _home(site_toml)
-    found = _find(home, job)
-    record = home.record(found.run, found.round, found.attempt)
-    if record is None:
-        raise RunError(f"the records of run {found.run} were purged: nothing can leave any more")
-    # Messages are known by the method that declares them: it must be loaded first.
-    method = get_method(str(found.facts["method"]))
-    reply = Reply.from_bytes(record.reply)
-    message = decode_message(reply.message)
-    asked = SimpleNamespace(run=reply.run, round=reply.round, step=reply.step, method=method.name)
+    found = waiting(home, _find(home, job))
+    reply, message = found.reply, found.message
+    asked = SimpleNamespace(
+        run=reply.run, round=reply.round, step=reply.step, method=found.method.name
+    )
     for line in describe(asked, message, reply.verdicts):
         typer.echo(line)
     if not values:
@@ -236,13 +231,10 @@ def refuse(
 
 def _home(site_toml: Path) -> DiskStore:
     """The site's home; a watch may be at work in it."""
-    from consilience.sites.site_store import DiskStore
+    from consilience.sites.steward import home_of
     from consilience.sites.study import SiteFile
 
-    file = SiteFile.load(site_toml)
-    if not file.home_path.is_dir():
-        raise RunError(f"site {file.name!r} has no home {file.home_path} yet: nothing ran here")
-    return DiskStore(file.home_path)
+    return home_of(SiteFile.load(site_toml))
 
 
 def _find(home: DiskStore, name: str) -> Job:
@@ -433,23 +425,30 @@ def approve(
     The hash of the study goes into the site's home, beside approved_studies of the policy. A watch
     that is running heeds it.
     """
-    from consilience.sites.site import APPROVED
-    from consilience.sites.site_store import DiskStore
+    from consilience.sites.steward import approve as approve_study
     from consilience.sites.study import SiteFile, Study
 
     file, study = SiteFile.load(site_toml), Study.load(study_toml)
-    if file.name not in study.sites.names:
-        raise StudyError(
-            f"{study_toml} does not name site {file.name!r} in [sites]: "
-            "approve the study file that its coordinator sent you"
-        )
-    home = DiskStore(file.home_path)
-    # Added, never replaced: an earlier approval holds until the steward takes it back.
-    hashes = list(home.ledger(APPROVED).get("studies", []))
-    if study.hash() not in hashes:
-        home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
+    approve_study(file, study, study_toml)
     typer.echo(f"approved study {study.name} ({study.hash()}) at site {file.name}")
     typer.echo("studies that are not approved are refused here from now on")
+
+
+@app.command()
+def desk(
+    site_toml: SiteToml,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
+) -> None:
+    """Open the steward's desk: pages to see what waits, release or refuse it, and approve studies.
+
+    Served on this machine alone, under an address that has a secret: open the one that is printed,
+    and give it to nobody. A watch may run meanwhile. Stop the desk with Ctrl-C.
+    """
+    from consilience.desk.app import serve
+    from consilience.sites.study import SiteFile
+
+    with suppress(KeyboardInterrupt):
+        serve(SiteFile.load(site_toml), port, typer.echo)
 
 
 # --------------------------------------------------------------------------- for people
@@ -520,29 +519,15 @@ def describe(request: Any, message: object, verdicts: tuple[dict[str, Any], ...]
     verdicts : tuple of dict
         What the gate said of each field.
     """
-    from consilience.wire.codec import pack, plain_fields
-    from consilience.wire.message import iterate_fields
-    from consilience.wire.transcript import describe_shape
+    from consilience.sites.steward import told
 
-    said = {verdict["field"]: verdict for verdict in verdicts}
-    # As it is packed for the wire: the sizes are those that will leave.
-    plain = plain_fields(message)
     yield _printable(
         f"run {request.run}, round {request.round}, step {request.step} of method {request.method}"
     )
     rows = [("field", "class", "shape", "bytes", "rule", "verdict", "epsilon")]
-    for name, spec, _ in iterate_fields(message):
-        verdict = said.get(name, {})
+    for f in told(message, verdicts):
         rows.append(
-            (
-                name,
-                spec.disclosure.value,
-                describe_shape(plain[name]),
-                str(len(pack(plain[name]))),
-                str(verdict.get("rule") or "-"),
-                str(verdict.get("verdict", "-")),
-                f"{verdict.get('epsilon', 0.0):g}",
-            )
+            (f.field, f.disclosure, f.shape, str(f.bytes), f.rule, f.verdict, f"{f.epsilon:g}")
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

@@ -1,0 +1,176 @@
+"""What a steward sees of a site's home and decides, for the command line and the desk alike.
+
+Nothing here shows a value of the data: fields are told by name, class, shape and size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.exceptions import RunError, StudyError
+from consilience.protocol.method import Method, get_method
+from consilience.sites.accounting import Budget
+from consilience.sites.policy import Policy
+from consilience.sites.revealed_rank import RevealedRank
+from consilience.sites.site import APPROVED
+from consilience.sites.site_store import DiskStore, Job, SiteStore
+from consilience.sites.study import SiteFile, Study
+from consilience.wire.codec import decode_message, pack, plain_fields
+from consilience.wire.envelope import Reply
+from consilience.wire.message import iterate_fields
+from consilience.wire.transcript import describe_shape
+
+
+@dataclass(frozen=True)
+class Told:
+    """One field of a reply, and what the gate said of it.
+
+    Attributes
+    ----------
+    field, doc, disclosure, audience, shape : str
+    bytes : int
+        As it is packed for the wire.
+    rule, verdict : str
+    epsilon : float
+    revealed : str
+        "3 of 6": directions of the site's columns that are known after it.
+    """
+
+    field: str
+    doc: str
+    disclosure: str
+    audience: str
+    shape: str
+    bytes: int
+    rule: str
+    verdict: str
+    epsilon: float
+    revealed: str
+
+
+def told(message: object, verdicts: tuple[dict[str, Any], ...]) -> Iterator[Told]:
+    """Describe a reply field by field.
+
+    Parameters
+    ----------
+    message : object
+        The reply before it is encoded, or as it was decoded.
+    verdicts : tuple of dict
+        What the gate said of each field.
+    """
+    said, plain = {verdict["field"]: verdict for verdict in verdicts}, plain_fields(message)
+    for name, spec, _ in iterate_fields(message):
+        verdict = said.get(name, {})
+        yield Told(
+            name,
+            spec.doc,
+            spec.disclosure.value,
+            spec.audience,
+            describe_shape(plain[name]),
+            len(pack(plain[name])),
+            str(verdict.get("rule") or "-"),
+            str(verdict.get("verdict", "-")),
+            float(verdict.get("epsilon", 0.0)),
+            str(verdict.get("revealed", "")),
+        )
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A reply that is held: of which method, and the message as it would leave."""
+
+    method: type[Method]
+    reply: Reply
+    message: object
+
+
+def home_of(file: SiteFile) -> DiskStore:
+    """The site's home; a watch may be at work in it. `RunError` where nothing ran yet."""
+    if not file.home_path.is_dir():
+        raise RunError(f"site {file.name!r} has no home {file.home_path} yet: nothing ran here")
+    return DiskStore(file.home_path)
+
+
+def waiting(home: SiteStore, job: Job) -> Waiting:
+    """Read a held reply; `RunError` where the records of its run were purged."""
+    record = home.record(job.run, job.round, job.attempt)
+    if record is None:
+        raise RunError(f"the records of run {job.run} were purged: nothing can leave any more")
+    # Messages are known by the method that declares them: it must be loaded first.
+    method = get_method(str(job.facts["method"]))
+    reply = Reply.from_bytes(record.reply)
+    return Waiting(method, reply, decode_message(reply.message))
+
+
+def approve(file: SiteFile, study: Study, where: object) -> None:
+    """Let a study run at the site; once one is approved, no other runs.
+
+    Parameters
+    ----------
+    file : SiteFile
+    study : Study
+    where : object
+        What the study is called in the sentence of an error.
+
+    Raises
+    ------
+    StudyError
+        The study does not name the site.
+    """
+    if file.name not in study.sites.names:
+        raise StudyError(
+            f"{where} does not name site {file.name!r} in [sites]: "
+            "approve the study file that its coordinator sent you"
+        )
+    home = DiskStore(file.home_path)
+    # Added, never replaced: an earlier approval holds until the steward takes it back.
+    hashes = list(home.ledger(APPROVED).get("studies", []))
+    if study.hash() not in hashes:
+        home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
+
+
+@dataclass(frozen=True)
+class Account:
+    """What runs have used of what the policy allows on a data set, and how much that is.
+
+    Attributes
+    ----------
+    runs : tuple of str
+        Those that were opened, in order.
+    max_runs : int or None
+    epsilon, max_epsilon : float
+    models : int
+        Models of others that were asked about, or averages of them.
+    directions : int
+        Directions of the site's columns that are known.
+    approved : tuple of str
+        Hashes of the studies that the policy or the steward has approved.
+    asks_approval : bool
+        Whether only approved studies run.
+    """
+
+    runs: tuple[str, ...]
+    max_runs: int | None
+    epsilon: float
+    max_epsilon: float
+    models: int
+    directions: int
+    approved: tuple[str, ...]
+    asks_approval: bool
+
+
+def account(home: SiteStore, policy: Policy) -> Account:
+    """Read the ledger of the policy's data set; `RunError` where it is damaged."""
+    ledger, noted = home.ledger(policy.data_id), home.ledger(APPROVED).get("studies")
+    return Account(
+        tuple(ledger.get("runs", ())),
+        policy.max_runs,
+        Budget.read(ledger).spent,
+        policy.max_epsilon,
+        sum(dict(ledger.get("models", {})).values()),
+        RevealedRank.from_ledger(ledger).directions.shape[1],
+        (*(policy.approved_studies or ()), *(noted or ())),
+        policy.approved_studies is not None or noted is not None,
+    )

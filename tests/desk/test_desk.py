@@ -1,0 +1,275 @@
+"""The steward's desk: what its pages say, what can be decided on them, and by whom it cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from consilience.desk.app import Desk, app
+from consilience.exceptions import RunError
+from consilience.sites import steward
+from consilience.sites.policy import Policy
+from consilience.sites.site_store import NOT_RELEASED
+from consilience.sites.study import SiteFile
+from consilience.wire.codec import plain_fields
+from tests.cli.test_site import CANARY
+from tests.cli.test_site_queue import Held
+
+TOKEN, HOST = "token-of-the-desk", "127.0.0.1:4321"
+OWN = {"origin": f"http://{HOST}"}
+JOB = "/job/run-1/2-1"
+PAGES = ("/", JOB, "/studies", "/account", "/log")
+
+
+class Opened(Held):
+    """A held reply, and the desk over it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.desk = Desk(SiteFile.load(self.toml))
+        made = app(self.desk, TOKEN, frozenset((HOST,)))
+        self.client = TestClient(made, base_url=f"http://{HOST}", follow_redirects=False)
+
+    def get(self, path: str, **settings: Any) -> Any:
+        return self.client.get(f"/{TOKEN}{path}", **settings)
+
+    def post(self, path: str, form: dict[str, str] | None = None, **settings: Any) -> Any:
+        return self.client.post(f"/{TOKEN}{path}", data=form, **{"headers": OWN, **settings})
+
+    def waits(self) -> list[str]:
+        return [job.name for job in self.site.home.jobs.waiting()]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    return Opened(tmp_path)
+
+
+def test_pages_tell_what_is_asked_and_no_value(opened: Opened) -> None:
+    pages = {path: opened.get(path) for path in PAGES}
+    assert {page.status_code for page in pages.values()} == {200}
+    assert f'href="/{TOKEN}{JOB}"' in pages["/"].text
+    for words in ("testing.class-sums", "sums", "aggregate", "2x2", "released"):
+        assert words in pages[JOB].text
+    assert "1 of 20" in pages["/account"].text
+    assert "Any study of a trusted coordinator" in pages["/studies"].text
+    job = opened.desk.job("run-1/2-1")
+    sums = plain_fields(steward.waiting(opened.site.home, job).message)["sums"]
+    told = "".join(page.text for page in pages.values())
+    assert str(int(CANARY)) not in told
+    numbers = [n for n in np.ravel(sums) if n]
+    assert numbers and not any(f"{n:.5g}" in told or str(int(n)) in told for n in numbers)
+
+
+def test_nothing_is_loaded_run_framed_or_kept(opened: Opened) -> None:
+    for path in PAGES:
+        page = opened.get(path)
+        assert "<script" not in page.text and "http" not in page.text.replace("http-equiv", "")
+        assert page.headers["cache-control"] == "no-store"
+        rules = dict(r.split(" ", 1) for r in page.headers["content-security-policy"].split("; "))
+        assert rules["default-src"] == rules["frame-ancestors"] == "'none'"
+        assert rules["form-action"] == "'self'" and "script-src" not in rules
+
+
+def test_release(opened: Opened) -> None:
+    said = opened.post(f"{JOB}/release")
+    assert said.status_code == 303 and said.headers["location"].startswith(f"/{TOKEN}/?said=")
+    assert "Released run-1/2-1" in opened.client.get(said.headers["location"]).text
+    assert opened.said().status == "reply"
+    again = opened.post(f"{JOB}/release")
+    assert again.status_code == 400 and "was decided on" in again.text
+
+
+def test_refuse(opened: Opened) -> None:
+    assert opened.post(f"{JOB}/refuse", {"reason": "too fine"}).status_code == 303
+    assert (opened.said().status, opened.said().reason) == ("refused", NOT_RELEASED)
+    (job,) = [job for job in opened.site.home.jobs.all() if job.round == 2]
+    assert job.facts["reason"] == "too fine"
+
+
+FOREIGN: tuple[tuple[dict[str, str], int], ...] = (
+    ({}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": "https://elsewhere.example"}, 403),
+    ({"origin": f"https://{HOST}"}, 403),
+    ({"origin": f"http://{HOST}.example"}, 403),
+    ({**OWN, "host": "elsewhere.example"}, 421),
+    ({"origin": "http://elsewhere.example:4321", "host": "elsewhere.example:4321"}, 421),
+)
+
+
+def test_a_foreign_page_decides_nothing(opened: Opened) -> None:
+    study = {"text": opened.space.study_toml.read_text()}
+    for headers, status in FOREIGN:
+        for action in ("release", "refuse"):
+            assert opened.post(f"{JOB}/{action}", headers=headers).status_code == status
+        assert opened.post("/studies/approve", study, headers=headers).status_code == status
+    assert opened.waits() == ["run-1/2-1"]
+    assert not steward.account(opened.site.home, Policy()).asks_approval
+
+
+def test_without_the_secret_there_is_nothing(opened: Opened) -> None:
+    for start in ("", "/", "/wrong", f"/{TOKEN[:-1]}", f"/{TOKEN}x"):
+        assert opened.client.get(f"{start}{JOB}").status_code == 404
+        assert opened.client.post(f"{start}{JOB}/release", headers=OWN).status_code == 404
+    assert opened.get("/", headers={"host": "elsewhere.example"}).status_code == 421
+    assert opened.client.request("PUT", f"/{TOKEN}/", headers=OWN).status_code == 405
+    assert opened.get(f"{JOB}/release").status_code == 405
+    assert opened.waits() == ["run-1/2-1"]
+
+
+def test_a_study_is_looked_at_and_approved(opened: Opened) -> None:
+    # As a browser sends it, with its own ends of lines.
+    text = opened.space.study_toml.read_text().replace("\n", "\r\n")
+    looked = opened.post("/studies/look", {"text": text})
+    assert "heights" in looked.text and "mean-and-sd" in looked.text
+    hidden = re.search(r'name="text" value="([^"]*)"', looked.text)
+    assert hidden is not None
+    kept = hidden.group(1).replace("&#34;", '"').replace("&#39;", "'").replace("&amp;", "&")
+    assert opened.post("/studies/approve", {"text": kept}).status_code == 303
+    found = steward.account(opened.site.home, Policy())
+    assert found.asks_approval and len(found.approved) == 1
+    assert found.approved[0] in opened.get("/studies").text
+    assert "approved study heights" in opened.call("approve", str(opened.space.study_toml))
+    assert steward.account(opened.site.home, Policy()).approved == found.approved
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("", "]"), "is no study file"),
+        (('"boston", "leeds"', '"leeds", "york"'), "does not name site"),
+        (("mean-and-sd", "mean-and-var"), "no method is called"),
+        (("[data]", '[reference]\npath = "/etc/hostname"\n[data]'), "has no sha256"),
+    ],
+)
+def test_studies_that_cannot_be_approved(
+    opened: Opened, change: tuple[str, str], words: str
+) -> None:
+    text = opened.space.study_toml.read_text().replace(*change, 1)
+    if "york" in text:
+        text = text.replace("boston =", "york =")
+    said = opened.post("/studies/approve", {"text": text})
+    assert said.status_code == 400 and words in said.text
+    assert not steward.account(opened.site.home, Policy()).asks_approval
+
+
+def test_names_of_others_stay_inert(opened: Opened) -> None:
+    evil = "<script>alert(1)</script>\\u202eold"
+    text = opened.space.study_toml.read_text().replace('"x"', f'"{evil}"')
+    for path, form in (("/studies/look", {"text": text}), ("/studies/look", {"text": f"{evil}]"})):
+        page = opened.post(path, form).text
+        assert "<script" not in page
+    looked = opened.post("/studies/look", {"text": text}).text
+    assert "&lt;script&gt;" in looked and "\\u202eold" in looked.split("<form")[0]
+    assert "\u202e" not in looked
+    said = opened.get("/?said=%3Cscript%3E%E2%80%AE").text
+    assert "<script" not in said and "\u202e" not in said
+
+
+def test_words_of_a_library_are_not_shown(opened: Opened) -> None:
+    opened.site.home.log("refused", run="run-1", reason=f"bad {CANARY}", foreign="ValueError")
+    opened.site.home.log("sent", run="run-9", round=1)
+    for page in (opened.get("/log").text, opened.desk.audit().decode("latin-1")):
+        assert str(CANARY) not in page
+    assert "run-9" in opened.get("/log").text
+    assert "run-1" not in opened.get("/log?run=run-9").text.split("</form>")[1]
+    assert opened.get("/log?event=none").status_code == 200
+
+
+def test_an_auditor_gets_what_was_decided_with_digests(opened: Opened) -> None:
+    opened.post(f"{JOB}/refuse", {"reason": "too fine"})
+    sent = opened.get("/audit.zip")
+    assert sent.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(sent.content)) as bundle:
+        contents = {name: bundle.read(name) for name in bundle.namelist()}
+    digests = json.loads(contents.pop("sha256.json"))["files"]
+    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    states = {one["job"]: one["state"] for one in json.loads(contents["decisions.json"])}
+    assert states["run-1/2-1"] == "refused"
+    assert json.loads(contents["policy.json"])["preset"] == "strict"
+    assert str(int(CANARY)).encode() not in b"".join(contents.values())
+
+
+def test_a_site_without_a_home(tmp_path: Path) -> None:
+    toml = tmp_path / "site.toml"
+    toml.write_text('name = "york"\nhome = "home"\n[source]\npath = "table.csv"\n')
+    with pytest.raises(RunError, match="has no home"):
+        Desk(SiteFile.load(toml)).waiting()
+
+
+@contextmanager
+def served(desk: Desk) -> Iterator[str]:
+    """A desk on a free port, in a thread."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
+        made = app(desk, TOKEN, frozenset((host,)))
+        settings = uvicorn.Config(made, log_level="warning", lifespan="off", ws="none")
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://{host}/{TOKEN}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+def test_in_a_browser_a_foreign_page_cannot_release(opened: Opened, tmp_path: Path) -> None:
+    """Even one that knows the whole address: the browser says where a form comes from."""
+
+    def browsed(address: str) -> str:
+        words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        command = [*words, profile, "--virtual-time-budget=3000", address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+
+    with served(opened.desk) as root:
+        assert "run-1/2-1" in browsed(f"{root}/")
+        page = tmp_path / "foreign.html"
+        page.write_text(
+            f'<form method="post" action="{root}{JOB}/release"></form>'
+            "<script>document.forms[0].submit()</script>"
+        )
+        assert "a decision is made on the desk" in browsed(page.as_uri())
+    assert opened.waits() == ["run-1/2-1"]
+
+
+def test_the_command_prints_the_address_and_stops(opened: Opened) -> None:
+    """A port that is taken is one sentence."""
+    command = "from consilience.cli.site import app; app()"
+    words = [sys.executable, "-c", command, "desk", str(opened.toml)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        port = address.split("/")[2].split(":")[1]
+        for _ in range(200):
+            with suppress(OSError), urllib.request.urlopen(address) as page:
+                assert b"run-1/2-1" in page.read()
+                break
+            time.sleep(0.05)
+        assert f"port {port} cannot be used" in opened.call("desk", "--port", port, code=7)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
