@@ -34,7 +34,7 @@ from markupsafe import Markup, escape
 
 from consilience.exceptions import ConsilienceError, MissingExtraError, RunError, StudyError
 from consilience.protocol.method import get_method
-from consilience.report.disclosure import CLASSES, VERDICTS
+from consilience.report.disclosure import CLASSES
 from consilience.sites import steward
 from consilience.sites.policy import Policy
 from consilience.sites.site_store import DiskStore, Job
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+GATE = {
+    "released": "the gate found that it may leave",
+    "withheld": "has gaps: the gate kept back cells of too few records, or there are none",
+    "repeated": "the last release again, because too few records have changed since",
+    "public": "says nothing of any record, so no rule applies",
+}
 _HERE = Path(__file__).parent
 _MOST_FORM = 1 << 18
 _SHOWN_LINES = 200
@@ -115,7 +121,7 @@ class Desk:
             "method": found.method,
             "fields": fields,
             "classes": {f.disclosure: CLASSES[f.disclosure] for f in fields},
-            "verdicts": {f.verdict: VERDICTS[f.verdict] for f in fields if f.verdict in VERDICTS},
+            "verdicts": {f.verdict: GATE[f.verdict] for f in fields if f.verdict in GATE},
         }
 
     def release(self, name: str) -> str:
