@@ -360,7 +360,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--anew", action="store_true", help="forget what was built before")
     given = parser.parse_args(arguments)
-    from sphinx.cmd.build import build_main
+    try:
+        from sphinx.cmd.build import build_main
+    except ModuleNotFoundError:
+        raise SystemExit("Sphinx is not installed: 'make docs' installs what it needs") from None
 
     if given.anew:
         shutil.rmtree(BUILD, ignore_errors=True)
