@@ -158,20 +158,20 @@ def cards(index: str) -> str:
 
 
 def sections() -> list[dict[str, Any]]:
-    """Sections as docs/site/nav.toml has them, patterns filled."""
+    """Sections as docs/site/nav.toml has them, patterns filled with what is named nowhere."""
     listed: list[dict[str, Any]] = tomllib.loads((SITE / "nav.toml").read_text("utf-8"))["section"]
-    taken: set[str] = set()
+    named = [p for s in listed for group in s["groups"].values() for p in group if "*" not in p]
+    taken = {*named, *(section["page"] for section in listed if "page" in section)}
+    for path in sorted(taken - {*MADE}):
+        if not (ROOT / path).is_file():
+            raise SystemExit(f"docs/site/nav.toml names {path}, which is not there")
     for section in listed:
-        for title, patterns in section["groups"].items():
+        for title, entries in section["groups"].items():
             found: list[str] = []
-            for pattern in patterns:
-                there = [pattern]
-                if pattern not in MADE:
-                    there = [p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob(pattern))]
-                if not there:
-                    raise SystemExit(f"docs/site/nav.toml names {pattern}, which is not there")
-                found += [path for path in there if path not in taken]
-                taken.update(there)
+            for entry in entries:
+                there = [p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob(entry))]
+                found += [entry] if "*" not in entry else [p for p in there if p not in taken]
+            taken.update(found)
             section["groups"][title] = found
     return listed
 
@@ -233,6 +233,8 @@ def example() -> str:
 def toctree(groups: dict[str, list[str]]) -> Iterator[str]:
     """Lists of pages, hidden: the pages beside show them."""
     for title, paths in groups.items():
+        if not paths:
+            continue
         inner = [place(path) for path in paths if path != "api"]
         inner += docs_api.group_pages() if "api" in paths else []
         head = ["", "```{toctree}", ":hidden:"] + (
@@ -262,11 +264,11 @@ def gallery(index: str) -> str:
 
     made = ["::::{grid} 1 1 2 3\n:gutter: 4\n"]
     for name, demo in DEMOS.items():
+        made.append(f":::{{grid-item-card}} {demo.about}")
         picture = f"images/report-{name}.webp"
-        if not (ROOT / "docs" / picture).exists():
-            raise SystemExit(f"docs/{picture} is missing: python -m tools.picture_reports {name}")
-        made += [f":::{{grid-item-card}} {demo.about}", f":img-top: /{picture}"]
-        made += [f":img-alt: First page of the report of the demonstration {name}"]
+        if (ROOT / "docs" / picture).exists():
+            alt = f"First page of the report of the demonstration {name}"
+            made += [f":img-top: /{picture}", f":img-alt: {alt}"]
         made += [f":link: {guide(name, demo.method or name, index)}", ":link-type: doc"]
         made += [":class-card: report", "", f"`consilience demo {name}`", ":::", ""]
     return "\n".join([*made, "::::", ""])

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
             picture(Path(report), IMAGES / f"report-{name}.webp")
             continue
         with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
-            subprocess.run([PROGRAM, "demo", name, "-q"], check=True)
+            subprocess.run([PROGRAM, "demo", name, "-q"], check=True, stdout=subprocess.DEVNULL)
             (made,) = Path().rglob("report.html")
             picture(made, IMAGES / f"report-{name}.webp")
         print(f"report-{name}.webp")
