@@ -163,6 +163,14 @@ def test_bounded_errors_beside_an_offset() -> None:
     assert known.sum() >= 3 and set(table["status"]) <= {"identified", "bounded"}
     assert (table["error"][known] >= 0.97 * exact[known]).all()
     assert (table["error"][known] <= 1.03 * table["factor"][known] * exact[known]).all()
+    # The same offset for all moves the intercept, and neither errors nor their bounds.
+    plain, moved = (
+        them.with_(offset=o).federation(policy=policy).run(method("poisson"), seed=1)
+        for o in (None, np.full(400, 0.7))
+    )
+    for name in ("error", "factor"):
+        found, wanted = (run.result.coefficients[name] for run in (moved, plain))
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [(6, 12), (4, 6, 6)])

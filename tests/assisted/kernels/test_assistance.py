@@ -184,7 +184,7 @@ def test_statistics_and_flips_of_clusters_are_the_textbook_s(name: str) -> None:
 
 
 def test_size_of_the_score_test_with_clusters() -> None:
-    """400 replications at .05, error .011; 2,000 of more designs: assisted_glm/clusters.
+    """400 replications at .05, error .011; 2,000 of more designs: assisted_glm/robust.
 
     Control: as if the records were independent it rejects more than twice as often.
     """

@@ -120,8 +120,9 @@ def _chance(result: AssistedGLMResult) -> tuple[float, int, float] | None:
     """
     fall = result.deviance["alone"] - result.deviance["joint"]
     df = sum(result.revealed[p][1] for p in result.partners)
-    known = result.family in ("binomial", "poisson") and result.response != "masked"
-    if not known or result.n_clusters:  # rows of a cluster are not independent
+    if result.n_clusters:  # records of a cluster are not independent
+        return None
+    if result.family not in ("binomial", "poisson") or result.response == "masked":
         return None
     # twice the log likelihood ratio is about chi-squared
     return (fall, df, float(chi2.sf(max(fall, 0.0), df))) if math.isfinite(fall) and df else None
