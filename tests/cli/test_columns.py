@@ -168,6 +168,7 @@ def test_check_with_too_few_rows_in_common(space: ColumnsWorkspace) -> None:
     [
         ("lab", '"iron"]', ']\ntarget = "iron"', "'partner' and its [columns] names a target"),
         ("clinic", 'target = "relapse"\n', "", "'initiator' and its [columns] names no target"),
+        ("lab", '"iron"]', ']\ncluster = "iron"', "the initiator, and nobody else, has one"),
     ],
 )
 def test_check_of_roles(space: ColumnsWorkspace, site: str, old: str, new: str, says: str) -> None:
@@ -299,6 +300,22 @@ def test_a_study_from_its_files(space: ColumnsWorkspace, engine: str) -> None:
     run = check_run(space)
     assert run.info.settings["at"] == "third-party"
     assert (space.out / "report.html").is_file()
+
+
+def test_clusters_and_an_offset_from_files(space: ColumnsWorkspace) -> None:
+    space.site(
+        "clinic",
+        columns='features = ["smoker"]\ntarget = "relapse"\ncluster = "ward"\noffset = "age"\n'
+        'levels = { smoker = ["no", "yes"] }\n',
+    )
+    header, *lines = space.lines("clinic")
+    space.table("clinic", f"{header},ward", [f"{line},w{i % 9}" for i, line in enumerate(lines)])
+    assert call("check", space.file).exit_code == 0
+    assert space.run().exit_code == 0
+    result = load_run(space.out).result
+    assert (result.n_clusters, result.offset) == (9, True)
+    assert "60 rows in 9 clusters" in result.summary()
+    assert "9 clusters" in (space.out / "report.html").read_text(encoding="utf-8")
 
 
 def test_directions_outlive_processes_and_engines(space: ColumnsWorkspace) -> None:
