@@ -30,6 +30,7 @@ _PUBLIC: dict[str, str] = {
     "LatentClassRegressor": "consilience.latent_regression.estimators.latent_class_regressor",
     "MarkovMixture": "consilience.clustering.estimators.markov_mixture",
     "MetaClustering": "consilience.collaborators.protocol",
+    "PooledRegression": "consilience.regression.protocol",
     "ReferenceAveraging": "consilience.averaging.protocol",
     "ReferenceAveragingClassifier": "consilience.averaging.tall.reference_averaging",
     "ReferenceAveragingRegressor": "consilience.averaging.tall.reference_averaging",

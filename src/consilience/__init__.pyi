@@ -61,6 +61,7 @@ from consilience.numerics.held_out_entries import GridEdgeWarning as GridEdgeWar
 from consilience.protocol.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.protocol.method import Columns as Columns
 from consilience.protocol.method import Preparation as Preparation
+from consilience.regression.protocol import PooledRegression as PooledRegression
 from consilience.sites.policy import Policy as Policy
 
 __version__: str

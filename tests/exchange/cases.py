@@ -35,6 +35,7 @@ from consilience.exceptions import RunError
 from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Method, Preparation, SiteData
+from consilience.regression.protocol import PooledRegression
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
@@ -297,6 +298,30 @@ def pooled_components(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     return {"n_by_site": [60, 75, 66], "mean": x.mean(axis=0), "variances": values}
 
 
+def pooled_least_squares(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    x = np.concatenate([data.features for data in rows.values()])
+    y = np.concatenate([np.asarray(data.target) for data in rows.values()])
+    design = np.column_stack([np.ones(len(x)), x])
+    estimate, squares = np.linalg.lstsq(design, y, rcond=None)[:2]
+    scale = squares[0] / (len(x) - design.shape[1])
+    error = np.sqrt(scale * np.diag(np.linalg.inv(design.T @ design)))
+    return {"estimate": estimate, "error": error, "deviance": squares[0]}
+
+
+def pooled_logistic(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    x = np.concatenate([data.features for data in rows.values()])
+    y = np.concatenate([data.target == "yes" for data in rows.values()]).astype(float)
+    design = np.column_stack([np.ones(len(x)), x])
+    beta = np.zeros(design.shape[1])
+    for _ in range(30):
+        mean = 1 / (1 + np.exp(-design @ beta))
+        curvature = design.T @ (design * (mean * (1 - mean))[:, None])
+        beta = beta + np.linalg.solve(curvature, design.T @ (y - mean))
+    scores = design * (y - mean)[:, None]
+    bread = np.linalg.inv(curvature)
+    return {"estimate": beta, "error": np.sqrt(np.diag(bread @ scores.T @ scores @ bread))}
+
+
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     x = np.concatenate([data.features for data in rows.values()])
     return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
@@ -406,6 +431,14 @@ CASES: dict[str, Case] = {
     "cluster-count": Case(ClusterCountStudy(n_clusters=(1, 2, 3), n_init=2, n_splits=3), with_gaps),
     "matrix-completion": Case(
         MatrixCompletionStudy(model="hard", grid=(0, 1, 2), n_splits=3), with_gaps
+    ),
+    "pooled-regression": Case(PooledRegression(), predicting, pooled_least_squares),
+    "pooled-regression by rounds": Case(
+        PooledRegression(family="binomial", errors="HC0"), labelled_by_partners, pooled_logistic
+    ),
+    "pooled-regression one-shot": Case(
+        PooledRegression(family="binomial", fit="one-shot", errors="cluster", site_effects=True),
+        labelled,
     ),
     "reference-averaging": Case(
         ReferenceAveraging(estimator="ridge", penalties=(0.1, 10.0), max_rounds=2),

@@ -41,6 +41,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.result import Result
+from consilience.regression.protocol import PooledRegression
 from consilience.wire.message import Public, message
 from consilience.wire.moment_facts import Coded
 
@@ -181,6 +182,9 @@ CASES: dict[str, Case] = {
         # Linear models on all rows: nothing depends on the secret streams.
         lambda: MetaClustering(candidates="linear", gain_folds=0, stability_runs=0),
         columns=Columns(features=FEATURES, target="y"),
+    ),
+    "pooled-regression": Case(
+        lambda: PooledRegression(site_effects=True), columns=Columns(features=FEATURES, target="y")
     ),
     "reference-averaging": Case(
         lambda: ReferenceAveraging(estimator="ridge", max_rounds=1, n_reference=12),

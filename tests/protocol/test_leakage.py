@@ -156,6 +156,12 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "the singular values": "searched.figures.singular_values",
         UNTOLD: f"searched.sizes searched.centres searched.figures.n_clusters {_CLASSES} {_CURVES}",
     },
+    "pooled-regression": {
+        "numbers of rows, means and cross-products": "moments.*",
+        "loss, score and curvature": "sums.figures sums.score sums.curvature",
+        "squared scores": "sums.squares",
+        "coefficients and curvature of each site's own fit": "own-fit.fit",
+    },
     "assistance-test": {
         "test statistics with degrees of freedom and p-values": "tested.tests.*",
         "the number of rows and of their clusters": "tested.facts.records tested.facts.clusters",

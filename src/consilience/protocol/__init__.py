@@ -14,6 +14,7 @@ BUILT_IN = {
     "matrix-completion": "consilience.completion.one_table.matrix_completion",
     "meta-clustering": "consilience.collaborators.protocol",
     "mean-and-sd": "consilience.protocol.mean_and_sd",
+    "pooled-regression": "consilience.regression.protocol",
     "sparse-qda": "consilience.discriminant.one_table.sparse_qda",
     "reference-averaging": "consilience.averaging.protocol",
 }

@@ -270,11 +270,15 @@ class SiteData:
         return dataclasses.replace(self, features=features, feature_names=names)
 
     def without_content(self, names: Collection[str]) -> SiteData:
-        """Same rows with nothing in some features, so that nothing of these can leave."""
+        """Same rows with nothing in some features or in the target: nothing of these can leave."""
         if not names:
             return self
         blank = [name in names for name in self.feature_names]
-        return self.with_features(np.where(blank, 0.0, self.features))
+        left = self.with_features(np.where(blank, 0.0, self.features))
+        coded = {f"{self.target_name}={level}" for level in self.levels.get(self.target_name, ())}
+        if self.target is not None and not {self.target_name, *coded}.isdisjoint(names):
+            left = dataclasses.replace(left, target=np.zeros_like(self.target))
+        return left
 
     def in_own_units(self) -> tuple[NDArray[np.float64], ...]:
         """Rows before they were put in units of others, (n, p), with centres and scales, (p,) each.

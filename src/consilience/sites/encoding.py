@@ -113,6 +113,13 @@ def _encoding(name: str, columns: Columns, preparation: Preparation) -> Encoding
     )
 
 
+def response(columns: Columns) -> Encoding:
+    """How the target is coded where moments of it are told: levels but for the first."""
+    name = str(columns.target)
+    levels = columns.levels.get(name, ())
+    return Encoding(name, "levels" if levels else "number", tuple(levels[1:]))
+
+
 def _check_levels(columns: Columns) -> None:
     allowed = {*columns.features, *columns.sequence[:1], columns.target}
     for name, levels in columns.levels.items():

@@ -147,6 +147,7 @@ _CONSENTS = {
     "response": "the response of each record (its steward grants it by share_response)",
     "slopes": _SLOPES,
     "all-slopes": _SLOPES,
+    "weighted-sums": _SLOPES,
     "hashed-ids": 'hashed ids (its steward grants them by share_ids, or preset "consortium")',
 }
 """What has a consent of its own, as a refusal calls it."""

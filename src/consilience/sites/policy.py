@@ -169,7 +169,8 @@ class Policy:
             return own.get(rule, self.per_record)
         if disclosure is Disclosure.NOISED:
             return self.noised
-        if rule in ("slopes", "all-slopes"):  # weights that somebody chose can single records out
+        # weights that somebody chose can single records out
+        if rule in ("slopes", "all-slopes", "weighted-sums"):
             return self.per_record
         return True
 

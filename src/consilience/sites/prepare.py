@@ -210,9 +210,19 @@ class _Loader:
             unit = None if self.site.long is None else self.site.long.id
             content = partial(row_content, self.source, names, unit)
             prepared = encoding.by_name(plan, features, self.columns.levels)
+            prepared |= self._response(target)
             return Everyone(content, names, self.classes, texts["entity"], prepared, self._earlier)
 
         return Loaded(data, report, everyone)
+
+    def _response(self, target: NDArray[Any] | None) -> dict[str, tuple[list[Any], Any]]:
+        """The target as prepared columns: of moments it is one column among others."""
+        if target is None:
+            return {}
+        one = encoding.response(self.columns)
+        columns = [target] if one.kind == "number" else [target == v for v in one.values]
+        x = np.stack(columns, axis=1).astype(float)
+        return encoding.by_name([one], x, self.columns.levels)
 
     def _earlier(self, codings: Mapping[str, Coding]) -> Prepared:
         """Prepared columns of earlier runs, from the table as it is."""

@@ -23,6 +23,7 @@ estimator          MODEL           type, records, parameters or records per leaf
 local_fit          MODEL           records, parameters, effective number of records behind the
                                    curvature, largest share of one record in a cell of it
 slopes             AGGREGATE       records
+weighted_sums      AGGREGATE       the same as of a local fit, of sums at coefficients of others
 per_record         PER_RECORD      number of records
 projection         PER_RECORD or   directions, names of the columns, triangular factor of the
                    NOISED          columns; with noise also epsilon and mechanism
@@ -56,7 +57,13 @@ from consilience.wire.cell_facts import (
     sums_by_class,
 )
 from consilience.wire.message import Disclosure
-from consilience.wire.moment_facts import Coded, block_facts, column_facts, moment_facts
+from consilience.wire.moment_facts import (
+    Coded,
+    block_facts,
+    coded_within,
+    column_facts,
+    moment_facts,
+)
 from consilience.wire.rounding import by_entity, coarse, largest_move
 from consilience.wire.support import Limits as Limits
 from consilience.wire.support import Support as Support
@@ -444,6 +451,38 @@ def class_moments(
     kept = tuple(part for part, fault in zip(parts, faults, strict=True) if not fault)
     evidence = Support("class-moments", len(rows), parts=kept)
     return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def tellable_columns(
+    x: FloatArray, limits: Limits, coded: Sequence[Coded] = (), first: int = -1
+) -> IntArray:
+    """Columns whose moments over all rows may leave together; the worst give way one by one.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        NaN where a value is missing.
+    limits : Limits
+    coded : sequence of Coded
+    first : int, optional
+        A column for which all others give way, unless it may not leave by itself.
+    """
+    columns = np.flatnonzero(~np.isnan(x).all(axis=0))
+    while len(columns):
+        inside = coded_within(coded, columns)
+        unsafe = moment_facts(x[:, columns], limits=limits, coded=inside).unsafe
+        means = aggregate(x[:, columns], mean=True).withhold_unsafe(limits)
+        unsafe = np.asarray(unsafe | np.diag(np.isnan(means.value)))
+        if not unsafe.any():
+            break
+        kept = ~np.diag(unsafe)
+        spared = (columns == first) & kept
+        kept &= ~(unsafe & spared).any(axis=1) | spared
+        while (faults := (unsafe & kept[None, :]).sum(axis=1) * kept).any():
+            kept[int(np.argmax(faults))] = False
+        # Once more, for levels of a category are judged with those that are left.
+        columns = columns[kept]
+    return columns
 
 
 def linked(labels: IntArray, *, cells: IntArray, n_cells: int) -> Released:
@@ -1043,6 +1082,38 @@ def local_fit(
     A fit of rows that it separates rests on the few that are nearest to its boundary: the weights
     of all others vanish. So the evidence counts effective rows, ``(sum w)^2 / sum w^2``.
     """
+    evidence = _of_weighted("fit", rows, weights, n_parameters)
+    return Released(np.asarray(value, dtype=float), Disclosure.MODEL, evidence, _KEY)
+
+
+def weighted_sums(
+    values: Sequence[FloatArray], *, rows: FloatArray, weights: FloatArray
+) -> tuple[Released, ...]:
+    """Release sums over rows whose weights follow from coefficients that somebody else chose.
+
+    Steep coefficients take the weight off all rows but those near a plane. So the sums are judged
+    like those of a fit, by effective rows and by the share of one row in a cell, and the policy
+    must let values of single records leave: two planes with one row between them part it from all
+    others, which no rule of size sees (docs/proofs/community-fits.md).
+
+    Parameters
+    ----------
+    values : sequence of arrays
+        Sums over the same rows.
+    rows : (n, q) array
+        Rows of the design.
+    weights : (n, k) array
+        As in :func:`local_fit`: the first column total weights, or the only one.
+    """
+    evidence = _of_weighted("weighted-sums", rows, weights, rows.shape[1])
+    return tuple(
+        Released(np.asarray(value, dtype=float), Disclosure.AGGREGATE, evidence, _KEY)
+        for value in values
+    )
+
+
+def _of_weighted(rule: str, rows: FloatArray, weights: FloatArray, n_parameters: int) -> Support:
+    """Rows, effective rows and largest share of one row behind weighted cross-products."""
     n = len(rows)
     effective = np.zeros((), dtype=np.int64)
     share = np.zeros(())
@@ -1056,23 +1127,32 @@ def local_fit(
         share = np.asarray(
             _largest_share(rows, weights[:, 1:] if weights.shape[1] > 1 else weights)
         )
-    evidence = Support("fit", n, effective, share, n_parameters=n_parameters)
-    return Released(np.asarray(value, dtype=float), Disclosure.MODEL, evidence, _KEY)
+    return Support(rule, n, effective, share, n_parameters=n_parameters)
 
 
 def _largest_share(rows: FloatArray, weights: FloatArray) -> float:
-    """Largest share of one record in any cell of the weighted cross-products."""
+    """Largest share of one record in any cell of the weighted cross-products, or a bound below 1 %.
+
+    A product is at most that of the largest entries of its columns: where this is below 1 % of the
+    cell, nobody has more, and the rows of the cell are not looked at one by one.
+    """
     top = 0.0
     for w in np.abs(weights).T:
         scaled = np.abs(rows) * np.sqrt(w)[:, None]
         peak_of = scaled.max(axis=0)
         size = scaled / np.where(peak_of > 0, peak_of, 1.0)  # so that no sum can overflow
         whole = size.T @ size
+        bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+        top = max(top, float(bound[bound < _HARDLY].max(initial=0.0)))
         for j in range(rows.shape[1]):
-            peak = (size[:, j:] * size[:, [j]]).max(axis=0)
-            found = np.divide(peak, whole[j, j:], out=np.zeros_like(peak), where=whole[j, j:] > 0)
-            top = max(top, float(found.max()))
+            near = j + np.flatnonzero(bound[j, j:] >= _HARDLY)
+            if len(near):
+                peak = (size[:, near] * size[:, [j]]).max(axis=0)
+                top = max(top, float((peak / whole[j, near]).max()))
     return top
+
+
+_HARDLY = 0.01
 
 
 def slopes(value: FloatArray, *, n_records: int) -> Released:

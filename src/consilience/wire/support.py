@@ -21,6 +21,7 @@ fits           each fit rests on rows >= 2 x parameters and on effective rows >=
                of its curvature on one record (not under `min_records = 1`)
 slopes         sums at coefficients that a coordinator chose: consent of the policy to values of
                single records, and `min_records`
+weighted-sums  the same consent, and the rule of fits
 per-record     consent of the policy
 projection     the same; directions known of the columns, over all runs, within the policy's limit
 response       consent of its own (`share_response`)
@@ -367,5 +368,6 @@ RULES: dict[str, Rule] = {
     "fits": _fits,
     "slopes": _slopes,
     "all-slopes": _slopes,
+    "weighted-sums": _fits,
     **dict.fromkeys(("per-record", "projection", "response", "hashed-ids", "noised"), _consented),
 }

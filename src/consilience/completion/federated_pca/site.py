@@ -80,7 +80,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     """
     # Units of others must not decide what may leave.
     x, limits = data.in_own_units()[0], site.limits
-    columns = _columns(x, limits, data.coded)
+    columns = disclosure.tellable_columns(x, limits, data.coded)
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
     least = 2 * limits.min_records if limits.min_records > 1 else 1
@@ -156,21 +156,6 @@ def _seed(data: SiteData, site: SiteContext) -> int:
     if data.n_rows < data.n_read:
         sealed.update(np.ascontiguousarray(data.rows).tobytes())
     return int.from_bytes(sealed.digest()[:8], "little") >> 1
-
-
-def _columns(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> IntArray:
-    """Columns whose moments over all rows may leave together; the worst give way one by one."""
-    columns = np.flatnonzero(~np.isnan(x).all(axis=0))
-    while len(columns):
-        unsafe = _unsafe(x[:, columns], limits, coded_within(coded, columns))
-        if not unsafe.any():
-            break
-        kept = ~np.diag(unsafe)
-        while (faults := (unsafe & kept[None, :]).sum(axis=1) * kept).any():
-            kept[int(np.argmax(faults))] = False
-        # Once more, for levels of a category are judged with those that are left.
-        columns = columns[kept]
-    return columns
 
 
 def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np.bool_]:

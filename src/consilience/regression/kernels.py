@@ -1,0 +1,575 @@
+"""A generalised linear model from sums of sites: steps, covariances, tests, and how sites differ.
+
+A site's design has a column of ones first, then the columns of the study, centred and scaled by
+numbers that all sites know. A *piece* is what a site tells of its rows at some coefficients: loss,
+score and curvature. All that follows is computed from pieces, and is what the pooled rows would
+give. The loss is minus the log likelihood at dispersion 1, up to terms in y alone; gamma and
+Poisson have the log link, binomial the logit.
+
+Sources: McCullagh and Nelder, Generalized Linear Models (1989), sections 2.5 and 4.4; White (1980)
+and MacKinnon and White (1985) for HC0 and HC1; Liang and Zeger (1986) for clusters; Cochran (1954)
+for Q, Higgins and Thompson (2002) for I2. The estimate of a site is one Newton step from the pooled
+fit, which is the site's own fit where the loss is a parabola, and as good as it in large sites that
+do not differ much (Le Cam's one-step estimate: van der Vaart 1998, section 5.7).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import DataError
+from consilience.numerics.families import Family, family
+
+FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
+DISPERSED = ("gaussian", "gamma")
+"""Families whose dispersion is estimated."""
+_DEPENDENT = 1e-10
+"""Of a squared length of 1: what a column may have left beside the others."""
+_MOST_STEPS = 50
+
+
+def family_of(name: str) -> Family:
+    """Loss of a family, by the name that statisticians give it."""
+    return family("normal" if name == "gaussian" else name)
+
+
+# --------------------------------------------------------------------------- at a site
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """What a site tells of its rows at some coefficients.
+
+    Attributes
+    ----------
+    n : float
+        Rows.
+    theta : (q,) array
+        The coefficients, that of the column of ones first.
+    loss, least, constant : float
+        Sum of losses; of the least losses at each y; of terms of the log likelihood in y alone.
+    pearson : float
+        Sum of squared residuals over the variance function.
+    score : (q,) array
+        First derivative of the loss.
+    curvature : (q, q) array
+        Second derivative.
+    expected : (q, q) array or None
+        Its expectation, where it differs.
+    squares : (q, q) array or None
+        Sum of squared scores of rows.
+    """
+
+    n: float
+    theta: FloatArray
+    loss: float
+    least: float
+    constant: float
+    pearson: float
+    score: FloatArray
+    curvature: FloatArray
+    expected: FloatArray | None = None
+    squares: FloatArray | None = None
+
+    def at(self, theta: FloatArray) -> Piece:
+        """The same piece at other coefficients, by its parabola."""
+        step = theta - self.theta
+        turned = self.curvature @ step
+        loss = self.loss + float(self.score @ step + step @ turned / 2)
+        return dataclasses.replace(self, theta=theta, loss=loss, score=self.score + turned)
+
+    @property
+    def information(self) -> FloatArray:
+        """Expected second derivative."""
+        return self.curvature if self.expected is None else self.expected
+
+
+def design_of(x: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArray:
+    """Ones, and columns about a centre in units of a scale."""
+    return np.column_stack([np.ones(len(x)), (x - centre) / scale])
+
+
+def weights_of(name: str, y: FloatArray, eta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights of rows in the curvature, and in the sum of squared scores, (n,) each."""
+    loss = family_of(name)
+    return loss.weight(y, eta), loss.score(y, eta) ** 2
+
+
+def piece_of(
+    name: str, design: FloatArray, y: FloatArray, theta: FloatArray, *, squares: bool = False
+) -> Piece:
+    """Sums over a site's rows at some coefficients.
+
+    Parameters
+    ----------
+    name : str
+        One of `FAMILIES`.
+    design : (n, q) array
+    y : (n,) array
+    theta : (q,) array
+    squares : bool
+        Whether squared scores are summed, too.
+    """
+    loss, eta = family_of(name), design @ theta
+    score, weight, mean = loss.score(y, eta), loss.weight(y, eta), loss.mean(eta)
+    variance = {"binomial": mean * (1 - mean), "poisson": mean, "gamma": mean**2}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pearson = (y - mean) ** 2 / variance.get(name, np.ones(1))
+    least = float(-loss.deviance(y, eta) / 2 + loss.loss(y, eta).sum())
+    return Piece(
+        n=float(len(y)),
+        theta=np.asarray(theta, dtype=float),
+        loss=float(loss.loss(y, eta).sum()),
+        least=least,
+        constant=constant_of(name, y),
+        pearson=float(pearson.sum()),
+        score=design.T @ score,
+        curvature=_products(design, weight),
+        squares=_products(design, score**2) if squares else None,
+    )
+
+
+def constant_of(name: str, y: FloatArray) -> float:
+    """Terms of the log likelihood in y alone: log y! of counts, log y of gamma."""
+    if name == "poisson":
+        return float(gammaln(y + 1).sum())
+    return float(np.log(y).sum()) if name == "gamma" else 0.0
+
+
+def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
+    """``D' diag(w) D`` for weights of at least 0."""
+    rooted = design * np.sqrt(weight)[:, None]
+    return np.asarray(rooted.T @ rooted)
+
+
+def fit_alone(name: str, design: FloatArray, y: FloatArray) -> Piece | None:
+    """A site's own fit by Newton steps, halved where the loss rises; None where there is none."""
+    mean = float(y.mean())
+    theta = np.zeros(design.shape[1])
+    if (name == "binomial" and not 0 < mean < 1) or (name in ("poisson", "gamma") and mean <= 0):
+        return None
+    theta[0] = start_of(name, mean)
+    found = piece_of(name, design, y, theta)
+    for _ in range(_MOST_STEPS):
+        try:
+            step = -np.linalg.solve(found.curvature, found.score)
+        except np.linalg.LinAlgError:
+            return None
+        size = float(np.abs(step).max())
+        while True:
+            tried = piece_of(name, design, y, theta + step)
+            if tried.loss <= found.loss + 1e-12 * abs(found.loss) or size < 1e-12:
+                break
+            step, size = step / 2, size / 2
+        theta, found = theta + step, tried
+        if size < 1e-9:
+            rank = dependent_columns(found.curvature)
+            return None if rank else piece_of(name, design, y, theta)
+    return None  # it runs away: some columns separate the rows
+
+
+def start_of(name: str, mean: float) -> float:
+    """Linear predictor of a mean."""
+    if name == "binomial":
+        return math.log(mean / (1 - mean))
+    return mean if name == "gaussian" else math.log(mean)
+
+
+# --------------------------------------------------------------------------- from moments
+
+
+def piece_from_moments(
+    name: str,
+    n: float,
+    mean: FloatArray,
+    products: FloatArray,
+    centre: FloatArray,
+    scale: FloatArray,
+    at: float,
+) -> Piece:
+    """A piece from moments of columns and response, at coefficients of 0 but for the first.
+
+    Exact for gaussian, whose loss is a parabola; for the others score and expected curvature are
+    exact there, since all rows have one weight.
+
+    Parameters
+    ----------
+    name : str
+    n : float
+    mean : (m + 1,) array
+        Means of the columns, and of the response.
+    products : (m + 1, m + 1) array
+        Sums of products of deviations from these means.
+    centre, scale : (m,) arrays
+    at : float
+        First coefficient: a linear predictor that all rows have.
+    """
+    away = (mean[:-1] - centre) / scale
+    cross = np.zeros((len(away) + 1,) * 2)
+    cross[0, 0], cross[0, 1:], cross[1:, 0] = n, n * away, n * away
+    cross[1:, 1:] = products[:-1, :-1] / np.outer(scale, scale) + n * np.outer(away, away)
+    mu = float(family_of(name).mean(at))
+    # score of a row is weight times (mean - y) over the derivative of the mean in eta
+    over = {"gaussian": 1.0, "binomial": 1.0, "poisson": 1.0, "gamma": 1.0 / mu}[name]
+    weight = {"gaussian": 1.0, "binomial": mu * (1 - mu), "poisson": mu, "gamma": 1.0}[name]
+    gap = np.concatenate([[0.0], products[:-1, -1] / scale])
+    score = over * ((mu - mean[-1]) * cross[0] - gap)
+    total = n * mean[-1]
+    loss = {
+        "gaussian": (products[-1, -1] + n * (mean[-1] - at) ** 2) / 2,
+        "binomial": n * np.logaddexp(0.0, at) - total * at,
+        "poisson": n * mu - total * at,
+        "gamma": total / mu + n * at,
+    }[name]
+    squares = products[-1, -1] + n * (mean[-1] - mu) ** 2
+    variance = {"gaussian": 1.0, "binomial": mu * (1 - mu), "poisson": mu, "gamma": mu**2}[name]
+    theta = np.concatenate([[at], np.zeros(len(away))])
+    pearson = float(squares / variance)
+    return Piece(float(n), theta, float(loss), 0.0, 0.0, pearson, score, weight * cross)
+
+
+def dependent_columns(gram: FloatArray) -> list[int]:
+    """Columns that the columns before them give, by elimination in their order.
+
+    Parameters
+    ----------
+    gram : (m, m) array
+        Sums of products of the columns.
+    """
+    lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    left = gram / np.outer(*(np.where(lengths > 0, lengths, 1.0),) * 2)
+    found = []
+    for j in range(len(gram)):
+        if left[j, j] <= _DEPENDENT:
+            found.append(j)
+            continue
+        left = left - np.outer(left[:, j], left[j]) / left[j, j]
+    return found
+
+
+# --------------------------------------------------------------------------- over sites
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Pieces of all sites as one problem.
+
+    Attributes
+    ----------
+    pieces : tuple of Piece
+        By site.
+    own : bool
+        Whether each site has a constant of its own.
+    penalty : (m,) array
+        Half of it times the squared slopes is added to the loss.
+    """
+
+    pieces: tuple[Piece, ...]
+    own: bool
+    penalty: FloatArray
+
+    @property
+    def n_constants(self) -> int:
+        """Constants of the model."""
+        return len(self.pieces) if self.own else 1
+
+    @property
+    def size(self) -> int:
+        """Coefficients of the model."""
+        return self.n_constants + len(self.penalty)
+
+    @property
+    def n(self) -> float:
+        """Rows."""
+        return sum(piece.n for piece in self.pieces)
+
+    def places(self, site: int) -> IntArray:
+        """Where the coefficients of a site are among those of the model."""
+        first = site if self.own else 0
+        return np.concatenate([[first], np.arange(self.n_constants, self.size)]).astype(np.int64)
+
+    def at(self, theta: FloatArray) -> Pool:
+        """All pieces at other coefficients of the model, by their parabolas."""
+        moved = tuple(p.at(theta[self.places(b)]) for b, p in enumerate(self.pieces))
+        return dataclasses.replace(self, pieces=moved)
+
+    def total(self, matrices: Sequence[FloatArray]) -> FloatArray:
+        """Sum of matrices by site in the places of the model's coefficients."""
+        found = np.zeros((self.size, self.size))
+        for b, matrix in enumerate(matrices):
+            found[np.ix_(self.places(b), self.places(b))] += matrix
+        return found
+
+    @property
+    def theta(self) -> FloatArray:
+        """Coefficients of the model at which the pieces are."""
+        found = np.zeros(self.size)
+        for b, piece in enumerate(self.pieces):
+            found[self.places(b)] = piece.theta
+        return found
+
+    @property
+    def scores(self) -> FloatArray:
+        """Score of each site in the model's coefficients, (S, size)."""
+        found = np.zeros((len(self.pieces), self.size))
+        for b, piece in enumerate(self.pieces):
+            found[b, self.places(b)] = piece.score
+        return found
+
+    @property
+    def ridge(self) -> FloatArray:
+        """The penalty of each coefficient; none of constants."""
+        return np.concatenate([np.zeros(self.n_constants), self.penalty])
+
+    @property
+    def curvature(self) -> FloatArray:
+        """Curvature of the penalised loss."""
+        return self.total([p.curvature for p in self.pieces]) + np.diag(self.ridge)
+
+    @property
+    def information(self) -> FloatArray:
+        """Expected curvature of the loss."""
+        return self.total([p.information for p in self.pieces])
+
+    @property
+    def objective(self) -> float:
+        """Loss with the penalty."""
+        return sum(p.loss for p in self.pieces) + float(self.ridge @ self.theta**2) / 2
+
+    def step(self) -> FloatArray:
+        """Newton's step to the least penalised loss.
+
+        Raises
+        ------
+        DataError
+            The curvature has no inverse.
+        """
+        slope = self.scores.sum(axis=0) + self.ridge * self.theta
+        try:
+            return np.asarray(-np.linalg.solve(self.curvature, slope))
+        except np.linalg.LinAlgError:
+            raise DataError("columns of the regression depend on one another") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fit at its optimum, in the coordinates of the design.
+
+    Attributes
+    ----------
+    theta : (k,) array
+    covariance : (k, k) array
+    scale : float
+        Dispersion.
+    df : float
+        Degrees of freedom of intervals; infinite where they are normal.
+    deviance, log_likelihood, aic : float
+    """
+
+    theta: FloatArray
+    covariance: FloatArray
+    scale: float
+    df: float
+    deviance: float
+    log_likelihood: float
+    aic: float
+
+
+ERRORS = ("model", "HC0", "HC1", "cluster")
+
+
+def conclude(name: str, pool: Pool, errors: str) -> Fit:
+    """Covariance, dispersion and likelihood at the optimum.
+
+    Parameters
+    ----------
+    name : str
+        Family.
+    pool : Pool
+        Pieces at the optimum.
+    errors : str
+        One of `ERRORS`. "model": inverse information times the dispersion. "HC0", "HC1": the
+        sandwich of rows' scores, the second times n / (n - k). "cluster": that of sites' scores,
+        times G / (G - 1) (n - 1) / (n - k) for G sites.
+    """
+    n, k, g = pool.n, pool.size, len(pool.pieces)
+    left = n - k
+    # A gaussian piece that was moved by its parabola has its squared residuals in the loss.
+    pearson = sum(2 * p.loss if name == "gaussian" else p.pearson for p in pool.pieces)
+    scale = pearson / left if name in DISPERSED else 1.0
+    bread = np.linalg.inv(pool.curvature)
+    df = left if name == "gaussian" else math.inf
+    if errors == "model":
+        covariance = scale * np.linalg.inv(pool.information)
+        if pool.penalty.any():  # of an estimate that is shrunk
+            covariance = scale * bread @ pool.information @ bread
+    elif errors == "cluster":
+        u = pool.scores
+        covariance = bread @ (u.T @ u) @ bread * (g / (g - 1) * (n - 1) / left)
+        df = float(g - 1)
+    else:
+        meat = pool.total([p.squares for p in pool.pieces if p.squares is not None])
+        covariance = bread @ meat @ bread * (n / left if errors == "HC1" else 1.0)
+    loss, least, constant = (
+        sum(getattr(p, what) for p in pool.pieces) for what in ("loss", "least", "constant")
+    )
+    likelihood = log_likelihood(name, n, loss, constant, scale)
+    return Fit(
+        theta=pool.theta,
+        covariance=(covariance + covariance.T) / 2,
+        scale=scale,
+        df=df,
+        deviance=2 * (loss - least),
+        log_likelihood=likelihood,
+        aic=-2 * likelihood + 2 * k,
+    )
+
+
+def log_likelihood(name: str, n: float, loss: float, constant: float, scale: float) -> float:
+    """Log likelihood from the sum of losses, with the terms that hold no coefficient.
+
+    Gaussian at its own variance, gamma at shape 1 / `scale`.
+    """
+    if name == "gaussian":
+        return -n / 2 * (math.log(2 * math.pi * 2 * loss / n) + 1)
+    if name == "gamma":
+        # sum of a log(a y / mu) - a y / mu - log Gamma(a) - log y with a = 1 / scale
+        a = 1 / scale
+        return n * (a * math.log(a) - float(gammaln(a))) - a * loss + (a - 1) * constant
+    return -loss - constant
+
+
+def slope_tests(name: str, null: Pool, full: Pool, fit: Fit) -> dict[str, tuple[float, int, float]]:
+    """Wald, score and likelihood-ratio tests that all slopes are 0.
+
+    Parameters
+    ----------
+    name : str
+    null, full : Pool
+        At the model of constants alone, and at the optimum, without a penalty.
+    fit : Fit
+
+    Returns
+    -------
+    dict of str to (statistic, df, p)
+        Against chi-square.
+    """
+    m, constants = len(full.penalty), full.n_constants
+    slopes = np.s_[constants:]
+    theta, v = fit.theta[slopes], fit.covariance[slopes, slopes]
+    # Errors by few clusters have not the rank to test all slopes at once.
+    known = np.linalg.matrix_rank(v) == m
+    wald = float(theta @ np.linalg.solve(v, theta)) if known else math.nan
+    pearson = sum(p.pearson for p in null.pieces)
+    scale0 = pearson / (null.n - constants) if name in DISPERSED else 1.0
+    u = null.scores.sum(axis=0)
+    score = float(u @ np.linalg.solve(null.information, u)) / scale0
+    losses = [sum(p.loss for p in pool.pieces) for pool in (null, full)]
+    if name == "gaussian":
+        ratio = full.n * math.log(losses[0] / losses[1])
+    else:
+        ratio = 2 * (losses[0] - losses[1]) / fit.scale
+    found = {"Wald": wald, "score": score, "likelihood ratio": ratio}
+    return {what: (value, m, chi2_tail(value, m)) for what, value in found.items()}
+
+
+def chi2_tail(statistic: float, df: float) -> float:
+    """Chance of a larger value of a chi-square variable; NaN of an unknown one."""
+    from scipy.stats import chi2  # scipy.stats takes long to load
+
+    return float(chi2.sf(statistic, df)) if df > 0 else math.nan
+
+
+# --------------------------------------------------------------------------- how sites differ
+
+
+@dataclass(frozen=True, eq=False)
+class Heterogeneity:
+    """Estimates by site, and tests that they are of one value.
+
+    Attributes
+    ----------
+    estimates, errors : (S, m) arrays
+        Slopes, with the errors of the model; NaN of a site whose rows do not tell all of them.
+    q, p_values, i2 : (m,) arrays
+        Cochran's Q of each slope, on one less than the sites with an estimate; share of the
+        differences between estimates that chance does not explain.
+    n_sites : int
+    statistic, df, p_value
+        All slopes at once: the same with matrices.
+    """
+
+    estimates: FloatArray
+    errors: FloatArray
+    q: FloatArray
+    p_values: FloatArray
+    i2: FloatArray
+    n_sites: int
+    statistic: float
+    df: int
+    p_value: float
+
+
+def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
+    """Compare the slopes of sites, each with a constant of its own.
+
+    ``b_s = theta - H_s^-1 u_s``, with variance ``scale I_s^-1``. Over the sites
+    ``Q = sum_s (b_s - b)' W_s (b_s - b)`` with ``W_s`` the inverse variance of the slopes and ``b``
+    the mean weighted by it (Cochran 1954).
+
+    Parameters
+    ----------
+    pool : Pool
+        Pieces at the optimum.
+    scale : float
+        Dispersion.
+    """
+    m = len(pool.penalty)
+    estimates, errors = (np.full((len(pool.pieces), m), np.nan) for _ in range(2))
+    told: list[tuple[FloatArray, FloatArray]] = []
+    for b, piece in enumerate(pool.pieces):
+        lengths = np.sqrt(np.maximum(np.diag(piece.curvature), 0.0))
+        if piece.n < 2 * (m + 1) or not (lengths > 0).all():
+            continue
+        unit = piece.curvature / np.outer(lengths, lengths)
+        if np.linalg.eigvalsh(unit)[0] < 1e-8 or dependent_columns(piece.information):
+            continue
+        own = piece.theta - np.linalg.solve(piece.curvature, piece.score)
+        variance = scale * np.linalg.inv(piece.information)[1:, 1:]
+        estimates[b], errors[b] = own[1:], np.sqrt(np.diag(variance))
+        told.append((own[1:], variance))
+    k = len(told)
+    with np.errstate(invalid="ignore"):
+        weight = np.nan_to_num(1 / errors**2)
+        mean = (weight * np.nan_to_num(estimates)).sum(axis=0) / weight.sum(axis=0)
+        q = (weight * np.nan_to_num(estimates - mean) ** 2).sum(axis=0)
+        i2 = np.where(q > 0, np.maximum(1 - (k - 1) / np.where(q > 0, q, 1.0), 0.0), 0.0)
+    if k < 2:
+        gap = np.full(m, np.nan)
+        return Heterogeneity(estimates, errors, gap, gap, gap, k, math.nan, 0, math.nan)
+    weights = [np.linalg.inv(v) for _, v in told]
+    turned = sum(w @ own for (own, _), w in zip(told, weights, strict=True))
+    centre = np.linalg.solve(sum(weights), turned)
+    gaps = [own - centre for own, _ in told]
+    statistic = float(sum(gap @ w @ gap for gap, w in zip(gaps, weights, strict=True)))
+    df = (k - 1) * m
+    p_values = np.array([chi2_tail(float(one), k - 1) for one in q])
+    p_value = chi2_tail(statistic, df)
+    return Heterogeneity(estimates, errors, q, p_values, i2, k, statistic, df, p_value)
+
+
+def in_units(
+    theta: FloatArray, covariance: FloatArray, constants: int, centre: FloatArray, scale: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Coefficients and covariance for columns in their own units, from those of the design."""
+    turn = np.eye(len(theta))
+    turn[constants:, constants:] = np.diag(1 / scale)
+    turn[:constants, constants:] = -centre / scale
+    return turn @ theta, turn @ covariance @ turn.T

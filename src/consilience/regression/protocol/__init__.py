@@ -1,0 +1,275 @@
+"""One regression over the rows of all sites, exactly, with standard errors and tests.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+moments: Request                ->
+  settings                      <-  Moments: rows, means (f), products (t) of columns
+                                    and response                            AGGREGATE
+sums: Coefficients, rounds 1..R ->  (exact; not for gaussian with errors of the model)
+  coefficients                  <-  Sums: figures (4), score (q), curvature (q, q),
+                                    squares (q, q) if asked for             AGGREGATE
+own-fit: OwnFitRequest          ->  (one-shot, in place of rounds)
+                                <-  OwnFit: coefficients and curvature          MODEL
+conclude: Conclude              ->  keeps the model and the fitted values of its rows
+                                <-  Concluded                                  PUBLIC
+==================================  ====================================================
+
+Gaussian regressions follow from the moments: one round. For the other families Newton's method runs
+over the sums of all sites as it would over the pooled rows, from the first step that the moments
+give, and ends where the pooled fit does. The one-shot way adds up the sites' own log likelihoods as
+parabolas about their own fits (Jordan, Lee and Yang, JASA 114 (2019), section 2.1, with all sites'
+curvatures): it differs from the exact fit by the order of one over the rows of a site.
+
+Sources: McCullagh and Nelder (1989); for errors, tests and heterogeneity see
+`regression/kernels.py`. Phases: opening, agree_levels, standardise (before all methods).
+
+Rule: the moments are judged by the rule for moments of columns (docs/proofs/told-moments.md), the
+response being one column among them, and beside what other runs told. Sums at coefficients let out
+more (docs/proofs/community-fits.md): a policy grants them by `per_record`. A column that a site
+withholds stops the run with a sentence, unless the study says which gives way.
+
+Absence: a site that misses the moments is not in the fit, down to the quorum; one that misses a
+round of sums stops the run. One that misses the end keeps no model.
+Leakage: see `PooledRegression.leakage`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.exceptions import QuorumError, StudyError
+from consilience.parameters import FLAG, allows, number, one_of
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.regression import kernels
+from consilience.regression.estimators import RegressionPredictor
+from consilience.regression.kernels import Piece, Pool
+from consilience.regression.protocol import coordinator, messages, site
+from consilience.regression.protocol.coordinator import Survey
+from consilience.regression.protocol.result import PooledRegressionResult
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+_AGGREGATE, _MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
+_SETTLED = 1e-9
+"""Newton step, in standard deviations of the columns, after which nothing is asked any more."""
+_RUNS_AWAY = 15
+"""Rounds after which steps that do not get small mean that columns separate the rows."""
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class PooledRegression(Method):
+    """Fit one generalised linear model to the rows of all sites.
+
+    The target of the study is the response. With ``family = "binomial"`` it is 0 or 1, or has two
+    declared levels, of which the second counts as 1.
+
+    Parameters
+    ----------
+    family : {"gaussian", "binomial", "poisson", "gamma"}
+        With identity, logit, log and log links.
+    site_effects : bool
+        A constant for each site (fixed effects), in place of a common one.
+    errors : {"model", "HC0", "HC1", "cluster"}
+        Standard errors of the model, robust ones, or robust ones with sites as clusters.
+    ridge : float
+        Half of it times the squared slopes is added to minus the log likelihood at dispersion 1
+        (gaussian: to half the sum of squares), in the units of the prepared columns.
+    fit : {"exact", "one-shot"}
+        Rounds of sums over all rows, or one round of the sites' own fits; gaussian is always exact.
+    when_withheld : {"stop", "without-column", "without-site"}
+        Where a site may not tell a column: stop, fit without that column everywhere, or without the
+        rows of that site.
+    level : float
+        Of the limits of coefficients.
+
+    Notes
+    -----
+    Under ``strict`` every site can take part in a gaussian regression with errors of the model or
+    by cluster. Other families and HC errors need sums at coefficients (`per_record`, as under
+    ``consortium``), or for ``fit = "one-shot"`` the grant `foreign_models`.
+    """
+
+    family: str = allows(one_of(*kernels.FAMILIES), default="gaussian")
+    site_effects: bool = allows(FLAG, default=False)
+    errors: str = allows(one_of(*kernels.ERRORS), default="model")
+    ridge: float = allows(number(0), default=0.0)
+    fit: str = allows(one_of("exact", "one-shot"), default="exact")
+    when_withheld: str = allows(one_of("stop", "without-column", "without-site"), default="stop")
+    level: float = allows(number(above=0, below=1), default=0.95)
+
+    name: ClassVar[str] = "pooled-regression"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
+    steps = site.STEPS
+    absence: ClassVar[str] = (
+        "A site that misses the moments is not in the fit, down to the quorum. One that misses a "
+        "round of sums, or of own fits, stops the run. One that misses the end keeps no model."
+    )
+    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
+        "sums": "all",
+        "own-fit": "all",
+        "conclude": "any",
+    }
+    leakage: ClassVar[str] = (
+        "The coordinator knows numbers of rows, means and cross-products of columns and response "
+        "at each site. Families other than gaussian, and HC errors, tell in up to 30 rounds also "
+        "loss, score and curvature of each site's rows at coefficients that the coordinator "
+        "chooses, and for HC errors squared scores: steep ones can single out rows, so a site "
+        "tells them only where its policy lets values of single records leave. The one-shot fit "
+        "tells coefficients and curvature of each site's own fit instead. All sites know the model."
+    )
+    Result = PooledRegressionResult
+    predictor: ClassVar[Any] = RegressionPredictor
+    tells: ClassVar = "moments"
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are a response and columns, and that the settings go together."""
+        columns = ctx.columns
+        levels = columns.levels.get(columns.target or "", ())
+        if columns.target is None or not columns.features:
+            fault = "a pooled regression needs a response and columns: name target and features"
+        elif columns.weight is not None:
+            fault = "a pooled regression knows no weights: leave out [data] weight"
+        elif levels and (self.family != "binomial" or len(levels) != 2):
+            fault = (
+                "only a binomial regression has a response of levels, and of two: leave out the "
+                f"levels of {columns.target}, or set family to 'binomial'"
+            )
+        elif self.errors in ("HC0", "HC1") and self.family != "gaussian" and self.one_shot:
+            fault = "HC errors need sums over rows: set fit to 'exact', or errors to 'cluster'"
+        elif ctx.preparation.standardize == "site":
+            fault = (
+                "coefficients mean the same at all sites only on one scale: set [preparation] "
+                'standardize to "pooled" or "none"'
+            )
+        else:
+            return
+        raise StudyError(fault, public=fault)
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether sites tell their own fits, in place of rounds."""
+        return self.fit == "one-shot" and self.family != "gaussian"
+
+    @property
+    def squares(self) -> bool:
+        """Whether squared scores of rows are summed."""
+        return self.errors in ("HC0", "HC1")
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Moments, fit, end."""
+        settings = messages.Settings(self.family, self.site_effects)
+        told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
+        survey = coordinator.survey_of(ctx, self, told)
+        if self.one_shot:
+            survey, pool = yield from self._own_fits(ctx, survey)
+            rounds = 2
+        else:
+            pool, rounds = yield from self._newton(ctx, survey)
+        result, model = coordinator.build_result(ctx, self, survey, pool, rounds)
+        message = messages.Conclude(
+            settings=settings, sites=survey.sites, model=relayed(model, _MODEL)
+        )
+        ctx.require((yield Ask("conclude", message, to=tuple(sorted(told)))), at_least=0)
+        return result
+
+    def _newton(
+        self, ctx: CoordinatorContext, survey: Survey
+    ) -> Generator[Ask, Replies, tuple[Pool, int]]:
+        """Newton's method on the sums of all sites; steps are halved where the loss rises."""
+        pool = survey.null
+        theta = pool.theta + pool.step()
+        if self.family == "gaussian":
+            if not self.squares:
+                return pool.at(theta), 1
+            pieces = yield from self._asked(ctx, survey, theta, 1)
+            return Pool(pieces, pool.own, pool.penalty), 2
+        last: Pool | None = None
+        for turn in range(1, messages.MAX_ROUNDS + 1):
+            pieces = yield from self._asked(ctx, survey, theta, turn)
+            pool = Pool(pieces, pool.own, pool.penalty)
+            if last is not None and not pool.objective <= last.objective + 1e-9 * abs(
+                last.objective
+            ):
+                theta = (theta + last.theta) / 2
+                continue
+            step = pool.step()
+            size = float(np.abs(step).max())
+            if size < _SETTLED:
+                return pool.at(theta + step), 1 + turn
+            if turn >= _RUNS_AWAY and size > 0.1:
+                break
+            last, theta = pool, theta + step
+        else:
+            raise QuorumError(
+                f"the fit had not settled after {messages.MAX_ROUNDS} rounds: put the columns on "
+                "one scale, or add a ridge"
+            )
+        slopes = np.abs(step[pool.n_constants :])
+        at = survey.names[int(np.argmax(slopes))] if slopes.max() > 0.1 else "a constant"
+        raise QuorumError(
+            f"the fit runs away along {at}: its rows are separated (one value of the response "
+            "alone beyond some value, or in a level); leave the column out, join levels, or add a "
+            "ridge"
+        )
+
+    def _asked(
+        self, ctx: CoordinatorContext, survey: Survey, theta: Any, turn: int
+    ) -> Generator[Ask, Replies, tuple[Piece, ...]]:
+        """One round of sums at coefficients of the model."""
+        pool = survey.null
+        constants = np.array([theta[pool.places(b)[0]] for b in range(len(survey.sites))])
+        message = messages.Coefficients(
+            settings=messages.Settings(self.family, self.site_effects),
+            round=turn,
+            squares=self.squares,
+            sites=survey.sites,
+            constants=relayed(constants, _MODEL),
+            slopes=relayed(np.array(theta[pool.n_constants :]), _MODEL),
+            **survey.frame(),
+        )
+        ask = Ask("sums", message, to=survey.sites)
+        replies = ctx.require((yield ask), at_least=len(survey.sites))
+        return tuple(
+            survey.heard(b, theta[pool.places(b)], replies[name])
+            for b, name in enumerate(survey.sites)
+        )
+
+    def _own_fits(
+        self, ctx: CoordinatorContext, survey: Survey
+    ) -> Generator[Ask, Replies, tuple[Survey, Pool]]:
+        """One round of own fits, added up as parabolas."""
+        message = messages.OwnFitRequest(
+            settings=messages.Settings(self.family, self.site_effects), **survey.frame()
+        )
+        ask = Ask("own-fit", message, to=survey.sites)
+        replies = ctx.require((yield ask), at_least=len(survey.sites))
+        without = [name for name in survey.sites if not len(replies[name].fit.value)]
+        if without:
+            ctx.note(
+                f"No fit of their own may leave, so not in the result: {', '.join(without)} (too "
+                "few rows for the columns, separated rows, or a constant column)."
+            )
+            survey = coordinator.without_sites(self, survey, without)
+        q = len(survey.names) + 1
+        pieces = tuple(
+            survey.with_expected(
+                b, messages.unpacked(replies[name].fit.value, float(survey.n[b]), q)
+            )
+            for b, name in enumerate(survey.sites)
+        )
+        pool = Pool(pieces, self.site_effects, survey.null.penalty)
+        start = Pool(
+            tuple(p.at(np.zeros(q)) for p in pieces), self.site_effects, survey.null.penalty
+        )
+        return survey, pool.at(start.step()) if math.isfinite(start.objective) else start

@@ -1,0 +1,391 @@
+"""What the coordinator makes of moments and sums: the columns in use, the model, the result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import QuorumError, StudyError
+from consilience.numerics.block_moments import pooled
+from consilience.protocol.method import CoordinatorContext
+from consilience.regression import kernels
+from consilience.regression.kernels import Piece, Pool
+from consilience.regression.protocol import messages
+from consilience.regression.protocol.messages import Moments, Sums, square_of
+from consilience.regression.protocol.result import PooledRegressionResult
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+if TYPE_CHECKING:
+    from consilience.regression.protocol import PooledRegression
+
+FEW_CLUSTERS = 20
+"""Fewer clusters than that make their errors too small (Cameron, Gelbach and Miller 2008)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Sites and columns of a fit, and what the moments say of them.
+
+    Attributes
+    ----------
+    family : str
+    sites : tuple of str
+        In name order.
+    n : (S,) array
+    means : (S, m + 1) array
+        Of the columns in use, and of the response.
+    products : (S, m + 1, m + 1) array
+    names : tuple of str
+        Columns in use.
+    columns : (m,) int array
+        Their places.
+    centre, scale : (m,) arrays
+        Pooled means and standard deviations.
+    null : Pool
+        Pieces at the model of constants alone.
+    withheld : dict of str to tuple of str
+    left_out : tuple of str
+    """
+
+    family: str
+    sites: tuple[str, ...]
+    n: FloatArray
+    means: FloatArray
+    products: FloatArray
+    names: tuple[str, ...]
+    columns: IntArray
+    centre: FloatArray
+    scale: FloatArray
+    null: Pool
+    withheld: Mapping[str, tuple[str, ...]]
+    left_out: tuple[str, ...]
+
+    def frame(self) -> dict[str, Any]:
+        """Columns and units as they travel with each question."""
+        kind = Disclosure.AGGREGATE
+        return {
+            "columns": relayed(self.columns, kind),
+            "centre": relayed(self.centre, kind),
+            "scale": relayed(self.scale, kind),
+        }
+
+    def with_expected(self, b: int, piece: Piece) -> Piece:
+        """A piece with its expected curvature, where that is not the observed one."""
+        if self.family != "gamma":
+            return piece
+        return dataclasses.replace(piece, expected=self.null.pieces[b].curvature)
+
+    def heard(self, b: int, theta: FloatArray, reply: Sums) -> Piece:
+        """The piece that a site tells."""
+        figures = dict(zip(messages.FIGURES, reply.figures.value.tolist(), strict=True))
+        squares = reply.squares.value if reply.squares.value.size else None
+        piece = Piece(
+            n=float(self.n[b]),
+            theta=theta,
+            score=reply.score.value,
+            curvature=reply.curvature.value,
+            squares=squares,
+            **figures,
+        )
+        return self.with_expected(b, piece)
+
+
+def survey_of(
+    ctx: CoordinatorContext, method: PooledRegression, told: Mapping[str, Moments]
+) -> Survey:
+    """Sites and columns that take part.
+
+    Raises
+    ------
+    QuorumError
+        A site withholds a column and the study says to stop; or too little is left.
+    StudyError
+        Columns are constant, or depend on one another.
+    """
+    sites = tuple(sorted(told))
+    has = np.stack([~np.isnan(told[name].means.value) for name in sites])
+    names = ctx.feature_names
+    withheld = {
+        name: tuple(names[j] for j in np.flatnonzero(~has[b, :-1]))
+        for b, name in enumerate(sites)
+        if not has[b, :-1].all()
+    }
+    used, columns = _giving_way(method, sites, has, withheld)
+    if used.sum() < ctx.quorum:
+        raise QuorumError(
+            f"{int(used.sum())} sites tell all columns and the study needs {ctx.quorum}: take "
+            "columns in which more rows differ"
+        )
+    if columns.sum() < 1:
+        raise QuorumError("no column is told by every site: take columns in which more rows differ")
+    kept = np.append(columns, True)
+    n, means, products = [], [], []
+    for b in np.flatnonzero(used):
+        reply = told[sites[b]]
+        at = kept[has[b]]
+        n.append(float(reply.n.value))
+        means.append(reply.means.value[kept])
+        square = square_of(reply.products.value, int(has[b].sum()))
+        products.append(square[np.ix_(at, at)])
+    return _prepared(
+        method,
+        tuple(sites[b] for b in np.flatnonzero(used)),
+        (np.array(n), np.stack(means), np.stack(products)),
+        tuple(name for name, one in zip(names, columns, strict=True) if one),
+        np.flatnonzero(columns).astype(np.int64),
+        withheld,
+        tuple(sites[b] for b in np.flatnonzero(~used)),
+    )
+
+
+def _giving_way(
+    method: PooledRegression,
+    sites: Sequence[str],
+    has: np.ndarray,
+    withheld: Mapping[str, tuple[str, ...]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which sites and which columns take part."""
+    used, columns = np.ones(len(sites), dtype=bool), np.ones(has.shape[1] - 1, dtype=bool)
+    if not withheld:
+        return used, columns
+    if method.when_withheld == "stop":
+        said = "; ".join(f"{name} withholds {', '.join(them)}" for name, them in withheld.items())
+        raise QuorumError(
+            f"some columns may not be told everywhere: {said}. A count behind them, or behind "
+            "their products with others, is too small, or one row dominates. Leave these columns "
+            'or sites out, or set when_withheld to "without-column" or "without-site"'
+        )
+    if method.when_withheld == "without-column":
+        return used, has[:, :-1].all(axis=0)
+    return has.all(axis=1), columns
+
+
+def _prepared(
+    method: PooledRegression,
+    sites: tuple[str, ...],
+    moments: tuple[FloatArray, FloatArray, FloatArray],
+    names: tuple[str, ...],
+    columns: IntArray,
+    withheld: Mapping[str, tuple[str, ...]],
+    left_out: tuple[str, ...],
+) -> Survey:
+    """Units of the columns and the null model; refuses columns that tell no coefficient."""
+    n, means, products = moments
+    total, mean, squares = pooled(list(n), list(means), list(products))
+    within = products.sum(axis=0) if method.site_effects else squares
+    k = len(names) + (len(sites) if method.site_effects else 1)
+    if total <= k:
+        raise QuorumError(f"{total:.0f} rows are too few for {k} coefficients: take fewer columns")
+    _check_columns(names, within[:-1, :-1], squares, mean, method)
+    centre, scale = mean[:-1], np.sqrt(np.diag(squares)[:-1] / total)
+    y = mean[-1]
+    starts = means[:, -1] if method.site_effects else np.full(len(sites), y)
+    if method.family != "gaussian":
+        _check_response(method, sites, means[:, -1], float(y))
+    pieces = tuple(
+        kernels.piece_from_moments(
+            method.family,
+            n[b],
+            means[b],
+            products[b],
+            centre,
+            scale,
+            kernels.start_of(method.family, float(starts[b])),
+        )
+        for b in range(len(sites))
+    )
+    penalty = method.ridge / scale**2
+    null = Pool(pieces, method.site_effects, penalty)
+    return Survey(
+        family=method.family,
+        sites=sites,
+        n=n,
+        means=means,
+        products=products,
+        names=names,
+        columns=columns,
+        centre=centre,
+        scale=scale,
+        null=null,
+        withheld=withheld,
+        left_out=left_out,
+    )
+
+
+def _check_columns(
+    names: tuple[str, ...],
+    within: FloatArray,
+    squares: FloatArray,
+    mean: FloatArray,
+    method: PooledRegression,
+) -> None:
+    """Refuse columns that do not vary, or that others give."""
+    spread = np.sqrt(np.maximum(np.diag(squares)[:-1], 0.0))
+    size = np.maximum(np.abs(mean[:-1]), spread)
+    still = np.sqrt(np.maximum(np.diag(within), 0.0)) <= 1e-10 * np.maximum(size, 1e-300)
+    constant = [name for name, one in zip(names, still, strict=True) if one]
+    if constant:
+        where = " within sites, beside a constant of each" if method.site_effects else ""
+        raise StudyError(f"{_listed(constant)} does not vary{where}: leave it out")
+    if np.diag(squares)[-1] <= 0:
+        raise StudyError("the response has one value in all rows: there is nothing to explain")
+    lost = kernels.dependent_columns(within)
+    if lost and not method.ridge:
+        listed = _listed([names[j] for j in lost])
+        raise StudyError(
+            f"{listed} follows from the columns before it: leave it out, or add a ridge (of a "
+            "category leave one level out: [preparation] categorical = 'treatment')"
+        )
+
+
+def _check_response(
+    method: PooledRegression, sites: tuple[str, ...], means: FloatArray, pooled_mean: float
+) -> None:
+    """Refuse a response that has no finite constant."""
+    top = 1.0 if method.family == "binomial" else np.inf
+    where = dict(zip(sites, means, strict=True)) if method.site_effects else {"all": pooled_mean}
+    alone = [name for name, mean in where.items() if not 0 < mean < top]
+    if alone:
+        place = "all rows" if not method.site_effects else _listed(alone)
+        raise StudyError(
+            f"the response has one value only in {place}, so a constant of it has no estimate: "
+            + ("leave these sites out" if method.site_effects else "there is nothing to explain")
+        )
+
+
+def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]) -> Survey:
+    """The same without some sites.
+
+    Raises
+    ------
+    QuorumError
+        No site is left.
+    """
+    kept = [b for b, name in enumerate(survey.sites) if name not in names]
+    if not kept:
+        raise QuorumError(
+            "no site has a fit of its own that may leave: take fewer columns, or let sites with "
+            "more rows take part"
+        )
+    return _prepared(
+        method,
+        tuple(survey.sites[b] for b in kept),
+        (survey.n[kept], survey.means[kept], survey.products[kept]),
+        survey.names,
+        survey.columns,
+        survey.withheld,
+        tuple(sorted({*survey.left_out, *names})),
+    )
+
+
+# --------------------------------------------------------------------------- the result
+
+
+def build_result(
+    ctx: CoordinatorContext, method: PooledRegression, survey: Survey, pool: Pool, rounds: int
+) -> tuple[PooledRegressionResult, dict[str, FloatArray]]:
+    """Put the result together, and the model as it travels."""
+    from scipy.stats import t  # scipy.stats takes long to load
+
+    if method.errors == "cluster" and len(survey.sites) < 2:
+        raise QuorumError("errors by site need two sites or more: set errors to 'model'")
+    fit = kernels.conclude(method.family, pool, method.errors)
+    constants = pool.n_constants
+    theta, covariance = kernels.in_units(
+        fit.theta, fit.covariance, constants, survey.centre, survey.scale
+    )
+    error = np.sqrt(np.diag(covariance))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = theta / error
+    half = float(t.ppf((1 + method.level) / 2, fit.df)) * error
+    apart = kernels.heterogeneity(pool, fit.scale)
+    null_loss = sum(p.loss for p in survey.null.pieces)
+    least = sum(p.least for p in pool.pieces)
+    names = (
+        tuple(f"constant of {name}" for name in survey.sites)
+        if method.site_effects
+        else ("constant",)
+    )
+    tested = not method.ridge
+    result = PooledRegressionResult(
+        family=method.family,
+        errors=method.errors,
+        fit="one-shot" if method.one_shot else "exact",
+        response=ctx.columns.target or "",
+        names=(*names, *survey.names),
+        n_constants=constants,
+        estimate=theta,
+        error=error,
+        statistic=statistic,
+        p_value=2 * t.sf(np.abs(statistic), fit.df),
+        low=theta - half,
+        high=theta + half,
+        covariance=covariance,
+        level=method.level,
+        df=fit.df,
+        scale=fit.scale,
+        deviance=fit.deviance,
+        null_deviance=2 * (null_loss - least),
+        log_likelihood=fit.log_likelihood,
+        aic=fit.aic,
+        tests=kernels.slope_tests(method.family, survey.null, pool, fit) if tested else {},
+        sites=survey.sites,
+        n_by_site=survey.n.astype(np.int64),
+        site_estimates=apart.estimates / survey.scale,
+        site_errors=apart.errors / survey.scale,
+        q=apart.q,
+        q_p_values=apart.p_values,
+        i2=apart.i2,
+        heterogeneity=(apart.statistic, apart.df, apart.p_value),
+        ridge=method.ridge,
+        rounds=rounds,
+        withheld=dict(survey.withheld),
+        left_out=survey.left_out,
+        remarks=_remarks(method, survey, apart),
+    )
+    model = {
+        "columns": survey.columns,
+        "coefficients": theta,
+        "covariance": covariance,
+        # infinite degrees of freedom as a number that travels
+        "df": np.array([min(fit.df, 1e9)]),
+        "level": np.array([method.level]),
+    }
+    return result, model
+
+
+def _remarks(
+    method: PooledRegression, survey: Survey, apart: kernels.Heterogeneity
+) -> tuple[str, ...]:
+    """What a reader must know beside the answer."""
+    found = []
+    for name, columns in survey.withheld.items():
+        gone = " and is not in the fit" if name in survey.left_out else ": the fit is without them"
+        found.append(f"Site {name} withholds {_listed(columns)}{gone}.")
+    if method.errors == "cluster" and len(survey.sites) < FEW_CLUSTERS:
+        found.append(
+            f"Errors by site rest on {len(survey.sites)} clusters; with fewer than "
+            f"{FEW_CLUSTERS} they tend to be too small."
+        )
+    silent = [
+        name for name, row in zip(survey.sites, apart.estimates, strict=True) if np.isnan(row).any()
+    ]
+    if silent:
+        found.append(
+            f"No estimates of their own: {_listed(silent)} (fewer than two rows for each "
+            "coefficient, or columns that do not vary there); their rows are in the fit."
+        )
+    if method.ridge:
+        found.append("A ridge pulls coefficients to 0; limits and p-values take no account of it.")
+    return tuple(found)
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,174 @@
+"""Messages of a pooled regression.
+
+The response stands last among the columns of moments. Coefficients are those of the design
+(`regression/kernels.py`): of ones, then of the columns in use, centred and scaled by numbers that
+all sites get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import FloatArray
+from consilience.parameters import FLAG, allows, one_of
+from consilience.regression.kernels import FAMILIES, Piece
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
+
+MAX_ROUNDS = 30
+"""Rounds of sums that a site answers in a run, where records are protected."""
+_MOST_ROWS = 1 << 40
+FIGURES = ("loss", "least", "constant", "pearson")
+"""Sums over rows beside score and curvature, in the order in which they travel."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What travels with each question.
+
+    Attributes
+    ----------
+    family : str
+    site_effects : bool
+        Whether each site has a constant of its own.
+    """
+
+    family: str = allows(one_of(*FAMILIES))
+    site_effects: bool = allows(FLAG)
+
+
+@message("pooled-regression/request", version=1)
+class Request:
+    """Ask for moments of columns and response."""
+
+    settings: Settings = states(Settings)
+
+
+@message("pooled-regression/moments", version=1)
+class Moments:
+    """Rows, means, and sums of products about the means; the response is the last column."""
+
+    n: Released = Aggregate("", "rows", kind="int", low=0, high=_MOST_ROWS)
+    means: Released = Aggregate(
+        "f", "means; a gap in a column that the site withholds", gaps=True, low=-1e100, high=1e100
+    )
+    products: Released = Aggregate(
+        "t",
+        "sums of products of deviations from the means, upper triangle over columns without gaps",
+        low=-1e200,
+        high=1e200,
+    )
+
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
+        """Products are those of the columns that are told."""
+        m = int((~np.isnan(self.means.value)).sum())
+        if len(self.means.value) != known["p"] + 1:
+            return "moments of other columns"
+        if len(self.products.value) != m * (m + 1) // 2:
+            return "products of other columns than the means"
+        return None if is_gram(square_of(self.products.value, m)) else "products that no rows have"
+
+
+def square_of(line: FloatArray, m: int) -> FloatArray:
+    """Symmetric matrix of m rows from its upper triangle."""
+    square = np.zeros((m, m))
+    square[np.triu_indices(m)] = line
+    return np.asarray(square + np.triu(square, 1).T)
+
+
+@message("pooled-regression/own-fit-request", version=1)
+class OwnFitRequest:
+    """Ask for the fit of a site's own rows, of the one-shot way."""
+
+    settings: Settings = states(Settings)
+    columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
+    centre: Released = Aggregate("m", "pooled means", to="all")
+    scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
+
+
+@message("pooled-regression/own-fit", version=1)
+class OwnFit:
+    """The site's own fit; empty where it has none that may leave."""
+
+    fit: Released = Model(
+        "d", "coefficients, loss and other sums, curvature, one after the other; empty if none"
+    )
+
+    def check(self, request: OwnFitRequest, known: Mapping[str, Any]) -> str | None:
+        """Nothing, or as many numbers as the columns ask for."""
+        q, line = len(request.columns.value) + 1, self.fit.value
+        if not len(line):
+            return None
+        if len(line) != q + len(FIGURES) + q * (q + 1) // 2:
+            return "a fit of other columns"
+        return None if is_gram(square_of(line[q + len(FIGURES) :], q)) else "a curvature of no rows"
+
+
+@message("pooled-regression/coefficients", version=1)
+class Coefficients:
+    """Ask for sums at coefficients."""
+
+    settings: Settings = states(Settings)
+    round: int = Public("", "1 is the first", kind="int", to="all")
+    squares: bool = Public("", "whether squared scores are summed", kind="bool", to="all")
+    columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
+    centre: Released = Aggregate("m", "pooled means", to="all")
+    scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
+    sites: tuple[str, ...] = Public("s", "sites that take part", kind="str", to="all")
+    constants: Released = Model("s", "constant of each site", to="all")
+    slopes: Released = Model("m", "coefficients of the columns", to="all")
+
+    def lengths(self) -> dict[str, int]:
+        """Coefficients at a site."""
+        return {"q": len(self.columns.value) + 1}
+
+
+@message("pooled-regression/sums", version=1)
+class Sums:
+    """Sums over the site's rows at these coefficients."""
+
+    figures: Released = Aggregate("4", "losses, least losses, terms of the response, Pearson's sum")
+    score: Released = Aggregate("q", "first derivative of the loss")
+    curvature: Released = Aggregate("q q", "second derivative", gram=True)
+    squares: Released = Aggregate(
+        "q q", "sums of products of rows' scores; empty unless asked for", gram=True, empty=True
+    )
+
+    def check(self, request: Coefficients, known: Mapping[str, Any]) -> str | None:
+        """Squares are there exactly where they were asked for."""
+        there = bool(self.squares.value.size)
+        return None if there == request.squares else "sums that were not asked for, or not told"
+
+
+@message("pooled-regression/conclude", version=1)
+class Conclude:
+    """The fitted model, which the sites keep."""
+
+    settings: Settings = states(Settings)
+    sites: tuple[str, ...] = Public("s", "sites of the constants", kind="str", to="all")
+    model: Released = Model(
+        "*columns, coefficients, covariance, df, level", "the model of all rows", to="all"
+    )
+
+
+@message("pooled-regression/concluded", version=1)
+class Concluded:
+    """The site keeps the model and what it says of its rows; nothing of that leaves."""
+
+
+def packed(piece: Piece) -> FloatArray:
+    """A fit as it travels."""
+    upper = np.triu_indices(len(piece.theta))
+    figures = [getattr(piece, name) for name in FIGURES]
+    return np.concatenate([piece.theta, figures, piece.curvature[upper]])
+
+
+def unpacked(line: FloatArray, n: float, q: int) -> Piece:
+    """The piece of a fit: at an optimum the score is 0."""
+    figures = dict(zip(FIGURES, line[q : q + len(FIGURES)].tolist(), strict=True))
+    curvature = square_of(line[q + len(FIGURES) :], q)
+    return Piece(n, line[:q], score=np.zeros(q), curvature=curvature, **figures)

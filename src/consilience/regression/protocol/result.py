@@ -1,0 +1,252 @@
+"""Result of a pooled regression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.exceptions import ParameterError
+from consilience.protocol.result import Result
+from consilience.regression.kernels import chi2_tail
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIGNIFICANT = 0.05
+"""Below it a p-value is said to show something."""
+
+
+@dataclass(frozen=True, eq=False)
+class PooledRegressionResult(Result):
+    """One regression over the rows of all sites.
+
+    Attributes
+    ----------
+    family, errors, fit : str
+        Parameters of the study; ``fit`` is "exact" or "one-shot".
+    response : str
+        Column that is explained.
+    names : tuple of str
+        Of the k coefficients: one constant, or one for each site, then the columns.
+    n_constants : int
+    estimate, error, statistic, p_value, low, high : (k,) arrays
+        Coefficients with standard errors, z (or t) statistics, p-values and limits; those of a
+        ridge take the shrinkage for no bias.
+    covariance : (k, k) array
+    level : float
+        Of the limits.
+    df : float
+        Degrees of freedom of t statistics; infinite where they are z.
+    scale, deviance, null_deviance, log_likelihood, aic : float
+        Dispersion and fit; the null model has the constants alone.
+    tests : dict of str to (statistic, df, p)
+        "Wald", "score" and "likelihood ratio" tests that all slopes are 0; empty with a ridge.
+    sites : tuple of str
+        That take part, in name order.
+    n_by_site : (S,) int array
+    site_estimates, site_errors : (S, m) arrays
+        Slopes by site, each with a constant of its own: the site's own fit for gaussian, else one
+        Newton step from the pooled one. NaN of a site that does not tell all slopes.
+    q, q_p_values, i2 : (m,) arrays
+        Cochran's Q of each slope, its p-value, and I squared.
+    heterogeneity : (statistic, df, p)
+        All slopes at once; df is 0 where fewer than two sites have estimates.
+    ridge : float
+    rounds : int
+        Rounds of questions about rows.
+    withheld : dict of str to tuple of str
+        Columns that sites withheld, by site.
+    left_out : tuple of str
+        Sites that are not in the fit.
+    remarks : tuple of str
+    """
+
+    family: str
+    errors: str
+    fit: str
+    response: str
+    names: tuple[str, ...]
+    n_constants: int
+    estimate: FloatArray
+    error: FloatArray
+    statistic: FloatArray
+    p_value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    covariance: FloatArray
+    level: float
+    df: float
+    scale: float
+    deviance: float
+    null_deviance: float
+    log_likelihood: float
+    aic: float
+    tests: dict[str, tuple[float, int, float]]
+    sites: tuple[str, ...]
+    n_by_site: IntArray
+    site_estimates: FloatArray
+    site_errors: FloatArray
+    q: FloatArray
+    q_p_values: FloatArray
+    i2: FloatArray
+    heterogeneity: tuple[float, int, float]
+    ridge: float
+    rounds: int
+    withheld: dict[str, tuple[str, ...]]
+    left_out: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def n(self) -> int:
+        """Rows in the fit."""
+        return int(self.n_by_site.sum())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, without constants."""
+        return self.names[self.n_constants :]
+
+    @property
+    def shown(self) -> BoolArray:
+        """Which slopes differ from 0 at 5 %, (m,)."""
+        return np.asarray(self.p_value[self.n_constants :] < SIGNIFICANT)
+
+    @property
+    def sites_differ(self) -> bool:
+        """Whether the test over all slopes says so at 5 %."""
+        return self.heterogeneity[2] < SIGNIFICANT
+
+    @property
+    def z_name(self) -> str:
+        """What the statistics are called."""
+        return "z" if math.isinf(self.df) else "t"
+
+    def summary(self) -> str:
+        """Say which columns matter, and whether the sites agree."""
+        found = [name for name, is_shown in zip(self.columns, self.shown, strict=True) if is_shown]
+        about = (
+            f"{self.family} regression of {self.response} on {len(self.columns)} columns, "
+            f"{self.n:,} rows of {len(self.sites)} sites"
+        )
+        which = ", ".join(found) + " differ" if found else "none differs"
+        parts = [f"{about}: {which} from 0 at 5 %."]
+        statistic, df, p = self.heterogeneity
+        if not df:
+            parts.append("Too few sites tell all slopes to ask whether sites differ.")
+        elif self.sites_differ:
+            parts.append(
+                f"The sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g}): one set of "
+                "coefficients is an average of several. MetaClustering finds which sites share one."
+            )
+        else:
+            parts.append(
+                f"No sign that sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g})."
+            )
+        if self.left_out:
+            parts.append(f"Not in it: {', '.join(self.left_out)}.")
+        return " ".join(parts)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the coefficient table."""
+        import pandas as pd
+
+        low, high = (f"[{(1 + s * self.level) / 2:.3g}" for s in (-1, 1))
+        columns = {
+            "coef": self.estimate,
+            "std err": self.error,
+            self.z_name: self.statistic,
+            f"P>|{self.z_name}|": self.p_value,
+            low: self.low,
+            f"{high[1:]}]": self.high,
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="column"))
+
+    def by_site(self) -> pd.DataFrame:
+        """Return slopes by site with their errors: one line for each site and column."""
+        import pandas as pd
+
+        s, m = self.site_estimates.shape
+        return pd.DataFrame(
+            {
+                "site": np.repeat(self.sites, m),
+                "column": np.tile(self.columns, s),
+                "coef": self.site_estimates.ravel(),
+                "std err": self.site_errors.ravel(),
+            }
+        )
+
+    def differences(self) -> pd.DataFrame:
+        """Return Cochran's Q of each slope, with p-value and I squared."""
+        import pandas as pd
+
+        told = {"Q": self.q, "P>Q": self.q_p_values, "I2": self.i2}
+        return pd.DataFrame(told, index=pd.Index(self.columns, name="column"))
+
+    def to_text(self) -> str:
+        """Return the table as statistical packages print it."""
+        head = [
+            f"Pooled {self.family} regression of {self.response}",
+            f"rows {self.n:,}, sites {len(self.sites)}, errors {self.errors}, fit {self.fit}",
+            f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
+            f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}",
+        ]
+        table = self.to_frame().to_string(float_format="{:.4f}".format)
+        width = max(map(len, [*head, *table.splitlines()]))
+        lines = ["=" * width, *head, "-" * width, *table.splitlines(), "=" * width]
+        return "\n".join([*lines, self.summary()])
+
+    def wald_test(self, columns: Sequence[str]) -> tuple[float, int, float]:
+        """Test that some coefficients are 0: chi-square statistic, degrees of freedom, p-value.
+
+        Parameters
+        ----------
+        columns : sequence of str
+
+        Raises
+        ------
+        ParameterError
+            A name that no coefficient has, or errors by too few clusters to test so many at once.
+        """
+        unknown = [name for name in columns if name not in self.names]
+        if unknown or not columns:
+            raise ParameterError.of("columns", f"some of {', '.join(self.names)}", list(columns))
+        at = [self.names.index(name) for name in dict.fromkeys(columns)]
+        v = self.covariance[np.ix_(at, at)]
+        if np.linalg.matrix_rank(v) < len(at):
+            raise ParameterError(
+                f"errors by {len(self.sites)} clusters cannot test {len(at)} coefficients at once: "
+                "name fewer columns"
+            )
+        value = float(self.estimate[at] @ np.linalg.solve(v, self.estimate[at]))
+        return value, len(at), chi2_tail(value, len(at))
+
+    def likelihood_ratio(self, smaller: PooledRegressionResult) -> tuple[float, int, float]:
+        """Compare with a fit of fewer columns to the same rows: statistic, df, p-value.
+
+        Parameters
+        ----------
+        smaller : PooledRegressionResult
+
+        Raises
+        ------
+        ParameterError
+            It is not nested in this one, or rests on other rows.
+        """
+        same = (self.family, self.response, self.n, self.sites, self.ridge, self.fit)
+        other = (smaller.family, smaller.response, smaller.n, smaller.sites, 0.0, smaller.fit)
+        if same != other or smaller.ridge or not set(smaller.names) < set(self.names):
+            raise ParameterError(
+                "a likelihood-ratio test needs a fit of some of the columns to the same rows, both "
+                "without a ridge"
+            )
+        df = len(self.names) - len(smaller.names)
+        if self.family == "gaussian":
+            value = 2 * (self.log_likelihood - smaller.log_likelihood)
+        else:
+            value = (smaller.deviance - self.deviance) / self.scale
+        return value, df, chi2_tail(value, df)

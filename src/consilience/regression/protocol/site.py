@@ -1,0 +1,243 @@
+"""What a site does: moments, sums at coefficients or a fit of its own, and what it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.parameters import plain
+from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.regression import kernels
+from consilience.regression.estimators import RegressionPredictor
+from consilience.regression.protocol import messages
+from consilience.wire import disclosure
+from consilience.wire.disclosure import Limits, aggregate, replaced
+from consilience.wire.moment_facts import coded_within
+
+_LARGEST = 1e50
+_NOT_FINITE = "columns of the regression hold values that are missing, infinite or above 1e50"
+TOO_FEW = (
+    "its policy lets moments of so many columns leave over more rows than it has: take fewer "
+    "columns, or leave this site out"
+)
+NO_RESPONSE = (
+    "the response may not be told here (few rows differ in it, one row dominates, or it was told "
+    "of other rows): leave this site out"
+)
+WANTED = {
+    "binomial": "0 or 1, or of two declared levels",
+    "poisson": "whole numbers of at least 0",
+    "gamma": "above 0",
+}
+
+
+def response_of(family: str, data: SiteData) -> FloatArray:
+    """The response as numbers: of two declared levels the second is 1.
+
+    Raises
+    ------
+    DataError
+        Values that the family does not have.
+    """
+    y = data.target
+    if y is None:
+        raise DataError("the study names no target", public="the study names no target")
+    if y.dtype.kind == "U":
+        second = data.levels[data.target_name][1]
+        # Of a response that may not be told the site has blanked the content: then all are 0.
+        return np.asarray(y == second, dtype=float)
+    y = np.asarray(y, dtype=float)
+    fits = {
+        "binomial": bool(((y == 0) | (y == 1)).all()),
+        "poisson": bool(((y >= 0) & (y == np.floor(y))).all()),
+        # a blanked response is 0
+        "gamma": bool((y > 0).all() or not y.any()),
+    }
+    if not fits.get(family, True):
+        sentence = f"the response of a {family} regression must be {WANTED[family]}"
+        raise DataError(sentence, public=sentence)
+    return y
+
+
+@step("moments", once=True)
+def moments(
+    message: messages.Request, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Moments, State]:
+    """Tell rows, means and products of the columns that may be told, the response last."""
+    y = response_of(message.settings.family, data)
+    x, centre, scale = data.in_own_units()
+    z = np.column_stack([x, y])
+    if not np.isfinite(z).all() or (np.abs(z) > _LARGEST).any():
+        raise DataError(_NOT_FINITE, public=_NOT_FINITE)
+    p = x.shape[1]
+    columns = disclosure.tellable_columns(z, site.limits, data.coded, first=p)
+    if not len(columns) or columns[-1] != p:
+        raise DataError(NO_RESPONSE, public=NO_RESPONSE)
+    _check_size(len(z), len(columns), site.limits)
+    cells: dict[str, Any] = {
+        "cells": np.zeros(len(z), dtype=np.int64),
+        "n_cells": 1,
+        "entities": data.entity,
+    }
+    centre, scale = np.append(centre, 0.0), np.append(scale, 1.0)
+    means = aggregate(z, mean=True, **cells)
+    hidden = np.ones((1, p + 1), dtype=bool)
+    hidden[:, columns] = False
+    told = (means.withhold(hidden).value - centre) / scale
+    products = disclosure.class_moments(
+        z[:, columns],
+        blocks=[np.arange(len(columns))],
+        limits=site.limits,
+        coded=coded_within(data.coded, columns),
+        **cells,
+    )
+    upper = np.triu_indices(len(columns))
+    units = np.outer(scale[columns], scale[columns])[upper]
+    withheld = [data.feature_names[j] for j in range(p) if j not in columns]
+    if withheld:
+        site.note(f"Moments of {', '.join(withheld)} stay here: few rows differ, or one dominates.")
+    reply = messages.Moments(
+        n=disclosure.count(len(z)),
+        means=replaced(means.withhold(hidden), told[0]),
+        products=replaced(products, products.value[0] / units),
+    )
+    return reply, {"settings": plain(message.settings), "told": columns[:-1].tolist()}
+
+
+def _check_size(n: int, m: int, limits: Limits) -> None:
+    """Refuse more columns than the rows allow to be told."""
+    few = limits.min_records > 1 and n < max(limits.min_records, 2 * m)
+    if few or m > limits.columns_for(n, products=True):
+        raise DataError(TOO_FEW, public=TOO_FEW)
+
+
+def _design(
+    message: messages.Coefficients | messages.OwnFitRequest, data: SiteData, state: State
+) -> FloatArray:
+    """Design of the columns that a question names, all of which the site has told."""
+    columns: IntArray = np.asarray(message.columns.value, dtype=np.int64)
+    ordered = bool((np.diff(columns) > 0).all())
+    if not ordered or not set(columns.tolist()) <= set(state.get("told", ())):
+        sentence = "the columns in use are not among those that the site has told moments of"
+        raise ProtocolError(sentence, public=sentence)
+    if plain(message.settings) != state.get("settings"):
+        raise ProtocolError("the question goes on with other settings than the moments")
+    scale = np.asarray(message.scale.value)
+    if not (scale > 0).all():
+        raise ProtocolError("a column has no scale")
+    return kernels.design_of(data.features[:, columns], np.asarray(message.centre.value), scale)
+
+
+def _tally(
+    message: messages.Coefficients, data: SiteData, limits: Limits
+) -> dict[str, tuple[int, int]]:
+    """Rounds are counted over a run, those whose replies were lost included."""
+    return {"rounds": (1, messages.MAX_ROUNDS)} if limits.min_records > 1 else {}
+
+
+@step("sums", tally=_tally)
+def sums(
+    message: messages.Coefficients, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Sums, State]:
+    """Tell loss, score and curvature at coefficients that the coordinator chose."""
+    if not site.per_record:
+        sentence = (
+            "this site tells no sums at coefficients that a coordinator chose (its steward grants "
+            'them by per_record): ask for errors = "model" or "cluster", and where the family is '
+            'not gaussian for fit = "one-shot"'
+        )
+        raise DisclosureError(sentence, public=sentence)
+    family = message.settings.family
+    design, y = _design(message, data, state), response_of(family, data)
+    if message.sites.count(site.site) != 1:
+        raise ProtocolError("the coefficients are not for this site")
+    constant = float(message.constants.value[message.sites.index(site.site)])
+    theta = np.concatenate([[constant], np.asarray(message.slopes.value)])
+    with np.errstate(over="ignore"):  # of made-up coefficients; what is no number is no release
+        piece = kernels.piece_of(family, design, y, theta, squares=message.squares)
+        weights = kernels.weights_of(family, y, design @ theta)
+    values = [
+        np.array([getattr(piece, name) for name in messages.FIGURES]),
+        piece.score,
+        piece.curvature,
+        np.empty((0, 0)),
+    ]
+    told = disclosure.weighted_sums(values, rows=design, weights=weights[0][:, None])
+    if piece.squares is not None:  # rows weigh in it by their scores
+        own = [piece.squares]
+        told = told[:3] + disclosure.weighted_sums(own, rows=design, weights=weights[1][:, None])
+    return messages.Sums(*told), state
+
+
+@step("own-fit", once=True)
+def own_fit(
+    message: messages.OwnFitRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.OwnFit, State]:
+    """Tell the fit of the site's own rows with its curvature."""
+    if site.limits.max_detection < np.inf:
+        sentence = (
+            "this site bounds how far one person may show in what it tells, which a fit beside "
+            "moments would not keep to (its steward grants fits by foreign_models)"
+        )
+        raise DisclosureError(sentence, public=sentence)
+    family = message.settings.family
+    design, y = _design(message, data, state), response_of(family, data)
+    empty = np.zeros((0, 1))
+    made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
+    found = kernels.fit_alone(family, design, y)
+    if found is not None:
+        weight = kernels.weights_of(family, y, design @ found.theta)[0][:, None]
+        q = design.shape[1]
+        own = disclosure.local_fit(
+            messages.packed(found), rows=design, weights=weight, n_parameters=q
+        )
+        fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
+        made = own if fault is None else made
+        if fault is not None:
+            site.note(f"The fit of the site's own rows stays here: {fault}.")
+    else:
+        site.note("The site's own rows have no fit: some columns separate them, or are constant.")
+    return messages.OwnFit(fit=made), state
+
+
+@step("conclude", once=True)
+def conclude(
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
+    """Keep the model, and what it says of the site's rows."""
+    if plain(message.settings) != state.get("settings"):
+        raise ProtocolError("the end goes on with the settings of the moments")
+    arrays = message.model.value
+    place = message.sites.index(site.site) if site.site in message.sites else 0
+    columns = np.asarray(arrays["columns"], dtype=np.int64)
+    p = data.features.shape[1]
+    if columns.ndim != 1 or (len(columns) and not 0 <= columns.min() <= columns.max() < p):
+        raise ProtocolError("the model is not one of these columns")
+    units = None if data.scaling is None else np.asarray(data.scaling)[1:, columns]
+    names = np.array(data.feature_names, dtype=np.str_)[columns]
+    size = len(np.asarray(arrays["coefficients"]))
+    constants = size - len(columns)
+    if constants < 1 or (constants > 1 and constants != len(message.sites)):
+        raise ProtocolError("the model has other constants than sites")
+    kept = [place if constants > 1 else 0, *range(constants, size)]
+    predictor = RegressionPredictor(
+        family=message.settings.family,
+        names=names,
+        coefficients=np.asarray(arrays["coefficients"])[kept],
+        covariance=np.asarray(arrays["covariance"])[np.ix_(kept, kept)],
+        df=float(np.ravel(arrays["df"])[0]),
+        level=float(np.ravel(arrays["level"])[0]),
+        units=units,
+    )
+    site.output("predictor", predictor)
+    with np.errstate(all="ignore"):  # a model that somebody made up may give no numbers
+        fitted = predictor.mean_of(data.features[:, columns])
+        site.output("fitted", fitted)
+        site.output("residual", response_of(message.settings.family, data) - fitted)
+    return messages.Concluded(), {}
+
+
+STEPS = (moments, sums, own_fit, conclude)
