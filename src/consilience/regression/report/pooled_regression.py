@@ -1,0 +1,104 @@
+"""Report of a pooled regression; its sentences stand in ``pooled_regression.j2``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consilience.regression.protocol.result import SIGNIFICANT, PooledRegressionResult
+from consilience.regression.report import figures_regression as figures
+from consilience.report.charts import short
+from consilience.report.run import Run
+from consilience.report.sections import number, numbers, p_value, percent, site_name
+from consilience.report.words import TemplateReport
+
+ERRORS = {
+    "model": "of the model",
+    "HC0": "robust (HC0)",
+    "HC1": "robust (HC1)",
+    "cluster": "robust, with sites as clusters",
+}
+LINKS = {"gaussian": "identity", "binomial": "logit", "poisson": "log", "gamma": "log"}
+
+
+class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
+    """Words, tables and figures on a regression over all sites."""
+
+    kind = PooledRegressionResult
+
+    def context(self, result: PooledRegressionResult, run: Run) -> dict[str, Any]:
+        """Rows of tables, and names that fit a line."""
+        estimates = zip(
+            result.names,
+            result.estimate,
+            result.error,
+            result.statistic,
+            result.p_value,
+            result.low,
+            result.high,
+            strict=True,
+        )
+        apart = zip(result.columns, result.q, result.q_p_values, result.i2, strict=True)
+        focus = figures.most_different(result)
+        j = result.columns.index(focus)
+        return {
+            "coefficients": [
+                (
+                    short(name, 40),
+                    *numbers((b, se)),
+                    number(z),
+                    p_value(float(p)),
+                    *numbers((lo, hi)),
+                )
+                for name, b, se, z, p, lo, hi in estimates
+            ],
+            "tests": [
+                (f"{name} test", number(x), f"{df:,}", p_value(p))
+                for name, (x, df, p) in result.tests.items()
+            ],
+            "differences": [
+                (short(name, 40), number(q), p_value(float(p)), percent(float(i2)))
+                for name, q, p, i2 in apart
+            ],
+            "by_site": [
+                (site_name(site), f"{int(n):,}", *numbers((b[j], e[j])))
+                for site, n, b, e in zip(
+                    result.sites,
+                    result.n_by_site,
+                    result.site_estimates,
+                    result.site_errors,
+                    strict=True,
+                )
+            ],
+            "focus": short(focus, 40),
+            "shown_names": [
+                short(name, 40)
+                for name, one in zip(result.columns, result.shown, strict=True)
+                if one
+            ],
+            "errors": ERRORS[result.errors],
+            "link": LINKS[result.family],
+            "significant": SIGNIFICANT,
+            "compared": result.heterogeneity[1] > 0,
+            "plot_regression": figures.plot_regression,
+            "plot_forest": figures.plot_forest,
+            "known": bool(np.isfinite(result.site_estimates[:, j]).any()),
+            "logs": result.family in ("poisson", "gamma"),
+        }
+
+    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
+        """Rows, sites, columns, rounds, fit."""
+        result = self.read(run)
+        return (
+            ("rows", f"{result.n:,}"),
+            ("sites in the fit", f"{len(result.sites):,}"),
+            ("columns", f"{len(result.columns):,}"),
+            ("rounds", f"{result.rounds:,}"),
+            ("log likelihood", number(result.log_likelihood)),
+            ("AIC", number(result.aic)),
+        )
+
+
+REPORT = PooledRegressionReport
