@@ -107,10 +107,10 @@ def demo(
     """Write a small study with a few sites, and run it.
 
     The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom
-    each has half of one cultivar and a quarter of the others; for meta-clustering 442 patients
-    at six clinics, for reference-averaging the same patients at eight, under the policy
-    "strict". For latent-class-regression the visits of patients at four hospitals are simulated,
-    for sequences the treatment of patients at three, month by month.
+    each has half of one cultivar and a quarter of the others; for meta-clustering and
+    pooled-regression 442 patients at six clinics, for reference-averaging the same patients at
+    eight, under the policy "strict". For latent-class-regression the visits of patients at four
+    hospitals are simulated, for sequences the treatment of patients at three, month by month.
     For matrix-completion and cluster-count all wines are in one table, with a tenth of the cells
     missing. For federated-sparse-qda and federated-community-bayes 569 patients are at three
     clinics, for sparse-qda and community-bayes at one.

@@ -24,7 +24,6 @@ import numpy as np
 from scipy.special import gammaln
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError
 from consilience.numerics.families import Family, family
 
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
@@ -344,18 +343,9 @@ class Pool:
         return sum(p.loss for p in self.pieces) + float(self.ridge @ self.theta**2) / 2
 
     def step(self) -> FloatArray:
-        """Newton's step to the least penalised loss.
-
-        Raises
-        ------
-        DataError
-            The curvature has no inverse.
-        """
+        """Newton's step to the least penalised loss."""
         slope = self.scores.sum(axis=0) + self.ridge * self.theta
-        try:
-            return np.asarray(-np.linalg.solve(self.curvature, slope))
-        except np.linalg.LinAlgError:
-            raise DataError("columns of the regression depend on one another") from None
+        return np.asarray(-np.linalg.solve(self.curvature, slope))
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,12 +171,18 @@ class PooledRegression(Method):
         settings = messages.Settings(self.family, self.site_effects)
         told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
         survey = coordinator.survey_of(ctx, self, told)
-        if self.one_shot:
-            survey, pool = yield from self._own_fits(ctx, survey)
-            rounds = 2
-        else:
-            pool, rounds = yield from self._newton(ctx, survey)
-        result, model = coordinator.build_result(ctx, self, survey, pool, rounds)
+        try:
+            if self.one_shot:
+                survey, pool = yield from self._own_fits(ctx, survey)
+                rounds = 2
+            else:
+                pool, rounds = yield from self._newton(ctx, survey)
+            result, model = coordinator.build_result(ctx, self, survey, pool, rounds)
+        except np.linalg.LinAlgError:
+            raise QuorumError(
+                "the sums of the sites do not add up to a regression: columns nearly depend on one "
+                "another; leave one out, or add a ridge"
+            ) from None
         message = messages.Conclude(
             settings=settings, sites=survey.sites, model=relayed(model, _MODEL)
         )

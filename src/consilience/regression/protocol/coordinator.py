@@ -120,7 +120,7 @@ def survey_of(
     if used.sum() < ctx.quorum:
         raise QuorumError(
             f"{int(used.sum())} sites tell all columns and the study needs {ctx.quorum}: take "
-            "columns in which more rows differ"
+            "columns in which more rows differ, or lower the quorum"
         )
     if columns.sum() < 1:
         raise QuorumError("no column is told by every site: take columns in which more rows differ")
@@ -158,8 +158,9 @@ def _giving_way(
         said = "; ".join(f"{name} withholds {', '.join(them)}" for name, them in withheld.items())
         raise QuorumError(
             f"some columns may not be told everywhere: {said}. A count behind them, or behind "
-            "their products with others, is too small, or one row dominates. Leave these columns "
-            'or sites out, or set when_withheld to "without-column" or "without-site"'
+            "their products with others, is too small, one row dominates, or the columns are too "
+            "many for the rows. Leave these columns or sites out, or set when_withheld to "
+            '"without-column" or "without-site"'
         )
     if method.when_withheld == "without-column":
         return used, has[:, :-1].all(axis=0)

@@ -52,7 +52,7 @@ class Request:
 class Moments:
     """Rows, means, and sums of products about the means; the response is the last column."""
 
-    n: Released = Aggregate("", "rows", kind="int", low=0, high=_MOST_ROWS)
+    n: Released = Aggregate("", "rows", kind="int", low=1, high=_MOST_ROWS)
     means: Released = Aggregate(
         "f", "means; a gap in a column that the site withholds", gaps=True, low=-1e100, high=1e100
     )

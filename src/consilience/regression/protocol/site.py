@@ -14,7 +14,7 @@ from consilience.regression import kernels
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
-from consilience.wire.disclosure import Limits, aggregate, replaced
+from consilience.wire.disclosure import Limits, Released, aggregate, replaced
 from consilience.wire.moment_facts import coded_within
 
 _LARGEST = 1e50
@@ -73,27 +73,25 @@ def moments(
     if not np.isfinite(z).all() or (np.abs(z) > _LARGEST).any():
         raise DataError(_NOT_FINITE, public=_NOT_FINITE)
     p = x.shape[1]
-    columns = disclosure.tellable_columns(z, site.limits, data.coded, first=p)
-    if not len(columns) or columns[-1] != p:
-        raise DataError(NO_RESPONSE, public=NO_RESPONSE)
-    _check_size(len(z), len(columns), site.limits)
     cells: dict[str, Any] = {
         "cells": np.zeros(len(z), dtype=np.int64),
         "n_cells": 1,
         "entities": data.entity,
     }
-    centre, scale = np.append(centre, 0.0), np.append(scale, 1.0)
     means = aggregate(z, mean=True, **cells)
+    columns: IntArray = np.arange(p + 1)
+    products = _products(z, columns, data, site.limits, cells)
+    if np.isnan(products.value).any() or np.isnan(means.withhold_unsafe(site.limits).value).any():
+        # Some may not leave beside the others: to say which takes a second look at all of them.
+        columns = disclosure.tellable_columns(z, site.limits, data.coded, first=p)
+        if not len(columns) or columns[-1] != p:
+            raise DataError(NO_RESPONSE, public=NO_RESPONSE)
+        products = _products(z, columns, data, site.limits, cells)
+    _check_size(len(z), len(columns), site.limits)
+    centre, scale = np.append(centre, 0.0), np.append(scale, 1.0)
     hidden = np.ones((1, p + 1), dtype=bool)
     hidden[:, columns] = False
     told = (means.withhold(hidden).value - centre) / scale
-    products = disclosure.class_moments(
-        z[:, columns],
-        blocks=[np.arange(len(columns))],
-        limits=site.limits,
-        coded=coded_within(data.coded, columns),
-        **cells,
-    )
     upper = np.triu_indices(len(columns))
     units = np.outer(scale[columns], scale[columns])[upper]
     withheld = [data.feature_names[j] for j in range(p) if j not in columns]
@@ -105,6 +103,19 @@ def moments(
         products=replaced(products, products.value[0] / units),
     )
     return reply, {"settings": plain(message.settings), "told": columns[:-1].tolist()}
+
+
+def _products(
+    z: FloatArray, columns: IntArray, data: SiteData, limits: Limits, cells: dict[str, Any]
+) -> Released:
+    """Sums of products of some columns about their means; NaN in all where one may not leave."""
+    return disclosure.class_moments(
+        z[:, columns],
+        blocks=[np.arange(len(columns))],
+        limits=limits,
+        coded=coded_within(data.coded, columns),
+        **cells,
+    )
 
 
 def _check_size(n: int, m: int, limits: Limits) -> None:
