@@ -73,6 +73,7 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("is in the model", lambda run: "small" in run.result.sites),
             ("tells two groups of rows", lambda run: _groups(run.result, "small") > 1),
         ),
+        "pooled-regression": (("is in the fit", lambda run: "small" in run.result.sites),),
         "matrix-completion": (
             ("is completed", lambda run: True),
             ("tells the error of a choice", lambda run: run.result.curve() is not None),
@@ -176,6 +177,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         MeanAndSD,
         MetaClustering,
         Policy,
+        PooledRegression,
         Preparation,
         ReferenceAveraging,
         SparseQDAStudy,
@@ -203,6 +205,7 @@ def _run(name: str, preset: str, n: int) -> Any:
             "kind",
         ),
         "federated-pca": (FederatedPCA(), "pooled", None),
+        "pooled-regression": (PooledRegression(), "none", "y"),
         "matrix-completion": (MatrixCompletionStudy(), "none", None),
         "cluster-count": (ClusterCountStudy(n_clusters=(1, 2, 3)), "none", None),
         "sparse-qda": (SparseQDAStudy(alpha=0.5), "none", "kind"),

@@ -130,6 +130,11 @@ each table's page says what its figures are and what differs. "source": the sour
 gives one, for comparison. Times and errors beside other classifiers:
 [benchmarks](benchmarks/README.md).
 """
+REGRESSION = """\
+Pooled regression: size of tests at 5 % and coverage of limits at 95 %, as shares of data sets; the
+table's page says what its designs are. "covers": limits with errors of the model, HC1 or by cluster
+hold the first slope. Bounds that speak of too small errors are controls.
+"""
 COMPLETION = """\
 Held-out entries: designs of the source (Le, Stanford thesis, chapter 3) and real tables; each
 table's page says what its figures are and what differs. "off": chosen rank or number less the best
@@ -195,6 +200,12 @@ WINGS = {
             "sparse QDA": "docs/guide/sparse-qda.md",
             "community Bayes": "docs/guide/community-bayes.md",
         },
+    ),
+    "regression": Wing(
+        "Pooled regression: which columns explain the response, over all sites?",
+        REGRESSION,
+        ("pooled_regression",),
+        {"pooled regression": "docs/guide/pooled-regression.md"},
     ),
     "completion": Wing(
         "Completion: which rank, which penalty, how many clusters?",

@@ -55,7 +55,7 @@ class Piece:
     loss, least, constant : float
         Sum of losses; of the least losses at each y; of terms of the log likelihood in y alone.
     pearson : float
-        Sum of squared residuals over the variance function.
+        Sum of squared residuals over the variance function, where the dispersion is estimated.
     score : (q,) array
         First derivative of the loss.
     curvature : (q, q) array
@@ -118,9 +118,10 @@ def piece_of(
     """
     loss, eta = family_of(name), design @ theta
     score, weight, mean = loss.score(y, eta), loss.weight(y, eta), loss.mean(eta)
-    variance = {"binomial": mean * (1 - mean), "poisson": mean, "gamma": mean**2}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pearson = (y - mean) ** 2 / variance.get(name, np.ones(1))
+    # Of the others the dispersion is 1, and nobody asks.
+    residual = np.zeros(1)
+    if name in DISPERSED:
+        residual = y - mean if name == "gaussian" else y / mean - 1
     least = float(-loss.deviance(y, eta) / 2 + loss.loss(y, eta).sum())
     return Piece(
         n=float(len(y)),
@@ -128,7 +129,7 @@ def piece_of(
         loss=float(loss.loss(y, eta).sum()),
         least=least,
         constant=constant_of(name, y),
-        pearson=float(pearson.sum()),
+        pearson=float((residual**2).sum()),
         score=design.T @ score,
         curvature=_products(design, weight),
         squares=_products(design, score**2) if squares else None,

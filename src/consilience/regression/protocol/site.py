@@ -233,6 +233,8 @@ def conclude(
     constants = size - len(columns)
     if constants < 1 or (constants > 1 and constants != len(message.sites)):
         raise ProtocolError("the model has other constants than sites")
+    if np.shape(arrays["covariance"]) != (size, size):
+        raise ProtocolError("the model has errors of other coefficients")
     kept = [place if constants > 1 else 0, *range(constants, size)]
     predictor = RegressionPredictor(
         family=message.settings.family,
