@@ -20,9 +20,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "heart"
 KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 109, "va": 137}
 
 
-def hospitals(home: Path) -> tuple[Study, Federation]:
-    """The example's study, and its sites with homes elsewhere and fixed secrets."""
-    study = Study.load(EXAMPLE / "study.toml")
+def hospitals(home: Path, file: str = "study.toml") -> tuple[Study, Federation]:
+    """A study of the example, and its sites with homes elsewhere and fixed secrets."""
+    study = Study.load(EXAMPLE / file)
     files = {
         name: file.model_copy(update={"home": str(home / name)})
         for name, file in read_site_files(study).items()
@@ -51,6 +51,33 @@ def heart(
         part = table.iloc[output.rows].assign(site=site, label=output.labels)
         parts.append(part)
     return run, pd.concat(parts, ignore_index=True)
+
+
+def test_one_regression_is_that_of_all_rows(
+    data_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fit of `regression.toml`, and what its page says of ST depression."""
+    folder = data_dir("heart")
+    monkeypatch.setenv("CONSILIENCE_DATA", str(folder.parent))
+    study, federation = hospitals(tmp_path, "regression.toml")
+    result = method_of(study).run(federation, seed=study.seed).result
+    names = ["age", "trestbps", "oldpeak", "exang"]
+    parts = []
+    for site in KEPT:
+        table = pd.read_csv(folder / f"processed.{site}.data", header=None, na_values="?")
+        table = table[[0, 3, 9, 8, 7]].set_axis([*names, "thalach"], axis=1).assign(site=site)
+        parts.append(table[table["trestbps"] != 0].dropna())
+    rows = pd.concat(parts)
+    design = np.column_stack([pd.get_dummies(rows["site"], dtype=float), rows[names]])
+    estimate, *_ = np.linalg.lstsq(design, rows["thalach"], rcond=None)
+    assert result.n == len(rows) == 853
+    np.testing.assert_allclose(result.estimate, estimate, rtol=1e-8)
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    for value in result.estimate[-4:-2]:
+        assert f"| {value:.2f} |" in page
+    at = result.columns.index("oldpeak")
+    assert [round(float(b), 1) for b in result.site_estimates[:, at]] == [-4.1, -1.6, 6.5, 4.6]
+    assert result.q_p_values[at] < 1e-4 and result.p_value[result.n_constants + at] > 0.5
 
 
 def test_rows_kept(heart: tuple[Run, pd.DataFrame]) -> None:

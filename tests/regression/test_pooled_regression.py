@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from consilience.regression import kernels
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol.result import PooledRegressionResult
 from tests.cli.workspace import call
+from tests.docs.test_pages import blocks, figures
 from tests.reference import pooled_regression as textbook
 
 SITES = ("ash", "birch", "cedar")
@@ -452,3 +455,23 @@ def test_moments_are_judged_with_what_other_runs_told() -> None:
     other = dataclasses.replace(made, columns=Columns(features=("age", "y"), target="dose"))
     second = PooledRegression().run(other, seed=0).result
     assert first.n == second.n == 570
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "pooled-regression.md"
+
+
+def test_python_of_the_guide_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    namespace: dict[str, object] = {}
+    with contextlib.redirect_stdout(printed):
+        for block in blocks(GUIDE, "python"):
+            exec(compile(block, GUIDE.name, "exec"), namespace)
+    shown = " ".join(blocks(GUIDE, "text"))
+    assert figures(shown) and figures(printed.getvalue()) == figures(shown), printed.getvalue()
+    assert {path.name for path in tmp_path.glob("*.svg")} == {
+        "coefficients.svg",
+        "dose-by-site.svg",
+    }

@@ -395,6 +395,7 @@ def test_every_rule_has_a_test_here() -> None:
         "fits",
         "slopes",
         "all-slopes",
+        "weighted-sums",
         "per-record",
         "projection",
         "response",

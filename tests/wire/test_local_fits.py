@@ -20,6 +20,7 @@ from consilience.wire.disclosure import (
     local_fit,
     slopes,
     together,
+    weighted_sums,
 )
 from consilience.wire.message import Aggregate, Disclosure, Model, message
 
@@ -147,3 +148,31 @@ def test_shares_of_records_do_not_overflow() -> None:
     x = rows(40)
     found, large = (_largest_share(scale * x, np.ones((40, 1))) for scale in (1.0, 1e160))
     assert large == pytest.approx(found, rel=1e-12)
+
+
+def test_weighted_sums_need_the_consent_and_keep_the_rule_of_fits() -> None:
+    partner = Policy(preset="consortium")
+
+    def told(n: int, weights: Any = None, q: int = 3) -> Released:
+        w = np.full((n, 1), 0.25) if weights is None else np.asarray(weights, dtype=float)
+        return weighted_sums([np.arange(4.0)], rows=rows(n, q), weights=w)[0]
+
+    assert leaves(told(60), partner) and not leaves(told(60))
+    assert leaves(told(60), Policy(per_record=True))
+    assert [leaves(told(n, q=6), partner) for n in (12, 11)] == [True, False]
+    few = np.where(np.arange(60)[:, None] < 9, 0.25, 1e-9)
+    assert not leaves(told(60, few), partner) and leaves(told(60, few), Policy(preset="simulation"))
+    enough = np.where(np.arange(60)[:, None] < 10, 0.25, 1e-12)
+    assert leaves(told(60, enough), partner)
+    assert not leaves(told(60, np.where(np.arange(60)[:, None] < 1, 1e3, 1.0)), partner)
+
+
+def test_a_share_that_nobody_can_have_is_a_bound() -> None:
+    x, w = rows(2000, 4, seed=5), np.full((2000, 1), 0.25)
+    terms = np.abs(x[:, :, None] * x[:, None, :])
+    exact = (terms.max(axis=0) / terms.sum(axis=0)).max()
+    assert exact <= _largest_share(x, w) < 0.01
+    x[0] = 100.0
+    terms = np.abs(x[:, :, None] * x[:, None, :])
+    exact = (terms.max(axis=0) / terms.sum(axis=0)).max()
+    assert _largest_share(x, w) == pytest.approx(exact, rel=1e-12) and exact > 0.01
