@@ -241,6 +241,10 @@ def test_one_shot_over_sites_that_grant_fits() -> None:
         federation(separated, Policy(foreign_models=True), quorum=2), seed=0
     )
     assert less.result.sites == ("ash", "birch") and less.result.left_out == ("cedar",)
+    two = {name: tables[name] for name in SITES[:2]}
+    alone = fitted(two, Policy(foreign_models=True), family="binomial", fit="one-shot")
+    np.testing.assert_allclose(less.result.estimate, alone.estimate, rtol=1e-8)
+    np.testing.assert_allclose(less.result.error, alone.error, rtol=1e-8)
 
 
 # --------------------------------------------------------------------------- how sites differ

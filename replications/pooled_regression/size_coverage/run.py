@@ -22,9 +22,14 @@ from replications.assisted_glm.study import Table, crossed, options, replicate, 
 HERE = Path(__file__).parent
 REPLICATES = 2000
 LEVEL = 0.05
-DESIGNS = ("null", "independent", "spread", "heterogeneous", "clustered")
+FEW, MANY = (10, 100), (40, 50)
+"""Sites and rows of each."""
 ERRORS = ("model", "HC1", "cluster")
-LINES = tuple(crossed(DESIGNS, ("gaussian", "binomial", "poisson", "gamma"), ((10, 100), (40, 50))))
+FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
+LINES: tuple[tuple[str, str, tuple[int, int]], ...] = (
+    *crossed(("null", "independent", "spread"), FAMILIES, (FEW,)),
+    *crossed(("independent", "heterogeneous", "clustered"), FAMILIES, (MANY,)),
+)
 SLOPES = np.array([0.3, -0.2, 0.4])
 
 

@@ -302,6 +302,8 @@ class Pool:
 
     def total(self, matrices: Sequence[FloatArray]) -> FloatArray:
         """Sum of matrices by site in the places of the model's coefficients."""
+        if not self.own:
+            return np.asarray(np.sum(matrices, axis=0))
         found = np.zeros((self.size, self.size))
         for b, matrix in enumerate(matrices):
             found[np.ix_(self.places(b), self.places(b))] += matrix
@@ -318,6 +320,8 @@ class Pool:
     @property
     def scores(self) -> FloatArray:
         """Score of each site in the model's coefficients, (S, size)."""
+        if not self.own:
+            return np.stack([piece.score for piece in self.pieces])
         found = np.zeros((len(self.pieces), self.size))
         for b, piece in enumerate(self.pieces):
             found[b, self.places(b)] = piece.score

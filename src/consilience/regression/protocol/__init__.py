@@ -186,7 +186,9 @@ class PooledRegression(Method):
         message = messages.Conclude(
             settings=settings, sites=survey.sites, model=relayed(model, _MODEL)
         )
-        ctx.require((yield Ask("conclude", message, to=tuple(sorted(told)))), at_least=0)
+        # A site that is not in the fit has no constant of its own.
+        to = survey.sites if self.site_effects else tuple(sorted(told))
+        ctx.require((yield Ask("conclude", message, to=to)), at_least=0)
         return result
 
     def _newton(

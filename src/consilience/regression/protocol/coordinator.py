@@ -175,6 +175,7 @@ def _prepared(
     columns: IntArray,
     withheld: Mapping[str, tuple[str, ...]],
     left_out: tuple[str, ...],
+    units: tuple[FloatArray, FloatArray] | None = None,
 ) -> Survey:
     """Units of the columns and the null model; refuses columns that tell no coefficient."""
     n, means, products = moments
@@ -184,7 +185,7 @@ def _prepared(
     if total <= k:
         raise QuorumError(f"{total:.0f} rows are too few for {k} coefficients: take fewer columns")
     _check_columns(names, within[:-1, :-1], squares, mean, method)
-    centre, scale = mean[:-1], np.sqrt(np.diag(squares)[:-1] / total)
+    centre, scale = units or (mean[:-1], np.sqrt(np.diag(squares)[:-1] / total))
     y = mean[-1]
     starts = means[:, -1] if method.site_effects else np.full(len(sites), y)
     if method.family != "gaussian":
@@ -261,7 +262,7 @@ def _check_response(
 
 
 def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]) -> Survey:
-    """The same without some sites.
+    """The same without some sites, in the units in which the others have told their fits.
 
     Raises
     ------
@@ -282,6 +283,7 @@ def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]
         survey.columns,
         survey.withheld,
         tuple(sorted({*survey.left_out, *names})),
+        (survey.centre, survey.scale),
     )
 
 

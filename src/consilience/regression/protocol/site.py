@@ -222,7 +222,6 @@ def conclude(
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the end goes on with the settings of the moments")
     arrays = message.model.value
-    place = message.sites.index(site.site) if site.site in message.sites else 0
     columns = np.asarray(arrays["columns"], dtype=np.int64)
     p = data.features.shape[1]
     if columns.ndim != 1 or (len(columns) and not 0 <= columns.min() <= columns.max() < p):
@@ -231,11 +230,13 @@ def conclude(
     names = np.array(data.feature_names, dtype=np.str_)[columns]
     size = len(np.asarray(arrays["coefficients"]))
     constants = size - len(columns)
-    if constants < 1 or (constants > 1 and constants != len(message.sites)):
+    own = message.settings.site_effects
+    if constants != (len(message.sites) if own else 1) or (own and site.site not in message.sites):
         raise ProtocolError("the model has other constants than sites")
+    place = message.sites.index(site.site) if own else 0
     if np.shape(arrays["covariance"]) != (size, size):
         raise ProtocolError("the model has errors of other coefficients")
-    kept = [place if constants > 1 else 0, *range(constants, size)]
+    kept = [place, *range(constants, size)]
     predictor = RegressionPredictor(
         family=message.settings.family,
         names=names,
