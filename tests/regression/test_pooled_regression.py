@@ -278,10 +278,10 @@ def test_sites_that_differ_are_sent_to_meta_clustering() -> None:
     tables = tables_of("gaussian") | {"cedar": draw("gaussian", 230, 9, apart=1.0)}
     result = fitted(tables, "strict")
     assert result.sites_differ and "MetaClustering" in result.summary()
-    assert result.differences()["P>Q"].idxmin() == "dose"
+    assert result.to_frame("differences")["P>Q"].idxmin() == "dose"
     same = fitted(tables_of("gaussian"), "strict")
     assert not same.sites_differ and "No sign" in same.summary()
-    assert list(result.by_site()["site"].unique()) == list(SITES)
+    assert list(result.to_frame("sites")["site"].unique()) == list(SITES)
 
 
 # --------------------------------------------------------------------------- what is refused

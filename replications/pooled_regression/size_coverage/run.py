@@ -22,13 +22,13 @@ from replications.assisted_glm.study import Table, crossed, options, replicate, 
 HERE = Path(__file__).parent
 REPLICATES = 2000
 LEVEL = 0.05
-FEW, MANY = (10, 100), (40, 50)
+FEW, MANY = (10, 100), (30, 40)
 """Sites and rows of each."""
-ERRORS = ("model", "HC1", "cluster")
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
 LINES: tuple[tuple[str, str, tuple[int, int]], ...] = (
-    *crossed(("null", "independent", "spread"), FAMILIES, (FEW,)),
-    *crossed(("independent", "heterogeneous", "clustered"), FAMILIES, (MANY,)),
+    *crossed(("null", "independent"), FAMILIES, (FEW,)),
+    *crossed(("spread",), ("gaussian", "poisson"), (FEW,)),
+    *crossed(("heterogeneous", "clustered"), ("gaussian", "binomial"), (MANY,)),
 )
 SLOPES = np.array([0.3, -0.2, 0.4])
 

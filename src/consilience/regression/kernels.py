@@ -536,8 +536,8 @@ def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
         unit = piece.curvature / np.outer(lengths, lengths)
         if np.linalg.eigvalsh(unit)[0] < 1e-8 or dependent_columns(piece.information):
             continue
-        own = piece.theta - np.linalg.solve(piece.curvature, piece.score)
-        variance = scale * np.linalg.inv(piece.information)[1:, 1:]
+        own = np.asarray(piece.theta - np.linalg.solve(piece.curvature, piece.score))
+        variance = np.asarray(scale * np.linalg.inv(piece.information)[1:, 1:])
         estimates[b], errors[b] = own[1:], np.sqrt(np.diag(variance))
         told.append((own[1:], variance))
     k = len(told)

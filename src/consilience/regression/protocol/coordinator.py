@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import QuorumError, StudyError
 from consilience.numerics.block_moments import pooled
 from consilience.protocol.method import CoordinatorContext
@@ -147,9 +147,9 @@ def survey_of(
 def _giving_way(
     method: PooledRegression,
     sites: Sequence[str],
-    has: np.ndarray,
+    has: BoolArray,
     withheld: Mapping[str, tuple[str, ...]],
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[BoolArray, BoolArray]:
     """Which sites and which columns take part."""
     used, columns = np.ones(len(sites), dtype=bool), np.ones(has.shape[1] - 1, dtype=bool)
     if not withheld:
@@ -163,8 +163,8 @@ def _giving_way(
             '"without-column" or "without-site"'
         )
     if method.when_withheld == "without-column":
-        return used, has[:, :-1].all(axis=0)
-    return has.all(axis=1), columns
+        return used, np.asarray(has[:, :-1].all(axis=0))
+    return np.asarray(has.all(axis=1)), columns
 
 
 def _prepared(

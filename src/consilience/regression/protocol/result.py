@@ -151,41 +151,43 @@ class PooledRegressionResult(Result):
             parts.append(f"Not in it: {', '.join(self.left_out)}.")
         return " ".join(parts)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the coefficient table."""
+    def to_frame(self, table: str = "coefficients") -> pd.DataFrame:
+        """Return the coefficient table, or one of how sites differ.
+
+        Parameters
+        ----------
+        table : {"coefficients", "sites", "differences"}
+            "sites": a line for each site and slope, with its error. "differences": Cochran's Q of
+            each slope, with p-value and I squared.
+
+        Raises
+        ------
+        ParameterError
+            Another table.
+        """
         import pandas as pd
 
-        low, high = (f"[{(1 + s * self.level) / 2:.3g}" for s in (-1, 1))
+        if table == "differences":
+            told = {"Q": self.q, "P>Q": self.q_p_values, "I2": self.i2}
+            return pd.DataFrame(told, index=pd.Index(self.columns, name="column"))
+        if table == "sites":
+            s, m = self.site_estimates.shape
+            lines = {"site": np.repeat(self.sites, m), "column": np.tile(self.columns, s)}
+            slopes = {"coef": self.site_estimates.ravel(), "std err": self.site_errors.ravel()}
+            return pd.DataFrame({**lines, **slopes})
+        if table != "coefficients":
+            names = 'one of "coefficients", "sites", "differences"'
+            raise ParameterError.of("table", names, table)
+        low, high = (f"{(1 + s * self.level) / 2:.3g}" for s in (-1, 1))
         columns = {
             "coef": self.estimate,
             "std err": self.error,
             self.z_name: self.statistic,
             f"P>|{self.z_name}|": self.p_value,
-            low: self.low,
-            f"{high[1:]}]": self.high,
+            f"[{low}": self.low,
+            f"{high}]": self.high,
         }
         return pd.DataFrame(columns, index=pd.Index(self.names, name="column"))
-
-    def by_site(self) -> pd.DataFrame:
-        """Return slopes by site with their errors: one line for each site and column."""
-        import pandas as pd
-
-        s, m = self.site_estimates.shape
-        return pd.DataFrame(
-            {
-                "site": np.repeat(self.sites, m),
-                "column": np.tile(self.columns, s),
-                "coef": self.site_estimates.ravel(),
-                "std err": self.site_errors.ravel(),
-            }
-        )
-
-    def differences(self) -> pd.DataFrame:
-        """Return Cochran's Q of each slope, with p-value and I squared."""
-        import pandas as pd
-
-        told = {"Q": self.q, "P>Q": self.q_p_values, "I2": self.i2}
-        return pd.DataFrame(told, index=pd.Index(self.columns, name="column"))
 
     def to_text(self) -> str:
         """Return the table as statistical packages print it."""
