@@ -22,6 +22,7 @@ from replications.assisted_glm.study import Table, crossed, options, replicate, 
 HERE = Path(__file__).parent
 REPLICATES = 2000
 LEVEL = 0.05
+ERRORS = ("model", "HC1", "cluster")
 FEW, MANY = (10, 100), (30, 40)
 """Sites and rows of each."""
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma")

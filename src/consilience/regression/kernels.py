@@ -8,7 +8,7 @@ Poisson have the log link, binomial the logit.
 
 Sources: McCullagh and Nelder, Generalized Linear Models (1989), sections 2.5 and 4.4; White (1980)
 and MacKinnon and White (1985) for HC0 and HC1; Liang and Zeger (1986) for clusters; Cochran (1954)
-for Q, Higgins and Thompson (2002) for I2. The estimate of a site is one Newton step from the pooled
+for Q, Higgins and Thompson (2002) for I2. The estimate of a site is one scoring step from the pooled
 fit, which is the site's own fit where the loss is a parabola, and as good as it in large sites that
 do not differ much (Le Cam's one-step estimate: van der Vaart 1998, section 5.7).
 """
@@ -309,6 +309,11 @@ class Pool:
             found[np.ix_(self.places(b), self.places(b))] += matrix
         return found
 
+    def observed(self) -> Pool:
+        """The same with observed curvatures alone."""
+        pieces = tuple(dataclasses.replace(piece, expected=None) for piece in self.pieces)
+        return dataclasses.replace(self, pieces=pieces)
+
     @property
     def theta(self) -> FloatArray:
         """Coefficients of the model at which the pieces are."""
@@ -515,7 +520,7 @@ class Heterogeneity:
 def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
     """Compare the slopes of sites, each with a constant of its own.
 
-    ``b_s = theta - H_s^-1 u_s``, with variance ``scale I_s^-1``. Over the sites
+    ``b_s = theta - I_s^-1 u_s``, with variance ``scale I_s^-1``. Over the sites
     ``Q = sum_s (b_s - b)' W_s (b_s - b)`` with ``W_s`` the inverse variance of the slopes and ``b``
     the mean weighted by it (Cochran 1954).
 
@@ -536,7 +541,7 @@ def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
         unit = piece.curvature / np.outer(lengths, lengths)
         if np.linalg.eigvalsh(unit)[0] < 1e-8 or dependent_columns(piece.information):
             continue
-        own = np.asarray(piece.theta - np.linalg.solve(piece.curvature, piece.score))
+        own = np.asarray(piece.theta - np.linalg.solve(piece.information, piece.score))
         variance = np.asarray(scale * np.linalg.inv(piece.information)[1:, 1:])
         estimates[b], errors[b] = own[1:], np.sqrt(np.diag(variance))
         told.append((own[1:], variance))

@@ -307,7 +307,8 @@ def build_result(
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = theta / error
     half = float(t.ppf((1 + method.level) / 2, fit.df)) * error
-    apart = kernels.heterogeneity(pool, fit.scale)
+    # Own fits are known as they are; else a step with expected curvatures makes Q a score test.
+    apart = kernels.heterogeneity(pool.observed() if method.one_shot else pool, fit.scale)
     null_loss = sum(p.loss for p in survey.null.pieces)
     least = sum(p.least for p in pool.pieces)
     names = (

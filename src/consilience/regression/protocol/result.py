@@ -51,7 +51,7 @@ class PooledRegressionResult(Result):
     n_by_site : (S,) int array
     site_estimates, site_errors : (S, m) arrays
         Slopes by site, each with a constant of its own: the site's own fit for gaussian, else one
-        Newton step from the pooled one. NaN of a site that does not tell all slopes.
+        scoring step from the pooled one. NaN of a site that does not tell all slopes.
     q, q_p_values, i2 : (m,) arrays
         Cochran's Q of each slope, its p-value, and I squared.
     heterogeneity : (statistic, df, p)
