@@ -8,8 +8,8 @@ Poisson have the log link, binomial the logit.
 
 Sources: McCullagh and Nelder, Generalized Linear Models (1989), sections 2.5 and 4.4; White (1980)
 and MacKinnon and White (1985) for HC0 and HC1; Liang and Zeger (1986) for clusters; Cochran (1954)
-for Q, Higgins and Thompson (2002) for I2. The estimate of a site is one scoring step from the pooled
-fit, which is the site's own fit where the loss is a parabola, and as good as it in large sites that
+for Q, Higgins and Thompson (2002) for I2. The estimate of a site is one scoring step from the
+pooled fit: the site's own fit where the loss is a parabola, and as good as it in large sites that
 do not differ much (Le Cam's one-step estimate: van der Vaart 1998, section 5.7).
 """
 

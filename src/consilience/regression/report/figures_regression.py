@@ -94,7 +94,7 @@ def plot_forest(result: Any, column: str | None = None) -> Figure:
     return fig
 
 
-def _weights(ax: Any, at: FloatArray, value: FloatArray, error: FloatArray) -> None:
+def _weights(ax: Any, at: Any, value: FloatArray, error: FloatArray) -> None:
     """Squares whose areas are what the sites weigh in the comparison."""
     known = np.isfinite(error)
     if known.any():
