@@ -176,6 +176,7 @@ class AssistedGLM(Method):
     interval_accuracy : float
         Of "joint": relative accuracy of standard errors that is enough. Above 0, an initiator whose
         policy lets all be known asks for so many directions and no more; 0 goes on to exact errors.
+        Partners that open their columns send them all: by "turns" they do not.
     errors : {"hc1", "hc3"}
         Robust standard errors: "hc3" makes more of rows with large values, and of few clusters.
         Both are by clusters where the initiator's columns name one.
