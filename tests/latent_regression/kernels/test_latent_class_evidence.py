@@ -155,6 +155,30 @@ def test_class_scores_are_those_of_the_textbook(left: Any) -> None:
 # ------------------------------------------------------------------ the verdict
 
 
+def test_a_difference_is_a_ratio_over_entities_and_clear_in_both_figures(left: Any) -> None:
+    halves = left[2]
+    m, n = len(halves.at), halves.whole.n
+    rng = stream(6, "scores")
+    other = ev.Scores(rng.normal(size=m), 2.0 + rng.random(m))
+    model = ev.Scores(other.log_score + 0.5 * n, 0.5 * other.error)
+    sure = ev._difference(model, other, halves)
+    assert sure == (
+        pytest.approx(0.5),
+        pytest.approx(0),
+        pytest.approx(0.5),
+        pytest.approx(0),
+        True,
+    )
+    # log density alone, or squared error alone, is not enough
+    assert not ev._difference(model._replace(error=other.error), other, halves).clear
+    assert not ev._difference(model._replace(log_score=other.log_score), other, halves).clear
+    wild = ev.Scores(other.log_score + rng.normal(size=m), other.error)
+    found = ev._difference(wild, other, halves)
+    gain = wild.log_score - other.log_score
+    rest = gain - n * gain.sum() / n.sum()
+    assert found.log_error == pytest.approx(np.sqrt(m / (m - 1) * (rest**2).sum()) / n.sum())
+
+
 def difference(log_score: float, saved: float, clear: bool) -> ev.Difference:
     return ev.Difference(log_score, 0.01, saved, 0.02, clear)
 
