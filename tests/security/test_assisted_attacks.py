@@ -24,6 +24,7 @@ from consilience.assisted.glm.messages import (
     FinishRequest,
     FitRequest,
     HandOverRequest,
+    IncludeRequest,
     OfferRequest,
     OpenRequest,
     ReceiveRequest,
@@ -862,7 +863,7 @@ def test_errors_of_a_partners_fit_are_few() -> None:
         base = villain.last
 
         def fit(villain: Villain = villain, text: Settings = text, base: Any = base) -> Any:
-            place = {"means": np.zeros(5), "rows": np.arange(4)}
+            place = {"means": np.zeros(5), "rows": np.arange(6)}
             own = relayed(rng.normal(size=(N, 5)), ROWS)
             return villain.tell("fit", FitRequest(text, own, relayed(place, MODEL)), after=base)
 
@@ -873,6 +874,31 @@ def test_errors_of_a_partners_fit_are_few() -> None:
         told.append(len(fit().errors.value.get("error", ())))
         with pytest.raises(Refused, match="answered once"):
             fit()
-    # Three directions of four, each with ten errors: 60 rows tell 30 numbers.
-    assert told == [10, 10, 10]
+    # Three directions of four, each with twelve errors: 60 rows tell 30 numbers.
+    assert told == [12, 12, 0]
     assert len(site.home.ledger("default")["revealed"]["directions"]) == P - 1
+
+
+def test_weights_of_made_up_columns_are_few() -> None:
+    """A partner's columns before the first turn come back with weights, equations in the own ones.
+
+    So they count as numbers, over all runs: of 60 rows 30.
+    """
+    site = initiator(share_response=True)[0]
+    rng, taken = np.random.default_rng(8), []
+    for run, k in enumerate((20, 20, 8)):
+        line = Villain(site, f"run-{run}", name="b").begin(mine="partner", theirs="initiator")
+        line.ask("offer", OfferRequest())
+        text = settings(family="binomial", alpha=0.1, courses=("turns",))
+        block = relayed(rng.normal(size=(N, k)), ROWS)
+        request, base = IncludeRequest(text, "b", block), line.last
+        try:
+            line.tell("include", request)
+        except Refused as refusal:
+            assert "as many numbers were told" in str(refusal)
+            continue
+        taken.append(k)
+        other = dataclasses.replace(request, rest=relayed(rng.normal(size=(N, 1)), ROWS))
+        with pytest.raises(Refused, match="answered once"):
+            line.tell("include", other, after=base)
+    assert taken == [20, 8]

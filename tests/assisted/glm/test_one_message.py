@@ -181,22 +181,28 @@ def test_penalties_are_those_of_the_pooled_columns(policy: dict[str, Policy]) ->
 # --------------------------------------------------------------------------- three parties
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.05])
-def test_each_pair_goes_by_its_own_policy(alpha: float) -> None:
-    """One partner opens, the other takes turns: the pooled fit, and no more is revealed."""
-    them = parties(sizes=(3, 3, 5), seed=6)
+@pytest.mark.parametrize(("alpha", "shared"), [(0.0, 0), (0.0, 1), (0.05, 1)])
+def test_each_pair_goes_by_its_own_policy(alpha: float, shared: int) -> None:
+    """One partner opens, the other takes turns: the pooled fit, and no more is revealed.
+
+    A column that the initiator has too is in the span already.
+    """
+    them = parties(sizes=(3, 3, 5), shared=shared, seed=6)
     policy = {"a": SIGNED, "b": OPEN_PARTNER["b"], "c": DEFAULT}
     watched = scripted(them.federation(policy))
     how = method(response="share", alpha=alpha, tol=1e-9)
     run = how.run(watched, seed=1)
     result = run.result
     assert result.courses == {"b": OPENED, "c": TURNS}
-    assert result.revealed["b"] == (3, 3) and result.revealed["c"][0] <= 4
+    q = 3 + shared
+    assert result.revealed["b"] == (q, q) and result.revealed["c"][0] <= 4
     pooled = them.pooled("binomial", ridge=alpha) if alpha else them.pooled("binomial")
     assert relative(them.values(run, "a", "linear_predictor"), pooled.eta) < 1e-4
     assert steps_asked(watched, "b") & {"receive", "contribute"} == set()
     assert not per_person(watched, "b", 300).size
-    if not alpha:
+    parts = [them.values(run, partner, "linear_predictor") for partner in "bc"]
+    np.testing.assert_allclose(sum(parts), them.values(run, "a", "partners_part"), atol=1e-8)
+    if not alpha and not shared:
         assert set(result.coefficients["status"]) <= {"bounded", "identified"}
         for j, error in enumerate(result.coefficients["error"]):
             wanted = pooled.error(np.eye(len(pooled.coef))[j])
