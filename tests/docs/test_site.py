@@ -27,10 +27,10 @@ def test_new_pages_and_names_come_onto_the_site(monkeypatch: pytest.MonkeyPatch)
     shown = [path for s in docs_site.sections() for group in s["groups"].values() for path in group]
     assert len(shown) == len(set(shown)) and "docs/guide/python.md" in shown
     assert all(path in docs_site.MADE or (ROOT / path).is_file() for path in shown)
-    assert docs_api.groups()[-1]["title"] != "More"
     public = [*docs_api.consilience.__dir__(), "Novelty"]
     monkeypatch.setattr(docs_api.consilience, "__dir__", lambda: public)
-    assert docs_api.groups()[-1] == {"title": "More", "names": ["Novelty"]}
+    more = docs_api.groups()[-1]
+    assert more["title"] == "More" and "Novelty" in more["names"]
     monkeypatch.setattr(docs_api.consilience, "__dir__", lambda: ["Run"])
     with pytest.raises(SystemExit, match="is no public name"):
         docs_api.groups()
