@@ -20,9 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators import entry_input, entry_plans
+from consilience.completion.estimators.em_imputation import EMLift
 from consilience.completion.estimators.entry_input import RowCompletion
 from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
 from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
+from consilience.completion.kernels import assumptions
+from consilience.completion.kernels.cluster_criteria import Criterion, Partitions, gap, strength
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
 from consilience.numerics.centring import centre_of, check_center
@@ -244,7 +247,9 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Whether the smallest error lies where the grid ends though the problem goes on.
     best_estimator_ : estimator
         Fitted to all entries, with the parameter that the rule keeps; at an artificial edge too.
-        Only with ``refit=True``.
+        Only with ``refit=True``. It knows the scaled table.
+    scale_ : (p,) array
+        What columns were divided by.
     remarks_ : tuple of str
         What was noticed.
     n_features_in_ : int
@@ -254,6 +259,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     rule: str
     refit: bool
+    scale: str
     best_estimator_: Any
 
     def _search(self, entries: Entries) -> EntryCurve:
@@ -306,6 +312,8 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         entry_input.check_settings(self)
         held_out_entries.check_rule(self.rule)
+        if self.scale not in _SCALES:
+            raise ParameterError.of("scale", '"none" or "columns"', self.scale)
         entries = entry_input.observed_entries(self, X, reset=True)
         n, p = entries.shape
         if n < 2 or p < 2:
@@ -315,23 +323,35 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 "left to predict them from"
             )
         self._noticed: tuple[str, ...] = ()
-        self.curve_ = curve = self._search(entries)
         self._entries = entries
+        self.scale_ = np.ones(p) if self.scale == "none" else spreads_of(entries)
+        entries = self._scaled(entries)
+        self.curve_ = curve = self._search(entries)
         self.minimiser_ = curve.best
         self.one_standard_error_ = curve.best_one_standard_error
         self.at_edge_ = curve.at_edge
         value = curve.parameters[curve.place(self.rule)].item()
         remark = curve.edge_remark()
-        self.remarks_ = self._noticed if remark is None else (*self._noticed, remark)
+        said: tuple[str, ...] = () if remark is None else (remark,)
+        self.remarks_: tuple[str, ...] = (*self._noticed, *said)
         # of an earlier fit
         if hasattr(self, "best_estimator_"):
             del self.best_estimator_
         if self.refit:
             self.best_estimator_ = self._refitted(entries, value)
         self._tell(value, None if curve.at_edge else value)
+        if self.refit and p * n <= _DENSE:
+            self.remarks_ += tuple(doubt for doubt in self._doubts(entries, value) if doubt)
         if remark is not None:
             warnings.warn(remark, held_out_entries.GridEdgeWarning, stacklevel=2)
         return self
+
+    def _doubts(self, entries: Entries, value: Any) -> list[str | None]:
+        """What speaks against the assumptions, of the scaled entries and the kept model."""
+        return []
+
+    def _scaled(self, entries: Entries) -> Entries:
+        return entries.with_values(entries.values / self.scale_[entries.columns])
 
     # ------------------------------------------------------------------ answers of the model
 
@@ -351,7 +371,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ----------
         X : (m, k) array
         """
-        return np.asarray(self._model().inverse_transform(X))
+        return np.asarray(self._model().inverse_transform(X)) * self.scale_
 
     def reconstruct(self, X: Any = None) -> FloatArray:
         """The matrix that the model gives.
@@ -366,13 +386,14 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         matrix : (m, p) array
         """
         model = self._model()
-        return np.array(model.reconstruct() if X is None else self._ask("reconstruct", X))
+        found = np.array(model.reconstruct() if X is None else self._ask("reconstruct", X))
+        return np.asarray(found * self.scale_)
 
     def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
         model = self._model()
         if hasattr(model, "predict_entries"):
-            return np.asarray(model.predict_entries(rows, columns))
-        return np.asarray(model.reconstruct()[rows, columns])
+            return np.asarray(model.predict_entries(rows, columns)) * self.scale_[columns]
+        return np.asarray(model.reconstruct()[rows, columns] * self.scale_[columns])
 
     def _model(self) -> Any:
         check_is_fitted(self, "curve_")
@@ -385,7 +406,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if not hasattr(model, name):
             raise AttributeError(f"{type(model).__name__} has no {name}")
         return getattr(model, name)(
-            readable(model, entry_input.observed_entries(self, X, reset=False))
+            readable(model, self._scaled(entry_input.observed_entries(self, X, reset=False)))
         )
 
     @property
@@ -446,6 +467,24 @@ class ModelSearch(EntrySearch):
             return self._models[self.estimator](**self._settings(value)).fit(entries)
         model = copied(self.estimator).set_params(**{self._name(): value})
         return model.fit(readable(model, entries))
+
+
+_SCALES = ("none", "columns")
+_DENSE = 10_000_000  # cells of a table whose residuals are looked at
+
+
+def spreads_of(entries: Entries) -> FloatArray:
+    """Standard deviation of the observed entries of each column, (p,); 1 where they do not vary.
+
+    Parameters
+    ----------
+    entries : Entries
+    """
+    rest = centre_of(entries, "columns").removed(entries).values
+    squares = np.bincount(entries.columns, weights=rest**2, minlength=entries.shape[1])
+    found = np.sqrt(squares / np.maximum(entries.column_counts, 1))
+    largest = np.abs(entries.values).max(initial=0.0)
+    return np.where(found > 1e-12 * largest, found, 1.0)
 
 
 def readable(model: Any, entries: Entries) -> Any:
@@ -552,6 +591,9 @@ class RankCV(ModelSearch):
         Chosen rank: that of the smallest error, or the smallest within one standard error of it.
     center : {"none", "columns", "rows-and-columns"}
         What is subtracted first, for models of the package; "ppca" estimates its own mean.
+    scale : {"none", "columns"}
+        "columns" divides columns by the standard deviations of their observed entries: for columns
+        of unequal noise, or in different units. Errors are then those of scaled entries.
     refit : bool
         Fit the chosen model to all entries.
     n_jobs : int, optional
@@ -607,6 +649,7 @@ class RankCV(ModelSearch):
         cv: Any = 5,
         rule: str = "minimum",
         center: str = "none",
+        scale: str = "none",
         refit: bool = True,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -616,6 +659,7 @@ class RankCV(ModelSearch):
         self.ranks = ranks
         self.cv = cv
         self.rule = rule
+        self.scale = scale
         self.center = center
         self.refit = refit
         self.n_jobs = n_jobs
@@ -647,6 +691,25 @@ class RankCV(ModelSearch):
         self.rank_ = value
         self.best_rank_ = chosen
 
+    def _doubts(self, entries: Entries, value: int) -> list[str | None]:
+        n = entries.shape[0]
+        left = entries.dense() - np.asarray(self.best_estimator_.reconstruct())
+        # noise that components take with them, by column
+        taken = np.full(entries.shape[1], value / n)
+        axes = getattr(self.best_estimator_, "components_", None)
+        if isinstance(self.estimator, str) and axes is not None:
+            taken += (np.asarray(axes) ** 2).sum(axis=0)
+        last = value and value == self.curve_.parameters[-1] and self.curve_.natural[1]
+        return [
+            assumptions.unequal_spread(left, taken) if self.scale == "none" else None,
+            assumptions.along_an_order(left),
+            assumptions.heavy_tails(left),
+            f"rank {value} is the last one below full rank: hardly anything is left to be noise, "
+            "and a low rank may not be what the table has"
+            if last
+            else None,
+        ]
+
 
 # --- Nuclear-norm penalty of soft-impute, by errors at held-out entries.
 
@@ -674,6 +737,8 @@ class NuclearNormCV(EntrySearch):
         What is kept: the penalty with the smallest error, or the largest within one standard error.
     center : {"none", "columns", "rows-and-columns"}
         What is taken off first.
+    scale : {"none", "columns"}
+        As of :class:`consilience.RankCV`; penalties are those of the scaled table.
     tol : float
         Relative duality gap at which the kept fit ends; fits to folds end at 1e-4, or at this if it
         is larger.
@@ -736,6 +801,7 @@ class NuclearNormCV(EntrySearch):
         cv: Any = 5,
         rule: str = "minimum",
         center: str = "none",
+        scale: str = "none",
         tol: float = 1e-6,
         max_iter: int | None = None,
         refit: bool = True,
@@ -748,6 +814,7 @@ class NuclearNormCV(EntrySearch):
         self.solver = solver
         self.cv = cv
         self.rule = rule
+        self.scale = scale
         self.center = center
         self.tol = tol
         self.max_iter = max_iter
@@ -787,6 +854,26 @@ class NuclearNormCV(EntrySearch):
 
 # --- Number of classes of rows, by errors at held-out entries.
 
+FULL_MIXTURE = "gaussian-mixture-full"
+_FIRST_FULL = 3  # classes of a grid of full mixtures before it grows: each fit costs much
+
+
+def full_mixture(n_clusters: int, n_init: int, random_state: int) -> EMLift:
+    """Normal classes, each with a covariance matrix of its own, for tables with gaps.
+
+    Parameters
+    ----------
+    n_clusters : int
+    n_init : int
+        Not used: the mixture is started once.
+    random_state : int
+    """
+    from sklearn.mixture import GaussianMixture
+
+    del n_init
+    model = GaussianMixture(n_clusters, covariance_type="full", random_state=random_state)
+    return EMLift(model, tol=1e-2)
+
 
 class ClusterCountCV(ModelSearch):
     """Choose the number of classes of rows by cross-validated errors at held-out entries.
@@ -796,7 +883,8 @@ class ClusterCountCV(ModelSearch):
     Parameters
     ----------
     estimator : str or estimator
-        "observed-kmeans" (k-means over observed coordinates), "kpod", or an object with ``fit(X)``,
+        "observed-kmeans" (k-means over observed coordinates), "kpod", "gaussian-mixture-full"
+        (normal classes with correlated columns, each started once), or an object with ``fit(X)``,
         where NaN is missing, ``reconstruct()`` and a parameter that counts classes, such as
         ``EMLift(GaussianMixture())``.
     parameter : str, optional
@@ -811,6 +899,8 @@ class ClusterCountCV(ModelSearch):
         Number of folds; folds; or the fold of each observed entry.
     rule : {"minimum", "one-standard-error"}
         What is kept: the number with the smallest error, or the smallest within one standard error.
+    scale : {"none", "columns"}
+        As of :class:`consilience.RankCV`.
     refit : bool
         Fit the chosen model to all entries.
     n_jobs : int, optional
@@ -855,7 +945,11 @@ class ClusterCountCV(ModelSearch):
     3
     """
 
-    _models = {"observed-kmeans": ObservedKMeans, "kpod": KPOD}  # noqa: RUF012  a constant
+    _models = {  # noqa: RUF012  a constant
+        "observed-kmeans": ObservedKMeans,
+        "kpod": KPOD,
+        FULL_MIXTURE: full_mixture,
+    }
     _usual = ("n_clusters", "n_components", "estimator__n_clusters", "estimator__n_components")
     _what = "a number of classes"
 
@@ -868,6 +962,7 @@ class ClusterCountCV(ModelSearch):
         n_init: int = 10,
         cv: Any = 10,
         rule: str = "minimum",
+        scale: str = "none",
         refit: bool = True,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -878,6 +973,7 @@ class ClusterCountCV(ModelSearch):
         self.n_init = n_init
         self.cv = cv
         self.rule = rule
+        self.scale = scale
         self.refit = refit
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -886,7 +982,17 @@ class ClusterCountCV(ModelSearch):
         rng = generator(self.random_state)
         folds = labels_of(entries, self.cv, rng, name="cv")
         self._seed = int(rng.integers(2**31 - 1))
-        if self._named():
+        if isinstance(self.estimator, str) and self.estimator == FULL_MIXTURE:
+            plan = entry_plans.plan_estimator(
+                entries,
+                folds,
+                full_mixture(1, self.n_init, self._seed),
+                "estimator__n_components",
+                values=self.n_clusters,
+                parameter="n_clusters",
+                first=_FIRST_FULL,
+            )
+        elif self._named():
             plan = entry_plans.plan_clusters(
                 entries,
                 model=self.estimator,
@@ -912,11 +1018,45 @@ class ClusterCountCV(ModelSearch):
         self.n_clusters_ = value
         self.best_n_clusters_ = chosen
         model = self.best_estimator_ if self.refit else None
-        for name in ("labels_", "cluster_centers_"):
+        for name, unit in (("labels_", 1), ("cluster_centers_", self.scale_)):
             if hasattr(model, name):
-                setattr(self, name, getattr(model, name))
+                setattr(self, name, getattr(model, name) * unit)
             elif hasattr(self, name):  # of an earlier fit
                 delattr(self, name)
+
+    def _doubts(self, entries: Entries, value: int) -> list[str | None]:
+        if not isinstance(self.estimator, str) or self.estimator == FULL_MIXTURE:
+            return []
+        x, labels = entries.dense(), self.best_estimator_.labels_
+        none = np.zeros(x.shape[1])
+        left = x - np.asarray(self.best_estimator_.reconstruct())
+        return [
+            assumptions.correlated_classes(x, labels, seed=self._seed),
+            assumptions.unequal_spread(left, none) if self.scale == "none" else None,
+        ]
+
+    def compare(self) -> dict[str, Criterion]:
+        """Other criteria for the fitted table, up to the largest number that was tried.
+
+        Returns
+        -------
+        criteria : dict of str to Criterion
+            "gap", the gap statistic along the principal axes, and "prediction-strength".
+
+        Raises
+        ------
+        DataError
+            The table has missing entries.
+        """
+        check_is_fitted(self, "curve_")
+        entries = self._scaled(self._own_entries())
+        if not entries.complete:
+            raise DataError("other criteria need a complete table: compare held-out errors alone")
+        x, rng = entries.dense(), np.random.default_rng(self._seed)
+        most = min(int(self.curve_.parameters[-1]) + 1, len(x) // 2 - 1)
+        found = Partitions.of(x, most, rng=rng, n_init=self.n_init)
+        both = (gap(found, rng=rng), strength(x, most, rng=rng, n_init=self.n_init))
+        return {one.name: one for one in both}
 
     def predict(self, X: Any) -> IntArray:
         """Classes of rows, as of the model that is kept.

@@ -11,7 +11,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils.estimator_checks import check_estimator
 
 from consilience import ClusterCountCV, EMLift, GridEdgeWarning
-from consilience.exceptions import ParameterError
+from consilience.exceptions import DataError, ParameterError
 
 rng = np.random.default_rng(0)
 TRUTH = np.repeat([0, 1, 2], 25)
@@ -103,3 +103,32 @@ def test_nothing_of_an_earlier_fit_is_left() -> None:
     assert len(search.labels_) == 20
     search.set_params(refit=False).fit(x[:15])
     assert not hasattr(search, "labels_") and not hasattr(search, "cluster_centers_")
+
+
+def test_one_class_of_correlated_columns_is_said_and_other_models_find_it() -> None:
+    rng = np.random.default_rng(0)
+    x = np.sqrt(0.5) * (rng.normal(size=(100, 1)) + rng.normal(size=(100, 5)))
+    search = ClusterCountCV(n_clusters=5, cv=5, random_state=0).fit(x)
+    assert search.n_clusters_ > 1
+    assert any("one class with correlated columns" in remark for remark in search.remarks_)
+    found = search.compare()
+    assert (found["gap"].choice, found["prediction-strength"].choice) == (1, 1)
+    full = ClusterCountCV("gaussian-mixture-full", n_clusters=2, cv=5, random_state=0).fit(x)
+    assert full.best_n_clusters_ == 1 and full.remarks_ == ()
+    assert full.predict(x).tolist() == [0] * 100
+    x[0, 0] = np.nan
+    with pytest.raises(DataError, match="complete"):
+        ClusterCountCV(n_clusters=2, cv=3, random_state=0).fit(x).compare()
+
+
+def test_scaled_columns_are_told_in_their_own_units() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    x = (4.0 * rng.normal(size=(3, 6)))[labels] + rng.normal(size=(90, 6))
+    x *= np.geomspace(1.0, 1e4, 6)
+    search = ClusterCountCV(n_clusters=5, cv=5, scale="columns", random_state=0).fit(x)
+    assert search.best_n_clusters_ == 3
+    means = [x[search.labels_ == k].mean(axis=0) for k in range(3)]
+    np.testing.assert_allclose(search.cluster_centers_, means)
+    assert search.predict(x).tolist() == search.labels_.tolist()
+    assert {c.choice for c in search.compare().values()} == {3}

@@ -64,7 +64,7 @@ def test_minimum_at_the_edge_of_a_grid_is_no_choice() -> None:
     assert search.best_rank_ is None
     assert search.rank_ == search.minimiser_ == 2 and search.at_edge_
     assert search.transform(X).shape == (40, 2)
-    assert search.remarks_ == (search.curve_.edge_remark(),)
+    assert search.remarks_[0] == search.curve_.edge_remark()
     with pytest.warns(GridEdgeWarning, match="simpler"):
         RankCV("hard", ranks=[3, 4, 5], random_state=0, refit=False).fit(X)
 
@@ -89,6 +89,42 @@ def test_full_rank_is_never_tried(model: str) -> None:
     assert search.remarks_ == (
         "rank 8, full rank, was left out: it fits every table and predicts nothing",
     )
+
+
+def test_columns_of_unequal_noise_are_said_and_can_be_scaled() -> None:
+    rng = np.random.default_rng(1)
+    signal = rng.normal(size=(100, 3)) @ rng.normal(size=(3, 20))
+    spread = np.geomspace(0.3, 5.0, 20)
+    x = signal + spread * rng.normal(size=(100, 20))
+    plain = RankCV("hard", random_state=0).fit(x)
+    assert plain.best_rank_ != 3
+    assert any('compare with scale="columns"' in remark for remark in plain.remarks_)
+    x[rng.random(x.shape) < 0.05] = np.nan
+    search = RankCV("hard", scale="columns", random_state=0).fit(x)
+    assert search.best_rank_ == 3 and search.remarks_ == ()
+    np.testing.assert_allclose(search.scale_, np.nanstd(x, axis=0))
+    by_hand = RankCV("hard", random_state=0).fit(x / search.scale_)
+    np.testing.assert_allclose(search.curve_.errors, by_hand.curve_.errors)
+    # answers are in the units of the table
+    np.testing.assert_allclose(search.reconstruct(), by_hand.reconstruct() * search.scale_)
+    np.testing.assert_allclose(search.transform(x), by_hand.transform(x / search.scale_))
+    back = by_hand.inverse_transform(search.transform(x)) * search.scale_
+    np.testing.assert_allclose(search.inverse_transform(search.transform(x)), back)
+    full = search.complete(x)
+    np.testing.assert_allclose(full[np.isfinite(x)], x[np.isfinite(x)])
+    rows, columns = [0, 5], [1, 2]
+    np.testing.assert_allclose(
+        search.predict_entries(rows, columns), search.reconstruct()[rows, columns]
+    )
+    with pytest.raises(ParameterError, match="scale must be"):
+        RankCV(scale="rows").fit(x)
+
+
+def test_the_last_rank_below_full_is_said() -> None:
+    x = low_rank(200, 4, rank=3, noise=0.05, missing=0.0)
+    search = RankCV("ppca", ranks=3, random_state=0).fit(x)
+    assert search.best_rank_ == 3
+    assert any(remark.startswith("rank 3 is the last one") for remark in search.remarks_)
 
 
 def test_rule_of_one_standard_error() -> None:

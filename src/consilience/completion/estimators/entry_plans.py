@@ -167,6 +167,7 @@ def plan_estimator(
     *,
     values: str | ArrayLike = "auto",
     parameter: str = "rank",
+    first: int = _FIRST,
 ) -> Plan:
     """Values of a parameter of any estimator: ranks or numbers of classes.
 
@@ -179,8 +180,9 @@ def plan_estimator(
     name : str
         Its parameter.
     values : "auto", int or sequence of int
-        A number means all up to it. "auto" starts with 1 to 10.
+        A number means all up to it. "auto" starts with 1 to `first`.
     parameter : {"rank", "n_clusters"}
+    first : int
 
     Raises
     ------
@@ -200,7 +202,7 @@ def plan_estimator(
     if parameter == "rank":
         grid = _Counts.of_ranks(entries, folds, values, lowest=1)
     else:
-        grid = _Counts.of_clusters(entries, values)
+        grid = _Counts.of_clusters(entries, values, first)
     path = entry_paths.EstimatorPath(
         estimator=estimator, name=name, parameters=grid.first, parameter=parameter
     )
@@ -298,13 +300,15 @@ class _Counts:
         return cls(first, lowest, highest, most)
 
     @classmethod
-    def of_clusters(cls, entries: Entries, n_clusters: str | ArrayLike) -> _Counts:
+    def of_clusters(
+        cls, entries: Entries, n_clusters: str | ArrayLike, first: int = _FIRST
+    ) -> _Counts:
         rows = int((entries.row_counts > 0).sum())
         if not isinstance(n_clusters, str):
             return cls(_whole("n_clusters", n_clusters, 1, rows), 1, rows)
         _check_auto("n_clusters", n_clusters)
         most = min(rows, max(_FIRST, rows // 4))
-        return cls(list(range(1, min(most, _FIRST) + 1)), 1, rows, most)
+        return cls(list(range(1, min(most, first) + 1)), 1, rows, most)
 
 
 def _check_auto(name: str, value: str) -> None:

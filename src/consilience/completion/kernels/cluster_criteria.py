@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.agreement import prediction_strength
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import observed_kmeans_path
 
 NAMES = ("calinski-harabasz", "silhouette", "krzanowski-lai", "hartigan", "jump", "gap")
-"""Every criterion of this module."""
+"""Criteria that look at one partition for each number of classes."""
+_STRONG = 0.8  # prediction strength of classes that are there
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +276,60 @@ def gap(
     return _first("gap", found, values, holds, se)
 
 
+def strength(
+    x: FloatArray,
+    max_clusters: int,
+    *,
+    rng: np.random.Generator,
+    n_init: int = 10,
+    n_splits: int = 10,
+) -> Criterion:
+    """Prediction strength: how surely classes of one half of the rows are those of the other.
+
+    The choice is the largest k whose strength, with a standard error added, is .8 or more.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        Complete.
+    max_clusters : int
+        K, below half the number of rows.
+    rng : numpy.random.Generator
+        Of halves and starts.
+    n_init : int
+    n_splits : int
+        Random halves.
+
+    Returns
+    -------
+    Criterion
+        `values` are means over halves, of both directions (see
+        :func:`consilience.numerics.agreement.prediction_strength`). Source: Tibshirani and Walther
+        2005.
+    """
+    n, found = len(x), np.empty((n_splits, max_clusters))
+    for split in range(n_splits):
+        order = rng.permutation(n)
+        halves = [x[order[: n // 2]], x[order[n // 2 :]]]
+        own = [Partitions.of(half, max_clusters, rng=rng, n_init=n_init) for half in halves]
+        for k in range(1, max_clusters + 1):
+            both = []
+            for here, there in ((0, 1), (1, 0)):
+                mine, theirs = own[here].labels[k - 1], own[there].labels[k - 1]
+                centres = np.stack([halves[there][theirs == c].mean(axis=0) for c in range(k)])
+                away = ((halves[here][:, None, :] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+                table = np.zeros((k, k))
+                np.add.at(table, (mine, away), 1)
+                both.append(prediction_strength(table))
+            found[split, k - 1] = np.nan_to_num(np.mean(both))
+    values = found.mean(axis=0)
+    se = found.std(axis=0, ddof=1) / np.sqrt(n_splits)
+    choice = int(np.flatnonzero(values + se >= _STRONG)[-1]) + 1
+    last = choice == max_clusters and max_clusters > 1
+    numbers = np.arange(1, max_clusters + 1)
+    return Criterion("prediction-strength", numbers, values, None if last else choice, se)
+
+
 def all_criteria(
     x: FloatArray,
     max_clusters: int,
@@ -282,7 +338,7 @@ def all_criteria(
     n_init: int = 10,
     n_references: int = 20,
 ) -> dict[str, Criterion]:
-    """Every criterion of this module by its name.
+    """Every criterion of `NAMES` by its name.
 
     Parameters
     ----------

@@ -1,0 +1,211 @@
+"""What speaks against a choice by held-out entries: tests of its assumptions on what a fit leaves.
+
+Held-out entries choose well where noise is independent, of one variance and without outliers. Each
+test says one sentence, with what can be done, where a departure is beyond chance and large.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.numerics.random import stream
+
+_CHANCE = 1e-4  # departures that are rarer than this among tables without them
+_RATIO = 1.5  # of the spreads of columns, the largest over the smallest
+_ALONG = 0.1  # mean correlation of neighbours above that of any two
+_TAILS = 2.0  # excess kurtosis: of t with 7 degrees of freedom
+_ORDERS = 200  # random orders beside that of the table
+_FEWEST = 10  # entries of a column from which its spread is told
+_MOST_ROWS = 2000  # rows that a mixture is fitted to
+_STARTS = 3
+_FACTORS = 3
+
+
+def unequal_spread(residual: FloatArray, leverage: FloatArray) -> str | None:
+    """Columns whose noise has other variances than that of others, while they are not scaled.
+
+    Parameters
+    ----------
+    residual : (n, p) array
+        What a fit leaves; NaN is missing.
+    leverage : (p,) array
+        Share of a column's noise that the fit takes with it.
+
+    Returns
+    -------
+    sentence : str or None
+        Bartlett's statistic of the logarithms of variances, in units of their spread under the
+        kurtosis of the residuals (Layard 1973).
+    """
+    from scipy.stats import chi2
+
+    n = (~np.isnan(residual)).sum(axis=0)
+    used = (n >= _FEWEST) & (leverage < 0.8)
+    if used.sum() < 2:
+        return None
+    squares = np.nanmean(residual[:, used] ** 2, axis=0)
+    if not (squares > 0).all():
+        return None
+    fourth = np.nanmean(residual[:, used] ** 4, axis=0) / squares**2
+    logs = np.log(squares / (1.0 - leverage[used]))
+    # a variance on so many degrees of freedom; 2 is what a normal has
+    weight = n[used] * (1.0 - leverage[used]) / max(float(np.mean(fourth)) - 1.0, 2.0)
+    apart = logs - np.average(logs, weights=weight)
+    ratio = float(np.exp(0.5 * (logs.max() - logs.min())))
+    if ratio < _RATIO or chi2.sf(float(weight @ apart**2), len(logs) - 1) > _CHANCE:
+        return None
+    return (
+        f"what the fit leaves spreads unequally: {ratio:.1f} times as much in one column as in "
+        'another, so that noisy columns rule the choice; compare with scale="columns"'
+    )
+
+
+def along_an_order(residual: FloatArray) -> str | None:
+    """Neighbouring columns, or rows, that hang together more than any two of them.
+
+    Parameters
+    ----------
+    residual : (n, p) array
+        NaN is missing.
+
+    Returns
+    -------
+    sentence : str or None
+        By the mean product of neighbours beside that in random orders.
+    """
+    spread = np.sqrt(np.nanmean(residual**2, axis=0))
+    kept = np.isfinite(spread) & (spread > 0)
+    z = np.nan_to_num(residual[:, kept] / spread[kept])
+    for what, table in (("columns", z), ("rows", z.T)):
+        m = table.shape[1]
+        if m < 5:
+            continue
+        rng = stream(0, "orders", what)
+        orders = [np.arange(m), *(rng.permutation(m) for _ in range(_ORDERS))]
+        size = float((table**2).sum()) / m
+        # sums over neighbours, by order
+        found = np.array([(table[:, o[1:]] * table[:, o[:-1]]).sum() for o in orders])
+        found /= size * (m - 1)
+        apart = found[0] - found[1:].mean()
+        if abs(apart) > _ALONG and abs(apart) > 5.0 * found[1:].std():
+            return (
+                f"neighbouring {what} still hang together in what the fit leaves (mean correlation "
+                f"{found[0]:.2f}, of any two {found[1:].mean():.2f}): noise that goes along an "
+                "order is taken for components, and too many are chosen; difference or whiten "
+                f"along the {what}, or hold out whole stretches (cv = folds of your own)"
+            )
+    return None
+
+
+def heavy_tails(residual: FloatArray) -> str | None:
+    """Outliers, which few entries decide the error by.
+
+    Parameters
+    ----------
+    residual : (n, p) array
+        NaN is missing.
+    """
+    spread = np.sqrt(np.nanmean(residual**2, axis=0))
+    kept = np.isfinite(spread) & (spread > 0)
+    z = residual[:, kept] / spread[kept]
+    m = int((~np.isnan(z)).sum())
+    if m < 100:
+        return None
+    excess = float(np.nanmean(z**4)) - 3.0
+    if excess < max(_TAILS, 5.0 * np.sqrt(24.0 / m)):
+        return None
+    return (
+        f"what the fit leaves has heavy tails (excess kurtosis {excess:.1f}): few entries decide "
+        "the errors; transform skewed columns, clip outliers, or take "
+        'rule="one-standard-error"'
+    )
+
+
+def correlated_classes(x: FloatArray, labels: IntArray, *, seed: int = 0) -> str | None:
+    """Fewer classes with correlated columns that explain the table better than the ones chosen.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        NaN is missing: rows with a gap take no part.
+    labels : (n,) array of int
+        Chosen classes.
+    seed : int
+        Of the starts.
+
+    Returns
+    -------
+    sentence : str or None
+        By BIC: one class whose columns share up to three factors, and normal mixtures of fewer
+        classes with a covariance matrix for each or one in common, beside the chosen number of
+        classes with variances by class and column, or of columns and of classes alone (Fraley and
+        Raftery 2002).
+    """
+    whole = ~np.isnan(x).any(axis=1)
+    x, labels = x[whole], labels[whole]
+    spread = x.std(axis=0)
+    x = (x[:, spread > 0] - x[:, spread > 0].mean(axis=0)) / spread[spread > 0]
+    k, (n, p) = len(np.unique(labels)), x.shape
+    if k < 2 or p < 2 or n < 5 * p:
+        return None
+    if n > _MOST_ROWS:
+        some = stream(seed, "rows").choice(n, _MOST_ROWS, replace=False)
+        x, labels, n = x[some], labels[some], _MOST_ROWS
+    chosen = min(_bic(x, k, "diag", seed), _bic_as_k_means(x, labels, k, seed))
+    best, fewest = _bic_of_factors(x), 1
+    for fewer in range(1, k):
+        for form in ("full", "tied"):
+            if form == "tied" and fewer == 1:
+                continue
+            if form == "full" and fewer * p * p > n * p:  # more numbers than the table bears
+                continue
+            found = _bic(x, fewer, form, seed)
+            if found < best:
+                best, fewest = found, fewer
+    if best >= chosen:
+        return None
+    many = "one class" if fewest == 1 else f"{fewest} classes"
+    return (
+        f"{many} with correlated columns explain{'s' if fewest == 1 else ''} the table better "
+        f"(BIC {best:.0f}) than {k} classes without (BIC {chosen:.0f}): k-means cuts one long "
+        'class into several; compare with estimator="gaussian-mixture-full" and the gap statistic '
+        "of compare()"
+    )
+
+
+def _bic_of_factors(x: FloatArray) -> float:
+    """Least BIC of one class whose columns have up to three factors in common."""
+    from sklearn.decomposition import FactorAnalysis
+
+    n, p = x.shape
+    found = [np.inf]
+    for factors in range(1, min(_FACTORS, (p - 1) // 2) + 1):
+        size = p * (factors + 2) - factors * (factors - 1) // 2
+        score = FactorAnalysis(factors, tol=1e-4).fit(x).score(x)
+        found.append(-2.0 * n * float(score) + size * np.log(n))
+    return min(found)
+
+
+def _bic_as_k_means(x: FloatArray, labels: IntArray, k: int, seed: int) -> float:
+    """BIC of round classes after each column was divided by its spread within the classes."""
+    places = np.unique(labels, return_inverse=True)[1]
+    counts = np.bincount(places, minlength=k)
+    means = np.stack([np.bincount(places, weights=c, minlength=k) / counts for c in x.T], axis=1)
+    within = np.sqrt(((x - means[places]) ** 2).mean(axis=0))
+    if not (within > 0).all():
+        return -np.inf
+    n, p = x.shape
+    scales = 2.0 * n * float(np.log(within).sum()) + p * np.log(n)
+    return _bic(x / within, k, "spherical", seed) + scales
+
+
+def _bic(x: FloatArray, k: int, form: str, seed: int) -> float:
+    import warnings
+
+    from sklearn.mixture import GaussianMixture
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GaussianMixture(k, covariance_type=form, n_init=_STARTS, random_state=seed)
+        return float(model.fit(x).bic(x))

@@ -1,0 +1,78 @@
+"""What is said against a choice: where assumptions break, and not where they hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from consilience.completion.kernels.assumptions import (
+    along_an_order,
+    correlated_classes,
+    heavy_tails,
+    unequal_spread,
+)
+
+# Of 20 tables without a departure none is spoken against; at a level of 1e-4 one in 500 would be.
+SEEDS = range(20)
+
+
+def white(seed: int, n: int = 60, p: int = 12) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, p))
+
+
+def test_white_noise_is_spoken_against_by_nothing() -> None:
+    for seed in SEEDS:
+        x = white(seed)
+        x[np.random.default_rng(seed).random(x.shape) < 0.2] = np.nan
+        assert unequal_spread(x, np.zeros(12)) is None
+        assert along_an_order(x) is None
+        assert heavy_tails(x) is None
+
+
+def test_unequal_spread() -> None:
+    said = unequal_spread(white(0) * np.geomspace(0.5, 2.0, 12), np.zeros(12))
+    assert said is not None and said.endswith('compare with scale="columns"')
+    # a column that a fit took most noise of leaves less, and is of the same noise
+    taken = np.where(np.arange(12) == 0, 0.6, 0.0)
+    left = white(1, 400) * np.sqrt(1.0 - taken)
+    assert unequal_spread(left, taken) is None
+    assert unequal_spread(left, np.zeros(12)) is not None
+    # heavy tails make variances vary by chance
+    t = np.random.default_rng(3).standard_t(3, (60, 12))
+    assert unequal_spread(t, np.zeros(12)) is None
+    assert unequal_spread(np.zeros((60, 12)), np.zeros(12)) is None
+
+
+@pytest.mark.parametrize("what", ["columns", "rows"])
+def test_noise_along_an_order(what: str) -> None:
+    along = np.linalg.cholesky(0.6 ** np.abs(np.subtract.outer(np.arange(30), np.arange(30))))
+    x = white(0, 40, 30) @ along.T
+    x = x if what == "columns" else x.T
+    said = along_an_order(x)
+    assert said is not None and said.startswith(f"neighbouring {what} still hang together")
+    order = np.random.default_rng(1).permutation(30)
+    assert along_an_order(x[:, order] if what == "columns" else x[order]) is None
+
+
+def test_heavy_tails() -> None:
+    said = heavy_tails(np.random.default_rng(0).standard_t(3, (60, 12)))
+    assert said is not None and "heavy tails" in said
+    assert heavy_tails(white(0, 5, 5)) is None  # too few entries to tell
+
+
+def test_one_long_class_that_was_cut() -> None:
+    shared = np.random.default_rng(0).standard_normal(200)
+    x = np.sqrt(0.7) * shared[:, None] + np.sqrt(0.3) * white(1, 200, 5)
+    labels = np.digitize(shared, [-1.0, 0.0, 1.0])
+    said = correlated_classes(x, labels)
+    assert said is not None and said.startswith("one class with correlated columns explains")
+    assert correlated_classes(x, np.zeros(200, dtype=np.int64)) is None
+    few = np.where(np.arange(200)[:, None] < 180, np.nan, x)
+    assert correlated_classes(few, labels) is None  # too few complete rows
+
+
+def test_round_classes_are_not_spoken_against() -> None:
+    labels = np.arange(150) % 3
+    for seed in SEEDS[:2]:
+        centres = 4.0 * np.random.default_rng(seed).standard_normal((3, 6))
+        assert correlated_classes(centres[labels] + white(seed, 150, 6), labels) is None
