@@ -214,6 +214,13 @@ def test_whole_clusters_are_held_out(preset: str) -> None:
         assert errors[0] == pytest.approx(errors[1], rel=1e-9) != errors[2]
 
 
+def test_a_penalised_fit_has_clusters_and_no_test_of_independent_rows() -> None:
+    of = (np.arange(300) // 10).astype(str)
+    them = parties("binomial", seed=8).with_(clusters=of)
+    run = them.federation().run(method(alpha=0.05), seed=1)
+    assert run.result.n_clusters == 30 and np.isnan(run.result.coefficients["error"]).all()
+
+
 def test_clusters_belong_to_the_initiator_and_are_at_least_two() -> None:
     them = parties("normal", seed=8).with_(clusters=np.full(300, "one"))
     with pytest.raises(QuorumError, match="all in one cluster: errors need at least two"):

@@ -582,7 +582,9 @@ def conclude(
     purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
     least = site.limits.min_records
     counts = {name: _few(int(mask.sum()), least) for name, mask in purposes.items()}
-    counts["clusters"] = 0 if known is None else known.covariances.n_clusters
+    counts["clusters"] = 0 if rows.clusters is None else len(np.unique(rows.clusters[rows.train]))
+    if known is not None:
+        counts["clusters"] = known.covariances.n_clusters
     reply = messages.Concluded(
         names=shown,
         coefficients=model(table, kind="linear", n_records=n, n_parameters=len(status)),
