@@ -197,9 +197,12 @@ def test_of_many_sites_a_page_lists_some(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "are shown: those with gaps" not in whole and not re.search("[0-9]+ other sites", whole)
     monkeypatch.setattr(disclosure, "MANY", 3)
     text = Page(html.render(run)).text
+    listed = [s for s in found if f"{s}: " in text]
     assert "3 other sites" in text and "Of 6 sites, 3 are shown" in text
     assert "same 3 of 6 sites" in text
-    listed = [s for s in found if f"{s}: " in text]
+    told = [str(attributes.get("aria-label")) for _, attributes in Page(html.render(run)).tags]
+    (words,) = [label for label in told if "sent the most" in label]
+    assert "3 sites;" in words and any(f"{site} sent the most" in words for site in listed)
     assert len(listed) == 3 and "s5" in listed
     total = re.search(r"all sites [\d, ]+", whole)
     assert total is not None and total.group() in text

@@ -122,7 +122,8 @@ def test_nothing_is_guessed(tmp_path: Path) -> None:
     for separator in (",", None):  # one that is given, or that is there, is taken
         names = read_csv(tmp_path, b"a;b,c\n1,2\n", separator=separator).names
         assert names == ("a;b", "c")
-    assert read_csv(tmp_path, b"a;b\n1\n", separator=",").names == ("a;b",)
+    assert read_csv(tmp_path, b"a;b\n1;2\n", separator=",").names == ("a;b",)
+    assert read_csv(tmp_path, b"weight;kg\n1\n2\n").names == ("weight;kg",)
 
 
 def test_wide_rows_are_read(tmp_path: Path) -> None:

@@ -445,10 +445,9 @@ def desk(
     and give it to nobody. A watch may run meanwhile. Stop the desk with Ctrl-C.
     """
     from consilience.desk.app import serve
-    from consilience.sites.study import SiteFile
 
     with suppress(KeyboardInterrupt):
-        serve(SiteFile.load(site_toml), port, typer.echo)
+        serve(site_toml, port, typer.echo)
 
 
 # --------------------------------------------------------------------------- for people

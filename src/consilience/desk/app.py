@@ -1,7 +1,8 @@
 """The pages of the steward's desk, and what guards them.
 
 ``consilience site desk`` serves them on the loopback address, under a secret that is part of every
-address. Nothing on a page is a value of the data: replies are told by fields, classes and sizes.
+address. Nothing on a page is a value of the data: replies are told by fields, classes and sizes,
+and lines of the log without their own words (`_TOLD`).
 Who may decide is who has the secret, and only from these pages:
 
 - A request for another host name is refused: a foreign name that leads here (rebinding) is none of
@@ -41,7 +42,6 @@ from consilience.sites.site_store import DiskStore, Job
 from consilience.sites.study import SiteFile, Study
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -86,12 +86,22 @@ class Desk:
 
     Parameters
     ----------
-    file : SiteFile
+    path : Path
+        The site file. It is read anew for each page, as its steward may change it.
     """
 
-    def __init__(self, file: SiteFile) -> None:
-        self.file = file
-        self.policy = Policy.from_settings(file.policy)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def file(self) -> SiteFile:
+        """The site file as it is now."""
+        return SiteFile.load(self.path)
+
+    @property
+    def policy(self) -> Policy:
+        """Its policy; a watch keeps the one with which it was started."""
+        return Policy.from_settings(self.file.policy)
 
     @property
     def home(self) -> DiskStore:
@@ -142,22 +152,24 @@ class Desk:
         """What a study file says, before it is approved."""
         try:
             study = Study.from_settings(tomllib.loads(text), where="the text")
-        except (tomllib.TOMLDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise StudyError("the text is no study file: paste the whole of STUDY.toml") from None
         if study.reference is not None and study.reference.sha256 is None:
             # A text that is pasted here opens no file.
             raise StudyError("the study's [reference] has no sha256: approve it by the command")
         method = get_method(study.method)
         stated = method.from_parameters(study.parameters)
-        preparation = dict(study.preparation_table)
-        columns = {k: v for k, v in dict(study.data).items() if v}
+        preparation = {k: _words(v) for k, v in dict(study.preparation_table).items()}
+        columns = {k: _words(v) for k, v in dict(study.data).items() if v}
+        parameters = {k: _words(getattr(stated, k)) for k in study.parameters}
         return {
             "study": study,
             "hash": study.hash(),
             # For a hidden field, where every letter stays as it is.
             "text": escape(text),
+            "lines": text.replace("\r\n", "\n"),
             "method": method,
-            "parameters": {k: getattr(stated, k) for k in study.parameters},
+            "parameters": parameters,
             "columns": columns,
             "preparation": preparation,
             "here": self.file.name in study.sites.names,
@@ -181,10 +193,7 @@ class Desk:
         return {"account": found, "runs": runs}
 
     def log(self, run: str = "", event: str = "") -> dict[str, Any]:
-        """Lines of the site's own log, the newest first.
-
-        Words of a foreign exception may quote a cell: of such a line is told that it is there.
-        """
+        """Lines of the site's own log, the newest first, without words that may quote a cell."""
         lines = [_told(line) for line in self.home.read_log()]
         wanted = {"run": run, "event": event}
         chosen = [
@@ -195,6 +204,7 @@ class Desk:
             "n_lines": len(chosen),
             "runs": sorted({str(x["run"]) for x in lines if "run" in x}),
             "events": sorted({str(x.get("event", "")) for x in lines}),
+            "where": self.home.where("log.jsonl"),
             "wanted": wanted,
         }
 
@@ -224,15 +234,24 @@ class Desk:
         return packed.getvalue()
 
 
+_TOLD = ("time", "event", "run", "round", "attempt", "step", "told", "outcome", "file")
+"""What is shown of a line of the site's log. Its own words (reasons, traces, what was said of a
+table) may quote a cell or name a level, and stay in the home."""
+
+
 def _told(line: Mapping[str, Any]) -> dict[str, Any]:
-    if "foreign" not in line:
-        return dict(line)
-    said = "an error of a library; the home's log.jsonl has its words, which may quote a cell"
-    return {**{k: v for k, v in line.items() if k != "foreign"}, "reason": said}
+    return {key: line[key] for key in _TOLD if key in line}
 
 
-def _ago(since: float) -> str:
-    seconds = max(time.time() - float(since), 0.0)
+def _words(value: object) -> str:
+    """A setting of a study, whole."""
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _ago(since: object) -> str:
+    if not isinstance(since, int | float):
+        return "at a time that cannot be read"
+    seconds = max(time.time() - since, 0.0)
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
             n = int(seconds // length)
@@ -243,7 +262,7 @@ def _ago(since: float) -> str:
 # --------------------------------------------------------------------------- pages
 
 
-def app(desk: Desk, token: str, hosts: frozenset[str]) -> Starlette:
+def app(desk: Desk, token: str, hosts: frozenset[str]) -> Callable[..., Any]:
     """Build the application.
 
     Parameters
@@ -260,7 +279,6 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Starlette:
     """
     try:
         from starlette.applications import Starlette
-        from starlette.middleware import Middleware
         from starlette.responses import HTMLResponse, RedirectResponse, Response
         from starlette.routing import Mount, Route
     except ImportError:
@@ -277,7 +295,7 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Starlette:
     environment.filters["part"] = lambda text: quote(str(text), safe="/")
     style = Markup((_HERE.parent / "report" / "templates" / "style.css").read_text("utf-8"))
 
-    def page(name: str, status: int = 200, **facts: Any) -> HTMLResponse:
+    def page(name: str, status: int = 200, **facts: Any) -> Response:
         shown = {"site": desk.file.name, "policy": desk.policy, "style": style, "root": f"/{token}"}
         text = environment.get_template(f"{name}.html").render(page=name, **shown, **facts)
         return HTMLResponse(text, status_code=status)
@@ -310,7 +328,10 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Starlette:
         return f"{request.path_params['run']}/{request.path_params['job']}"
 
     async def look(request: Request) -> Response:
-        form = parse_qs((await request.body())[:_MOST_FORM].decode("utf-8", "replace"))
+        body = await request.body()
+        if len(body) > _MOST_FORM:
+            return page("error", 413, sentence="the form is too long")
+        form = parse_qs(body.decode("utf-8", "replace"))
         try:
             return page("study", said="", **desk.study(form.get("text", [""])[0]))
         except ConsilienceError as error:
@@ -350,8 +371,8 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Starlette:
         Route("/log", show("log", asked)),
         Route("/audit.zip", audit),
     ]
-    guard = Middleware(_Guard, token=token, hosts=hosts)
-    return Starlette(routes=[Mount(f"/{token}", routes=routes)], middleware=[guard])
+    # Around all of it, so that what fails inside has the guard's headers too.
+    return _Guard(Starlette(routes=[Mount(f"/{token}", routes=routes)]), token, hosts)
 
 
 class _Guard:
@@ -399,12 +420,13 @@ class _Guard:
 # --------------------------------------------------------------------------- serving
 
 
-def serve(file: SiteFile, port: int, tell: Callable[[str], None]) -> None:
+def serve(path: Path, port: int, tell: Callable[[str], None]) -> None:
     """Serve the desk on the loopback address until stopped.
 
     Parameters
     ----------
-    file : SiteFile
+    path : Path
+        The site file.
     port : int
         0 takes one that is free.
     tell : callable
@@ -421,8 +443,8 @@ def serve(file: SiteFile, port: int, tell: Callable[[str], None]) -> None:
     except ImportError:
         raise MissingExtraError("desk", "the steward's desk") from None
 
-    desk = Desk(file)
-    steward.home_of(file)
+    desk = Desk(path)
+    steward.home_of(desk.file)
     with socket.socket() as listening:
         try:
             listening.bind(("127.0.0.1", port))
@@ -430,7 +452,8 @@ def serve(file: SiteFile, port: int, tell: Callable[[str], None]) -> None:
             raise RunError(f"port {port} cannot be used: {error.strerror}") from None
         where = f"127.0.0.1:{listening.getsockname()[1]}"
         token = secrets.token_urlsafe(24)
-        made = app(desk, token, frozenset((where, where.replace("127.0.0.1", "localhost"))))
+        # By number alone: under the name localhost somebody else may listen on this port.
+        made = app(desk, token, frozenset((where,)))
         tell(f"http://{where}/{token}/")
         # No log of requests: their addresses have the secret.
         settings = uvicorn.Config(

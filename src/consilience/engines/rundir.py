@@ -293,7 +293,7 @@ def purge(path: Path) -> bool:
     # A run that is going on still needs its payloads.
     with _lock(path):
         # Noted first: a purge that is interrupted has happened.
-        _note(_events(path), "purged")
+        _note(_events(path, durable=True), "purged")
         try:
             shutil.rmtree(path / "journal", ignore_errors=False)
         except OSError as error:
@@ -301,10 +301,10 @@ def purge(path: Path) -> bool:
     return True
 
 
-def _events(path: Path | None) -> AppendLog:
+def _events(path: Path | None, *, durable: bool = False) -> AppendLog:
     events = None if path is None else path / "events.jsonl"
     # Times and retries are only told: nothing waits until they are on disk.
-    return AppendLog(events, lambda data: data.rfind(b"\n") + 1, durable=False)
+    return AppendLog(events, lambda data: data.rfind(b"\n") + 1, durable=durable)
 
 
 def _note(events: AppendLog, kind: str, **facts: Any) -> None:

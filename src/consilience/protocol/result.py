@@ -29,9 +29,10 @@ class Result:
     Fields are None, bool, int, float, str, arrays, and tuples and dicts (text keys) of these.
     """
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
         # Before the decorator of the class would write one that prints every array.
-        cls.__repr__ = cls.__dict__.get("__repr__", Result.__repr__)  # type: ignore[method-assign]
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.summary()}"

@@ -13,7 +13,15 @@ from consilience.engines.federation import Run
 from consilience.protocol.method import Method, Step
 from consilience.protocol.phases.prepare import steps_of
 from consilience.report import figures
-from consilience.report.sections import DASH, Block, MethodReport, percent, site_name, size
+from consilience.report.sections import (
+    DASH,
+    Block,
+    MethodReport,
+    percent,
+    plural,
+    site_name,
+    size,
+)
 from consilience.report.words import said
 from consilience.wire.message import message_type
 from consilience.wire.transcript import Line
@@ -90,8 +98,9 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
     lines, steps = left(run), steps_of(method)
     sent = figures.bytes_by_site(lines)
     # Told in the figure's description, for those who cannot see it.
-    most = max(sent, key=lambda s: sum(sent[s].values()), default="")
     shown = _shown(run.info.sites, lines, sent)
+    drawn = [site for site in sent if site in shown]
+    most = max(drawn, key=lambda s: sum(sent[s].values()), default="")
     by_site, nowhere = _by_site(run, lines, shown)
     ranks = revealed(run)
     # Only words that stand on this page are explained.
@@ -115,9 +124,9 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
             (x.site, str(x.round), x.step, x.verdict, x.rule) for x in lines if x.verdict in SILENT
         ],
         "handling": own.handling(run),
-        "n_sent": len(sent),
+        "n_drawn": len(drawn),
         "most": most,
-        "most_bytes": sum(sent[most].values()) if sent else 0,
+        "most_bytes": sum(sent[most].values()) if drawn else 0,
         "noisy": _epsilon(lines) > 0,
         "by_site": by_site,
         "nowhere": nowhere,
@@ -176,7 +185,7 @@ def _by_site(
     by_site = {site: _of_site(lines, site) for site in shown}
     policies = {site: run.presets.get(site, DASH) for site in shown}
     if n_others := len(run.info.sites) - len(shown):
-        name = f"{n_others} other sites"
+        name = plural(n_others, "other site")
         by_site[name] = [line for line in lines if line.site not in by_site]
         policies[name] = _one([run.presets.get(s, DASH) for s in run.info.sites if s not in shown])
     everything, sent = [*by_site.values(), list(lines)], figures.bytes_by_site(lines)

@@ -635,14 +635,16 @@ class Csv:
         usual = SEPARATORS.get(self.separator, self.separator)
         first = lines[0] if lines else ""
         for name, other in (("';'", ";"), ("'tab'", "\t"), ("'|'", "|")):
-            if usual in first or other not in first:
+            each = {line.count(other) for line in lines if line.strip()}
+            if usual in first or len(lines) < 2 or len(each) > 1 or not max(each):
                 continue
             cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(other)]
             comma = any(re.fullmatch(r"[+-]?\d+,\d+", cell) for cell in cells)
             decimal = " and decimal = ','" if comma and self.source.decimal == "." else ""
             raise fail(
                 f"the first line of {self.where} has {name} between its cells, and no "
-                f"{usual!r}: set separator = {name}{decimal} in [source]"
+                f"{usual!r}: set separator = {name}{decimal} in [source], or {usual!r} if it has "
+                "one column"
             )
 
     def _options(

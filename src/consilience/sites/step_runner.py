@@ -376,6 +376,7 @@ def refused(work: Work, reason: str, error: Exception) -> Outcome:
         "run": work.request.run,
         "step": work.request.step,
         "reason": str(error) or type(error).__name__,
+        "told": shortened(reason),
         "trace": "".join(traceback.format_exception(error)),
     }
     if not isinstance(error, ConsilienceError):

@@ -20,8 +20,10 @@ _BLOCK = 512
 
 def by_blocks(facts: Callable[[FloatArray], tuple[Any, ...]], x: FloatArray) -> tuple[Any, ...]:
     """Facts of each column of (n, d), of so many columns at a time that they fit into memory."""
-    starts = range(0, max(x.shape[1], 1), _BLOCK)
-    found = [facts(x[:, start : start + _BLOCK]) for start in starts]
+    # Never one column alone, which would be added up in another order.
+    starts = range(0, max(x.shape[1] - 1, 1), _BLOCK)
+    ends = (*starts[1:], x.shape[1])
+    found = [facts(x[:, start:end]) for start, end in zip(starts, ends, strict=True)]
     return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
 
 

@@ -206,6 +206,7 @@ class Transcript:
         if self._pending:
             self._log.append(*self._pending)
             self._pending.clear()
+        self._described = None, []  # its arrays may be others when it is asked again
 
     def _forget(self, round_: int, until: int) -> None:
         """Among the lines before place `until`, expect only those that precede a round."""

@@ -192,6 +192,9 @@ def _split(data: SiteData, s: Settings, site: SiteContext, state: State | None) 
         few = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
     else:
         few = np.asarray(state["few"])
+    # For all rounds: an estimator that scales in place gets copies of its own.
+    x, y = x.view(), y.view()
+    x.flags.writeable = y.flags.writeable = False
     return Rows(s, site.limits, x, y, weight, kept, held, seed, thin, few)
 
 
@@ -305,7 +308,7 @@ def _refuse(sentence: str) -> None:
     raise DisclosureError(sentence, public=sentence)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
     """Unfitted estimator of a text for a site; learners clone it, so that rounds can share it."""
     return build(text, task, min_records=min_records, seed=seed)
