@@ -136,6 +136,20 @@ def study(
     return ReferenceAveraging(**given).run(federation, seed=seed, out=out, follows=follows)
 
 
+def test_an_estimator_that_scales_in_place_overwrites_no_rows() -> None:
+    """Rows serve all rounds: they would be scaled again in each."""
+    tables = curved([120, 110, 100])
+    for table in tables.values():
+        table["z"] = 0.0  # too few ones: a copy of the columns, in which it is constant
+        table.loc[:2, "z"] = 1.0
+    grid = tables["s0"][["x0", "x1", "z"]].to_numpy()
+    found = [
+        study(tables, "strict", estimator=made, max_rounds=3).result.to_estimator().predict(grid)
+        for made in (make_pipeline(StandardScaler(copy=copy), Ridge()) for copy in (True, False))
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 def sites_of(tables: Tables) -> list[textbook.Site]:
     """Plain arrays; levels as their positions."""
     found = []
