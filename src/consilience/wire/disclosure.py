@@ -1138,9 +1138,10 @@ def _largest_share(rows: FloatArray, weights: FloatArray) -> float:
     """
     top = 0.0
     for w in np.abs(weights).T:
-        scaled = np.abs(rows) * np.sqrt(w)[:, None]
-        peak_of = scaled.max(axis=0)
-        size = scaled / np.where(peak_of > 0, peak_of, 1.0)  # so that no sum can overflow
+        size = np.abs(rows)
+        size *= np.sqrt(w)[:, None]  # in place: rows may be many
+        peak_of = size.max(axis=0)
+        size /= np.where(peak_of > 0, peak_of, 1.0)  # so that no sum can overflow
         whole = size.T @ size
         bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
         top = max(top, float(bound[bound < _HARDLY].max(initial=0.0)))
