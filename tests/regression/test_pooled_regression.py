@@ -334,6 +334,16 @@ def test_more_columns_than_a_strict_site_tells() -> None:
         )
 
 
+def test_a_site_of_few_entities_tells_nothing() -> None:
+    columns = Columns(features=NAMES, target="y", entity="patient")
+    tables = {s: t.assign(patient=np.arange(len(t)) % 20) for s, t in tables_of("gaussian").items()}
+    made = federation(tables, "strict", columns=columns)
+    assert PooledRegression().run(made, seed=0).result.n == 570
+    tables["ash"]["patient"] = np.arange(150) % 2
+    with pytest.raises(QuorumError, match="more entities than it has"):
+        PooledRegression().run(federation(tables, "strict", columns=columns), seed=0)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

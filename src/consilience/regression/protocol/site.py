@@ -27,6 +27,7 @@ NO_RESPONSE = (
     "the response may not be told here (few rows differ in it, one row dominates, or it was told "
     "of other rows): leave this site out"
 )
+FEW_ENTITIES = "its policy lets sums leave over more entities than it has: leave this site out"
 WANTED = {
     "binomial": "0 or 1, or of two declared levels",
     "poisson": "whole numbers of at least 0",
@@ -88,6 +89,8 @@ def moments(
             raise DataError(NO_RESPONSE, public=NO_RESPONSE)
         products = _products(z, columns, data, site.limits, cells)
     _check_size(len(z), len(columns), site.limits)
+    if np.isnan(products.value).any():
+        raise DataError(FEW_ENTITIES, public=FEW_ENTITIES)
     centre, scale = np.append(centre, 0.0), np.append(scale, 1.0)
     hidden = np.ones((1, p + 1), dtype=bool)
     hidden[:, columns] = False
