@@ -270,7 +270,7 @@ def fitted_sparse_qda(
     classes: NDArray[Any],
     priors: FloatArray,
     feature_names: Sequence[str],
-    scaling: FloatArray | None,
+    scaling: FloatArray | None = None,
     **settings: Any,
 ) -> SparseQDA:
     """Estimator of a fit that was made elsewhere, as over sites.
@@ -281,7 +281,7 @@ def fitted_sparse_qda(
     classes : (K,) array
     priors : (K,) array
     feature_names : sequence of p str
-    scaling : (3, p) array or None
+    scaling : (3, p) array, optional
         What fills missing cells, centre and scale of each column: rows are given as they were
         before, and so are `means_` and `scale_`.
     **settings
