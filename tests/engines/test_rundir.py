@@ -200,7 +200,7 @@ def test_what_is_waited_for_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found.append(waits[0])
     opening, rounds, record = 3 * 2, 3, 2
     assert found[1] - found[0] == 5 * (opening + rounds * record)
-    assert found[0] - 2 * (opening + rounds * record) <= 14 + 4 * rounds
+    assert found[0] - 2 * (opening + rounds * record) <= 15 + 4 * rounds
 
 
 def test_events_are_outside_the_chain(tmp_path: Path) -> None:

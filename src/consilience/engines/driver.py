@@ -83,6 +83,7 @@ class Driver:
                     ask = generator.send(received)  # type: ignore[arg-type]
                 except StopIteration as stop:
                     result = stop.value
+                    self._journal.commit()
                     break
                 received = self._answer(ask)
         if not isinstance(result, self._method.Result):
@@ -193,8 +194,6 @@ class Driver:
         # In the order in which they came, which a resumed run finds again in the journal.
         ready = [key for key in self._journal.replies if key in keys]
         while len(ready) < (len(keys) if ask.wait == "all" else 1):
-            # What came so far, before a wait that may be long.
-            self._journal.commit()
             unsent = {k: d for k, d in self._open.items() if k not in self._sent}
             # Of a resumed run the journal has replies: only what is still open goes out again.
             unsent = {k: d for k, d in unsent.items() if k not in self._journal.replies}
@@ -202,11 +201,17 @@ class Driver:
                 self._engine.send(unsent)
                 self._sent.update(unsent)
             waiting = frozenset(k for k in keys if k not in self._journal.replies)
+            came = []
             for arrival in self._engine.collect(waiting, wait=ask.wait, deadline=self._deadline):
                 # An engine may deliver twice: only the first counts.
                 if arrival.key in waiting and arrival.key not in self._journal.replies:
                     self._accept(arrival)
-                    ready.append(arrival.key)
+                    came.append(arrival.key)
+            # Before anybody is told: whoever stops the run there finds them again.
+            self._journal.commit()
+            for key in came:
+                self._tell_arrived(key)
+            ready += came
         return tuple(sorted(ready, key=lambda k: k[1]) if ask.wait == "all" else ready[:1])
 
     def _accept(self, arrival: Arrival) -> None:
@@ -222,10 +227,12 @@ class Driver:
                 self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
                 self._tell_site(arrival.key, error.public)
-        read = self._read.get(arrival.key)
+
+    def _tell_arrived(self, key: Key) -> None:
+        read = self._read.get(key)
         refused = read is not None and read[0].status == "refused"
-        kind = "refused" if refused else self._journal.replies[arrival.key].kind
-        self._tell("arrived", round=round_, site=site, outcome=kind)
+        kind = "refused" if refused else self._journal.replies[key].kind
+        self._tell("arrived", round=key[0], site=key[1], outcome=kind)
 
     def _check(self, arrival: Arrival) -> None:
         """Judge a reply by its envelope, and its message by what that declares (`decode_reply`)."""

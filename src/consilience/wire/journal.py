@@ -3,7 +3,8 @@
 A run is a generator that asks; replaying the journal into a fresh generator brings it to the same
 point, so nothing else has to be saved. Records are appended to one file, each with its length and
 checksum; a record torn by a crash is cut off on opening and its question asked again. Asks are on
-disk before they are sent; what came is at the latest when `commit` says so, and not used before.
+disk before they are sent, and what came when `commit` says so, before it is used. What was
+delivered follows from what came: it is on disk with the next ask.
 """
 
 from __future__ import annotations
@@ -122,7 +123,6 @@ class Journal:
     def deliver(self, round_: int, keys: tuple[Key, ...]) -> None:
         """Note what the generator is about to receive at an ask."""
         self._append({"k": "deliver", "r": round_, "keys": tuple((r, s) for r, s in keys)})
-        self.commit()
 
     def retry_from(self, round_: int) -> None:
         """Forget everything from a round on, except good replies of that round."""
