@@ -95,10 +95,13 @@ def test_columns_that_a_study_prepared() -> None:
     seen[0, 3] = (scaling[0, 3] - scaling[1, 3]) / scaling[2, 3]
     for predictor in (first, CommunityBayesPredictor.from_arrays(first.to_arrays())):
         np.testing.assert_allclose(
-            predictor.predict_proba(pd.DataFrame(raw, columns=names)),
-            fit.predict_proba(seen),
+            predictor.predict_proba(pd.DataFrame(raw[:4], columns=names)),
+            fit.predict_proba(seen[:4]),
             atol=1e-10,
         )
+    # rows of which all lie far from the centre of such a scaling are in other units
+    with pytest.raises(DataError, match="standard deviations from the centre"):
+        first.predict_proba(pd.DataFrame(raw, columns=names))
     for wrong in (scaling[:2], scaling[:, :-1], scaling * [[1], [1], [0]], scaling * np.nan):
         with pytest.raises(DataError, match="scaling"):
             first.with_names(None, wrong)
