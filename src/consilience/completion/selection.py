@@ -323,10 +323,11 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 "left to predict them from"
             )
         self._noticed: tuple[str, ...] = ()
-        self._entries = entries
-        self.scale_ = np.ones(p) if self.scale == "none" else spreads_of(entries)
+        scale = np.ones(p) if self.scale == "none" else spreads_of(entries)
+        curve = self._search(entries.with_values(entries.values / scale[entries.columns]))
+        # A search that fails leaves those of before.
+        self._entries, self.scale_, self.curve_ = entries, scale, curve
         entries = self._scaled(entries)
-        self.curve_ = curve = self._search(entries)
         self.minimiser_ = curve.best
         self.one_standard_error_ = curve.best_one_standard_error
         self.at_edge_ = curve.at_edge
