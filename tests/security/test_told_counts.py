@@ -23,6 +23,8 @@ from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Method, Preparation
+from consilience.regression.protocol import PooledRegression
+from consilience.regression.protocol.messages import square_of
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import FakeEngine, scripted
 from consilience.wire.codec import decode_message
@@ -112,6 +114,16 @@ def read_blocks(found: Told, m: Any, state: dict[str, Any]) -> None:
             of_products(found, upper(row, asked), state["means"][k], k)
 
 
+def read_regression(found: Told, m: Any, state: dict[str, Any]) -> None:
+    """The response is the last column, and no 0/1 one."""
+    means = m.means.value
+    of_sums(found, m.n.value, means[:P])
+    columns = np.flatnonzero(~np.isnan(means))
+    full = np.full((P + 1, P + 1), np.nan)
+    full[np.ix_(columns, columns)] = square_of(m.products.value, len(columns))
+    of_products(found, full[:P, :P], means[:P])
+
+
 READERS: dict[str, Callable[[Told, Any, dict[str, Any]], None]] = {
     "moments.sums": read_moments,
     "site-moments.within": read_within,
@@ -120,6 +132,7 @@ READERS: dict[str, Callable[[Told, Any, dict[str, Any]], None]] = {
     "federated-pca moments": read_groups,
     "federated-sparse-qda offer": read_offer,
     "federated-sparse-qda moments": read_blocks,
+    "pooled-regression moments": read_regression,
 }
 HEART = [
     "age",
@@ -220,6 +233,7 @@ METHODS: dict[str, Method] = {
     ),
     "federated-pca": FederatedPCA(n_splits=2),
     "federated-sparse-qda": FederatedSparseQDA(n_alphas=2),
+    "pooled-regression": PooledRegression(when_withheld="without-column"),
 }
 
 
