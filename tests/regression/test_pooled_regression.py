@@ -91,7 +91,7 @@ def test_it_is_the_fit_of_statsmodels_to_all_rows(family: str, own: bool) -> Non
     tables = tables_of(family)
     x, y, sites = stacked(tables)
     design = design_of(x, sites, own)
-    result = fitted(tables, family=family, site_effects=own)
+    result = fitted(tables, "simulation", family=family, site_effects=own)
     model = sm.GLM(y, design, family=FAMILIES[family])
     expected = model.fit(tol=1e-14, maxiter=300)
     np.testing.assert_allclose(result.estimate, expected.params, rtol=1e-8, atol=1e-10)
@@ -422,6 +422,25 @@ def test_tests_of_some_columns() -> None:
     with pytest.raises(ParameterError, match="3 clusters"):
         by_site.wald_test(["age", "dose", "ward"])
     assert math.isnan(by_site.tests["Wald"][0])
+
+
+def test_where_few_rows_have_a_count_the_tests_go_on_without_deviance() -> None:
+    tables = tables_of("poisson")
+    there, free = (
+        fitted(tables, policy, family="poisson") for policy in ("consortium", "simulation")
+    )
+    made = federation(tables, columns=Columns(features=("age",), target="y"))
+    small = PooledRegression(family="poisson").run(made, seed=0).result
+    gone = (there.deviance, there.null_deviance, there.log_likelihood, there.aic)
+    assert np.isnan(gone).all() and np.isfinite(free.deviance)
+    assert "AIC not told" in there.to_text() and "AIC are not told" in " ".join(there.remarks)
+    np.testing.assert_allclose(there.error, free.error, rtol=1e-9)
+    for what, told in there.tests.items():
+        np.testing.assert_allclose(told, free.tests[what], rtol=1e-8)
+    x, y, sites = stacked(tables)
+    design = design_of(x, sites, False)
+    more, less = (sm.GLM(y, d, family=FAMILIES["poisson"]).fit() for d in (design, design[:, :2]))
+    assert there.likelihood_ratio(small)[0] == pytest.approx(2 * (more.llf - less.llf), rel=1e-7)
 
 
 def test_results_and_predictors_are_read_back() -> None:

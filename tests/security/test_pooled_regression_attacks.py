@@ -11,10 +11,16 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from consilience import Columns, Federation, PooledRegression
+from consilience import Columns, Federation, Policy, PooledRegression
 from consilience.exceptions import QuorumError
 from consilience.protocol.method import Ask, Refused
-from consilience.regression.protocol.messages import Coefficients, Conclude, Request, Settings
+from consilience.regression.protocol.messages import (
+    Coefficients,
+    Conclude,
+    OwnFitRequest,
+    Request,
+    Settings,
+)
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -34,10 +40,15 @@ def table_of(n: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(np.column_stack([x, y]), columns=["x0", "x1", "y"])
 
 
-def sums_at(theta: Sequence[float], turn: int, columns: Sequence[int] = (0, 1)) -> Ask:
+def sums_at(
+    theta: Sequence[float],
+    turn: int,
+    columns: Sequence[int] = (0, 1),
+    settings: Settings = BINOMIAL,
+) -> Ask:
     m = len(columns)
     message = Coefficients(
-        settings=BINOMIAL,
+        settings=settings,
         round=turn,
         squares=False,
         columns=relayed(np.array(columns, dtype=np.int64), AGGREGATE),
@@ -50,12 +61,20 @@ def sums_at(theta: Sequence[float], turn: int, columns: Sequence[int] = (0, 1)) 
     return Ask("sums", message)
 
 
-def hostile(tables: Any, policy: Any, asks: Sequence[Ask]) -> list[Any]:
+def own_fit(settings: Settings) -> Ask:
+    frame = {"columns": np.arange(2), "centre": np.zeros(2), "scale": np.ones(2)}
+    told = {name: relayed(value, AGGREGATE) for name, value in frame.items()}
+    return Ask("own-fit", OwnFitRequest(settings=settings, **told))
+
+
+def hostile(
+    tables: Any, policy: Any, asks: Sequence[Ask], settings: Settings = BINOMIAL
+) -> list[Any]:
     """What the first site answers to the moments and to these questions."""
     answers: list[Any] = []
 
     def coordinate(self: Any, ctx: Any) -> Generator[Ask, Any, Any]:
-        for ask in (Ask("moments", Request(settings=BINOMIAL)), *asks):
+        for ask in (Ask("moments", Request(settings=settings)), *asks):
             replies = yield ask
             answers.append(next(iter({**replies.present, **replies.missing}.values())))
         raise _Answered
@@ -65,7 +84,7 @@ def hostile(tables: Any, policy: Any, asks: Sequence[Ask]) -> list[Any]:
     )
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(PooledRegression, "coordinate", coordinate)
-        PooledRegression(family="binomial").run(made, seed=0)
+        PooledRegression(family=settings.family).run(made, seed=0)
     return answers
 
 
@@ -134,6 +153,23 @@ def test_sums_are_of_columns_that_were_told() -> None:
     assert np.isnan(first.means.value).tolist() == [False, True, False]
     assert isinstance(second, Refused) and "told" in second.reason
     assert not isinstance(third, Refused)
+
+
+@pytest.mark.parametrize("family", ["poisson", "gamma"])
+@pytest.mark.parametrize("rare", [2, 20])
+def test_sums_over_the_response_tell_no_count_of_few_rows(family: str, rare: int) -> None:
+    """With rows, mean and variance, sums of log y! or y log y are of one table of counts only."""
+    numbers = np.repeat(np.arange(4.0) + (family == "gamma"), (60, 45, 24 - rare // 10, rare))
+    table = table_of(len(numbers), 2).assign(y=np.random.default_rng(2).permutation(numbers))
+    settings = Settings(family, False)
+    asks = [sums_at([0.0] * 3, 1, settings=settings), own_fit(settings)]
+    policy = Policy(per_record=True, foreign_models=True)
+    _, sums, fit = hostile(table, policy, asks, settings)
+    for loss, least, constant, pearson in (sums.figures.value, fit.fit.value[3:7]):
+        assert np.isfinite([loss, pearson]).all()
+        assert np.isnan([least, constant]).tolist() == [rare == 2] * 2
+    _, free, _ = hostile(table, "simulation", asks, settings)
+    assert np.isfinite(free.figures.value).all()
 
 
 def test_a_made_up_end_is_refused() -> None:

@@ -54,6 +54,7 @@ class Piece:
         The coefficients, that of the column of ones first.
     loss, least, constant : float
         Sum of losses; of the least losses at each y; of terms of the log likelihood in y alone.
+        The last two tell how many rows have each value of a count: NaN where those are few.
     pearson : float
         Sum of squared residuals over the variance function, where the dispersion is estimated.
     score : (q,) array
@@ -141,6 +142,13 @@ def constant_of(name: str, y: FloatArray) -> float:
     if name == "poisson":
         return float(gammaln(y + 1).sum())
     return float(np.log(y).sum()) if name == "gamma" else 0.0
+
+
+def rare_counts(name: str, y: FloatArray, least: int) -> bool:
+    """Whether `least` and `constant` tell of whole numbers one that fewer rows than that have."""
+    if name not in ("poisson", "gamma") or least <= 1 or not (y == np.floor(y)).all():
+        return False
+    return bool(np.unique(y, return_counts=True)[1].min() < least)
 
 
 def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
@@ -371,6 +379,7 @@ class Fit:
     df : float
         Degrees of freedom of intervals; infinite where they are normal.
     deviance, log_likelihood, aic : float
+        NaN where a site does not tell what they need of the response alone.
     """
 
     theta: FloatArray

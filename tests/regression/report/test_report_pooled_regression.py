@@ -58,8 +58,10 @@ def test_page(tmp_path: Path) -> None:
         "Errors by site rest on 3 clusters",
         "one scoring step from the pooled ones",
         "One constant for all sites",
+        "Deviance, log likelihood and AIC are not told",
     ):
         assert sentence in text, sentence
+    assert "of the model without columns" not in text and "nan" not in text
     less = run_on(tables_of("gaussian"), site_effects=True, ridge=1.0)
     text = report.write(less, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Do the columns explain anything?" not in text and "One constant" not in text

@@ -105,7 +105,7 @@ class PooledRegression(Method):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -121,9 +121,11 @@ class PooledRegression(Method):
         "The coordinator knows numbers of rows, means and cross-products of columns and response "
         "at each site. Families other than gaussian, and HC errors, tell in up to 30 rounds also "
         "loss, score and curvature of each site's rows at coefficients that the coordinator "
-        "chooses, and for HC errors squared scores: steep ones can single out rows, so a site "
-        "tells them only where its policy lets values of single records leave. The one-shot fit "
-        "tells coefficients and curvature of each site's own fit instead. All sites know the model."
+        "chooses, and for HC errors squared scores (sums over the response alone, for the "
+        "deviance, only where each value of a count has enough rows): steep coefficients can "
+        "single out rows, so a site tells such sums only where its policy lets values of single "
+        "records leave. The one-shot fit tells coefficients and curvature "
+        "of each site's own fit instead. All sites know the model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor

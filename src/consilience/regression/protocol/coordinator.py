@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 FEW_CLUSTERS = 20
 """Fewer clusters than that make their errors too small (Cameron, Gelbach and Miller 2008)."""
+NOT_TOLD = (
+    "Deviance, log likelihood and AIC are not told: at some site fewer rows than may be counted "
+    "have one value of the response, and sums over it would tell how many (tests need neither)."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,6 +338,7 @@ def build_result(
         level=method.level,
         df=fit.df,
         scale=fit.scale,
+        loss=sum(p.loss for p in pool.pieces),
         deviance=fit.deviance,
         null_deviance=2 * (null_loss - least),
         log_likelihood=fit.log_likelihood,
@@ -351,7 +356,7 @@ def build_result(
         rounds=rounds,
         withheld=dict(survey.withheld),
         left_out=survey.left_out,
-        remarks=_remarks(method, survey, apart),
+        remarks=_remarks(method, survey, apart, least),
     )
     model = {
         "columns": survey.columns,
@@ -365,7 +370,7 @@ def build_result(
 
 
 def _remarks(
-    method: PooledRegression, survey: Survey, apart: kernels.Heterogeneity
+    method: PooledRegression, survey: Survey, apart: kernels.Heterogeneity, least: float
 ) -> tuple[str, ...]:
     """What a reader must know beside the answer."""
     found = []
@@ -385,6 +390,8 @@ def _remarks(
             f"No estimates of their own: {_listed(silent)} (fewer than two rows for each "
             "coefficient, or columns that do not vary there); their rows are in the fit."
         )
+    if np.isnan(least):
+        found.append(NOT_TOLD)
     if method.ridge:
         found.append("A ridge pulls coefficients to 0; limits and p-values take no account of it.")
     return tuple(found)

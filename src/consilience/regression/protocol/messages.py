@@ -90,12 +90,15 @@ class OwnFitRequest:
     scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
 
 
-@message("pooled-regression/own-fit", version=1)
+@message("pooled-regression/own-fit", version=2)
 class OwnFit:
     """The site's own fit; empty where it has none that may leave."""
 
     fit: Released = Model(
-        "d", "coefficients, loss and other sums, curvature, one after the other; empty if none"
+        "d",
+        "coefficients, loss and other sums (gaps as in those of rounds), curvature, one after the "
+        "other; empty if none",
+        gaps=True,
     )
 
     def check(self, request: OwnFitRequest, known: Mapping[str, Any]) -> str | None:
@@ -103,6 +106,8 @@ class OwnFit:
         q, line = len(request.columns.value) + 1, self.fit.value
         if not len(line):
             return None
+        if np.isnan(np.delete(line, _gaps(q))).any():
+            return "gaps in a fit"
         if len(line) != q + len(FIGURES) + q * (q + 1) // 2:
             return "a fit of other columns"
         return None if is_gram(square_of(line[q + len(FIGURES) :], q)) else "a curvature of no rows"
@@ -127,11 +132,16 @@ class Coefficients:
         return {"q": len(self.columns.value) + 1}
 
 
-@message("pooled-regression/sums", version=1)
+@message("pooled-regression/sums", version=2)
 class Sums:
     """Sums over the site's rows at these coefficients."""
 
-    figures: Released = Aggregate("4", "losses, least losses, terms of the response, Pearson's sum")
+    figures: Released = Aggregate(
+        "4",
+        "losses, least losses and terms of the response (gaps where a count is of few rows), "
+        "Pearson's sum",
+        gaps=True,
+    )
     score: Released = Aggregate("q", "first derivative of the loss")
     curvature: Released = Aggregate("q q", "second derivative", gram=True)
     squares: Released = Aggregate(
@@ -140,6 +150,8 @@ class Sums:
 
     def check(self, request: Coefficients, known: Mapping[str, Any]) -> str | None:
         """Squares are there exactly where they were asked for."""
+        if np.isnan(np.delete(self.figures.value, _gaps(0))).any():
+            return "gaps in a loss"
         there = bool(self.squares.value.size)
         return None if there == request.squares else "sums that were not asked for, or not told"
 
@@ -158,6 +170,11 @@ class Conclude:
 @message("pooled-regression/concluded", version=1)
 class Concluded:
     """The site keeps the model and what it says of its rows; nothing of that leaves."""
+
+
+def _gaps(first: int) -> list[int]:
+    """Where a site may leave a gap, if its figures begin there."""
+    return [first + FIGURES.index(name) for name in ("least", "constant")]
 
 
 def packed(piece: Piece) -> FloatArray:

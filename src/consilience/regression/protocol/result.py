@@ -42,8 +42,10 @@ class PooledRegressionResult(Result):
         Of the limits.
     df : float
         Degrees of freedom of t statistics; infinite where they are z.
-    scale, deviance, null_deviance, log_likelihood, aic : float
-        Dispersion and fit; the null model has the constants alone.
+    scale, loss, deviance, null_deviance, log_likelihood, aic : float
+        Dispersion and fit; the null model has the constants alone. ``loss`` is minus the log
+        likelihood at dispersion 1 but for terms in the response alone. All after it are NaN where a
+        site may not tell these terms: some whole number is the response of few rows.
     tests : dict of str to (statistic, df, p)
         "Wald", "score" and "likelihood ratio" tests that all slopes are 0; empty with a ridge.
     sites : tuple of str
@@ -82,6 +84,7 @@ class PooledRegressionResult(Result):
     level: float
     df: float
     scale: float
+    loss: float
     deviance: float
     null_deviance: float
     log_likelihood: float
@@ -194,8 +197,12 @@ class PooledRegressionResult(Result):
         head = [
             f"Pooled {self.family} regression of {self.response}",
             f"rows {self.n:,}, sites {len(self.sites)}, errors {self.errors}, fit {self.fit}",
-            f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
-            f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}",
+            (
+                f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
+                if math.isnan(self.deviance)
+                else f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
+                f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}"
+            ),
         ]
         table = self.to_frame().to_string(float_format="{:.4f}".format)
         width = max(map(len, [*head, *table.splitlines()]))
@@ -250,5 +257,5 @@ class PooledRegressionResult(Result):
         if self.family == "gaussian":
             value = 2 * (self.log_likelihood - smaller.log_likelihood)
         else:
-            value = (smaller.deviance - self.deviance) / self.scale
+            value = 2 * (smaller.loss - self.loss) / self.scale
         return value, df, chi2_tail(value, df)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,7 @@ def sums(
     with np.errstate(over="ignore"):  # of made-up coefficients; what is no number is no release
         piece = kernels.piece_of(family, design, y, theta, squares=message.squares)
         weights = kernels.weights_of(family, y, design @ theta)
+    piece = _without_counts(family, piece, y, site.limits)
     values = [
         np.array([getattr(piece, name) for name in messages.FIGURES]),
         piece.score,
@@ -184,6 +186,19 @@ def sums(
         own = [piece.squares]
         told = told[:3] + disclosure.weighted_sums(own, rows=design, weights=weights[1][:, None])
     return messages.Sums(*told), state
+
+
+def _without_counts(
+    family: str, piece: kernels.Piece, y: FloatArray, limits: Limits
+) -> kernels.Piece:
+    """Leave out sums over the response alone from which exact numbers of few rows follow.
+
+    With rows, mean and variance a sum of ``log y!`` or of ``y log y`` is of one table of counts of
+    whole numbers only.
+    """
+    if not kernels.rare_counts(family, y, limits.min_records):
+        return piece
+    return dataclasses.replace(piece, least=np.nan, constant=np.nan)
 
 
 @step("own-fit", once=True)
@@ -205,6 +220,7 @@ def own_fit(
     if found is not None:
         weight = kernels.weights_of(family, y, design @ found.theta)[0][:, None]
         q = design.shape[1]
+        found = _without_counts(family, found, y, site.limits)
         own = disclosure.local_fit(
             messages.packed(found), rows=design, weights=weight, n_parameters=q
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,6 +81,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             ],
             "errors": ERRORS[result.errors],
             "link": LINKS[result.family],
+            "told": not math.isnan(result.deviance),
             "significant": SIGNIFICANT,
             "compared": result.heterogeneity[1] > 0,
             "plot_regression": figures.plot_regression,
@@ -96,9 +98,13 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             ("sites in the fit", f"{len(result.sites):,}"),
             ("columns", f"{len(result.columns):,}"),
             ("rounds", f"{result.rounds:,}"),
-            ("log likelihood", number(result.log_likelihood)),
-            ("AIC", number(result.aic)),
+            ("log likelihood", _or_not(result.log_likelihood)),
+            ("AIC", _or_not(result.aic)),
         )
+
+
+def _or_not(value: float) -> str:
+    return "not told" if math.isnan(value) else number(value)
 
 
 REPORT = PooledRegressionReport
