@@ -284,6 +284,35 @@ def test_sites_that_differ_are_sent_to_meta_clustering() -> None:
     assert list(result.to_frame("sites")["site"].unique()) == list(SITES)
 
 
+def test_constants_that_differ_neither_hide_nor_make_a_difference_of_slopes() -> None:
+    # Constants 0, 4 and 8: about a common one the variance would be ten times as large.
+    def moved(family: str, apart: float) -> dict[str, pd.DataFrame]:
+        last = {"shift": 8.0, "apart": apart}
+        changes = ({}, {"shift": 4.0}, last)
+        drawn = (draw(family, 200, seed, **more) for seed, more in enumerate(changes))
+        return dict(zip(SITES, drawn, strict=True))
+
+    for apart in (0.0, 0.5):
+        tables = moved("gaussian", apart)
+        common, own = (fitted(tables, "strict", site_effects=e) for e in (False, True))
+        assert common.sites_differ == own.sites_differ == (apart > 0)
+        np.testing.assert_allclose(common.heterogeneity, own.heterogeneity, rtol=1e-8)
+        np.testing.assert_allclose(common.site_errors, own.site_errors, rtol=1e-8)
+
+
+def test_one_common_constant_of_other_families_tests_no_difference_between_sites() -> None:
+    drawn = (draw("binomial", 300, i, shift=s) for i, s in enumerate((-2.0, 0.0, 1.0)))
+    tables = dict(zip(SITES, drawn, strict=True))
+    result = fitted(tables, family="binomial")
+    assert not result.compares_sites and not result.sites_differ
+    assert result.heterogeneity[1] == 0 and math.isnan(result.heterogeneity[2])
+    assert np.isnan([result.q, result.q_p_values, result.i2]).all()
+    assert np.isfinite(result.site_estimates).all()
+    assert "site_effects = true only" in result.summary()
+    asked = fitted(tables, family="binomial", site_effects=True)
+    assert asked.heterogeneity[1] == 6 and "site_effects" not in asked.summary()
+
+
 # --------------------------------------------------------------------------- what is refused
 
 

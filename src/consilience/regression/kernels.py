@@ -525,6 +525,13 @@ class Heterogeneity:
     df: int
     p_value: float
 
+    def untested(self) -> Heterogeneity:
+        """The estimates alone."""
+        gap = np.full(self.q.shape, np.nan)
+        return dataclasses.replace(
+            self, q=gap, p_values=gap, i2=gap, statistic=math.nan, df=0, p_value=math.nan
+        )
+
 
 def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
     """Compare the slopes of sites, each with a constant of its own.
@@ -538,7 +545,7 @@ def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
     pool : Pool
         Pieces at the optimum.
     scale : float
-        Dispersion.
+        Dispersion, about constants by site.
     """
     m = len(pool.penalty)
     estimates, errors = (np.full((len(pool.pieces), m), np.nan) for _ in range(2))

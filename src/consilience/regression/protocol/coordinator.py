@@ -312,7 +312,11 @@ def build_result(
         statistic = theta / error
     half = float(t.ppf((1 + method.level) / 2, fit.df)) * error
     # Own fits are known as they are; else a step with expected curvatures makes Q a score test.
-    apart = kernels.heterogeneity(pool.observed() if method.one_shot else pool, fit.scale)
+    spread = _scale_within(survey) if method.family == "gaussian" else fit.scale
+    apart = kernels.heterogeneity(pool.observed() if method.one_shot else pool, spread)
+    if not (method.family == "gaussian" or method.site_effects or method.one_shot):
+        # One step from a constant that sites do not share is no fit of theirs: Q would reject.
+        apart = apart.untested()
     null_loss = sum(p.loss for p in survey.null.pieces)
     least = sum(p.least for p in pool.pieces)
     names = (
@@ -367,6 +371,15 @@ def build_result(
         "level": np.array([method.level]),
     }
     return result, model
+
+
+def _scale_within(survey: Survey) -> float:
+    """Gaussian variance about a constant of each site and common slopes: of the products within."""
+    unit = np.append(survey.scale, 1.0)
+    within = survey.products.sum(axis=0) / np.outer(unit, unit)
+    slopes, _, rank, _ = np.linalg.lstsq(within[:-1, :-1], within[:-1, -1], rcond=1e-10)
+    left = survey.n.sum() - len(survey.sites) - rank
+    return float(within[-1, -1] - within[:-1, -1] @ slopes) / max(float(left), 1.0)
 
 
 def _remarks(

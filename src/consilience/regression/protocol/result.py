@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = 0.05
 """Below it a p-value is said to show something."""
+UNTESTED = "Whether slopes differ by site is tested with site_effects = true only."
+"""Of exact fits of other families than gaussian, with one constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +54,14 @@ class PooledRegressionResult(Result):
         That take part, in name order.
     n_by_site : (S,) int array
     site_estimates, site_errors : (S, m) arrays
-        Slopes by site, each with a constant of its own: the site's own fit for gaussian, else one
-        scoring step from the pooled one. NaN of a site that does not tell all slopes.
+        Slopes by site, each with a constant of its own: the site's own fit for gaussian and
+        one-shot, else one scoring step from the pooled one, which is rough where constants differ
+        and the model has one. NaN of a site that does not tell all slopes.
     q, q_p_values, i2 : (m,) arrays
-        Cochran's Q of each slope, its p-value, and I squared.
+        Cochran's Q of each slope, its p-value, and I squared; NaN unless :attr:`compares_sites`.
     heterogeneity : (statistic, df, p)
-        All slopes at once; df is 0 where fewer than two sites have estimates.
+        All slopes at once; df is 0 where fewer than two sites have estimates, and unless
+        :attr:`compares_sites`.
     ridge : float
     rounds : int
         Rounds of questions about rows.
@@ -120,6 +124,16 @@ class PooledRegressionResult(Result):
         return np.asarray(self.p_value[self.n_constants :] < SIGNIFICANT)
 
     @property
+    def compares_sites(self) -> bool:
+        """Whether the fit can be asked if slopes differ by site.
+
+        Exact fits of other families than gaussian can with constants by site: a step from a common
+        constant is far from a site's own fit.
+        """
+        own = self.n_constants == len(self.sites)
+        return self.family == "gaussian" or self.fit == "one-shot" or own
+
+    @property
     def sites_differ(self) -> bool:
         """Whether the test over all slopes says so at 5 %."""
         return self.heterogeneity[2] < SIGNIFICANT
@@ -139,7 +153,9 @@ class PooledRegressionResult(Result):
         which = ", ".join(found) + " differ" if found else "none differs"
         parts = [f"{about}: {which} from 0 at 5 %."]
         statistic, df, p = self.heterogeneity
-        if not df:
+        if not self.compares_sites:
+            parts.append(UNTESTED)
+        elif not df:
             parts.append("Too few sites tell all slopes to ask whether sites differ.")
         elif self.sites_differ:
             parts.append(
