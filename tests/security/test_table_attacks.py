@@ -43,6 +43,9 @@ COUNTED = [
     "federated-sparse-qda",
     "mean-and-sd",
     "meta-clustering",
+    "pooled-regression",
+    "pooled-regression by rounds",
+    "pooled-regression one-shot",
     "reference-averaging",
 ]
 """Methods that tell moments by the usual names of fields."""

@@ -416,8 +416,15 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
     if not _has_numbers(federation) or len(columns.features) < 2:
         return Outcome("accounted", "the study has no columns of numbers")
 
+    names = list(columns.features)
+    if method.tells == "moments" and columns.target is not None:
+        names += [columns.target] * (columns.target not in columns.levels)
+
     def meeting(table: Table) -> Table:
-        """More rows, and 0/1 columns of which every other two meet in half of a few rows."""
+        """More rows, and 0/1 columns of which every other two meet in half of a few rows.
+
+        A response whose moments are told is one of them, and meets the last column so.
+        """
         ids = (columns.id, columns.agent, columns.entity)
         again = range(_TIMES)
         made = {
@@ -426,13 +433,12 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
         }
         n = len(next(iter(made.values())))
         # halves: no column alone is of few rows
-        x = np.random.default_rng(SEED).random((n, len(columns.features))) < 0.5
-        for j in range(1, x.shape[1], 2):
+        x = np.random.default_rng(SEED).random((n, len(names))) < 0.5
+        p = len(columns.features)
+        for j in (*range(1, p, 2), *range(p, len(names))):
             x[:, j] = ~x[:, j - 1]
             x[np.flatnonzero(x[:, j - 1])[: least // 2], j] = True
-        return made | {
-            name: [repr(float(c)) for c in x[:, j]] for j, name in enumerate(columns.features)
-        }
+        return made | {name: [repr(float(c)) for c in x[:, j]] for j, name in enumerate(names)}
 
     rules = dataclasses.replace(federation.preparation, standardize="none")
     asked = dataclasses.replace(federation, preparation=rules)
