@@ -32,6 +32,7 @@ from consilience.assisted.glm.messages import (
     Settings,
     SettleRequest,
     ShareRequest,
+    TellRequest,
     TurnRequest,
 )
 from consilience.assisted.phases import digest_order
@@ -60,6 +61,7 @@ from consilience.wire.sealing import (
     open_message,
     seal_message,
 )
+from tests.assisted.assisted import Parties
 from tests.security.hostile import unchecked
 from tools import table_assisted_attack as table
 
@@ -852,6 +854,62 @@ def test_who_needs_no_response_gets_none() -> None:
         line.ask("share", ShareRequest(settings(family="binomial", response="masked"), "b"))
 
 
+@pytest.mark.parametrize("family", ["binomial", "normal"])
+def test_coefficients_of_row_indicators_do_not_tell_the_response(family: str) -> None:
+    """A partner that opens such columns read the response off its coefficients, in one run."""
+    rng = np.random.default_rng(0)
+    x, blocks = rng.normal(size=(N, 2)), np.eye(N)[:, : N - 1]
+    y = (rng.random(N) < 0.5).astype(float) if family == "binomial" else rng.normal(size=N)
+    them = Parties({"a": x, "b": blocks}, {"a": ("u", "v"), "b": tuple(map(str, IDS[1:]))}, y, IDS)
+    partners = Policy(preset="consortium", max_revealed_rank="full")
+    for granted in (False, True):
+        own = Policy(preset="consortium", share_response=granted)
+        federation = them.federation({"a": own, "b": partners})
+        run = AssistedGLM(family=family, alpha=0.05, holdout=0.0).run(federation, seed=1)
+        assert run.result.courses == {"b": "opened"}
+        estimate = run.site("b").to_frame("coefficients")["estimate"].to_numpy()
+        if granted:
+            assert np.corrcoef(estimate, y[: N - 1])[0, 1] > 0.9
+        else:
+            assert np.isnan(estimate).all()
+
+
+def test_no_step_tells_of_the_response_without_consent() -> None:
+    """Whatever a coordinator says of the courses, and in whatever order it asks."""
+    block = relayed(np.eye(N)[:, :5], ROWS)
+    nothing = (relayed(NOTHING, ROWS), relayed(NOTHING, MODEL))
+    parts = (relayed((), ROWS), relayed((), ROWS), *NOBODY)
+    plain = {"family": "binomial", "alpha": 0.1, "interval": "none"}
+    opened = settings(**plain, courses=("opened",))
+    turns = settings(**plain, courses=("turns",))
+    masked = settings(**{**plain, "response": "masked"}, courses=("turns",))
+    site = initiator(noised=True, max_epsilon=10.0)[0]
+    line = Villain(site, name="b").begin(mine="partner", theirs="initiator")
+    start = line.last
+    # No response was shared, and nothing is fitted to one.
+    for text in (turns, masked):
+        for step, request in (
+            ("include", IncludeRequest(text, "b", block)),
+            ("settle", SettleRequest(text, "b")),
+            ("turn", TurnRequest(text, "", *nothing, partner="b", closes=False)),
+            ("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0)),
+        ):
+            ask = line.ask if step in ("settle", "conclude") else line.tell
+            with pytest.raises(Refused, match=r"before anything is fitted|does not share"):
+                ask(step, request, after=start)
+    line.tell("include", IncludeRequest(opened, "b", block), after=start)
+    fitted = line.last
+    assert not len(line.ask("settle", SettleRequest(opened, "b")).place.value["weights"])
+    line.ask("conclude", ConcludeRequest(opened, *parts, complete=False, hidden=0), after=fitted)
+    for text in (opened, turns, masked):
+        place = line.ask("tell", TellRequest(text, "b"), after=line.last).place.value
+        assert not any(np.size(values) for values in place.values())
+    # Nor does a fit of the response outlast the masked one.
+    line.ask("share_masked", ShareRequest(masked, "b"), after=fitted)
+    turned = line.ask("turn", TurnRequest(masked, "", *nothing, partner="b", closes=False))
+    assert not len(turned.place.value["weights"])
+
+
 def test_errors_of_a_partners_fit_are_few() -> None:
     """Each is an equation in its columns: half as many as rows over all runs, one fit in a run."""
     site, told = partner(), []
@@ -890,6 +948,7 @@ def test_weights_of_made_up_columns_are_few() -> None:
         line = Villain(site, f"run-{run}", name="b").begin(mine="partner", theirs="initiator")
         line.ask("offer", OfferRequest())
         text = settings(family="binomial", alpha=0.1, courses=("turns",))
+        line.ask("share", ShareRequest(text, "b"))
         block = relayed(rng.normal(size=(N, k)), ROWS)
         request, base = IncludeRequest(text, "b", block), line.last
         try:

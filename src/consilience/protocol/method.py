@@ -338,6 +338,8 @@ class SiteContext(Protocol):
         Whether the policy lets values for each record leave.
     share_names : bool
         Whether the policy lets the names of the site's own columns leave.
+    share_response : bool
+        Whether the policy lets the response of each record leave, to whom it is addressed.
     run : str
     keys : dict
         What the house keeps for end-to-end encryption (see phase `align_ids`).
@@ -366,6 +368,7 @@ class SiteContext(Protocol):
     preset: str
     per_record: bool
     share_names: bool
+    share_response: bool
     run: str
     keys: dict[str, Any]
     partner_key: bytes

@@ -35,7 +35,7 @@ from tests.reference import pooled_glm
 
 DEFAULT = Policy(preset="consortium", share_response=True)
 CLOSED = Policy(preset="consortium")
-OPEN_PARTNER = {"a": CLOSED, "b": replace(CLOSED, max_revealed_rank="full")}
+OPEN_PARTNER = {"a": DEFAULT, "b": replace(CLOSED, max_revealed_rank="full")}
 OPEN_INITIATOR = {"a": SIGNED, "b": CLOSED}
 
 
@@ -96,10 +96,16 @@ def test_who_opens_gives_the_pooled_fit_in_one_round(who: str, name: str, shared
 
 def test_an_open_partner_is_sent_nothing() -> None:
     them = parties("normal", n=150, seed=1)
-    watched = scripted(them.federation(OPEN_PARTNER))
+    watched = scripted(them.federation(OPEN_PARTNER | {"a": CLOSED}))
     run = method("normal", interval="none").run(watched, seed=1)
     assert steps_asked(watched, "b") & {"receive", "contribute", "fit", "refine"} == set()
     assert not per_person(watched, "b", 150).size
+    (place,) = (m.place.value for step, m in seen_by(watched, "b") if step == "record")
+    assert set(place) == {"weights", "covariance", "shared"}
+    assert not any(np.size(values) for values in place.values())
+    table = run.site("b").to_frame("coefficients")
+    assert np.isnan(table["estimate"]).all() and np.isnan(table["error"]).all()
+    assert set(table["status"]) == {"at the initiator"}
     assert known_of(watched, "a") == 0 and known_of(watched, "b") == 4
     # Nobody asked for errors, and there are none.
     assert np.isnan(run.result.coefficients["error"]).all()
@@ -212,7 +218,7 @@ def test_each_pair_goes_by_its_own_policy(alpha: float, shared: int) -> None:
 
 def test_all_of_three_parties_open() -> None:
     them = parties(sizes=(2, 3, 2), shared=1, seed=5)
-    policy = dict.fromkeys("bc", OPEN_PARTNER["b"]) | {"a": CLOSED}
+    policy = dict.fromkeys("bc", OPEN_PARTNER["b"]) | {"a": DEFAULT}
     run = them.federation(policy).run(method(), seed=1)
     assert check_tables(run, them, them.pooled("binomial")) == 1 + 3 + 2
     assert run.result.revealed == {"a": (0, 2), "b": (4, 4), "c": (2, 2)}

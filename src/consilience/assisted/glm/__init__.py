@@ -47,7 +47,9 @@ refine: RefineRequest               ->  partner, for the initiator's eyes:
 conclude: ConcludeRequest           ->  initiator: comparison, intervals, predictions
                                     <-  Concluded: own coefficients, fit   MODEL
                                         calibration                        AGGREGATE
-tell, record                        ->  partner keeps its own coefficients and errors
+tell, record                        ->  partner keeps its own coefficients and errors;
+                                        nothing, if it gets no response and the
+                                        initiator's policy does not share it
 a run that follows one predicts new people
 part: PartRequest                   ->  partner: X_b along known directions (n, k)
 predict: PredictRequest             ->  initiator keeps predictions and limits
@@ -64,8 +66,11 @@ whose policy lets all of its columns be known sends them at once (`AssistedGLM.c
 earlier runs told of a partner's columns is in the fit from the start.
 
 Absence: every site is needed in every round; a run with a directory is resumed, and no result is
-given of a training that did not end. Leakage: a partner that opens its columns knows nothing new,
-and the initiator knows them. Another one knows the response of the training rows, or a masked one,
+given of a training that did not end. Leakage: a partner that opens its columns, or tells what
+earlier
+runs told, knows nothing new, and the initiator knows these columns; where the initiator's policy
+grants ``share_response`` it knows its coefficients, and with them what they tell of the response.
+Another one knows the response of the training rows, or a masked one,
 case weights and an offset if there are any, and for each message one combination of the initiator's
 columns and one of the other partners' columns together, or all of the initiator's columns where
 that party opened them; the initiator one combination of a partner's columns for each message. Each
@@ -208,7 +213,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -220,8 +225,10 @@ class AssistedGLM(Method):
     }
     settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
     leakage: ClassVar[str] = (
-        "Partners that open their columns know nothing new, and the initiator knows these "
-        "columns. Others know the response, or a masked one, case weights and an offset if there "
+        "Partners that open their columns, or tell what earlier runs told, know nothing new, and "
+        "the initiator knows these columns; where it grants share_response they know their "
+        "coefficients, which can tell the response. Others know the response, or a masked "
+        "one, case weights and an offset if there "
         "are any, and along one direction for each message the columns of the initiator, and of "
         "the other partners together, or all columns of an initiator that opens them; the "
         "initiator knows those of each partner along one direction for each message. The "
@@ -259,7 +266,8 @@ class AssistedGLM(Method):
         Returns
         -------
         dict of partner to str
-            "opened": it sends all of its columns, and gets nothing. "fitted": the only partner gets
+            "opened": it sends all of its columns, and gets nothing (its coefficients, where the
+            initiator grants ``share_response``). "fitted": the only partner gets
             the initiator's columns and fits all. "turns". "earlier": no response is given, and it
             sends what earlier runs told of its columns.
 
@@ -391,6 +399,13 @@ class AssistedGLM(Method):
             What the partners sent, where nobody takes turns.
         """
         s, asker, sent = course.s, course.ctx.initiator, []
+        share, receive = training.share, training.receive
+        if s.masked:
+            share, receive = training.share_masked, training.receive_masked
+        # first, so that nothing but what is shared is ever fitted
+        shared = {}
+        for partner in s.told:
+            shared[partner] = yield from course.ask(share, asker, partner=partner)
         for partner in s.partners:
             # no span of messages, nothing to join
             joins = s.acceleration == "span" and offers[partner].known and not s.those(FITTED)
@@ -401,12 +416,8 @@ class AssistedGLM(Method):
                 if not s.opened:
                     of = {"owner": partner, "rest": given.rest}
                     yield from course.ask(one_message.include, asker, **of)
-        share, receive = training.share, training.receive
-        if s.masked:
-            share, receive = training.share_masked, training.receive_masked
-        for partner in s.told:
-            shared = yield from course.ask(share, asker, partner=partner)
-            of = {name: getattr(shared, name) for name in ("response", "weights", "offset")}
+        for partner, given in shared.items():
+            of = {name: getattr(given, name) for name in ("response", "weights", "offset")}
             yield from course.ask(receive, partner, **of)
         return sent
 

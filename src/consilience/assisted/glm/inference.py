@@ -32,6 +32,8 @@ from consilience.wire.disclosure import Released, addressed, aggregate, model
 
 MAX_NEW = 100
 """New people whose limits are looked for where not all directions are known."""
+UNTOLD = {"weights": np.empty(0), "covariance": np.empty((0, 0)), "shared": np.empty((0, 0))}
+"""What a partner is told of the fit where it gets no response."""
 FEW = 10
 """A smaller number of new people is told as -1."""
 
@@ -119,6 +121,7 @@ def aim(
 ) -> tuple[messages.Aimed, State]:
     """Solve for the targets within what is known; send the solutions to a partner."""
     s = settings_of(message, site, "initiator")
+    training.require_consent(s, site, message.partner)
     came = [("more", message.owner)] if message.owner else []
     came += [("rest", message.partner)] if np.size(message.rest.value) else []
     for field, owner in came:
@@ -595,6 +598,9 @@ def conclude(
         records=model(counts, kind="figures", n_records=n),
         offset=data.offset is not None,
     )
+    # decided here, by the response that was fitted: later questions may have other settings
+    told = [training.may_know(s, site, partner) for partner in s.partners]
+    places = [place if may else UNTOLD for place, may in zip(places, told, strict=True)]
     return reply, {"concluded": {"partners": s.partners, "places": tuple(places)}}
 
 
@@ -692,7 +698,7 @@ def _outputs(
 def tell(
     message: messages.TellRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Told, State]:
-    """Tell a partner the weights of its directions, with what its standard errors need."""
+    """Tell a partner the weights of its directions, and what its errors need; or nothing."""
     training.require_role(site, "initiator")
     kept = state["concluded"]
     o = kept["partners"].index(message.partner)
@@ -712,9 +718,10 @@ def record(
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     sent = np.asarray(state["sent"])
     weights = np.asarray(message.place.value["weights"], dtype=float)
-    if len(weights) != sent.shape[1]:
+    untold = sent.shape[1] > 0 and not len(weights)
+    if len(weights) != sent.shape[1] and not untold:
         raise refused("weights for another number of directions than were sent")
-    beta = sent @ weights if len(weights) else np.zeros(len(own.names))
+    beta = sent @ weights if len(weights) else np.full(len(own.names), np.nan if untold else 0.0)
     covariance = np.asarray(message.place.value["covariance"], dtype=float)
     status = np.full(len(beta), messages.PENALISED if s.alpha else messages.UNCERTAIN, dtype="U20")
     error = np.full(len(beta), np.nan)
@@ -737,11 +744,18 @@ def record(
         fine = np.asarray(state["identified"], dtype=bool)
         status = np.where(fine, messages.IDENTIFIED, messages.SHARED)
         error = np.where(fine, state["errors"], np.nan)
+    if untold:
+        status = np.full(len(beta), messages.ELSEWHERE)
+        site.note(
+            "The coefficients of this party's columns stay with the initiator: with them one can "
+            "work out its response, which its policy does not share (share_response)."
+        )
     shown = np.where(status == messages.SHARED, np.nan, beta)
     site.table(
         "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
     )
-    site.output("linear_predictor", own.centred @ beta)
+    if not untold:
+        site.output("linear_predictor", own.centred @ beta)
     predictor = AssistedPredictor(
         role="partner",
         names=own.names,

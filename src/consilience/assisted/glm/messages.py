@@ -37,6 +37,8 @@ IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
 UNCERTAIN, PENALISED = "not certified", "penalised"
 STATUS = (IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED)
 """What a coefficient is."""
+ELSEWHERE = "at the initiator"
+"""A partner's coefficient that stays there, since the partner gets no response."""
 MOST_BINS = 10
 WAYS = ("null", "alone", "joint")
 OPENED, FITTED, TURNS, EARLIER = "opened", "fitted", "turns", "earlier"

@@ -77,6 +77,31 @@ def settings_of(message: Any, site: SiteContext, role: str, *sealed: str) -> Set
     return s
 
 
+def may_know(s: Settings, site: SiteContext, partner: str) -> bool:
+    """Whether a partner may be told what follows from the response, such as its coefficients.
+
+    Whose columns are indicators of rows reads the response off its coefficients. So they go where
+    the response itself may go: by the initiator's policy, whatever a coordinator says, or where the
+    training is one of a masked response (without one there is no training, see `Joint`).
+    """
+    return site.share_response or (s.masked and partner in s.told)
+
+
+def require_consent(s: Settings, site: SiteContext, partner: str) -> None:
+    """Check that a partner may be told what follows from the response.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if not may_know(s, site, partner):
+        raise refused(
+            "what follows from the response was asked for, and the policy does not share the "
+            "response (share_response)",
+            DisclosureError,
+        )
+
+
 # --------------------------------------------------------------------------- rows by purpose
 
 
@@ -209,7 +234,7 @@ def share(
         weights=_beside(data.weight, to),
         offset=_beside(data.offset, to),
     )
-    return reply, {**state, "y": np.where(rows.train, rows.y, 0.0)}
+    return reply, _afresh(state, np.where(rows.train, rows.y, 0.0))
 
 
 def _flips(message: messages.ShareRequest, data: SiteData) -> str:
@@ -249,7 +274,12 @@ def share_masked(
         weights=_beside(data.weight, to),
         offset=_beside(data.offset, to),
     )
-    return reply, {**state, "y": np.where(rows.train, masked, 0.0)}
+    return reply, _afresh(state, np.where(rows.train, masked, 0.0))
+
+
+def _afresh(state: State, y: FloatArray) -> State:
+    """State with a response of the training, without what was fitted to another one."""
+    return {"y": y} | ({"factor": state["factor"]} if "factor" in state else {})
 
 
 def _beside(column: FloatArray | None, partner: str) -> Released:
@@ -313,6 +343,8 @@ class Joint:
     def __init__(self, s: Settings, data: SiteData, site: SiteContext, state: State) -> None:
         self.s, self.rows = s, by_purpose(data, s, site)
         self.data, self.x = data, data.features
+        if s.told and "y" not in state:
+            raise refused("a response is shared before anything is fitted to it", ProtocolError)
         # where no partner gets the response it was not got ready
         self.y = np.asarray(state.get("y", np.where(self.rows.train, self.rows.y, 0.0)))
         weights, fam = self.rows.training_weights, s.training_family()
@@ -455,6 +487,7 @@ def turn(
 ) -> tuple[messages.Turned, State]:
     """Take in one partner's contribution, refit, and send the next one its starting point."""
     s = settings_of(message, site, "initiator")
+    require_consent(s, site, message.partner)
     joint = Joint(s, data, site, state)
     added = False
     contribution = np.asarray(message.contribution.value, dtype=float)
@@ -506,7 +539,7 @@ def turn(
 def settle(
     message: messages.SettleRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Settled, State]:
-    """Tell a partner how its messages stand in the joint fit."""
+    """Tell a partner how its messages stand in the joint fit; nothing, if it gets no response."""
     s = settings_of(message, site, "initiator")
     joint = Joint(s, data, site, state)
     joint.require_end()
@@ -514,7 +547,8 @@ def settle(
     # nobody fits any more: there is no offset to complete
     own = OwnColumns.of(data, state.get("factor"))
     asks = bool(s.interval_accuracy) and own.known(site, np.eye(len(own.names)))[2]
-    place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True, "asks": asks}
+    weights = joint.weights_for(owner) if may_know(s, site, message.partner) else NOTHING
+    place = {"weights": weights, "constant": 0.0, "added": True, "asks": asks}
     return messages.Settled(place=summary_for(place, data, message.partner)), joint.to_state(state)
 
 
@@ -608,9 +642,11 @@ def finish(
     model_cache.forget(data)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
-    state = _settled(state, weights)
+    if len(weights):
+        state = _settled(state, weights)
     sent = np.asarray(state["sent"])
-    beta = sent @ weights if sent.shape[1] else np.zeros(len(own.names))
+    # who gets no response does not know its coefficients
+    beta = sent @ weights if len(weights) else np.zeros(len(own.names))
     left, complete = np.empty((len(own.names), 0)), False
     if s.interval == "joint" and not s.alpha and not message.place.value["asks"]:
         # with these the joint design is the pooled one
