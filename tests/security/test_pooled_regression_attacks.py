@@ -45,6 +45,7 @@ def sums_at(
     turn: int,
     columns: Sequence[int] = (0, 1),
     settings: Settings = BINOMIAL,
+    centre: float = 0.0,
 ) -> Ask:
     m = len(columns)
     message = Coefficients(
@@ -52,7 +53,7 @@ def sums_at(
         round=turn,
         squares=False,
         columns=relayed(np.array(columns, dtype=np.int64), AGGREGATE),
-        centre=relayed(np.zeros(m), AGGREGATE),
+        centre=relayed(np.append(centre, np.zeros(m - 1)), AGGREGATE),
         scale=relayed(np.ones(m), AGGREGATE),
         sites=("a",),
         constants=relayed(np.array([theta[0]], dtype=float), MODEL),
@@ -61,8 +62,8 @@ def sums_at(
     return Ask("sums", message)
 
 
-def own_fit(settings: Settings) -> Ask:
-    frame = {"columns": np.arange(2), "centre": np.zeros(2), "scale": np.ones(2)}
+def own_fit(settings: Settings, centre: float = 0.0) -> Ask:
+    frame = {"columns": np.arange(2), "centre": np.array([centre, 0.0]), "scale": np.ones(2)}
     told = {name: relayed(value, AGGREGATE) for name, value in frame.items()}
     return Ask("own-fit", OwnFitRequest(settings=settings, **told))
 
@@ -153,6 +154,25 @@ def test_sums_are_of_columns_that_were_told() -> None:
     assert np.isnan(first.means.value).tolist() == [False, True, False]
     assert isinstance(second, Refused) and "told" in second.reason
     assert not isinstance(third, Refused)
+
+
+@pytest.mark.parametrize("centre", [0.0, -300.0])
+def test_a_centre_far_away_hides_no_row_that_dominates(centre: float) -> None:
+    # Weights of about exp(x0 / 3) give the first row more than half of the sum of their squares.
+    settings, policy = Settings("poisson", False), Policy(per_record=True, foreign_models=True)
+    asks = [
+        sums_at([slope * centre, slope, 0.0], turn, settings=settings, centre=centre)
+        for turn, slope in enumerate((0.4, 0.0), 1)
+    ]
+    for seed, n, far, effect in ((1, 120, 6.0, 0.0), (2, 160, 5.0, 0.35)):
+        rng = np.random.default_rng(seed)
+        table = pd.DataFrame(rng.normal(size=(n, 2)), columns=["x0", "x1"])
+        table.loc[0, "x0"] = far
+        table["y"] = rng.poisson(np.exp(effect * table["x0"])).astype(float)
+        _, steep, flat, fit = hostile(table, policy, [*asks, own_fit(settings, centre)], settings)
+        assert isinstance(steep, Refused) and "one record" in steep.reason
+        assert not isinstance(flat, Refused)
+        assert bool(len(fit.fit.value)) is (effect == 0)
 
 
 @pytest.mark.parametrize("family", ["poisson", "gamma"])

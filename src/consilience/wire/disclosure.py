@@ -1087,7 +1087,7 @@ def local_fit(
 
 
 def weighted_sums(
-    values: Sequence[FloatArray], *, rows: FloatArray, weights: FloatArray
+    values: Sequence[FloatArray], *, rows: FloatArray, weights: FloatArray, n_parameters: int = 0
 ) -> tuple[Released, ...]:
     """Release sums over rows whose weights follow from coefficients that somebody else chose.
 
@@ -1104,8 +1104,10 @@ def weighted_sums(
         Rows of the design.
     weights : (n, k) array
         As in :func:`local_fit`: the first column total weights, or the only one.
+    n_parameters : int
+        As many as columns of the rows unless given.
     """
-    evidence = _of_weighted("weighted-sums", rows, weights, rows.shape[1])
+    evidence = _of_weighted("weighted-sums", rows, weights, n_parameters or rows.shape[1])
     return tuple(
         Released(np.asarray(value, dtype=float), Disclosure.AGGREGATE, evidence, _KEY)
         for value in values

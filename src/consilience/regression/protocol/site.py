@@ -146,6 +146,17 @@ def _design(
     return kernels.design_of(data.features[:, columns], np.asarray(message.centre.value), scale)
 
 
+def _judged(design: FloatArray) -> FloatArray:
+    """Rows by which shares are judged: as asked, and about the site's own means in its own units.
+
+    About a centre far from all rows each has the same share of a cell. Whoever picks it can move it
+    back in what is told, so the shares about the mean count, too.
+    """
+    own = design[:, 1:] - design[:, 1:].mean(axis=0)
+    spread = own.std(axis=0)
+    return np.column_stack([design, own / np.where(spread > 0, spread, 1.0)])
+
+
 def _tally(
     message: messages.Coefficients, data: SiteData, limits: Limits
 ) -> dict[str, tuple[int, int]]:
@@ -181,10 +192,11 @@ def sums(
         piece.curvature,
         np.empty((0, 0)),
     ]
-    told = disclosure.weighted_sums(values, rows=design, weights=weights[0][:, None])
+    how: dict[str, Any] = {"rows": _judged(design), "n_parameters": design.shape[1]}
+    told = disclosure.weighted_sums(values, weights=weights[0][:, None], **how)
     if piece.squares is not None:  # rows weigh in it by their scores
         own = [piece.squares]
-        told = told[:3] + disclosure.weighted_sums(own, rows=design, weights=weights[1][:, None])
+        told = told[:3] + disclosure.weighted_sums(own, weights=weights[1][:, None], **how)
     return messages.Sums(*told), state
 
 
@@ -222,7 +234,7 @@ def own_fit(
         q = design.shape[1]
         found = _without_counts(family, found, y, site.limits)
         own = disclosure.local_fit(
-            messages.packed(found), rows=design, weights=weight, n_parameters=q
+            messages.packed(found), rows=_judged(design), weights=weight, n_parameters=q
         )
         fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
         made = own if fault is None else made
