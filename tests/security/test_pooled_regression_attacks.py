@@ -158,11 +158,11 @@ def test_sums_are_of_columns_that_were_told() -> None:
 
 @pytest.mark.parametrize("centre", [0.0, -300.0])
 def test_a_centre_far_away_hides_no_row_that_dominates(centre: float) -> None:
-    # Weights of about exp(x0 / 3) give the first row more than half of the sum of their squares.
+    # Weights of exp(0.6 x0) give the first row more than half of the sum of their squares.
     settings, policy = Settings("poisson", False), Policy(per_record=True, foreign_models=True)
     asks = [
         sums_at([slope * centre, slope, 0.0], turn, settings=settings, centre=centre)
-        for turn, slope in enumerate((0.4, 0.0), 1)
+        for turn, slope in enumerate((0.6, 0.0), 1)
     ]
     for seed, n, far, effect in ((1, 120, 6.0, 0.0), (2, 160, 5.0, 0.35)):
         rng = np.random.default_rng(seed)
