@@ -937,6 +937,39 @@ def test_errors_of_a_partners_fit_are_few() -> None:
     assert len(site.home.ledger("default")["revealed"]["directions"]) == P - 1
 
 
+@pytest.mark.parametrize("limit", [0, 2])
+def test_whether_a_response_is_separated_costs_a_direction(limit: int) -> None:
+    """Answers for chosen responses put the rows in the order of a column, with no end of them."""
+    site = partner(max_revealed_rank=limit)
+    order, said = np.argsort(columns_of()[:, 0]), []
+    for run in range(4):
+        villain = Villain(site, f"run-{run + 2}").begin()
+        villain.ask("offer", OfferRequest())
+        # some rows that the columns tell apart, and others that they do not
+        y = np.full(N, np.nan)
+        y[order] = (np.arange(N) >= N // 2) if run % 2 else np.arange(N) % 2
+        changes = {"family": "binomial", "exchange": "auto", "courses": ("fitted",)}
+        text = given_response(villain, y, **changes)
+        base = villain.last
+        place = relayed({"means": np.zeros(1), "rows": np.arange(0)}, MODEL)
+        request = FitRequest(text, relayed(np.zeros((N, 1)), ROWS), place)
+        try:
+            reply = villain.tell("fit", request, after=base)
+        except Refused as refusal:
+            said.append(str(refusal))
+            continue
+        assert reply.unfit == ("separated" if run % 2 else "")
+        assert run % 2 == 0 or not np.any(reply.part.value)
+        other = dataclasses.replace(request, own=relayed(np.ones((N, 1)), ROWS))
+        with pytest.raises(Refused, match="answered once"):
+            villain.tell("fit", other, after=base)
+    # Answers are as many as directions, and refusals are all the same.
+    assert len(said) == 4 - limit and len(set(said)) == 1
+    assert "no further direction" in said[0]
+    found = site.home.ledger("default").get("revealed", {}).get("directions", [])
+    assert len(found) == limit
+
+
 def test_weights_of_made_up_columns_are_few() -> None:
     """A partner's columns before the first turn come back with weights, equations in the own ones.
 

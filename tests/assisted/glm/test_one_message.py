@@ -16,7 +16,7 @@ from consilience.assisted.glm.messages import EARLIER, FITTED, OPENED, TURNS
 from consilience.assisted.kernels import glm
 from consilience.assisted.test import AssistanceTest
 from consilience.engines.federation import Federation, Run
-from consilience.exceptions import ParameterError
+from consilience.exceptions import DataError, ParameterError
 from consilience.protocol.method import Offer
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
@@ -126,6 +126,14 @@ def test_an_open_initiator_gets_one_direction_of_the_partner() -> None:
     given = sent[:, ~np.isfinite(sent).all(axis=0)]
     assert (np.isnan(given[:, 0]) == ~them.known[np.argsort(them.ids)]).all()
     assert (recovered(blocks["a"], sent[:, np.isfinite(sent).all(axis=0)]) > 1 - 1e-9).all()
+
+
+def test_a_partner_that_finds_no_fit_says_why() -> None:
+    them = parties(n=150, sizes=(2, 3), seed=4)
+    them = them.with_(y=(them.blocks["b"][:, 0] > 0).astype(float))
+    federation = them.federation(OPEN_INITIATOR)
+    with pytest.raises(DataError, match="separate the response"):
+        method(response="share").run(federation, seed=1)
 
 
 @pytest.mark.parametrize("who", ["partner", "initiator"])

@@ -24,6 +24,7 @@ hand_over: HandOverRequest          ->  initiator, for the partner's eyes:
 fit: FitRequest                     ->  partner: fits all columns, for the initiator's eyes:
                                     <-  Fitted: X_b beta_b (n)             PER_RECORD
                                         standard errors                    MODEL
+                                        or why there is no fit             PUBLIC
 else, in rounds, each partner in turn
 turn: TurnRequest                   ->  initiator: takes the contribution into the span,
   owner, contribution (n)               refits, for the next partner's eyes:
@@ -91,7 +92,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.assisted.glm import inference, one_message, prediction, training
-from consilience.assisted.glm.messages import EARLIER, FITTED, OPENED, TURNS, Settings
+from consilience.assisted.glm.messages import EARLIER, FITTED, OPENED, SEPARATED, TURNS, Settings
 from consilience.assisted.glm.prediction import AssistedPredictor
 from consilience.assisted.glm.result import (
     AssistedGLMResult,
@@ -429,6 +430,9 @@ class AssistedGLM(Method):
         course.known(asker, handed.known)
         of = {"own": handed.own, "place": handed.place}
         fitted = yield from course.ask(one_message.fit, partner, **of)
+        if fitted.unfit:
+            separated = fitted.unfit == SEPARATED
+            raise training.endless_fit() if separated else inference.too_many_columns()
         course.fitted(partner, fitted)
         return (fitted,)
 

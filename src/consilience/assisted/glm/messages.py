@@ -45,6 +45,9 @@ OPENED, FITTED, TURNS, EARLIER = "opened", "fitted", "turns", "earlier"
 COURSES = (OPENED, FITTED, TURNS, EARLIER)
 """How a partner takes part: it opens its columns; it fits all columns, as the initiator opened its
 own; the two take turns; or its directions that earlier runs told are all that there is."""
+SEPARATED, TOO_MANY = "separated", "too many columns"
+UNFIT = ("", SEPARATED, TOO_MANY)
+"""Why a partner could not fit all columns; the part is zeros then."""
 _MOST_ROWS = 1 << 40
 _TEXT = Allowed(lambda value: isinstance(value, str), "a text")
 _FIGURES = (
@@ -277,10 +280,11 @@ class FitRequest(Asked):
     )
 
 
-@message(FROM_FITTED, version=1)
+@message(FROM_FITTED, version=2)
 class Fitted(Ranked):
     """The partner's part of the joint fit, and errors of the initiator's coefficients."""
 
+    unfit: str = Public("", "why there is no fit, if there is none", kind="str", choices=UNFIT)
     part: Released = PerRecord("m", "the partner's part of the linear predictor", to="initiator")
     errors: Released = Model(
         "*by coefficient and new person: error, whether it means something",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from consilience.assisted.glm import messages, training
-from consilience.assisted.glm.inference import MAX_NEW, too_many_columns
+from consilience.assisted.glm.inference import MAX_NEW
 from consilience.assisted.glm.messages import FITTED, OPENED
 from consilience.assisted.glm.training import empty_for, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm
@@ -21,6 +21,7 @@ from consilience.assisted.kernels.sandwich import sandwich
 from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused
 from consilience.exceptions import DisclosureError
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.wire.disclosure import replaced
 
 
 @step("offer")
@@ -141,6 +142,9 @@ def fit(
     fine = theirs.shape == (n, q) and len(chosen) <= MAX_NEW
     if not fine or ((chosen < 0) | (chosen >= n)).any():
         raise refused("columns with other rows, or people who are not there")
+    # Before anything is computed: whether there is a fit tells of these columns too.
+    if not own.room(site):
+        raise refused("the policy lets no further direction be known", DisclosureError)
     y, used, fam = np.asarray(state["y"]), np.asarray(state["weights"]), s.training_family()
     design = np.column_stack([np.ones(n), theirs, own.centred])
     fitted = glm.fit(
@@ -151,18 +155,28 @@ def fit(
         weights=used,
         penalty=s.penalty(),
     )
+    unfit, beta = "", fitted.coef[q:]
+    found = None
     if fitted.separated:
-        raise training.endless_fit()
-    beta = fitted.coef[q:]
+        unfit = messages.SEPARATED
+    elif s.interval == "joint" and not s.alpha:
+        found = sandwich(design, y, fitted.eta, fam, used, s.errors)
+        if found.rank >= int((used > 0).sum()):
+            unfit = messages.TOO_MANY
+    if unfit:
+        # An answer as any other: it counts as a direction that was not known.
+        beta = own.unsent(own.told(site, unit=False))[:, 0]
     known, _, allowed = own.known(site, beta)
     if not allowed:
         raise refused("the policy lets no further direction be known", DisclosureError)
+    if unfit:
+        none = summary_for({}, data, s.initiator)
+        part = replaced(own.released(beta, s.initiator), np.zeros(n))
+        reply = messages.Fitted(unfit=unfit, part=part, errors=none, known=known)
+        return reply, state
     errors: dict[str, np.ndarray] = {}
     kept: State = {"sent": beta[:, None], "pending": np.empty((len(beta), 0))}
-    if s.interval == "joint" and not s.alpha:
-        found = sandwich(design, y, fitted.eta, fam, used, s.errors)
-        if found.rank >= int((used > 0).sum()):
-            raise too_many_columns()
+    if found is not None:
         targets = np.eye(1 + q, design.shape[1])
         targets[0, 1 : q + 1] = -mean  # the initiator's constant is that of columns at 0
         targets = np.vstack([targets, design[chosen]])
@@ -177,6 +191,7 @@ def fit(
                 "identified": found.identified(targets).astype(float),
             }
     reply = messages.Fitted(
+        unfit="",
         part=own.released(beta, s.initiator),
         errors=summary_for(errors, data, s.initiator),
         known=known,
