@@ -237,6 +237,8 @@ def test_one_shot_over_sites_that_grant_fits() -> None:
     separated = tables | {
         "cedar": tables["cedar"].assign(y=lambda t: (t["age"] > 60).astype(float))
     }
+    with pytest.raises(QuorumError, match=r"the study needs 3 \(without one: cedar\)"):
+        fitted(separated, Policy(foreign_models=True), family="binomial", fit="one-shot")
     less = PooledRegression(family="binomial", fit="one-shot").run(
         federation(separated, Policy(foreign_models=True), quorum=2), seed=0
     )

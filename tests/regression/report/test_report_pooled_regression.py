@@ -77,5 +77,7 @@ def test_figures_draw_what_differs_most_unless_told() -> None:
         assert words in axis.get_xlabel()
         assert [tick.get_text() for tick in axis.get_yticklabels()] == ["all sites", *SITES]
     assert len(plot_regression(result).axes[0].get_yticklabels()) == 3
+    less = run_on(differing(), level=0.9).result
+    assert "90 % intervals" in plot_forest(less).axes[0].get_xlabel()
     with pytest.raises(ParameterError):
         plot_forest(result, "height")

@@ -270,6 +270,12 @@ class PooledRegression(Method):
                 f"No fit of their own may leave, so not in the result: {', '.join(without)} (too "
                 "few rows for the columns, separated rows, or a constant column)."
             )
+            left = len(survey.sites) - len(without)
+            if left < ctx.quorum:
+                raise QuorumError(
+                    f"{left} sites tell a fit of their own and the study needs {ctx.quorum} "
+                    f"(without one: {', '.join(without)}): take fewer columns, or lower the quorum"
+                )
             survey = coordinator.without_sites(self, survey, without)
         q = len(survey.names) + 1
         pieces = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def plot_regression(result: Any) -> Figure:
 
 
 def plot_forest(result: Any, column: str | None = None) -> Figure:
-    """Draw one slope at every site with its 95 % interval, and the pooled one.
+    """Draw one slope at every site with its interval, and the pooled one, at the level of the fit.
 
     Parameters
     ----------
@@ -81,7 +82,9 @@ def plot_forest(result: Any, column: str | None = None) -> Figure:
     with charts.style():
         fig, ax = charts.sheet((0.27 if named else 0.05) * len(result.sites) + 1.2)
         at = np.arange(1, len(result.sites) + 1)
-        charts.by_sign(ax, at, value, error, named)
+        # by_sign draws 95 %: intervals of another level are as wide as its quantile says.
+        width = NormalDist().inv_cdf((1 + result.level) / 2) / charts.Z95
+        charts.by_sign(ax, at, value, error * width, named)
         _weights(ax, at, value, error)
         ax.axvspan(low, high, color=charts.BLUE, alpha=0.14, linewidth=0)
         ax.axvline(pooled, color=charts.BLUE, linewidth=1.4)
@@ -89,7 +92,8 @@ def plot_forest(result: Any, column: str | None = None) -> Figure:
         charts.marks(ax, [pooled], [0], "D", charts.BLUE, charts.BLUE, 6.5, zorder=3)
         ax.axvline(0, color=charts.INK, linewidth=0.9)
         charts.site_axis(ax, result.sites, ("all sites",))
-        ax.set_xlabel(f"coefficient of {charts.label(name, 40)}, with 95 % intervals")
+        level = charts.minus(f"{100 * result.level:g} %")
+        ax.set_xlabel(f"coefficient of {charts.label(name, 40)}, with {level} intervals")
         charts.bare(ax)
     return fig
 
