@@ -124,7 +124,7 @@ _PLANNED = {
     OPENED: ("all of its columns, at once", "nothing", "1", ""),
     FITTED: ("one direction", "all of its columns, and the response", "1", "exact"),
     TURNS: ("one direction a round", "one direction a round, and the response", "", ""),
-    EARLIER: ("nothing new", "nothing", "0", "none"),
+    EARLIER: ("no new direction", "nothing", "0", "none"),
 }
 """By course: what the partner reveals, what the initiator does, rounds, errors."""
 REFINEMENTS, TO_ACCURACY = 3, 9

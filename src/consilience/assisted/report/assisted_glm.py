@@ -22,7 +22,7 @@ TOLD = {
     "opened": ("all of its columns, at once", "nothing"),
     "fitted": ("its part of the predictor", "all of its columns, and the response"),
     "turns": ("one direction a round", "one direction a round, and the response"),
-    "earlier": ("nothing new", "nothing"),
+    "earlier": ("no new direction", "nothing"),
 }
 """By course: what the partner told, and what it was told."""
 
