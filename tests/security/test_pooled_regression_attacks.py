@@ -51,7 +51,6 @@ def sums_at(
     message = Coefficients(
         settings=settings,
         round=turn,
-        squares=False,
         columns=relayed(np.array(columns, dtype=np.int64), AGGREGATE),
         centre=relayed(np.append(centre, np.zeros(m - 1)), AGGREGATE),
         scale=relayed(np.ones(m), AGGREGATE),
@@ -160,6 +159,7 @@ def test_sums_are_of_columns_that_were_told() -> None:
 def test_a_centre_far_away_hides_no_row_that_dominates(centre: float) -> None:
     # Weights of exp(0.6 x0) give the first row more than half of the sum of their squares.
     settings, policy = Settings("poisson", False), Policy(per_record=True, foreign_models=True)
+    one_shot = dataclasses.replace(settings, fit="one-shot")
     asks = [
         sums_at([slope * centre, slope, 0.0], turn, settings=settings, centre=centre)
         for turn, slope in enumerate((0.6, 0.0), 1)
@@ -169,7 +169,8 @@ def test_a_centre_far_away_hides_no_row_that_dominates(centre: float) -> None:
         table = pd.DataFrame(rng.normal(size=(n, 2)), columns=["x0", "x1"])
         table.loc[0, "x0"] = far
         table["y"] = rng.poisson(np.exp(effect * table["x0"])).astype(float)
-        _, steep, flat, fit = hostile(table, policy, [*asks, own_fit(settings, centre)], settings)
+        _, steep, flat = hostile(table, policy, asks, settings)
+        _, fit = hostile(table, policy, [own_fit(one_shot, centre)], one_shot)
         assert isinstance(steep, Refused) and "one record" in steep.reason
         assert not isinstance(flat, Refused)
         assert bool(len(fit.fit.value)) is (effect == 0)
@@ -181,15 +182,36 @@ def test_sums_over_the_response_tell_no_count_of_few_rows(family: str, rare: int
     """With rows, mean and variance, sums of log y! or y log y are of one table of counts only."""
     numbers = np.repeat(np.arange(4.0) + (family == "gamma"), (60, 45, 24 - rare // 10, rare))
     table = table_of(len(numbers), 2).assign(y=np.random.default_rng(2).permutation(numbers))
-    settings = Settings(family, False)
-    asks = [sums_at([0.0] * 3, 1, settings=settings), own_fit(settings)]
+    settings, one_shot = Settings(family, False), Settings(family, False, fit="one-shot")
+    asks = [sums_at([0.0] * 3, 1, settings=settings)]
     policy = Policy(per_record=True, foreign_models=True)
-    _, sums, fit = hostile(table, policy, asks, settings)
+    _, sums = hostile(table, policy, asks, settings)
+    _, fit = hostile(table, policy, [own_fit(one_shot)], one_shot)
     for loss, least, constant, pearson in (sums.figures.value, fit.fit.value[3:7]):
         assert np.isfinite([loss, pearson]).all()
         assert np.isnan([least, constant]).tolist() == [rare == 2] * 2
-    _, free, _ = hostile(table, "simulation", asks, settings)
+    _, free = hostile(table, "simulation", asks, settings)
     assert np.isfinite(free.figures.value).all()
+
+
+def test_a_run_asks_for_what_its_study_needs() -> None:
+    """Rounds or own fits, and squared scores only for errors that need them."""
+    table = table_of(120, 0)
+    one_shot, gaussian = dataclasses.replace(BINOMIAL, fit="one-shot"), Settings("gaussian", False)
+    robust = dataclasses.replace(BINOMIAL, errors="HC0")
+    for settings, asked in (
+        (BINOMIAL, own_fit(BINOMIAL)),
+        (one_shot, sums_at([0.0] * 3, 1, settings=one_shot)),
+        (gaussian, sums_at([0.0] * 3, 1, settings=gaussian)),
+        (BINOMIAL, own_fit(one_shot)),
+        (BINOMIAL, sums_at([0.0] * 3, 1, settings=robust)),
+    ):
+        _, told = hostile(table, "consortium", [asked], settings)
+        assert isinstance(told, Refused)
+    for settings in (one_shot, robust):
+        named = PooledRegression(family="binomial").contradicted(Request(settings=settings))
+        assert named == ("fit" if settings is one_shot else "errors",)
+    assert not PooledRegression(family="binomial").contradicted(Request(settings=BINOMIAL))
 
 
 def test_a_made_up_end_is_refused() -> None:

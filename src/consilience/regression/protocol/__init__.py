@@ -100,12 +100,12 @@ class PooledRegression(Method):
     site_effects: bool = allows(FLAG, default=False)
     errors: str = allows(one_of(*kernels.ERRORS), default="model")
     ridge: float = allows(number(0), default=0.0)
-    fit: str = allows(one_of("exact", "one-shot"), default="exact")
+    fit: str = allows(one_of(*messages.FITS), default="exact")
     when_withheld: str = allows(one_of("stop", "without-column", "without-site"), default="stop")
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -145,7 +145,7 @@ class PooledRegression(Method):
                 "only a binomial regression has a response of levels, and of two: leave out the "
                 f"levels of {columns.target}, or set family to 'binomial'"
             )
-        elif self.errors in ("HC0", "HC1") and self.family != "gaussian" and self.one_shot:
+        elif self.settings.squares and self.settings.one_shot:
             fault = "HC errors need sums over rows: set fit to 'exact', or errors to 'cluster'"
         elif ctx.preparation.standardize == "site":
             fault = (
@@ -157,24 +157,18 @@ class PooledRegression(Method):
         raise StudyError(fault, public=fault)
 
     @property
-    def one_shot(self) -> bool:
-        """Whether sites tell their own fits, in place of rounds."""
-        return self.fit == "one-shot" and self.family != "gaussian"
-
-    @property
-    def squares(self) -> bool:
-        """Whether squared scores of rows are summed."""
-        return self.errors in ("HC0", "HC1")
+    def settings(self) -> messages.Settings:
+        """What of the parameters every question states."""
+        return messages.Settings(self.family, self.site_effects, self.errors, self.fit)
 
     # ------------------------------------------------------------------ the exchange
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Moments, fit, end."""
-        settings = messages.Settings(self.family, self.site_effects)
-        told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
+        told = ctx.require((yield Ask("moments", messages.Request(settings=self.settings))))
         survey = coordinator.survey_of(ctx, self, told)
         try:
-            if self.one_shot:
+            if self.settings.one_shot:
                 survey, pool = yield from self._own_fits(ctx, survey)
                 rounds = 2
             else:
@@ -186,7 +180,7 @@ class PooledRegression(Method):
                 "another; leave one out, or add a ridge"
             ) from None
         message = messages.Conclude(
-            settings=settings, sites=survey.sites, model=relayed(model, _MODEL)
+            settings=self.settings, sites=survey.sites, model=relayed(model, _MODEL)
         )
         # A site that is not in the fit has no constant of its own.
         to = survey.sites if self.site_effects else tuple(sorted(told))
@@ -200,7 +194,7 @@ class PooledRegression(Method):
         pool = survey.null
         theta = pool.theta + pool.step()
         if self.family == "gaussian":
-            if not self.squares:
+            if not self.settings.squares:
                 return pool.at(theta), 1
             pieces = yield from self._asked(ctx, survey, theta, 1)
             return Pool(pieces, pool.own, pool.penalty), 2
@@ -240,9 +234,8 @@ class PooledRegression(Method):
         pool = survey.null
         constants = np.array([theta[pool.places(b)[0]] for b in range(len(survey.sites))])
         message = messages.Coefficients(
-            settings=messages.Settings(self.family, self.site_effects),
+            settings=self.settings,
             round=turn,
-            squares=self.squares,
             sites=survey.sites,
             constants=relayed(constants, _MODEL),
             slopes=relayed(np.array(theta[pool.n_constants :]), _MODEL),
@@ -259,9 +252,7 @@ class PooledRegression(Method):
         self, ctx: CoordinatorContext, survey: Survey
     ) -> Generator[Ask, Replies, tuple[Survey, Pool]]:
         """One round of own fits, added up as parabolas."""
-        message = messages.OwnFitRequest(
-            settings=messages.Settings(self.family, self.site_effects), **survey.frame()
-        )
+        message = messages.OwnFitRequest(settings=self.settings, **survey.frame())
         ask = Ask("own-fit", message, to=survey.sites)
         replies = ctx.require((yield ask), at_least=len(survey.sites))
         without = [name for name in survey.sites if not len(replies[name].fit.value)]

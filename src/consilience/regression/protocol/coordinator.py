@@ -313,8 +313,8 @@ def build_result(
     half = float(t.ppf((1 + method.level) / 2, fit.df)) * error
     # Own fits are known as they are; else a step with expected curvatures makes Q a score test.
     spread = _scale_within(survey) if method.family == "gaussian" else fit.scale
-    apart = kernels.heterogeneity(pool.observed() if method.one_shot else pool, spread)
-    if not (method.family == "gaussian" or method.site_effects or method.one_shot):
+    apart = kernels.heterogeneity(pool.observed() if method.settings.one_shot else pool, spread)
+    if not (method.family == "gaussian" or method.site_effects or method.settings.one_shot):
         # One step from a constant that sites do not share is no fit of theirs: Q would reject.
         apart = apart.untested()
     null_loss = sum(p.loss for p in survey.null.pieces)
@@ -328,7 +328,7 @@ def build_result(
     result = PooledRegressionResult(
         family=method.family,
         errors=method.errors,
-        fit="one-shot" if method.one_shot else "exact",
+        fit="one-shot" if method.settings.one_shot else "exact",
         response=ctx.columns.target or "",
         names=(*names, *survey.names),
         n_constants=constants,

@@ -15,33 +15,48 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.parameters import FLAG, allows, one_of
-from consilience.regression.kernels import FAMILIES, Piece
+from consilience.regression.kernels import ERRORS, FAMILIES, Piece
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
 MAX_ROUNDS = 30
 """Rounds of sums that a site answers in a run, where records are protected."""
 _MOST_ROWS = 1 << 40
+FITS = ("exact", "one-shot")
 FIGURES = ("loss", "least", "constant", "pearson")
 """Sums over rows beside score and curvature, in the order in which they travel."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What travels with each question.
+    """What travels with each question, and is compared with an approved study.
 
     Attributes
     ----------
     family : str
     site_effects : bool
         Whether each site has a constant of its own.
+    errors, fit : str
+        As the method's parameters: they decide which sums a site tells.
     """
 
     family: str = allows(one_of(*FAMILIES))
     site_effects: bool = allows(FLAG)
+    errors: str = allows(one_of(*ERRORS), default="model")
+    fit: str = allows(one_of(*FITS), default="exact")
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether sites tell their own fits, in place of rounds."""
+        return self.fit == "one-shot" and self.family != "gaussian"
+
+    @property
+    def squares(self) -> bool:
+        """Whether squared scores of rows are summed."""
+        return self.errors in ("HC0", "HC1")
 
 
-@message("pooled-regression/request", version=1)
+@message("pooled-regression/request", version=2)
 class Request:
     """Ask for moments of columns and response."""
 
@@ -80,7 +95,7 @@ def square_of(line: FloatArray, m: int) -> FloatArray:
     return np.asarray(square + np.triu(square, 1).T)
 
 
-@message("pooled-regression/own-fit-request", version=1)
+@message("pooled-regression/own-fit-request", version=2)
 class OwnFitRequest:
     """Ask for the fit of a site's own rows, of the one-shot way."""
 
@@ -113,13 +128,12 @@ class OwnFit:
         return None if is_gram(square_of(line[q + len(FIGURES) :], q)) else "a curvature of no rows"
 
 
-@message("pooled-regression/coefficients", version=1)
+@message("pooled-regression/coefficients", version=2)
 class Coefficients:
     """Ask for sums at coefficients."""
 
     settings: Settings = states(Settings)
     round: int = Public("", "1 is the first", kind="int", to="all")
-    squares: bool = Public("", "whether squared scores are summed", kind="bool", to="all")
     columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
     centre: Released = Aggregate("m", "pooled means", to="all")
     scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
@@ -153,7 +167,11 @@ class Sums:
         if np.isnan(np.delete(self.figures.value, _gaps(0))).any():
             return "gaps in a loss"
         there = bool(self.squares.value.size)
-        return None if there == request.squares else "sums that were not asked for, or not told"
+        return (
+            None
+            if there == request.settings.squares
+            else "sums that were not asked for, or not told"
+        )
 
 
 @message("pooled-regression/conclude", version=1)

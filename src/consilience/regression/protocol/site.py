@@ -178,12 +178,14 @@ def sums(
         raise DisclosureError(sentence, public=sentence)
     family = message.settings.family
     design, y = _design(message, data, state), response_of(family, data)
+    if message.settings.one_shot or (family == "gaussian" and not message.settings.squares):
+        raise ProtocolError("sums at coefficients were asked for, and this fit needs none")
     if message.sites.count(site.site) != 1:
         raise ProtocolError("the coefficients are not for this site")
     constant = float(message.constants.value[message.sites.index(site.site)])
     theta = np.concatenate([[constant], np.asarray(message.slopes.value)])
     with np.errstate(over="ignore"):  # of made-up coefficients; what is no number is no release
-        piece = kernels.piece_of(family, design, y, theta, squares=message.squares)
+        piece = kernels.piece_of(family, design, y, theta, squares=message.settings.squares)
         weights = kernels.weights_of(family, y, design @ theta)
     piece = _without_counts(family, piece, y, site.limits)
     values = [
@@ -224,6 +226,8 @@ def own_fit(
             "moments would not keep to (its steward grants fits by foreign_models)"
         )
         raise DisclosureError(sentence, public=sentence)
+    if not message.settings.one_shot:
+        raise ProtocolError("an own fit was asked for, and this fit goes by rounds")
     family = message.settings.family
     design, y = _design(message, data, state), response_of(family, data)
     empty = np.zeros((0, 1))
