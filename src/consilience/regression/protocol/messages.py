@@ -166,12 +166,9 @@ class Sums:
         """Squares are there exactly where they were asked for."""
         if np.isnan(np.delete(self.figures.value, _gaps(0))).any():
             return "gaps in a loss"
-        there = bool(self.squares.value.size)
-        return (
-            None
-            if there == request.settings.squares
-            else "sums that were not asked for, or not told"
-        )
+        if bool(self.squares.value.size) != request.settings.squares:
+            return "sums that were not asked for, or not told"
+        return None
 
 
 @message("pooled-regression/conclude", version=1)
