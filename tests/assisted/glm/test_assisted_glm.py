@@ -211,7 +211,10 @@ def test_whole_clusters_are_held_out(preset: str) -> None:
             for c in (them.ids, None)
         )
         errors = [r.result.holdout["error"] for r in (alone, plain, run)]
-        assert errors[0] == pytest.approx(errors[1], rel=1e-9) != errors[2]
+        g = alone.result.n_held_clusters
+        assert g == alone.result.n_holdout and plain.result.n_held_clusters == 0
+        assert errors[0] == pytest.approx(errors[1] * np.sqrt(g / (g - 1)), rel=1e-9) != errors[2]
+        assert run.result.n_held_clusters == len(set(of[held]))
 
 
 def test_a_penalised_fit_has_clusters_and_no_test_of_independent_rows() -> None:

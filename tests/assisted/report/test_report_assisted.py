@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from consilience import Columns, Federation, Policy, load_run
 from consilience import report as room
@@ -345,11 +346,25 @@ def test_shared_and_uncertified_coefficients_have_no_interval() -> None:
     assert by_status["bounded"][5] == "bounded, factor 1.200"
     half = figures_assisted.half_widths(result)
     status = list(result.coefficients["status"])
-    assert half[status.index("identified")] == pytest.approx(1.96 * 0.2)
-    assert half[status.index("bounded")] == pytest.approx(1.96 * 0.24)
+    assert half[status.index("identified")] == pytest.approx(1.96 * 0.2, rel=1e-4)
+    assert half[status.index("bounded")] == pytest.approx(1.96 * 0.24, rel=1e-4)
+    by_clusters = figures_assisted.half_widths(dataclasses.replace(result, n_clusters=11))
+    np.testing.assert_allclose(by_clusters, half * stats.t(10).ppf(0.975) / stats.norm.ppf(0.975))
     assert np.isnan(half[[s in ("shared", "not certified") for s in status]]).all()
     text = letters(drawn(room.plot_assisted_coefficients(result)))
     assert "no coefficient: shared" in text and "joint, no interval" in text
+
+
+def test_few_clusters_that_were_held_out_take_a_larger_difference() -> None:
+    """At 2.5 standard errors: enough of many clusters, and not of four (t of 3 degrees)."""
+    result = joint_fit()
+    gain = {"alone_minus_joint": 0.05, "error": 0.02}
+    result = dataclasses.replace(result, holdout={**result.holdout, **gain})
+    few = dataclasses.replace(result, n_clusters=20, n_held_clusters=4)
+    assert "predicts better than" in result.summary()
+    assert "shows no clear difference to" in few.summary()
+    told = " ".join(spoken(block) for block in blocks(GLM, few).values())
+    assert "Only 4 clusters were held out" in told
 
 
 def test_only_the_largest_of_many_coefficients_are_drawn() -> None:

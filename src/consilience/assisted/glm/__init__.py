@@ -214,7 +214,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS

@@ -497,6 +497,7 @@ def compared(
     if rows.clusters is not None:
         groups = np.unique(rows.clusters[held], return_inverse=True)[1]
         rest = np.asarray(np.bincount(groups, weights=rest), dtype=float)
+        rest *= np.sqrt(len(rest) / max(len(rest) - 1, 1))  # few clusters, around their own mean
     error = np.nan if len(rest) < 2 else float(np.sqrt(rest @ rest) / v.sum())
     figures |= {"gain": mean_gain, "gain_error": error}
     return figures, np.stack([true.mean(alone[held]), true.mean(trained[held])])
@@ -585,7 +586,8 @@ def conclude(
     purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
     least = site.limits.min_records
     counts = {name: _few(int(mask.sum()), least) for name, mask in purposes.items()}
-    counts["clusters"] = 0 if rows.clusters is None else len(np.unique(rows.clusters[rows.train]))
+    for name, part in (("clusters", rows.train), ("held_clusters", rows.held)):
+        counts[name] = 0 if rows.clusters is None else len(np.unique(rows.clusters[part]))
     if known is not None:
         counts["clusters"] = known.covariances.n_clusters
     reply = messages.Concluded(

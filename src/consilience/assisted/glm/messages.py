@@ -539,7 +539,7 @@ class ConcludeRequest(Asked):
     complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
 
 
-@message("assisted-glm/concluded", version=3)
+@message("assisted-glm/concluded", version=4)
 class Concluded:
     """What the coordinator may know of the fit."""
 
@@ -569,8 +569,8 @@ class Concluded:
     )
     records: Released = Model(
         "*by name",
-        "rows in each part, clusters of rows",
-        parts=dict.fromkeys(("train", "held", "new", "clusters"), _ROWS),
+        "rows in each part, clusters of rows and of held-out ones",
+        parts=dict.fromkeys(("train", "held", "new", "clusters", "held_clusters"), _ROWS),
     )
     offset: bool = Public("", "whether the linear predictor has an offset", kind="bool")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Settings, Turned
+from consilience.assisted.kernels.sandwich import quantile
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.result import Result
@@ -78,6 +79,8 @@ class AssistedGLMResult(Result):
         What makes up for small samples in standard errors.
     n_clusters : int
         Clusters of rows that depend on one another; 0 where the initiator names none.
+    n_held_clusters : int
+        Clusters of the held-out rows, likewise.
     offset : bool
         Whether the linear predictor has an offset, from a column of the initiator.
     courses : dict of partner to str
@@ -115,6 +118,7 @@ class AssistedGLMResult(Result):
     masking: str = "link"
     errors: str = "hc1"
     n_clusters: int = 0
+    n_held_clusters: int = 0
     offset: bool = False
     courses: dict[str, str] = field(default_factory=dict)
     earlier: dict[str, int] = field(default_factory=dict)
@@ -146,7 +150,7 @@ class AssistedGLMResult(Result):
         else:
             verdict = "shows no clear difference to"
             # A partner that brings nothing leaves differences that are rounding.
-            if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
+            if abs(gain) > max(self.gain_reach * error, 1e-9 * abs(self.holdout["alone"])):
                 verdict = "predicts better than" if gain > 0 else "predicts worse than"
             said = (
                 f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
@@ -174,6 +178,16 @@ class AssistedGLMResult(Result):
         if self.stopped == "rank" and not self.rounds and not self.complete:
             said += " More takes a larger max_revealed_rank at the party that ended the training."
         return f"{said} {self._inference(with_)}"
+
+    @property
+    def gain_reach(self) -> float:
+        """Standard errors to either side of the gain on held-out rows that make 95 %."""
+        return quantile(0.95, self.n_held_clusters)
+
+    @property
+    def reach(self) -> float:
+        """Standard errors to either side of a coefficient that make 95 %."""
+        return quantile(0.95, self.n_clusters)
 
     @property
     def untrained(self) -> bool:
@@ -387,6 +401,7 @@ def fitted_result(
         masking=s.masking,
         errors=s.errors,
         n_clusters=clusters,
+        n_held_clusters=counts["held_clusters"],
         offset=bool(concluded.offset),
         courses={partner: s.course(partner) for partner in s.partners},
         earlier=course.earlier,

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from consilience.assisted.glm.result import AssistedGLMResult
 from consilience.assisted.report import figures_assisted
 from consilience.report import sections
-from consilience.report.charts import Z95, minus
+from consilience.report.charts import minus
 from consilience.report.run import Run
 from consilience.report.sections import DASH, number, numbers, site_name
 from consilience.report.words import TemplateReport
@@ -52,7 +52,7 @@ class AssistedGLMReport(TemplateReport[AssistedGLMResult]):
         value, error = (
             float(result.holdout.get(k, math.nan)) for k in ("alone_minus_joint", "error")
         )
-        low, high = value - Z95 * error, value + Z95 * error
+        low, high = value - result.gain_reach * error, value + result.gain_reach * error
         found = {
             "asker": site_name(result.initiator),
             "others": sections.listed([site_name(p) for p in result.partners]),
@@ -91,7 +91,7 @@ class AssistedGLMReport(TemplateReport[AssistedGLMResult]):
                 for p, course in sorted(result.courses.items())
             ],
             "coefficients": _coefficients(result),
-            "clear": int((np.abs(np.nan_to_num(result.coefficients["z"])) > Z95).sum()),
+            "clear": int((np.abs(np.nan_to_num(result.coefficients["z"])) > result.reach).sum()),
             "rounds": _rounds(result),
         }
 

@@ -301,7 +301,7 @@ def half_widths(result: Any) -> FloatArray:
     found = result.coefficients
     error = np.asarray(found["error"], dtype=float)
     status = np.asarray([str(s) for s in found["status"]])
-    return np.where(np.isin(status, INFERRED), charts.Z95 * error, np.nan)
+    return np.where(np.isin(status, INFERRED), result.reach * error, np.nan)
 
 
 def plot_assisted_coefficients(result: Any) -> Figure:
@@ -321,7 +321,7 @@ def plot_assisted_coefficients(result: Any) -> Figure:
     joint = np.asarray(found["estimate"], dtype=float)[rows]
     half = half_widths(result)[rows]
     own = np.asarray(alone["estimate"], dtype=float)[rows]
-    own_half = charts.Z95 * np.asarray(alone["error"], dtype=float)[rows]
+    own_half = result.reach * np.asarray(alone["error"], dtype=float)[rows]
     joint = np.where(status == "shared", np.nan, joint)
     at = np.arange(len(rows), dtype=float)
     with charts.style():
