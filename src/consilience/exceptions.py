@@ -29,6 +29,7 @@ and other parties, so every sentence is `shortened`.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 LONGEST_NAME = 200
 LONGEST_SENTENCE = 2000
@@ -43,6 +44,28 @@ def shortened(text: str) -> str:
     if len(text) <= LONGEST_NAME:
         return text
     return _cut(_NAMES.sub(lambda found: _cut(found.group(), LONGEST_NAME), text), LONGEST_SENTENCE)
+
+
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def steerless(text: object, *, keep: str = "") -> str:
+    """Return a text in which no character steers a terminal, or how a line is read.
+
+    Parameters
+    ----------
+    text : object
+    keep : str
+        Such characters that stay, for instance ends of lines.
+    """
+
+    def shown(character: str) -> str:
+        if character in keep or unicodedata.category(character) not in _STEERING:
+            return character
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    return "".join(map(shown, str(text)))
 
 
 def _cut(text: str, most: int) -> str:

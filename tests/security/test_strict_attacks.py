@@ -386,7 +386,10 @@ def test_rows_between_two_runs_are_told_of_like_a_release(
     def fewest(seed: int) -> float:
         site = site_of(patients(seed, lacking))
         first = moments(site, "first", FOUR)
-        second = moments(site, "second", [*FOUR, "scan"])
+        try:
+            second = moments(site, "second", [*FOUR, "scan"])
+        except Refused:
+            return float(N)  # by the luck of the draw: nothing is told
         again = moments(site, "again", [*FOUR, "scan"])
         assert again[0] == second[0]
         assert first[0] - second[0] <= max(lacking, 10) + 100, "a quarter stays out"

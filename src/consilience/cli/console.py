@@ -11,31 +11,19 @@ import json
 import shutil
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
 
-from consilience.exceptions import shortened
+from consilience.exceptions import shortened, steerless
 
-_STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 MOST_COLUMNS = 100
 
 
 def clean(text: object) -> str:
     """Return text on one line in which no character steers the terminal and no name is endless."""
-    return shortened(_steerless(text))
-
-
-def _steerless(text: object) -> str:
-    def shown(character: str) -> str:
-        if unicodedata.category(character) not in _STEERING:
-            return character
-        code = ord(character)
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-    return "".join(map(shown, str(text)))
+    return shortened(steerless(text))
 
 
 def width() -> int:
@@ -68,7 +56,7 @@ def notes(sentences: Sequence[str]) -> None:
 
 def line(text: str = "") -> None:
     """Print one line as it is, however long (paths, commands)."""
-    typer.echo(_steerless(text))
+    typer.echo(steerless(text))
 
 
 def heading(text: str) -> None:

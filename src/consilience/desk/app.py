@@ -22,7 +22,6 @@ import secrets
 import socket
 import time
 import tomllib
-import unicodedata
 import zipfile
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -33,7 +32,13 @@ from urllib.parse import parse_qs, quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from consilience.exceptions import ConsilienceError, MissingExtraError, RunError, StudyError
+from consilience.exceptions import (
+    ConsilienceError,
+    MissingExtraError,
+    RunError,
+    StudyError,
+    steerless,
+)
 from consilience.protocol.method import get_method
 from consilience.report.disclosure import CLASSES
 from consilience.sites import steward
@@ -54,7 +59,6 @@ GATE = {
 _HERE = Path(__file__).parent
 _MOST_FORM = 1 << 18
 _SHOWN_LINES = 200
-_STEERING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
@@ -69,16 +73,12 @@ _HEADERS = {
 }
 
 
-def plain_text(value: object) -> str:
-    """Text in which no letter steers how a line is read."""
-    return "".join(
-        f"\\u{ord(c):04x}" if unicodedata.category(c) in _STEERING and c != "\n" else c
-        for c in str(value)
-    )
-
-
 def _shown(value: object) -> object:
-    return value if isinstance(value, Markup) or not isinstance(value, str) else plain_text(value)
+    return (
+        value
+        if isinstance(value, Markup) or not isinstance(value, str)
+        else steerless(value, keep="\n")
+    )
 
 
 class Desk:

@@ -533,10 +533,11 @@ class Heterogeneity:
         )
 
 
-def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
+def heterogeneity(pool: Pool, scale: float, *, robust: bool = False) -> Heterogeneity:
     """Compare the slopes of sites, each with a constant of its own.
 
-    ``b_s = theta - I_s^-1 u_s``, with variance ``scale I_s^-1``. Over the sites
+    ``b_s = theta - I_s^-1 u_s``, with variance ``scale I_s^-1``, or where `robust`, of the squared
+    scores S_s, ``I_s^-1 S_s I_s^-1 n / (n - k)``. Over the sites
     ``Q = sum_s (b_s - b)' W_s (b_s - b)`` with ``W_s`` the inverse variance of the slopes and ``b``
     the mean weighted by it (Cochran 1954).
 
@@ -546,6 +547,8 @@ def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
         Pieces at the optimum.
     scale : float
         Dispersion, about constants by site.
+    robust : bool
+        Not to rest on the variances of the model, at a fit with constants by site.
     """
     m = len(pool.penalty)
     estimates, errors = (np.full((len(pool.pieces), m), np.nan) for _ in range(2))
@@ -558,7 +561,11 @@ def heterogeneity(pool: Pool, scale: float) -> Heterogeneity:
         if np.linalg.eigvalsh(unit)[0] < 1e-8 or dependent_columns(piece.information):
             continue
         own = np.asarray(piece.theta - np.linalg.solve(piece.information, piece.score))
-        variance = np.asarray(scale * np.linalg.inv(piece.information)[1:, 1:])
+        inverse = np.linalg.inv(piece.information)
+        whole = scale * inverse
+        if robust and piece.squares is not None:
+            whole = inverse @ piece.squares @ inverse * piece.n / (piece.n - m - 1)
+        variance = np.asarray(whole[1:, 1:])
         estimates[b], errors[b] = own[1:], np.sqrt(np.diag(variance))
         told.append((own[1:], variance))
     k = len(told)

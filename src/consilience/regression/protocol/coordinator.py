@@ -313,9 +313,11 @@ def build_result(
     half = float(t.ppf((1 + method.level) / 2, fit.df)) * error
     # Own fits are known as they are; else a step with expected curvatures makes Q a score test.
     spread = _scale_within(survey) if method.family == "gaussian" else fit.scale
-    apart = kernels.heterogeneity(pool.observed() if method.settings.one_shot else pool, spread)
-    if not (method.family == "gaussian" or method.site_effects or method.settings.one_shot):
-        # One step from a constant that sites do not share is no fit of theirs: Q would reject.
+    robust, one_shot = method.settings.squares, method.settings.one_shot
+    apart = kernels.heterogeneity(pool.observed() if one_shot else pool, spread, robust=robust)
+    if not (method.site_effects or one_shot or (method.family == "gaussian" and not robust)):
+        # One step from a constant that sites do not share is no fit of theirs: Q would reject. Nor
+        # are scores about that constant a site's own.
         apart = apart.untested()
     null_loss = sum(p.loss for p in survey.null.pieces)
     least = sum(p.least for p in pool.pieces)
@@ -388,7 +390,7 @@ def _remarks(
     """What a reader must know beside the answer."""
     found = []
     for name, columns in survey.withheld.items():
-        gone = " and is not in the fit" if name in survey.left_out else ": the fit is without them"
+        gone = " and is not in the fit" if name in survey.left_out else ": the fit goes without"
         found.append(f"Site {name} withholds {_listed(columns)}{gone}.")
     if method.errors == "cluster" and len(survey.sites) < FEW_CLUSTERS:
         found.append(

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 SIGNIFICANT = 0.05
 """Below it a p-value is said to show something."""
 UNTESTED = "Whether slopes differ by site is tested with site_effects = true only."
-"""Of exact fits of other families than gaussian, with one constant."""
+"""Of exact fits of other families than gaussian, or with HC errors, with one constant."""
+SUPPOSES = (
+    'This supposes the variances of the model; errors = "HC1" with site_effects = true does not.'
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +130,17 @@ class PooledRegressionResult(Result):
     def compares_sites(self) -> bool:
         """Whether the fit can be asked if slopes differ by site.
 
-        Exact fits of other families than gaussian can with constants by site: a step from a common
-        constant is far from a site's own fit.
+        Exact fits of other families than gaussian, and those with HC errors, can with constants by
+        site: a step from a common constant is far from a site's own fit.
         """
         own = self.n_constants == len(self.sites)
-        return self.family == "gaussian" or self.fit == "one-shot" or own
+        moments = self.family == "gaussian" and not self.robust
+        return moments or self.fit == "one-shot" or own
+
+    @property
+    def robust(self) -> bool:
+        """Whether errors, and the test if sites differ, rest on squared scores of rows."""
+        return self.errors in ("HC0", "HC1")
 
     @property
     def sites_differ(self) -> bool:
@@ -150,7 +159,7 @@ class PooledRegressionResult(Result):
             f"{self.family} regression of {self.response} on {len(self.columns)} columns, "
             f"{self.n:,} rows of {len(self.sites)} sites"
         )
-        which = ", ".join(found) + " differ" if found else "none differs"
+        which = f"{', '.join(found) or 'none'} {'differ' if len(found) > 1 else 'differs'}"
         parts = [f"{about}: {which} from 0 at 5 %."]
         statistic, df, p = self.heterogeneity
         if not self.compares_sites:
@@ -162,13 +171,14 @@ class PooledRegressionResult(Result):
                 f"The sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g}): one set of "
                 "coefficients is an average of several. MetaClustering finds which sites share one."
             )
+            parts += [] if self.robust else [SUPPOSES]
         else:
             parts.append(
                 f"No sign that sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g})."
             )
         if self.left_out:
             parts.append(f"Not in it: {', '.join(self.left_out)}.")
-        return " ".join(parts)
+        return " ".join([*parts, *self.remarks])
 
     def to_frame(self, table: str = "coefficients") -> pd.DataFrame:
         """Return the coefficient table, or one of how sites differ.

@@ -87,6 +87,8 @@ def moments(
         # Some may not leave beside the others: to say which takes a second look at all of them.
         columns = disclosure.tellable_columns(z, site.limits, data.coded, first=p)
         if not len(columns) or columns[-1] != p:
+            # Of too many columns the guard over runs keeps the last ones back, the response first.
+            _check_size(len(z), p + 1, site.limits)
             raise DataError(NO_RESPONSE, public=NO_RESPONSE)
         products = _products(z, columns, data, site.limits, cells)
     _check_size(len(z), len(columns), site.limits)

@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from consilience.regression.protocol.result import SIGNIFICANT, UNTESTED, PooledRegressionResult
+from consilience.regression.protocol.result import (
+    SIGNIFICANT,
+    SUPPOSES,
+    UNTESTED,
+    PooledRegressionResult,
+)
 from consilience.regression.report import figures_regression as figures
 from consilience.report.charts import short
 from consilience.report.run import Run
@@ -83,6 +88,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "link": LINKS[result.family],
             "told": not math.isnan(result.deviance),
             "significant": SIGNIFICANT,
+            "SUPPOSES": SUPPOSES,
             "untested": "" if result.compares_sites else UNTESTED,
             "compared": result.heterogeneity[1] > 0,
             "plot_regression": figures.plot_regression,
