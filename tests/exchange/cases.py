@@ -171,6 +171,26 @@ def labelled_by_partners() -> Federation:
     return with_policy(labelled(), Policy(preset="consortium"))
 
 
+def counting() -> Federation:
+    """Counts over times of watching, of rows that stand for several, at sites of partners."""
+    columns = Columns(features=("x0", "x1", "x2"), target="y", offset="log_years", weight="times")
+    roles = {}
+    for seed, (name, x) in enumerate(TABLES.items()):
+        rng = np.random.default_rng(20 + seed)
+        years = rng.normal(0, 0.5, len(x))
+        mean = np.exp(0.5 + x @ np.array([0.1, -0.1, 0.05]) + years)
+        of = {"target": "y", "offset": "log_years", "weight": "times"}
+        roles[name] = {
+            **ROLES[name],
+            **{f"{role}_name": column for role, column in of.items()},
+            "target": rng.poisson(mean).astype(float),
+            "offset": years,
+            "weight": rng.integers(1, 3, len(x)).astype(float),
+        }
+    made = dataclasses.replace(federation_of(TABLES, roles=roles), columns=columns)
+    return with_policy(made, Policy(preset="consortium"))
+
+
 def over_columns(
     sites: Sequence[str] = ("ash", "birch", "cedar"), opens: Sequence[str] = ()
 ) -> Federation:
@@ -322,6 +342,21 @@ def pooled_logistic(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     return {"estimate": beta, "error": np.sqrt(np.diag(bread @ scores.T @ scores @ bread))}
 
 
+def pooled_poisson(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    x = np.concatenate([data.features for data in rows.values()])
+    y, offset, weight = (
+        np.concatenate([np.asarray(getattr(data, role)) for data in rows.values()])
+        for role in ("target", "offset", "weight")
+    )
+    design = np.column_stack([np.ones(len(x)), x])
+    beta = np.zeros(design.shape[1])
+    for _ in range(30):
+        mean = np.exp(design @ beta + offset)
+        curvature = design.T @ (design * (weight * mean)[:, None])
+        beta = beta + np.linalg.solve(curvature, design.T @ (weight * (y - mean)))
+    return {"estimate": beta, "error": np.sqrt(np.diag(np.linalg.inv(curvature)))}
+
+
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     x = np.concatenate([data.features for data in rows.values()])
     return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
@@ -435,6 +470,9 @@ CASES: dict[str, Case] = {
     "pooled-regression": Case(PooledRegression(), predicting, pooled_least_squares),
     "pooled-regression by rounds": Case(
         PooledRegression(family="binomial", errors="HC0"), labelled_by_partners, pooled_logistic
+    ),
+    "pooled-regression with offset and weights": Case(
+        PooledRegression(family="poisson", weights="frequency"), counting, pooled_poisson
     ),
     "pooled-regression one-shot": Case(
         PooledRegression(family="binomial", fit="one-shot", errors="cluster", site_effects=True),

@@ -159,6 +159,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
     "pooled-regression": {
         "numbers of rows, means and cross-products": "moments.*",
         "loss, score and curvature": "sums.figures sums.score sums.curvature",
+        "expected curvature": "sums.expected",
         "squared scores": "sums.squares",
         "coefficients and curvature of each site's own fit": "own-fit.fit",
     },

@@ -27,20 +27,25 @@ def derivatives(family: str, y: float, eta: float) -> tuple[float, float, float]
     return mu - y, weight, weight
 
 
-def sums(family, design, y, theta):
-    """Score, observed and expected information, and sum of squared scores."""
+def sums(family, design, y, theta, offset=None, weight=None):
+    """Score, observed and expected information, and sum of squared scores.
+
+    `weight` is the precision of each row: its log likelihood counts so many times.
+    """
     q = design.shape[1]
+    offset = np.zeros(len(y)) if offset is None else offset
+    weight = np.ones(len(y)) if weight is None else weight
     score, observed, expected, squares = (np.zeros(s) for s in (q, (q, q), (q, q), (q, q)))
-    for row, one in zip(design, y, strict=True):
-        s, w, e = derivatives(family, one, float(row @ theta))
-        score += s * row
-        observed += w * np.outer(row, row)
-        expected += e * np.outer(row, row)
-        squares += s**2 * np.outer(row, row)
+    for row, one, o, v in zip(design, y, offset, weight, strict=True):
+        s, w, e = derivatives(family, one, float(row @ theta) + o)
+        score += v * s * row
+        observed += v * w * np.outer(row, row)
+        expected += v * e * np.outer(row, row)
+        squares += (v * s) ** 2 * np.outer(row, row)
     return score, observed, expected, squares
 
 
-def fit(family, design, y, ridge=None):
+def fit(family, design, y, ridge=None, **beside):
     """Coefficients at the optimum; `ridge` is the penalty of each coefficient."""
     penalty = np.zeros(design.shape[1]) if ridge is None else np.asarray(ridge)
     theta = np.zeros(design.shape[1])
@@ -48,35 +53,41 @@ def fit(family, design, y, ridge=None):
         start = y.mean()
         theta[0] = math.log(start / (1 - start)) if family == "binomial" else math.log(start)
     for _ in range(40):
-        score, observed, _, _ = sums(family, design, y, theta)
+        score, observed, _, _ = sums(family, design, y, theta, **beside)
         theta = theta - np.linalg.solve(observed + np.diag(penalty), score + penalty * theta)
     return theta
 
 
-def dispersion(family, design, y, theta):
+def dispersion(family, design, y, theta, offset=None, weight=None):
     """Pearson's estimate; 1 where the family has none."""
+    offset = np.zeros(len(y)) if offset is None else offset
+    weight = np.ones(len(y)) if weight is None else weight
     if family in ("binomial", "poisson"):
         return 1.0
     total = 0.0
-    for row, one in zip(design, y, strict=True):
-        mu = mean_of(family, float(row @ theta))
-        total += (one - mu) ** 2 / (1.0 if family == "gaussian" else mu**2)
+    for row, one, o, v in zip(design, y, offset, weight, strict=True):
+        mu = mean_of(family, float(row @ theta) + o)
+        total += v * (one - mu) ** 2 / (1.0 if family == "gaussian" else mu**2)
     return total / (len(y) - len(theta))
 
 
-def covariance(family, design, y, theta, errors, sites):
-    """Of the coefficients, without a ridge."""
+def covariance(family, design, y, theta, errors, sites, ridge=None, **beside):
+    """Of the coefficients; with a ridge by clusters only, each of which bears it by its rows."""
     n, k = design.shape
-    _, observed, expected, squares = sums(family, design, y, theta)
-    bread = np.linalg.inv(observed)
+    penalty = np.zeros(k) if ridge is None else np.asarray(ridge)
+    _, observed, expected, squares = sums(family, design, y, theta, **beside)
+    bread = np.linalg.inv(observed + np.diag(penalty))
     if errors == "model":
-        return dispersion(family, design, y, theta) * np.linalg.inv(expected)
+        return dispersion(family, design, y, theta, **beside) * np.linalg.inv(expected)
     if errors in ("HC0", "HC1"):
         return bread @ squares @ bread * (n / (n - k) if errors == "HC1" else 1.0)
     names = sorted(set(sites.tolist()))
     meat = np.zeros((k, k))
     for name in names:
-        u = sums(family, design[sites == name], y[sites == name], theta)[0]
+        own = sites == name
+        of = {what: values[own] for what, values in beside.items()}
+        u = sums(family, design[own], y[own], theta, **of)[0]
+        u = u + penalty * theta * own.sum() / n
         meat += np.outer(u, u)
     g = len(names)
     return bread @ meat @ bread * g / (g - 1) * (n - 1) / (n - k)

@@ -211,10 +211,10 @@ def distance(n: int, seed: int) -> float:
     y = (rng.random(5 * n) < 1 / (1 + np.exp(-1.0 - x @ [1.0, -0.5]))).astype(float)
     rows = np.split(np.arange(5 * n), 5)
     design = kernels.design_of(x, np.zeros(2), np.ones(2))
-    alone = [kernels.fit_alone("binomial", design[own], y[own]) for own in rows]
+    alone = [kernels.fit_alone("binomial", kernels.Rows(design[own], y[own])) for own in rows]
     pieces = tuple(piece for piece in alone if piece is not None)
     pool = kernels.Pool(tuple(p.at(np.zeros(3)) for p in pieces), False, np.zeros(2))
-    whole = kernels.fit_alone("binomial", design, y)
+    whole = kernels.fit_alone("binomial", kernels.Rows(design, y))
     assert whole is not None and len(pieces) == 5
     return float(np.abs(pool.step() - whole.theta).mean())
 
@@ -442,9 +442,10 @@ def test_settings_that_do_not_go_together() -> None:
             fitted(tables, **wrong)
     with pytest.raises(StudyError, match="name target"):
         PooledRegression().run(federation(tables, columns=Columns(features=NAMES)), seed=0)
-    with pytest.raises(StudyError, match="weights"):
-        columns = Columns(features=NAMES[:2], target="y", weight="ward")
-        PooledRegression().run(federation(tables, columns=columns), seed=0)
+    with pytest.raises(StudyError, match="neither weights nor an offset"):
+        columns = Columns(features=NAMES[:2], target="y", offset="ward")
+        one_shot = PooledRegression(family="binomial", fit="one-shot")
+        one_shot.run(federation(tables, columns=columns), seed=0)
     with pytest.raises(StudyError, match="HC errors"):
         fitted(tables, family="poisson", fit="one-shot", errors="HC0")
 

@@ -81,7 +81,8 @@ def pool_of(family: str, x: Any, y: Any, site: Any) -> tuple[Pool, Pool]:
         told = []
         for (own, response), first in zip(parts, pieces, strict=True):
             design = kernels.design_of(own, centre, scale)
-            piece = kernels.piece_of(family, design, response, theta, squares=True)
+            rows = kernels.Rows(design, response)
+            piece = kernels.piece_of(family, rows, theta, squares=True)
             expected = first.curvature if family == "gamma" else None
             told.append(dataclasses.replace(piece, expected=expected))
         full = Pool(tuple(told), False, null.penalty)

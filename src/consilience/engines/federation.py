@@ -24,7 +24,14 @@ from consilience.engines.local import LocalEngine, local_engine
 from consilience.engines.rundir import RunInfo, RunStore
 from consilience.exceptions import ParameterError, RunError, StudyError
 from consilience.numerics.random import stream
-from consilience.protocol.method import Columns, CoordinatorContext, Method, Preparation, get_method
+from consilience.protocol.method import (
+    ROLES,
+    Columns,
+    CoordinatorContext,
+    Method,
+    Preparation,
+    get_method,
+)
 from consilience.protocol.phases.prepare import check_missing
 from consilience.protocol.result import Result
 from consilience.sites.outputs import SiteOutput
@@ -324,10 +331,12 @@ class Federation:
         check_partition(type(method), self.partition)
         check_number(type(method), len(self.engine.sites))
         check_missing(type(method), self.preparation)
-        if self.partition == "rows" and (self.columns.cluster or self.columns.offset):
-            raise StudyError(
-                "a cluster and an offset are columns of studies over columns: leave them out"
-            )
+        if self.partition == "rows" and self.columns.cluster:
+            raise StudyError("a cluster is a column of studies over columns: leave it out")
+        # A method that names no roles of its own takes what it knows of them, and ignores others.
+        without = method.roles == ROLES or "offset" not in method.roles
+        if self.partition == "rows" and self.columns.offset and without:
+            raise StudyError(f"{method.name} knows no offset over rows: leave it out")
         if self.partition == "columns":
             check_place(self.at, self.roles)
             if self.preparation.indicators:

@@ -194,7 +194,7 @@ class Family:
     def deviance(self, y: FloatArray, eta: FloatArray, weights: FloatArray | None = None) -> float:
         """Twice the weighted sum of the loss above its least value at each y."""
         # terms in y alone cancel here
-        gap = self.loss(y, eta) - self._least(y)
+        gap = self.loss(y, eta) - self.least(y)
         return 2 * float(np.sum(gap) if weights is None else np.dot(weights, gap))
 
     def start(self, y: FloatArray, weights: FloatArray | None = None) -> float:
@@ -216,15 +216,16 @@ class Family:
         """Probability that the masked response is 1."""
         return np.asarray(self.mask + (1 - 2 * self.mask) * expit(eta))
 
-    def _least(self, y: FloatArray) -> FloatArray | float:
+    def least(self, y: FloatArray) -> FloatArray:
+        """Least loss that any linear predictor has at each y."""
         k = self.option
         if self.name == "poisson":
-            return y - xlogy(y, y)
+            return np.asarray(y - xlogy(y, y))
         if self.name == "gamma":
-            return 1 + np.log(y)
+            return np.asarray(1 + np.log(y))
         if self.name == "tweedie":
-            return y ** (2 - k) / ((k - 1) * (2 - k))
-        return 0.0
+            return np.asarray(y ** (2 - k) / ((k - 1) * (2 - k)))
+        return np.zeros(np.shape(y))
 
 
 def family(name: str, *, power: float = 1.5, mask: float = 0.0) -> Family:

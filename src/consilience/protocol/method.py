@@ -63,7 +63,7 @@ class Columns:
     cluster : str, optional
         Over columns: rows with the same value depend on one another.
     offset : str, optional
-        Over columns: part of the linear predictor with the coefficient 1.
+        Part of the linear predictor with the coefficient 1.
     sequence : sequence of str
         Columns of an ordered sequence of states.
     levels : mapping of str to sequence of str
@@ -190,8 +190,8 @@ class SiteData:
     rows : (n,) int array
         Position of each row in the table as it was read.
     target : (n,) float array, or str array where levels are declared, or None
-    target_name : str
-        Its column, by the study's name.
+    target_name, offset_name, weight_name : str
+        Their columns, by the study's names; empty where it names none.
     id, agent, entity, cluster : (n,) str array or None
     weight, offset : (n,) float array or None
     sequence : (n, t) int array or None
@@ -242,6 +242,8 @@ class SiteData:
     bounds: NDArray[np.float64] | None = None
     hashes: NDArray[np.uint8] | None = None
     target_name: str = ""
+    offset_name: str = ""
+    weight_name: str = ""
     coded: tuple[Coded, ...] = ()
     entity_name: str = ""
     marks: NDArray[np.uint64] | None = None
@@ -270,7 +272,7 @@ class SiteData:
         return dataclasses.replace(self, features=features, feature_names=names)
 
     def without_content(self, names: Collection[str]) -> SiteData:
-        """Same rows with nothing in some features or in the target: nothing of these can leave."""
+        """Same rows with nothing in some columns, by name: nothing of these can leave."""
         if not names:
             return self
         blank = [name in names for name in self.feature_names]
@@ -278,6 +280,10 @@ class SiteData:
         coded = {f"{self.target_name}={level}" for level in self.levels.get(self.target_name, ())}
         if self.target is not None and not {self.target_name, *coded}.isdisjoint(names):
             left = dataclasses.replace(left, target=np.zeros_like(self.target))
+        if self.offset is not None and self.offset_name in names:
+            left = dataclasses.replace(left, offset=np.zeros_like(self.offset))
+        if self.weight is not None and self.weight_name in names:
+            left = dataclasses.replace(left, weight=np.ones_like(self.weight))
         return left
 
     def in_own_units(self) -> tuple[NDArray[np.float64], ...]:

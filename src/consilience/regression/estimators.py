@@ -65,35 +65,49 @@ class RegressionPredictor:
         if not 0 < level < 1 or not df > 0:
             raise DataError(_FOREIGN)
 
-    def predict(self, X: Any) -> FloatArray:
+    def predict(self, X: Any, offset: ArrayLike | None = None) -> FloatArray:
         """Mean response of each row, (n,).
 
         Parameters
         ----------
         X : (n, m) array or data frame
             Prepared columns in the units of the table; a data frame may have further columns.
+        offset : (n,) array or a number, optional
+            Of a fit with an offset; 0 unless given.
         """
-        return self.mean_of(self._rows(X))
+        return self.mean_of(self._rows(X), offset)
 
-    def limits(self, X: Any) -> FloatArray:
+    def limits(self, X: Any, offset: ArrayLike | None = None) -> FloatArray:
         """Lower and upper limit of the mean response of each row, (n, 2).
 
         Parameters
         ----------
         X : (n, m) array or data frame
+        offset : (n,) array or a number, optional
         """
         from scipy.stats import t  # scipy.stats takes long to load
 
         design = self._design(self._rows(X))
-        eta = design @ self.coefficients
+        eta = design @ self.coefficients + self._offset(offset, len(design))
         error = np.sqrt(np.einsum("ij,jk,ik->i", design, self.covariance, design))
         # the limits of t with infinite degrees of freedom are those of the normal distribution
         half = float(t.ppf((1 + self.level) / 2, self.df)) * error
         return np.stack([family_of(self.family).mean(eta + s * half) for s in (-1, 1)], axis=1)
 
-    def mean_of(self, x: FloatArray) -> FloatArray:
+    def mean_of(self, x: FloatArray, offset: ArrayLike | None = None) -> FloatArray:
         """Mean response of rows in the units of the fit."""
-        return family_of(self.family).mean(self._design(x) @ self.coefficients)
+        eta = self._design(x) @ self.coefficients + self._offset(offset, len(x))
+        return family_of(self.family).mean(eta)
+
+    @staticmethod
+    def _offset(offset: ArrayLike | None, n: int) -> FloatArray:
+        try:
+            found = np.asarray(0.0 if offset is None else offset, dtype=float)
+        except (TypeError, ValueError):
+            raise DataError("the offset must be numbers") from None
+        if found.shape not in ((), (n,)) or not np.isfinite(found).all():
+            raise DataError("the offset must be one finite number, or one for each row")
+        return found
 
     def _design(self, x: FloatArray) -> FloatArray:
         return np.column_stack([np.ones(len(x)), x])

@@ -96,59 +96,109 @@ def design_of(x: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArra
     return np.column_stack([np.ones(len(x)), (x - centre) / scale])
 
 
-def weights_of(name: str, y: FloatArray, eta: FloatArray) -> tuple[FloatArray, FloatArray]:
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a site.
+
+    Attributes
+    ----------
+    design : (n, q) array
+    y : (n,) array
+    offset : (n,) array or None
+        Part of the linear predictor with the coefficient 1.
+    weight : (n,) array or None
+    frequency : bool
+        Whether a row stands for as many as its weight says. Else weights are of its precision: its
+        variance is one over its weight of the others'.
+    """
+
+    design: FloatArray
+    y: FloatArray
+    offset: FloatArray | None = None
+    weight: FloatArray | None = None
+    frequency: bool = False
+
+    @property
+    def n(self) -> float:
+        """Rows, or what they stand for."""
+        alike = self.weight is None or not self.frequency
+        return float(len(self.y) if alike else self.weight.sum())  # type: ignore[union-attr]
+
+    def eta(self, theta: FloatArray) -> FloatArray:
+        """Linear predictor, (n,)."""
+        own = self.design @ theta
+        return np.asarray(own if self.offset is None else own + self.offset)
+
+    def weighted(self, values: FloatArray) -> FloatArray:
+        """What rows add to a sum, (n,)."""
+        return values if self.weight is None else self.weight * values
+
+    def squared(self, scores: FloatArray) -> FloatArray:
+        """What rows add to the sum of squared scores, (n,): of n rows alike n times the square."""
+        if self.weight is None:
+            return scores**2
+        return self.weight * scores**2 if self.frequency else (self.weight * scores) ** 2
+
+
+def weights_of(name: str, rows: Rows, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Weights of rows in the curvature, and in the sum of squared scores, (n,) each."""
-    loss = family_of(name)
-    return loss.weight(y, eta), loss.score(y, eta) ** 2
+    loss, eta = family_of(name), rows.eta(theta)
+    return rows.weighted(loss.weight(rows.y, eta)), rows.squared(loss.score(rows.y, eta))
 
 
-def piece_of(
-    name: str, design: FloatArray, y: FloatArray, theta: FloatArray, *, squares: bool = False
-) -> Piece:
+def piece_of(name: str, rows: Rows, theta: FloatArray, *, squares: bool = False) -> Piece:
     """Sums over a site's rows at some coefficients.
 
     Parameters
     ----------
     name : str
         One of `FAMILIES`.
-    design : (n, q) array
-    y : (n,) array
+    rows : Rows
     theta : (q,) array
     squares : bool
         Whether squared scores are summed, too.
     """
-    loss, eta = family_of(name), design @ theta
-    score, weight, mean = loss.score(y, eta), loss.weight(y, eta), loss.mean(eta)
+    loss, eta, y = family_of(name), rows.eta(theta), rows.y
+    score, expected = loss.score(y, eta), loss.expected_weight(eta)
     # Of the others the dispersion is 1, and nobody asks.
-    residual = np.zeros(1)
-    if name in DISPERSED:
-        residual = y - mean if name == "gaussian" else y / mean - 1
-    least = float(-loss.deviance(y, eta) / 2 + loss.loss(y, eta).sum())
+    pearson = rows.weighted(score**2 / expected).sum() if name in DISPERSED else 0.0
+    same = name != "gamma"
+    weight = expected if same else loss.weight(y, eta)
+    # Without weights the moments tell the expected curvature of gamma.
+    told = None if same or rows.weight is None else _products(rows.design, rows.weighted(expected))
     return Piece(
-        n=float(len(y)),
+        n=rows.n,
         theta=np.asarray(theta, dtype=float),
-        loss=float(loss.loss(y, eta).sum()),
-        least=least,
-        constant=constant_of(name, y),
-        pearson=float((residual**2).sum()),
-        score=design.T @ score,
-        curvature=_products(design, weight),
-        squares=_products(design, score**2) if squares else None,
+        loss=float(rows.weighted(loss.loss(y, eta)).sum()),
+        least=float(rows.weighted(loss.least(y)).sum()),
+        constant=constant_of(name, rows),
+        pearson=float(pearson),
+        score=rows.design.T @ rows.weighted(score),
+        curvature=_products(rows.design, rows.weighted(weight)),
+        expected=told,
+        squares=_products(rows.design, rows.squared(score)) if squares else None,
     )
 
 
-def constant_of(name: str, y: FloatArray) -> float:
-    """Terms of the log likelihood in y alone: log y! of counts, log y of gamma."""
+def constant_of(name: str, rows: Rows) -> float:
+    """Terms of the log likelihood without a coefficient, with the sign of a loss.
+
+    log y! of counts; log y of gamma; half of minus log w of gaussian by weights of precision. NaN
+    of gamma by such weights: each row has a shape of its own.
+    """
+    if rows.weight is not None and not rows.frequency and name in DISPERSED:
+        return float(-np.log(rows.weight).sum() / 2) if name == "gaussian" else math.nan
     if name == "poisson":
-        return float(gammaln(y + 1).sum())
-    return float(np.log(y).sum()) if name == "gamma" else 0.0
+        return float(rows.weighted(gammaln(rows.y + 1)).sum())
+    return float(rows.weighted(np.log(rows.y)).sum()) if name == "gamma" else 0.0
 
 
-def rare_counts(name: str, y: FloatArray, least: int) -> bool:
+def rare_counts(name: str, rows: Rows, least: int) -> bool:
     """Whether `least` and `constant` tell of whole numbers one that fewer rows than that have."""
-    if name not in ("poisson", "gamma") or least <= 1 or not (y == np.floor(y)).all():
+    told = rows.weight if name == "gaussian" else rows.y
+    if name == "binomial" or told is None or least <= 1 or not (told == np.floor(told)).all():
         return False
-    return bool(np.unique(y, return_counts=True)[1].min() < least)
+    return bool(np.unique(told, return_counts=True)[1].min() < least)
 
 
 def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
@@ -157,14 +207,14 @@ def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
     return np.asarray(rooted.T @ rooted)
 
 
-def fit_alone(name: str, design: FloatArray, y: FloatArray) -> Piece | None:
+def fit_alone(name: str, rows: Rows) -> Piece | None:
     """A site's own fit by Newton steps, halved where the loss rises; None where there is none."""
-    mean = float(y.mean())
-    theta = np.zeros(design.shape[1])
+    mean = float(rows.y.mean())
+    theta = np.zeros(rows.design.shape[1])
     if (name == "binomial" and not 0 < mean < 1) or (name in ("poisson", "gamma") and mean <= 0):
         return None
     theta[0] = start_of(name, mean)
-    found = piece_of(name, design, y, theta)
+    found = piece_of(name, rows, theta)
     for _ in range(_MOST_STEPS):
         try:
             step = -np.linalg.solve(found.curvature, found.score)
@@ -172,14 +222,14 @@ def fit_alone(name: str, design: FloatArray, y: FloatArray) -> Piece | None:
             return None
         size = float(np.abs(step).max())
         while True:
-            tried = piece_of(name, design, y, theta + step)
+            tried = piece_of(name, rows, theta + step)
             if tried.loss <= found.loss + 1e-12 * abs(found.loss) or size < 1e-12:
                 break
             step, size = step / 2, size / 2
         theta, found = theta + step, tried
         if size < 1e-9:
             rank = dependent_columns(found.curvature)
-            return None if rank else piece_of(name, design, y, theta)
+            return None if rank else piece_of(name, rows, theta)
     return None  # it runs away: some columns separate the rows
 
 
@@ -223,23 +273,17 @@ def piece_from_moments(
     cross = np.zeros((len(away) + 1,) * 2)
     cross[0, 0], cross[0, 1:], cross[1:, 0] = n, n * away, n * away
     cross[1:, 1:] = products[:-1, :-1] / np.outer(scale, scale) + n * np.outer(away, away)
-    mu = float(family_of(name).mean(at))
-    # score of a row is weight times (mean - y) over the derivative of the mean in eta
-    over = {"gaussian": 1.0, "binomial": 1.0, "poisson": 1.0, "gamma": 1.0 / mu}[name]
-    weight = {"gaussian": 1.0, "binomial": mu * (1 - mu), "poisson": mu, "gamma": 1.0}[name]
+    losses, eta, y = family_of(name), np.array([at]), mean[-1:]
+    mu, weight = (float(of(eta)[0]) for of in (losses.mean, losses.expected_weight))
+    # The score of a row is a multiple of mean - y, and its expected square is the weight.
+    over = float((losses.score(y, eta) - losses.score(y + 1, eta))[0])
     gap = np.concatenate([[0.0], products[:-1, -1] / scale])
     score = over * ((mu - mean[-1]) * cross[0] - gap)
-    total = n * mean[-1]
-    loss = {
-        "gaussian": (products[-1, -1] + n * (mean[-1] - at) ** 2) / 2,
-        "binomial": n * np.logaddexp(0.0, at) - total * at,
-        "poisson": n * mu - total * at,
-        "gamma": total / mu + n * at,
-    }[name]
     squares = products[-1, -1] + n * (mean[-1] - mu) ** 2
-    variance = {"gaussian": 1.0, "binomial": mu * (1 - mu), "poisson": mu, "gamma": mu**2}[name]
+    # A loss is a line in y, but for the square of gaussian.
+    loss = squares / 2 if name == "gaussian" else n * losses.loss(y, eta)[0]
     theta = np.concatenate([[at], np.zeros(len(away))])
-    pearson = float(squares / variance)
+    pearson = float(squares * over**2 / weight)
     return Piece(float(n), theta, float(loss), 0.0, 0.0, pearson, score, weight * cross)
 
 
@@ -360,10 +404,20 @@ class Pool:
         """Loss with the penalty."""
         return sum(p.loss for p in self.pieces) + float(self.ridge @ self.theta**2) / 2
 
-    def step(self) -> FloatArray:
-        """Newton's step to the least penalised loss."""
+    def step(self, *, slopes: bool = True) -> FloatArray:
+        """Newton's step to the least penalised loss, of all coefficients or of constants alone."""
         slope = self.scores.sum(axis=0) + self.ridge * self.theta
-        return np.asarray(-np.linalg.solve(self.curvature, slope))
+        moved = self.size if slopes else self.n_constants
+        found = np.zeros(self.size)
+        found[:moved] = -np.linalg.solve(self.curvature[:moved, :moved], slope[:moved])
+        return found
+
+    def pearson(self, name: str) -> float:
+        """Squared residuals over the variance function.
+
+        A gaussian piece that was moved by its parabola has them in the loss.
+        """
+        return sum(2 * p.loss if name == "gaussian" else p.pearson for p in self.pieces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,9 +464,7 @@ def conclude(name: str, pool: Pool, errors: str) -> Fit:
     """
     n, k, g = pool.n, pool.size, len(pool.pieces)
     left = n - k
-    # A gaussian piece that was moved by its parabola has its squared residuals in the loss.
-    pearson = sum(2 * p.loss if name == "gaussian" else p.pearson for p in pool.pieces)
-    scale = pearson / left if name in DISPERSED else 1.0
+    scale = pool.pearson(name) / left if name in DISPERSED else 1.0
     bread = np.linalg.inv(pool.curvature)
     df = left if name == "gaussian" else math.inf
     if errors == "model":
@@ -420,7 +472,9 @@ def conclude(name: str, pool: Pool, errors: str) -> Fit:
         if pool.penalty.any():  # of an estimate that is shrunk
             covariance = scale * bread @ pool.information @ bread
     elif errors == "cluster":
-        u = pool.scores
+        # Beside a ridge scores do not add up to 0: each site bears the pull on its rows.
+        share = np.array([p.n for p in pool.pieces]) / n
+        u = pool.scores - np.outer(share, pool.scores.sum(axis=0))
         covariance = bread @ (u.T @ u) @ bread * (g / (g - 1) * (n - 1) / left)
         df = float(g - 1)
     else:
@@ -447,7 +501,7 @@ def log_likelihood(name: str, n: float, loss: float, constant: float, scale: flo
     Gaussian at its own variance, gamma at shape 1 / `scale`.
     """
     if name == "gaussian":
-        return -n / 2 * (math.log(2 * math.pi * 2 * loss / n) + 1)
+        return -n / 2 * (math.log(2 * math.pi * 2 * loss / n) + 1) - constant
     if name == "gamma":
         # sum of a log(a y / mu) - a y / mu - log Gamma(a) - log y with a = 1 / scale
         a = 1 / scale
@@ -476,8 +530,7 @@ def slope_tests(name: str, null: Pool, full: Pool, fit: Fit) -> dict[str, tuple[
     # Errors by few clusters have not the rank to test all slopes at once.
     known = np.linalg.matrix_rank(v) == m
     wald = float(theta @ np.linalg.solve(v, theta)) if known else math.nan
-    pearson = sum(p.pearson for p in null.pieces)
-    scale0 = pearson / (null.n - constants) if name in DISPERSED else 1.0
+    scale0 = null.pearson(name) / (null.n - constants) if name in DISPERSED else 1.0
     u = null.scores.sum(axis=0)
     score = float(u @ np.linalg.solve(null.information, u)) / scale0
     losses = [sum(p.loss for p in pool.pieces) for pool in (null, full)]

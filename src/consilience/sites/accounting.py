@@ -19,7 +19,7 @@ from typing import Any
 from consilience.exceptions import BudgetError, DisclosureError, RunError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases.opening import Open
-from consilience.sites.encoding import encodings, response
+from consilience.sites.encoding import by_role, encodings
 from consilience.sites.policy import Policy
 from consilience.sites.site_store import SiteStore
 from consilience.sites.step_runner import step_of
@@ -172,7 +172,7 @@ def hold_coding(opened: Open, method: type[Method], policy: Policy, home: SiteSt
     columns, preparation = opened.settings()
     columns = columns.only(method.roles)
     levels = columns.levels
-    plan = [*encodings(columns, preparation), *([response(columns)] if columns.target else [])]
+    plan = [*encodings(columns, preparation), *by_role(columns).values()]
     found = {
         one.column: [one.kind, list(one.values), list(levels.get(one.column, ()))] for one in plan
     }

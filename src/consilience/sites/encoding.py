@@ -113,11 +113,15 @@ def _encoding(name: str, columns: Columns, preparation: Preparation) -> Encoding
     )
 
 
-def response(columns: Columns) -> Encoding:
-    """How the target is coded where moments of it are told: levels but for the first."""
-    name = str(columns.target)
-    levels = columns.levels.get(name, ())
-    return Encoding(name, "levels" if levels else "number", tuple(levels[1:]))
+def by_role(columns: Columns) -> dict[str, Encoding]:
+    """How target, offset and weight are coded where moments are told: levels but for the first."""
+    found = {}
+    for role in ("target", "offset", "weight"):
+        name = getattr(columns, role)
+        if name is not None:
+            levels = columns.levels.get(name, ())
+            found[role] = Encoding(name, "levels" if levels else "number", tuple(levels[1:]))
+    return found
 
 
 def _check_levels(columns: Columns) -> None:

@@ -179,7 +179,7 @@ class SiteColumns:
         # No list, no limit: loaders see that a strict policy has one.
         if self.offered is None:
             return
-        measured = (*columns.features, columns.target, columns.weight)
+        measured = (*columns.features, columns.target, columns.weight, columns.offset)
         for name in columns.used():
             offer = self.offer(name)
             named_as_id = name in (columns.id, columns.agent, columns.entity)

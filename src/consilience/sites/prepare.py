@@ -185,6 +185,8 @@ class _Loader:
             rows=rows.astype(np.int64),
             target=kept(target),
             target_name=self.columns.target or "",
+            offset_name=self.columns.offset or "",
+            weight_name=self.columns.weight or "",
             entity_name=self.columns.entity or "",
             weight=kept(weight),
             sequence=kept(sequence),
@@ -210,19 +212,20 @@ class _Loader:
             unit = None if self.site.long is None else self.site.long.id
             content = partial(row_content, self.source, names, unit)
             prepared = encoding.by_name(plan, features, self.columns.levels)
-            prepared |= self._response(target)
+            prepared |= self._by_role(target=target, offset=offset, weight=weight)
             return Everyone(content, names, self.classes, texts["entity"], prepared, self._earlier)
 
         return Loaded(data, report, everyone)
 
-    def _response(self, target: NDArray[Any] | None) -> dict[str, tuple[list[Any], Any]]:
-        """The target as prepared columns: of moments it is one column among others."""
-        if target is None:
-            return {}
-        one = encoding.response(self.columns)
-        columns = [target] if one.kind == "number" else [target == v for v in one.values]
-        x = np.stack(columns, axis=1).astype(float)
-        return encoding.by_name([one], x, self.columns.levels)
+    def _by_role(self, **given: NDArray[Any] | None) -> dict[str, tuple[list[Any], Any]]:
+        """Target, offset and weight as prepared columns: moments of them are told like others."""
+        found: dict[str, tuple[list[Any], Any]] = {}
+        for role, one in encoding.by_role(self.columns).items():
+            own: NDArray[Any] = np.asarray(given[role])
+            columns = [own] if one.kind == "number" else [own == v for v in one.values]
+            x = np.stack(columns, axis=1).astype(float)
+            found |= encoding.by_name([one], x, self.columns.levels)
+        return found
 
     def _earlier(self, codings: Mapping[str, Coding]) -> Prepared:
         """Prepared columns of earlier runs, from the table as it is."""

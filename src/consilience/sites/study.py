@@ -194,6 +194,7 @@ class Data(_Strict):
     agent: Name | None = None
     entity: Name | None = None
     weight: Name | None = None
+    offset: Name | None = None
     sequence: tuple[Name, ...] = ()
     levels: dict[Name, tuple[Level, ...]] = {}
 
@@ -487,8 +488,10 @@ class Study(_File):
             The reference file cannot be read, and the study does not say its hash.
         """
         content = {"": HASH_VERSION, **self.model_dump(mode="json", by_alias=True)}
+        # Not null: studies without one keep the hash that they always had.
+        if self.data.offset is None:
+            del content["data"]["offset"]
         if self.reference is None:
-            # Not null: studies without one keep the hash that they always had.
             del content["reference"]
         else:
             named = {"path": self.reference.file_name, "sha256": self.reference_hash()}

@@ -4,11 +4,12 @@
 coordinator                         site
 ==================================  ====================================================
 moments: Request                ->
-  settings                      <-  Moments: rows, means (f), products (t) of columns
-                                    and response                            AGGREGATE
-sums: Coefficients, rounds 1..R ->  (exact; not for gaussian with errors of the model)
-  coefficients                  <-  Sums: figures (4), score (q), curvature (q, q),
-                                    squares (q, q) if asked for             AGGREGATE
+  settings                      <-  Moments: rows, means (f), products (t) of columns,
+                                    response, offset and weight             AGGREGATE
+sums: Coefficients, rounds 1..R ->  (exact; not for gaussian with errors of the model
+  coefficients                      and no weight)
+                                <-  Sums: figures (4), score (q), curvature (q, q),
+                                    squares, expected (q, q) if needed      AGGREGATE
 own-fit: OwnFitRequest          ->  (one-shot, in place of rounds)
                                 <-  OwnFit: coefficients and curvature          MODEL
 conclude: Conclude              ->  keeps the model and the fitted values of its rows
@@ -17,7 +18,8 @@ conclude: Conclude              ->  keeps the model and the fitted values of its
 
 Gaussian regressions follow from the moments: one round. For the other families Newton's method runs
 over the sums of all sites as it would over the pooled rows, from the first step that the moments
-give, and ends where the pooled fit does. The one-shot way adds up the sites' own log likelihoods as
+give, and ends where the pooled fit does; with weights, or an offset beside a curved loss, it finds
+the model of constants first. The one-shot way adds up the sites' own log likelihoods as
 parabolas about their own fits (Jordan, Lee and Yang, JASA 114 (2019), section 2.1, with all sites'
 curvatures): it differs from the exact fit by the order of one over the rows of a site.
 
@@ -36,6 +38,7 @@ Leakage: see `PooledRegression.leakage`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -43,12 +46,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import QuorumError, StudyError
 from consilience.parameters import FLAG, allows, number, one_of
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.regression import kernels
 from consilience.regression.estimators import RegressionPredictor
-from consilience.regression.kernels import Piece, Pool
+from consilience.regression.kernels import Pool
 from consilience.regression.protocol import coordinator, messages, site
 from consilience.regression.protocol.coordinator import Survey
 from consilience.regression.protocol.result import PooledRegressionResult
@@ -86,14 +90,21 @@ class PooledRegression(Method):
     when_withheld : {"stop", "without-column", "without-site"}
         Where a site may not tell a column: stop, fit without that column everywhere, or without the
         rows of that site.
+    weights : {"precision", "frequency"}
+        What the weight column of the study means, if it names one: how precise a row is (its
+        variance is one over its weight of the others'), or how many alike it stands for.
     level : float
         Of the limits of coefficients.
 
     Notes
     -----
-    Under ``strict`` every site can take part in a gaussian regression with errors of the model or
-    by cluster. Other families and HC errors need sums at coefficients (`per_record`, as under
-    ``consortium``), or for ``fit = "one-shot"`` the grant `foreign_models`.
+    An offset column of the study is part of the linear predictor with the coefficient 1, such as
+    the logarithm of the time that a person was watched.
+
+    Under ``strict`` every site can take part in a gaussian regression without weights, with errors
+    of the model or by cluster. Other families, weights and HC errors need sums at coefficients
+    (`per_record`, as under ``consortium``), other families without weights by
+    ``fit = "one-shot"`` the grant `foreign_models`.
     """
 
     family: str = allows(one_of(*kernels.FAMILIES), default="gaussian")
@@ -102,10 +113,11 @@ class PooledRegression(Method):
     ridge: float = allows(number(0), default=0.0)
     fit: str = allows(one_of(*messages.FITS), default="exact")
     when_withheld: str = allows(one_of("stop", "without-column", "without-site"), default="stop")
+    weights: str = allows(one_of(*messages.WEIGHTS), default="precision")
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -118,19 +130,20 @@ class PooledRegression(Method):
         "conclude": "any",
     }
     leakage: ClassVar[str] = (
-        "The coordinator knows numbers of rows, means and cross-products of columns and response "
-        "at each site. Families other than gaussian, and HC errors, tell in up to 30 rounds also "
-        "loss, score and curvature of each site's rows at coefficients that the coordinator "
-        "chooses, and for HC errors squared scores (sums over the response alone, for the "
-        "deviance, only where each value of a count has enough rows): steep coefficients can "
-        "single out rows, so a site tells such sums only where its policy lets values of single "
-        "records leave. The one-shot fit tells coefficients and curvature "
+        "The coordinator knows numbers of rows, means and cross-products of columns, response, "
+        "offset and weight at each site. Families other than gaussian, weights and HC errors tell "
+        "in up to 30 rounds also loss, score and curvature of each site's rows at coefficients "
+        "that the coordinator chooses, for HC errors squared scores, and for a gamma regression "
+        "with weights expected curvature (sums over response or weight alone, for deviance and "
+        "likelihood, only where each value of a whole number has enough rows): steep coefficients "
+        "can single out rows, so a site tells such sums only where its policy lets values of "
+        "single records leave. The one-shot fit tells coefficients and curvature "
         "of each site's own fit instead. All sites know the model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor
     tells: ClassVar = "moments"
-    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity", "weight", "offset")
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are a response and columns, and that the settings go together."""
@@ -138,8 +151,8 @@ class PooledRegression(Method):
         levels = columns.levels.get(columns.target or "", ())
         if columns.target is None or not columns.features:
             fault = "a pooled regression needs a response and columns: name target and features"
-        elif columns.weight is not None:
-            fault = "a pooled regression knows no weights: leave out [data] weight"
+        elif self.settings.one_shot and (columns.weight or columns.offset):
+            fault = "one-shot fits know neither weights nor an offset: set fit to 'exact'"
         elif levels and (self.family != "binomial" or len(levels) != 2):
             fault = (
                 "only a binomial regression has a response of levels, and of two: leave out the "
@@ -159,59 +172,82 @@ class PooledRegression(Method):
     @property
     def settings(self) -> messages.Settings:
         """What of the parameters every question states."""
-        return messages.Settings(self.family, self.site_effects, self.errors, self.fit)
+        return messages.Settings(
+            self.family, self.site_effects, self.errors, self.fit, self.weights
+        )
 
     # ------------------------------------------------------------------ the exchange
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Moments, fit, end."""
-        told = ctx.require((yield Ask("moments", messages.Request(settings=self.settings))))
-        survey = coordinator.survey_of(ctx, self, told)
+        names = ctx.columns
+        settings = dataclasses.replace(
+            self.settings, offset=names.offset is not None, weighted=names.weight is not None
+        )
+        told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
+        survey = coordinator.survey_of(ctx, self, settings, told)
         try:
-            if self.settings.one_shot:
+            if settings.one_shot:
                 survey, pool = yield from self._own_fits(ctx, survey)
-                rounds = 2
+                null, rounds = survey.null, 2
             else:
-                pool, rounds = yield from self._newton(ctx, survey)
-            result, model = coordinator.build_result(ctx, self, survey, pool, rounds)
+                null, pool, rounds = yield from self._by_sums(ctx, survey)
+            result, model = coordinator.build_result(ctx, self, survey, (null, pool), rounds)
         except np.linalg.LinAlgError:
             raise QuorumError(
                 "the sums of the sites do not add up to a regression: columns nearly depend on one "
                 "another; leave one out, or add a ridge"
             ) from None
         message = messages.Conclude(
-            settings=self.settings, sites=survey.sites, model=relayed(model, _MODEL)
+            settings=settings, sites=survey.sites, model=relayed(model, _MODEL)
         )
         # A site that is not in the fit has no constant of its own.
         to = survey.sites if self.site_effects else tuple(sorted(told))
         ctx.require((yield Ask("conclude", message, to=to)), at_least=0)
         return result
 
-    def _newton(
+    def _by_sums(
         self, ctx: CoordinatorContext, survey: Survey
+    ) -> Generator[Ask, Replies, tuple[Pool, Pool, int]]:
+        """The model of constants, the fit, and the rounds that they took."""
+        null, turn, settings = survey.null, 0, survey.settings
+        if self.family == "gaussian":
+            if settings.weighted:
+                null, turn = (yield from self._asked(ctx, survey, null.theta, 1)), 1
+            null = null.at(null.theta + null.step(slopes=False))
+            pool = null.at(null.theta + null.step())
+            if settings.squares:
+                pool, turn = (yield from self._asked(ctx, survey, pool.theta, turn + 1)), turn + 1
+            return null, pool, 1 + turn
+        if settings.weighted or settings.offset:
+            null, turn = yield from self._newton(ctx, survey, null.theta, 0, slopes=False)
+        start = null.theta + null.step()
+        pool, turn = yield from self._newton(ctx, survey, start, turn)
+        return null, pool, 1 + turn
+
+    def _newton(
+        self,
+        ctx: CoordinatorContext,
+        survey: Survey,
+        theta: FloatArray,
+        first: int,
+        *,
+        slopes: bool = True,
     ) -> Generator[Ask, Replies, tuple[Pool, int]]:
         """Newton's method on the sums of all sites; steps are halved where the loss rises."""
-        pool = survey.null
-        theta = pool.theta + pool.step()
-        if self.family == "gaussian":
-            if not self.settings.squares:
-                return pool.at(theta), 1
-            pieces = yield from self._asked(ctx, survey, theta, 1)
-            return Pool(pieces, pool.own, pool.penalty), 2
         last: Pool | None = None
-        for turn in range(1, messages.MAX_ROUNDS + 1):
-            pieces = yield from self._asked(ctx, survey, theta, turn)
-            pool = Pool(pieces, pool.own, pool.penalty)
+        for turn in range(first + 1, messages.MAX_ROUNDS + 1):
+            pool = yield from self._asked(ctx, survey, theta, turn)
             if last is not None and not pool.objective <= last.objective + 1e-9 * abs(
                 last.objective
             ):
                 theta = (theta + last.theta) / 2
                 continue
-            step = pool.step()
+            step = pool.step(slopes=slopes)
             size = float(np.abs(step).max())
             if size < _SETTLED:
-                return pool.at(theta + step), 1 + turn
-            if turn >= _RUNS_AWAY and size > 0.1:
+                return pool.at(theta + step), turn
+            if turn - first >= _RUNS_AWAY and size > 0.1:
                 break
             last, theta = pool, theta + step
         else:
@@ -219,8 +255,8 @@ class PooledRegression(Method):
                 f"the fit had not settled after {messages.MAX_ROUNDS} rounds: put the columns on "
                 "one scale, or add a ridge"
             )
-        slopes = np.abs(step[pool.n_constants :])
-        at = survey.names[int(np.argmax(slopes))] if slopes.max() > 0.1 else "a constant"
+        steep = np.abs(step[pool.n_constants :])
+        at = survey.names[int(np.argmax(steep))] if steep.max() > 0.1 else "a constant"
         raise QuorumError(
             f"the fit runs away along {at}: its rows are separated (one value of the response "
             "alone beyond some value, or in a level); leave the column out, join levels, or add a "
@@ -228,13 +264,13 @@ class PooledRegression(Method):
         )
 
     def _asked(
-        self, ctx: CoordinatorContext, survey: Survey, theta: Any, turn: int
-    ) -> Generator[Ask, Replies, tuple[Piece, ...]]:
+        self, ctx: CoordinatorContext, survey: Survey, theta: FloatArray, turn: int
+    ) -> Generator[Ask, Replies, Pool]:
         """One round of sums at coefficients of the model."""
         pool = survey.null
         constants = np.array([theta[pool.places(b)[0]] for b in range(len(survey.sites))])
         message = messages.Coefficients(
-            settings=self.settings,
+            settings=survey.settings,
             round=turn,
             sites=survey.sites,
             constants=relayed(constants, _MODEL),
@@ -243,16 +279,17 @@ class PooledRegression(Method):
         )
         ask = Ask("sums", message, to=survey.sites)
         replies = ctx.require((yield ask), at_least=len(survey.sites))
-        return tuple(
+        pieces = tuple(
             survey.heard(b, theta[pool.places(b)], replies[name])
             for b, name in enumerate(survey.sites)
         )
+        return dataclasses.replace(pool, pieces=pieces)
 
     def _own_fits(
         self, ctx: CoordinatorContext, survey: Survey
     ) -> Generator[Ask, Replies, tuple[Survey, Pool]]:
         """One round of own fits, added up as parabolas."""
-        message = messages.OwnFitRequest(settings=self.settings, **survey.frame())
+        message = messages.OwnFitRequest(settings=survey.settings, **survey.frame())
         ask = Ask("own-fit", message, to=survey.sites)
         replies = ctx.require((yield ask), at_least=len(survey.sites))
         without = [name for name in survey.sites if not len(replies[name].fit.value)]

@@ -30,6 +30,9 @@ NOT_TOLD = (
     "Deviance, log likelihood and AIC are not told: at some site fewer rows than may be counted "
     "have one value of the response, and sums over it would tell how many (tests need neither)."
 )
+NO_LIKELIHOOD = (
+    "Log likelihood and AIC are not known: by weights of precision each row has a shape of its own."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +41,14 @@ class Survey:
 
     Attributes
     ----------
-    family : str
     sites : tuple of str
         In name order.
+    settings : Settings
+    rows : (S,) array
     n : (S,) array
+        Rows, or what they stand for by weights of frequency.
     means : (S, m + 1) array
-        Of the columns in use, and of the response.
+        Of the columns in use, and of the response (of a gaussian one without its offset).
     products : (S, m + 1, m + 1) array
     names : tuple of str
         Columns in use.
@@ -52,13 +57,15 @@ class Survey:
     centre, scale : (m,) arrays
         Pooled means and standard deviations.
     null : Pool
-        Pieces at the model of constants alone.
+        Pieces at the model of constants alone; with weights, or an offset beside a curved loss,
+        where to begin.
     withheld : dict of str to tuple of str
     left_out : tuple of str
     """
 
-    family: str
+    settings: messages.Settings
     sites: tuple[str, ...]
+    rows: FloatArray
     n: FloatArray
     means: FloatArray
     products: FloatArray
@@ -81,7 +88,7 @@ class Survey:
 
     def with_expected(self, b: int, piece: Piece) -> Piece:
         """A piece with its expected curvature, where that is not the observed one."""
-        if self.family != "gamma":
+        if self.settings.family != "gamma" or piece.expected is not None:
             return piece
         return dataclasses.replace(piece, expected=self.null.pieces[b].curvature)
 
@@ -89,19 +96,24 @@ class Survey:
         """The piece that a site tells."""
         figures = dict(zip(messages.FIGURES, reply.figures.value.tolist(), strict=True))
         squares = reply.squares.value if reply.squares.value.size else None
+        expected = reply.expected.value if reply.expected.value.size else None
         piece = Piece(
             n=float(self.n[b]),
             theta=theta,
             score=reply.score.value,
             curvature=reply.curvature.value,
             squares=squares,
+            expected=expected,
             **figures,
         )
         return self.with_expected(b, piece)
 
 
 def survey_of(
-    ctx: CoordinatorContext, method: PooledRegression, told: Mapping[str, Moments]
+    ctx: CoordinatorContext,
+    method: PooledRegression,
+    settings: messages.Settings,
+    told: Mapping[str, Moments],
 ) -> Survey:
     """Sites and columns that take part.
 
@@ -115,12 +127,13 @@ def survey_of(
     sites = tuple(sorted(told))
     has = np.stack([~np.isnan(told[name].means.value) for name in sites])
     names = ctx.feature_names
+    p = len(names)
     withheld = {
-        name: tuple(names[j] for j in np.flatnonzero(~has[b, :-1]))
+        name: tuple(names[j] for j in np.flatnonzero(~has[b, :p]))
         for b, name in enumerate(sites)
-        if not has[b, :-1].all()
+        if not has[b, :p].all()
     }
-    used, columns = _giving_way(method, sites, has, withheld)
+    used, columns = _giving_way(method, sites, has[:, :p], withheld)
     if used.sum() < ctx.quorum:
         raise QuorumError(
             f"{int(used.sum())} sites tell all columns and the study needs {ctx.quorum}: take "
@@ -128,19 +141,28 @@ def survey_of(
         )
     if columns.sum() < 1:
         raise QuorumError("no column is told by every site: take columns in which more rows differ")
-    kept = np.append(columns, True)
-    n, means, products = [], [], []
+    kept = np.append(columns, np.ones(1 + settings.beside, dtype=bool))
+    m = int(columns.sum())
+    # Of the columns in use and the response; a gaussian one goes on without its offset.
+    turn = np.eye(int(kept.sum()), m + 1)
+    if settings.offset:
+        turn[m + 1, m] = -1.0 if method.family == "gaussian" else 0.0
+    n, rows, means, products, offsets = [], [], [], [], []
     for b in np.flatnonzero(used):
         reply = told[sites[b]]
-        at = kept[has[b]]
-        n.append(float(reply.n.value))
-        means.append(reply.means.value[kept])
+        at, mean = kept[has[b]], reply.means.value[kept]
+        rows.append(float(reply.n.value))
+        counted = settings.weighted and settings.weights == "frequency"
+        n.append(float(np.rint(rows[-1] * mean[-1])) if counted else rows[-1])
+        offsets.append(mean[m + 1] if settings.offset and method.family != "gaussian" else 0.0)
+        means.append(mean @ turn)
         square = square_of(reply.products.value, int(has[b].sum()))
-        products.append(square[np.ix_(at, at)])
+        products.append(turn.T @ square[np.ix_(at, at)] @ turn)
     return _prepared(
         method,
+        settings,
         tuple(sites[b] for b in np.flatnonzero(used)),
-        (np.array(n), np.stack(means), np.stack(products)),
+        (np.array(rows), np.array(n), np.stack(means), np.stack(products), np.array(offsets)),
         tuple(name for name, one in zip(names, columns, strict=True) if one),
         np.flatnonzero(columns).astype(np.int64),
         withheld,
@@ -155,7 +177,7 @@ def _giving_way(
     withheld: Mapping[str, tuple[str, ...]],
 ) -> tuple[BoolArray, BoolArray]:
     """Which sites and which columns take part."""
-    used, columns = np.ones(len(sites), dtype=bool), np.ones(has.shape[1] - 1, dtype=bool)
+    used, columns = np.ones(len(sites), dtype=bool), np.ones(has.shape[1], dtype=bool)
     if not withheld:
         return used, columns
     if method.when_withheld == "stop":
@@ -167,14 +189,15 @@ def _giving_way(
             '"without-column" or "without-site"'
         )
     if method.when_withheld == "without-column":
-        return used, np.asarray(has[:, :-1].all(axis=0))
+        return used, np.asarray(has.all(axis=0))
     return np.asarray(has.all(axis=1)), columns
 
 
 def _prepared(
     method: PooledRegression,
+    settings: messages.Settings,
     sites: tuple[str, ...],
-    moments: tuple[FloatArray, FloatArray, FloatArray],
+    moments: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray],
     names: tuple[str, ...],
     columns: IntArray,
     withheld: Mapping[str, tuple[str, ...]],
@@ -182,35 +205,39 @@ def _prepared(
     units: tuple[FloatArray, FloatArray] | None = None,
 ) -> Survey:
     """Units of the columns and the null model; refuses columns that tell no coefficient."""
-    n, means, products = moments
-    total, mean, squares = pooled(list(n), list(means), list(products))
+    rows, n, means, products, offsets = moments
+    _, mean, squares = pooled(list(rows), list(means), list(products))
+    total = float(n.sum())
     within = products.sum(axis=0) if method.site_effects else squares
     k = len(names) + (len(sites) if method.site_effects else 1)
     if total <= k:
         raise QuorumError(f"{total:.0f} rows are too few for {k} coefficients: take fewer columns")
     _check_columns(names, within[:-1, :-1], squares, mean, method)
-    centre, scale = units or (mean[:-1], np.sqrt(np.diag(squares)[:-1] / total))
+    centre, scale = units or (mean[:-1], np.sqrt(np.diag(squares)[:-1] / rows.sum()))
     y = mean[-1]
     starts = means[:, -1] if method.site_effects else np.full(len(sites), y)
+    if not method.site_effects:
+        offsets = np.full(len(sites), rows @ offsets / rows.sum())
     if method.family != "gaussian":
         _check_response(method, sites, means[:, -1], float(y))
     pieces = tuple(
         kernels.piece_from_moments(
             method.family,
-            n[b],
+            rows[b],
             means[b],
             products[b],
             centre,
             scale,
-            kernels.start_of(method.family, float(starts[b])),
+            kernels.start_of(method.family, float(starts[b])) - float(offsets[b]),
         )
         for b in range(len(sites))
     )
     penalty = method.ridge / scale**2
     null = Pool(pieces, method.site_effects, penalty)
     return Survey(
-        family=method.family,
+        settings=settings,
         sites=sites,
+        rows=rows,
         n=n,
         means=means,
         products=products,
@@ -281,8 +308,15 @@ def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]
         )
     return _prepared(
         method,
+        survey.settings,
         tuple(survey.sites[b] for b in kept),
-        (survey.n[kept], survey.means[kept], survey.products[kept]),
+        (
+            survey.rows[kept],
+            survey.n[kept],
+            survey.means[kept],
+            survey.products[kept],
+            np.zeros(len(kept)),
+        ),
         survey.names,
         survey.columns,
         survey.withheld,
@@ -295,9 +329,14 @@ def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]
 
 
 def build_result(
-    ctx: CoordinatorContext, method: PooledRegression, survey: Survey, pool: Pool, rounds: int
+    ctx: CoordinatorContext,
+    method: PooledRegression,
+    survey: Survey,
+    pools: tuple[Pool, Pool],
+    rounds: int,
 ) -> tuple[PooledRegressionResult, dict[str, FloatArray]]:
-    """Put the result together, and the model as it travels."""
+    """Put the result together, from the model of constants and the fit, and the model to send."""
+    null, pool = pools
     from scipy.stats import t  # scipy.stats takes long to load
 
     if method.errors == "cluster" and len(survey.sites) < 2:
@@ -312,14 +351,14 @@ def build_result(
         statistic = theta / error
     half = float(t.ppf((1 + method.level) / 2, fit.df)) * error
     # Own fits are known as they are; else a step with expected curvatures makes Q a score test.
-    spread = _scale_within(survey) if method.family == "gaussian" else fit.scale
+    spread = _scale_within(pool) if method.family == "gaussian" else fit.scale
     robust, one_shot = method.settings.squares, method.settings.one_shot
     apart = kernels.heterogeneity(pool.observed() if one_shot else pool, spread, robust=robust)
     if not (method.site_effects or one_shot or (method.family == "gaussian" and not robust)):
         # One step from a constant that sites do not share is no fit of theirs: Q would reject. Nor
         # are scores about that constant a site's own.
         apart = apart.untested()
-    null_loss = sum(p.loss for p in survey.null.pieces)
+    null_loss = sum(p.loss for p in null.pieces)
     least = sum(p.least for p in pool.pieces)
     names = (
         tuple(f"constant of {name}" for name in survey.sites)
@@ -332,6 +371,9 @@ def build_result(
         errors=method.errors,
         fit="one-shot" if method.settings.one_shot else "exact",
         response=ctx.columns.target or "",
+        offset=ctx.columns.offset or "",
+        weight=ctx.columns.weight or "",
+        weights=method.weights,
         names=(*names, *survey.names),
         n_constants=constants,
         estimate=theta,
@@ -349,7 +391,7 @@ def build_result(
         null_deviance=2 * (null_loss - least),
         log_likelihood=fit.log_likelihood,
         aic=fit.aic,
-        tests=kernels.slope_tests(method.family, survey.null, pool, fit) if tested else {},
+        tests=kernels.slope_tests(method.family, null, pool, fit) if tested else {},
         sites=survey.sites,
         n_by_site=survey.n.astype(np.int64),
         site_estimates=apart.estimates / survey.scale,
@@ -375,13 +417,14 @@ def build_result(
     return result, model
 
 
-def _scale_within(survey: Survey) -> float:
-    """Gaussian variance about a constant of each site and common slopes: of the products within."""
-    unit = np.append(survey.scale, 1.0)
-    within = survey.products.sum(axis=0) / np.outer(unit, unit)
-    slopes, _, rank, _ = np.linalg.lstsq(within[:-1, :-1], within[:-1, -1], rcond=1e-10)
-    left = survey.n.sum() - len(survey.sites) - rank
-    return float(within[-1, -1] - within[:-1, -1] @ slopes) / max(float(left), 1.0)
+def _scale_within(pool: Pool) -> float:
+    """Gaussian variance about a constant of each site and common slopes."""
+    own = Pool(pool.pieces, True, np.zeros(len(pool.penalty)))
+    curvature, score = own.curvature, own.scores.sum(axis=0)
+    step, _, rank, _ = np.linalg.lstsq(curvature, -score, rcond=1e-10)
+    # The loss is a parabola, and half the squares that are left.
+    loss = sum(p.loss for p in pool.pieces) + score @ step + step @ curvature @ step / 2
+    return float(2 * loss) / max(pool.n - float(rank), 1.0)
 
 
 def _remarks(
@@ -407,6 +450,8 @@ def _remarks(
         )
     if np.isnan(least):
         found.append(NOT_TOLD)
+    elif method.family == "gamma" and survey.settings.weighted and method.weights == "precision":
+        found.append(NO_LIKELIHOOD)
     if method.ridge:
         found.append("A ridge pulls coefficients to 0; limits and p-values take no account of it.")
     return tuple(found)

@@ -23,6 +23,7 @@ MAX_ROUNDS = 30
 """Rounds of sums that a site answers in a run, where records are protected."""
 _MOST_ROWS = 1 << 40
 FITS = ("exact", "one-shot")
+WEIGHTS = ("precision", "frequency")
 FIGURES = ("loss", "least", "constant", "pearson")
 """Sums over rows beside score and curvature, in the order in which they travel."""
 
@@ -36,14 +37,34 @@ class Settings:
     family : str
     site_effects : bool
         Whether each site has a constant of its own.
-    errors, fit : str
+    errors, fit, weights : str
         As the method's parameters: they decide which sums a site tells.
+    offset, weighted : bool
+        Whether the study names such a column.
     """
 
     family: str = allows(one_of(*FAMILIES))
     site_effects: bool = allows(FLAG)
     errors: str = allows(one_of(*ERRORS), default="model")
     fit: str = allows(one_of(*FITS), default="exact")
+    weights: str = allows(one_of(*WEIGHTS), default="precision")
+    offset: bool = allows(FLAG, default=False)
+    weighted: bool = allows(FLAG, default=False)
+
+    @property
+    def beside(self) -> int:
+        """Columns that are told beside those of the study and the response."""
+        return int(self.offset) + int(self.weighted)
+
+    @property
+    def by_rounds(self) -> bool:
+        """Whether sums are asked for at coefficients."""
+        return not self.one_shot and (self.family != "gaussian" or self.squares or self.weighted)
+
+    @property
+    def expects(self) -> bool:
+        """Whether sites tell expected curvatures, since moments do not."""
+        return self.weighted and self.family == "gamma"
 
     @property
     def one_shot(self) -> bool:
@@ -56,16 +77,19 @@ class Settings:
         return self.errors in ("HC0", "HC1")
 
 
-@message("pooled-regression/request", version=2)
+@message("pooled-regression/request", version=3)
 class Request:
     """Ask for moments of columns and response."""
 
     settings: Settings = states(Settings)
 
 
-@message("pooled-regression/moments", version=1)
+@message("pooled-regression/moments", version=2)
 class Moments:
-    """Rows, means, and sums of products about the means; the response is the last column."""
+    """Rows, means, and sums of products about the means.
+
+    After the columns come the response, the offset and the weight, as the study names them.
+    """
 
     n: Released = Aggregate("", "rows", kind="int", low=1, high=_MOST_ROWS)
     means: Released = Aggregate(
@@ -81,7 +105,7 @@ class Moments:
     def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
         """Products are those of the columns that are told."""
         m = int((~np.isnan(self.means.value)).sum())
-        if len(self.means.value) != known["p"] + 1:
+        if len(self.means.value) != known["p"] + 1 + request.settings.beside:
             return "moments of other columns"
         if len(self.products.value) != m * (m + 1) // 2:
             return "products of other columns than the means"
@@ -95,7 +119,7 @@ def square_of(line: FloatArray, m: int) -> FloatArray:
     return np.asarray(square + np.triu(square, 1).T)
 
 
-@message("pooled-regression/own-fit-request", version=2)
+@message("pooled-regression/own-fit-request", version=3)
 class OwnFitRequest:
     """Ask for the fit of a site's own rows, of the one-shot way."""
 
@@ -128,7 +152,7 @@ class OwnFit:
         return None if is_gram(square_of(line[q + len(FIGURES) :], q)) else "a curvature of no rows"
 
 
-@message("pooled-regression/coefficients", version=2)
+@message("pooled-regression/coefficients", version=3)
 class Coefficients:
     """Ask for sums at coefficients."""
 
@@ -146,14 +170,14 @@ class Coefficients:
         return {"q": len(self.columns.value) + 1}
 
 
-@message("pooled-regression/sums", version=2)
+@message("pooled-regression/sums", version=3)
 class Sums:
     """Sums over the site's rows at these coefficients."""
 
     figures: Released = Aggregate(
         "4",
-        "losses, least losses and terms of the response (gaps where a count is of few rows), "
-        "Pearson's sum",
+        "losses, least losses and terms of response and weight (gaps where a whole number is of "
+        "few rows), Pearson's sum",
         gaps=True,
     )
     score: Released = Aggregate("q", "first derivative of the loss")
@@ -161,17 +185,24 @@ class Sums:
     squares: Released = Aggregate(
         "q q", "sums of products of rows' scores; empty unless asked for", gram=True, empty=True
     )
+    expected: Released = Aggregate(
+        "q q",
+        "expected second derivative; empty unless of gamma with weights",
+        gram=True,
+        empty=True,
+    )
 
     def check(self, request: Coefficients, known: Mapping[str, Any]) -> str | None:
-        """Squares are there exactly where they were asked for."""
+        """Squares and expected curvatures are there exactly where they were asked for."""
         if np.isnan(np.delete(self.figures.value, _gaps(0))).any():
             return "gaps in a loss"
-        if bool(self.squares.value.size) != request.settings.squares:
+        told = tuple(bool(one.value.size) for one in (self.squares, self.expected))
+        if told != (request.settings.squares, request.settings.expects):
             return "sums that were not asked for, or not told"
         return None
 
 
-@message("pooled-regression/conclude", version=1)
+@message("pooled-regression/conclude", version=2)
 class Conclude:
     """The fitted model, which the sites keep."""
 

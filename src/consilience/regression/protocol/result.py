@@ -34,8 +34,10 @@ class PooledRegressionResult(Result):
     ----------
     family, errors, fit : str
         Parameters of the study; ``fit`` is "exact" or "one-shot".
-    response : str
-        Column that is explained.
+    response, offset, weight : str
+        Column that is explained, its offset and the weights; empty where there are none.
+    weights : str
+        What a weight means, "precision" or "frequency".
     names : tuple of str
         Of the k coefficients: one constant, or one for each site, then the columns.
     n_constants : int
@@ -56,6 +58,7 @@ class PooledRegressionResult(Result):
     sites : tuple of str
         That take part, in name order.
     n_by_site : (S,) int array
+        Rows; by weights of frequency what they stand for.
     site_estimates, site_errors : (S, m) arrays
         Slopes by site, each with a constant of its own: the site's own fit for gaussian and
         one-shot, else one scoring step from the pooled one, which is rough where constants differ
@@ -79,6 +82,9 @@ class PooledRegressionResult(Result):
     errors: str
     fit: str
     response: str
+    offset: str
+    weight: str
+    weights: str
     names: tuple[str, ...]
     n_constants: int
     estimate: FloatArray
@@ -223,13 +229,16 @@ class PooledRegressionResult(Result):
         head = [
             f"Pooled {self.family} regression of {self.response}",
             f"rows {self.n:,}, sites {len(self.sites)}, errors {self.errors}, fit {self.fit}",
-            (
-                f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
-                if math.isnan(self.deviance)
-                else f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
-                f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}"
-            ),
         ]
+        roles = [f"offset {self.offset}"] if self.offset else []
+        roles += [f"weight {self.weight} ({self.weights})"] if self.weight else []
+        head += [", ".join(roles)] if roles else []
+        head.append(
+            f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
+            if math.isnan(self.deviance)
+            else f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
+            f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}"
+        )
         table = self.to_frame().to_string(float_format="{:.4f}".format)
         width = max(map(len, [*head, *table.splitlines()]))
         lines = ["=" * width, *head, "-" * width, *table.splitlines(), "=" * width]
@@ -272,8 +281,9 @@ class PooledRegressionResult(Result):
         ParameterError
             It is not nested in this one, or rests on other rows.
         """
-        same = (self.family, self.response, self.n, self.sites, self.ridge, self.fit)
-        other = (smaller.family, smaller.response, smaller.n, smaller.sites, 0.0, smaller.fit)
+        of = ("family", "response", "offset", "weight", "weights", "n", "sites", "fit")
+        same = [*(getattr(self, what) for what in of), self.ridge]
+        other = [*(getattr(smaller, what) for what in of), 0.0]
         if same != other or smaller.ridge or not set(smaller.names) < set(self.names):
             raise ParameterError(
                 "a likelihood-ratio test needs a fit of some of the columns to the same rows, both "

@@ -15,6 +15,7 @@ from consilience.regression import kernels
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
+from consilience.wire.digits import off_grid
 from consilience.wire.disclosure import Limits, Released, aggregate, replaced
 from consilience.wire.moment_facts import coded_within
 
@@ -27,6 +28,13 @@ TOO_FEW = (
 NO_RESPONSE = (
     "the response may not be told here (few rows differ in it, one row dominates, or it was told "
     "of other rows): leave this site out"
+)
+NOT_BESIDE = (
+    "the offset or the weight may not be told here beside the other columns (few rows differ in "
+    "it, one row dominates, or it was told of other rows): leave it or this site out"
+)
+NO_FREQUENCY = (
+    "weights of frequency must be whole numbers: set weights to 'precision' if they are none"
 )
 FEW_ENTITIES = "its policy lets sums leave over more entities than it has: leave this site out"
 WANTED = {
@@ -64,14 +72,41 @@ def response_of(family: str, data: SiteData) -> FloatArray:
     return y
 
 
+def _beside(data: SiteData, settings: messages.Settings, limits: Limits) -> list[FloatArray]:
+    """Offset and weight, as the study names them.
+
+    A weight is read with all its digits, so that a small one counts. Those that few rows have are
+    rounded away here as of any column, but not to 0.
+
+    Raises
+    ------
+    DataError
+        Weights that the study takes for numbers of rows, and that are none.
+    """
+    columns = (data.offset, data.weight)
+    if tuple(one is not None for one in columns) != (settings.offset, settings.weighted):
+        raise ProtocolError("the settings do not say which roles the columns have")
+    found = [] if data.offset is None else [data.offset]
+    if data.weight is None:
+        return found
+    weight = data.weight
+    while limits.min_records > 1 and (finer := off_grid(weight, limits.min_records)) is not None:
+        weight = np.maximum(finer.rounded(weight), np.minimum(weight, finer.step))
+    if settings.weights == "frequency" and not (weight == np.floor(weight)).all():
+        raise DataError(NO_FREQUENCY, public=NO_FREQUENCY)
+    return [*found, weight]
+
+
 @step("moments", once=True)
 def moments(
     message: messages.Request, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Moments, State]:
-    """Tell rows, means and products of the columns that may be told, the response last."""
+    """Tell rows, means and products of the columns that may be told, the response after them."""
     y = response_of(message.settings.family, data)
     x, centre, scale = data.in_own_units()
-    z = np.column_stack([x, y])
+    beside = _beside(data, message.settings, site.limits)
+    z = np.column_stack([x, y, *beside])
+    more = 1 + len(beside)
     if not np.isfinite(z).all() or (np.abs(z) > _LARGEST).any():
         raise DataError(_NOT_FINITE, public=_NOT_FINITE)
     p = x.shape[1]
@@ -81,21 +116,22 @@ def moments(
         "entities": data.entity,
     }
     means = aggregate(z, mean=True, **cells)
-    columns: IntArray = np.arange(p + 1)
+    columns: IntArray = np.arange(p + more)
     products = _products(z, columns, data, site.limits, cells)
     if np.isnan(products.value).any() or np.isnan(means.withhold_unsafe(site.limits).value).any():
         # Some may not leave beside the others: to say which takes a second look at all of them.
         columns = disclosure.tellable_columns(z, site.limits, data.coded, first=p)
-        if not len(columns) or columns[-1] != p:
+        if (columns >= p).sum() < more:
             # Of too many columns the guard over runs keeps the last ones back, the response first.
-            _check_size(len(z), p + 1, site.limits)
-            raise DataError(NO_RESPONSE, public=NO_RESPONSE)
+            _check_size(len(z), p + more, site.limits)
+            fault = NOT_BESIDE if p in columns else NO_RESPONSE
+            raise DataError(fault, public=fault)
         products = _products(z, columns, data, site.limits, cells)
     _check_size(len(z), len(columns), site.limits)
     if np.isnan(products.value).any():
         raise DataError(FEW_ENTITIES, public=FEW_ENTITIES)
-    centre, scale = np.append(centre, 0.0), np.append(scale, 1.0)
-    hidden = np.ones((1, p + 1), dtype=bool)
+    centre, scale = np.append(centre, np.zeros(more)), np.append(scale, np.ones(more))
+    hidden = np.ones((1, p + more), dtype=bool)
     hidden[:, columns] = False
     told = (means.withhold(hidden).value - centre) / scale
     upper = np.triu_indices(len(columns))
@@ -108,7 +144,7 @@ def moments(
         means=replaced(means.withhold(hidden), told[0]),
         products=replaced(products, products.value[0] / units),
     )
-    return reply, {"settings": plain(message.settings), "told": columns[:-1].tolist()}
+    return reply, {"settings": plain(message.settings), "told": columns[:-more].tolist()}
 
 
 def _products(
@@ -131,10 +167,13 @@ def _check_size(n: int, m: int, limits: Limits) -> None:
         raise DataError(TOO_FEW, public=TOO_FEW)
 
 
-def _design(
-    message: messages.Coefficients | messages.OwnFitRequest, data: SiteData, state: State
-) -> FloatArray:
-    """Design of the columns that a question names, all of which the site has told."""
+def _rows_of(
+    message: messages.Coefficients | messages.OwnFitRequest,
+    data: SiteData,
+    state: State,
+    limits: Limits,
+) -> kernels.Rows:
+    """Rows in the columns that a question names, all of which the site has told."""
     columns: IntArray = np.asarray(message.columns.value, dtype=np.int64)
     ordered = bool((np.diff(columns) > 0).all())
     if not ordered or not set(columns.tolist()) <= set(state.get("told", ())):
@@ -145,7 +184,15 @@ def _design(
     scale = np.asarray(message.scale.value)
     if not (scale > 0).all():
         raise ProtocolError("a column has no scale")
-    return kernels.design_of(data.features[:, columns], np.asarray(message.centre.value), scale)
+    settings, centre = message.settings, np.asarray(message.centre.value)
+    weight = _beside(data, settings, limits)[-1] if settings.weighted else None
+    return kernels.Rows(
+        kernels.design_of(data.features[:, columns], centre, scale),
+        response_of(settings.family, data),
+        data.offset,
+        weight,
+        frequency=settings.weights == "frequency",
+    )
 
 
 def _judged(design: FloatArray) -> FloatArray:
@@ -174,45 +221,43 @@ def sums(
     if not site.per_record:
         sentence = (
             "this site tells no sums at coefficients that a coordinator chose (its steward grants "
-            'them by per_record): ask for errors = "model" or "cluster", and where the family is '
-            'not gaussian for fit = "one-shot"'
+            'them by per_record): ask for errors = "model" or "cluster" without a weight, and '
+            'where the family is not gaussian for fit = "one-shot"'
         )
         raise DisclosureError(sentence, public=sentence)
-    family = message.settings.family
-    design, y = _design(message, data, state), response_of(family, data)
-    if message.settings.one_shot or (family == "gaussian" and not message.settings.squares):
+    settings = message.settings
+    rows = _rows_of(message, data, state, site.limits)
+    if not settings.by_rounds:
         raise ProtocolError("sums at coefficients were asked for, and this fit needs none")
     if message.sites.count(site.site) != 1:
         raise ProtocolError("the coefficients are not for this site")
     constant = float(message.constants.value[message.sites.index(site.site)])
     theta = np.concatenate([[constant], np.asarray(message.slopes.value)])
     with np.errstate(over="ignore"):  # of made-up coefficients; what is no number is no release
-        piece = kernels.piece_of(family, design, y, theta, squares=message.settings.squares)
-        weights = kernels.weights_of(family, y, design @ theta)
-    piece = _without_counts(family, piece, y, site.limits)
-    values = [
-        np.array([getattr(piece, name) for name in messages.FIGURES]),
-        piece.score,
-        piece.curvature,
-        np.empty((0, 0)),
-    ]
-    how: dict[str, Any] = {"rows": _judged(design), "n_parameters": design.shape[1]}
-    told = disclosure.weighted_sums(values, weights=weights[0][:, None], **how)
-    if piece.squares is not None:  # rows weigh in it by their scores
-        own = [piece.squares]
-        told = told[:3] + disclosure.weighted_sums(own, weights=weights[1][:, None], **how)
+        piece = kernels.piece_of(settings.family, rows, theta, squares=settings.squares)
+        weights = kernels.weights_of(settings.family, rows, theta)
+    piece = _without_counts(settings.family, piece, rows, site.limits)
+    how: dict[str, Any] = {"rows": _judged(rows.design), "n_parameters": rows.design.shape[1]}
+
+    figures = np.array([getattr(piece, name) for name in messages.FIGURES])
+    values = [figures, piece.score, piece.curvature, *[np.empty((0, 0))] * 2]
+    told = list(disclosure.weighted_sums(values, weights=weights[0][:, None], **how))
+    # Rows weigh in squared scores by these, in the expected curvature of gamma by their weights.
+    for place, value, by in ((3, piece.squares, weights[1]), (4, piece.expected, rows.weight)):
+        if value is not None and by is not None:
+            told[place] = disclosure.weighted_sums([value], weights=by[:, None], **how)[0]
     return messages.Sums(*told), state
 
 
 def _without_counts(
-    family: str, piece: kernels.Piece, y: FloatArray, limits: Limits
+    family: str, piece: kernels.Piece, rows: kernels.Rows, limits: Limits
 ) -> kernels.Piece:
-    """Leave out sums over the response alone from which exact numbers of few rows follow.
+    """Leave out sums over response or weight alone from which exact numbers of few rows follow.
 
     With rows, mean and variance a sum of ``log y!`` or of ``y log y`` is of one table of counts of
     whole numbers only.
     """
-    if not kernels.rare_counts(family, y, limits.min_records):
+    if not kernels.rare_counts(family, rows, limits.min_records):
         return piece
     return dataclasses.replace(piece, least=np.nan, constant=np.nan)
 
@@ -231,16 +276,16 @@ def own_fit(
     if not message.settings.one_shot:
         raise ProtocolError("an own fit was asked for, and this fit goes by rounds")
     family = message.settings.family
-    design, y = _design(message, data, state), response_of(family, data)
+    rows = _rows_of(message, data, state, site.limits)
     empty = np.zeros((0, 1))
     made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
-    found = kernels.fit_alone(family, design, y)
+    found = kernels.fit_alone(family, rows)
     if found is not None:
-        weight = kernels.weights_of(family, y, design @ found.theta)[0][:, None]
-        q = design.shape[1]
-        found = _without_counts(family, found, y, site.limits)
+        weight = kernels.weights_of(family, rows, found.theta)[0][:, None]
+        q = rows.design.shape[1]
+        found = _without_counts(family, found, rows, site.limits)
         own = disclosure.local_fit(
-            messages.packed(found), rows=_judged(design), weights=weight, n_parameters=q
+            messages.packed(found), rows=_judged(rows.design), weights=weight, n_parameters=q
         )
         fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
         made = own if fault is None else made
@@ -285,7 +330,7 @@ def conclude(
     )
     site.output("predictor", predictor)
     with np.errstate(all="ignore"):  # a model that somebody made up may give no numbers
-        fitted = predictor.mean_of(data.features[:, columns])
+        fitted = predictor.mean_of(data.features[:, columns], data.offset)
         site.output("fitted", fitted)
         site.output("residual", response_of(message.settings.family, data) - fitted)
     return messages.Concluded(), {}
