@@ -167,6 +167,19 @@ def test_an_unknown_column(space: Workspace) -> None:
     assert not space.out.exists()
 
 
+def test_decimal_commas_where_the_separator_alone_is_set(space: Workspace) -> None:
+    text = "\n".join(space.lines("lyon")).replace(",", ";").replace(".", ",")
+    (space.root / "data" / "lyon.csv").write_text(text + "\n", encoding="utf-8")
+    site = space.root / "sites" / "lyon.toml"
+    written = site.read_text(encoding="utf-8")
+    with_separator = written.replace('lyon.csv"\n', 'lyon.csv"\nseparator = ";"\n')
+    assert with_separator != written
+    site.write_text(with_separator, encoding="utf-8")
+    said = refused(space, 3)
+    assert "holds text in 40 cells" in said
+    assert "set decimal = ',' in [source], as some are written so" in said
+
+
 def test_text_in_a_numeric_column(space: Workspace) -> None:
     plant(space, "lyon", f"{CANARY_TEXT},{CANARY_NUMBER},99", times=10)
     said = refused(space, 3)

@@ -18,6 +18,7 @@ import pytest
 
 from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
 from consilience.sites.source import Source, Table, read_source
+from consilience.sites.source_form import guessed
 
 CANARY = "CANARY7731"
 
@@ -393,3 +394,40 @@ def test_driver_that_is_not_installed(database: Path, monkeypatch: pytest.Monkey
 def test_bad_settings(settings: dict[str, Any], words: str) -> None:
     with pytest.raises((StudyError, ParameterError), match=words):
         Source(**settings)
+
+
+# --- form
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"a,b\n1.5,x\n", {}),
+        ("\ufeffa,b\n1.5,x\n".encode(), {}),
+        (b"a;b\n1,5;x\n", {"separator": ";", "decimal": ","}),
+        (b"a;b\n1,5;2.5\n", {"separator": ";"}),  # a comma of thousands, or of a text
+        (b"a\tb\n1\tx y\n", {"separator": "tab"}),
+        (b"a|b\n1|x\n", {"separator": "|"}),
+        (b"a  b\n 1 2\n", {"separator": "whitespace"}),
+        (b'a;b\n"x;y";2\n', {"separator": ";"}),
+        (b"a\n1\n", {}),
+        (b"a,b\n", {}),
+        (b"", {}),
+        (b"gr\xf6\xdfe,b\n1,2\n", {"encoding": "cp1252"}),
+        (b"\x81,b\n1,2\n", {"encoding": "latin-1"}),
+        ("a;b\n1,5;x\n".encode("utf-16"), {"encoding": "utf-16", "separator": ";", "decimal": ","}),
+    ],
+)
+def test_the_form_of_a_file_is_found_and_reads_it(
+    tmp_path: Path, data: bytes, found: dict[str, str]
+) -> None:
+    written(tmp_path, data, "t.csv")
+    assert guessed(tmp_path / "t.csv") == found
+    if data.count(b"\n") > 1:
+        assert read_csv(tmp_path, data, **found).n_rows == 1
+
+
+def test_the_form_of_other_files_is_theirs(tmp_path: Path) -> None:
+    written(tmp_path, b"a\tb\n1\t2\n", "t.tsv")
+    assert guessed(tmp_path / "t.tsv") == {}
+    assert guessed(tmp_path / "t.parquet") == guessed(tmp_path / "none.csv") == {}

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import platform
 
 import typer
 
 from consilience import __version__
-from consilience.cli import check, demo, methods, purge, report, run, runs, status, transcript
+from consilience.cli import (
+    check,
+    demo,
+    doctor,
+    init,
+    methods,
+    purge,
+    report,
+    run,
+    runs,
+    status,
+    transcript,
+)
 from consilience.cli.errors import House
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}
@@ -19,6 +32,7 @@ app = typer.Typer(
     name="consilience",
     cls=House,
     no_args_is_help=True,
+    # By 'consilience completion', which asks nothing of the shell that it runs in.
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -45,6 +59,7 @@ def consilience(
 
 
 app.command()(demo.demo)
+app.command()(init.init)
 app.command()(methods.methods)
 app.command()(check.check)
 app.command()(run.run)
@@ -54,7 +69,14 @@ app.command()(report.report)
 app.command()(status.status)
 app.command()(status.health)
 app.command()(purge.purge)
+app.command()(doctor.doctor)
+app.command()(doctor.completion)
 # Their modules import what their commands need, such as Flower, only when they run.
 for _name, _module in APPS.items():
     if importlib.util.find_spec(_module) is not None:
         app.add_typer(importlib.import_module(_module).app, name=_name)
+if doctor.COMPLETING in os.environ:
+    # As typer's scripts expect the answers; those of click have a type beside each name.
+    from typer._completion_classes import completion_init
+
+    completion_init()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from consilience.cli import console
+from consilience.cli.doctor import method_names
 
 if TYPE_CHECKING:
     from consilience.protocol.method import Method
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 def methods(
     name: str | None = typer.Argument(
-        None, metavar="[NAME]", help="Show this one: parameters, exchange, absence, leakage."
+        None,
+        metavar="[NAME]",
+        help="Show this one: parameters, exchange, absence, leakage.",
+        autocompletion=method_names,
     ),
 ) -> None:
     """List the methods, or show one of them.

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -21,6 +19,7 @@ from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import match
 from consilience.sites.source import Table, is_number, plain_text
+from consilience.sites.toml_text import toml_key, toml_value
 
 EVERY = "*"
 NUMBER, ID, NONE = "number", "id", "none"
@@ -255,7 +254,6 @@ def _offer(name: str, what: Any) -> Any:
 
 MAX_LEVELS = 30
 """Different values from which on a column of numbers is measured, and one of texts too fine."""
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -288,10 +286,9 @@ class Proposal:
             if name in self.alike:
                 notes.append(f"{self.alike[name]}: unless they are times, offer one of them")
             note = "".join(f" # {one}" for one in notes)
-            # A tuple is written as a list.
-            lines.append(f"{_key(name)} = {json.dumps(offer)}{note}")
+            lines.append(f"{toml_key(name)} = {toml_value(offer)}{note}")
         for name, reason in self.left_out.items():
-            lines.append(f"# {_key(name)}: {reason}")
+            lines.append(f"# {toml_key(name)}: {reason}")
         return "\n".join(lines) + "\n"
 
 
@@ -342,7 +339,7 @@ def propose(table: Table, own: SiteColumns, min_records: int) -> Proposal:
         for name, offer in proposal.offered.items()
     }
     for name, other in nearly_equal(parted, min_records).items():
-        same = f"as {_key(other)} in all but fewer than {min_records} rows"
+        same = f"as {toml_key(other)} in all but fewer than {min_records} rows"
         offer = proposal.offered[name]
         if not isinstance(offer, str) and any(isinstance(value, str) for value in offer):
             proposal.alike[name] = same
@@ -433,7 +430,3 @@ def _plain(text: str) -> str | int | float:
         return text
     number = float(text)
     return int(number) if number.is_integer() else number
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)

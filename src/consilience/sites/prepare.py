@@ -307,11 +307,13 @@ class _Loader:
         local = self._local(name, " and the study uses it as a number", "not a number")
         values, wrong = self.table.numbers(local, self.site.codes(name))
         if len(wrong) >= self.refused_from:
+            comma = self.table.has_decimal_commas(local, wrong)
+            decimal = "set decimal = ',' in [source], as some are written so, " if comma else ""
             raise _refusal(
                 name,
                 f"holds text in {len(wrong)} cells where the study expects numbers"
-                f"{row_list(wrong + 1)}: correct them, list what stands for a missing value in "
-                "[columns] missing_codes, or declare levels",
+                f"{row_list(wrong + 1)}: {decimal}correct them, list what stands for a missing "
+                "value in [columns] missing_codes, or declare levels",
                 "text where the study expects numbers; a category needs declared levels",
             )
         # In units of the table, in which somebody wrote the digits.

@@ -29,6 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
+from consilience.sites.source_form import (
+    SEPARATORS,
+    decimal_of,
+    has_commas,
+    lines,
+    separator_of,
+    wide_encoding,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +50,6 @@ _FORMATS = {
     "parquet": "parquet", "pq": "parquet",
     "arrow": "arrow", "feather": "arrow", "ipc": "arrow",
 }  # fmt: skip
-SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";"}
 
 
 # --------------------------------------------------------------------------- settings
@@ -244,6 +251,18 @@ class Table:
         if numeric:
             values = np.where(np.isin(values, numeric), np.nan, values)
         return values, wrong
+
+    def has_decimal_commas(self, name: str, wrong: NDArray[np.int64]) -> bool:
+        """Whether cells that are no number are numbers with a decimal comma, and none has a point.
+
+        Parameters
+        ----------
+        name : str
+        wrong : int array
+            Positions, as `numbers` returns them.
+        """
+        column = self._plain(name)
+        return self.decimal == "." and has_commas(column.take(wrong).to_pylist())
 
     def categories(
         self, name: str, codes: tuple[str, ...] = ()
@@ -569,20 +588,6 @@ def _content(chunk: Any) -> bytes:
 # --------------------------------------------------------------------------------------- CSV files
 
 
-_LOOK = 1 << 16
-"""Bytes at the beginning of a file by which its form is guessed."""
-
-
-def _wide_encoding(data: bytes) -> str:
-    """Encoding of two bytes a letter, by its mark or by where the zeros are; empty where none."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    even, odd = data[:_LOOK:2].count(0), data[1:_LOOK:2].count(0)
-    if 4 * max(even, odd) < len(data[:_LOOK]):
-        return ""
-    return "utf-16-le" if odd > even else "utf-16-be"
-
-
 @dataclass(frozen=True)
 class Csv:
     """Reader of one CSV file; every cell becomes text.
@@ -614,7 +619,7 @@ class Csv:
             except UnicodeDecodeError as error:
                 before = data[: error.start].decode(self.source.encoding, "ignore")
                 raise self._badly_encoded(before) from None
-        elif found := _wide_encoding(data):
+        elif found := wide_encoding(data):
             raise fail(f"{self.where} is {found} text: set encoding = {found!r} in [source]")
         if self.source.separator is None:
             self._check_separator(data)
@@ -631,21 +636,18 @@ class Csv:
 
     def _check_separator(self, data: bytes) -> None:
         """Refuse a file whose first lines have another separator only, and propose it."""
-        lines = [line.decode("utf-8", "replace") for line in data[:_LOOK].splitlines()[:20]]
+        first = lines(data)
         usual = SEPARATORS.get(self.separator, self.separator)
-        first = lines[0] if lines else ""
-        for name, other in (("';'", ";"), ("'tab'", "\t"), ("'|'", "|")):
-            each = {line.count(other) for line in lines if line.strip()}
-            if usual in first or len(lines) < 2 or len(each) > 1 or not max(each):
-                continue
-            cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(other)]
-            comma = any(re.fullmatch(r"[+-]?\d+,\d+", cell) for cell in cells)
-            decimal = " and decimal = ','" if comma and self.source.decimal == "." else ""
-            raise fail(
-                f"the first line of {self.where} has {name} between its cells, and no "
-                f"{usual!r}: set separator = {name}{decimal} in [source], or {usual!r} if it has "
-                "one column"
-            )
+        found = separator_of(first)
+        if not found or usual in first[0] or SEPARATORS.get(found, found) == usual:
+            return
+        comma = decimal_of(first, found) == "," and self.source.decimal == "."
+        decimal = " and decimal = ','" if comma else ""
+        raise fail(
+            f"the first line of {self.where} has {found!r} between its cells, and no "
+            f"{usual!r}: set separator = {found!r}{decimal} in [source], or {usual!r} if it has "
+            "one column"
+        )
 
     def _options(
         self, data: bytes, threads: bool, ragged: list[Any] | None = None

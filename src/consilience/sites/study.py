@@ -328,13 +328,17 @@ class _File(_Strict):
             The file is missing, is no TOML, or holds an unknown key or a wrong value.
         """
         path = Path(path)
-        model = cls.from_settings(_toml(path), where=str(path))
-        model._path = path
-        return model
+        return cls.from_settings(_toml(path), where=str(path), path=path)
 
     @classmethod
-    def from_settings(cls: type[F], settings: Mapping[str, Any], *, where: str = "the study") -> F:
-        """Build from the content of a file.
+    def from_settings(
+        cls: type[F],
+        settings: Mapping[str, Any],
+        *,
+        where: str = "the study",
+        path: Path | None = None,
+    ) -> F:
+        """Build from the content of a file, whose relative paths start from where it is, if given.
 
         Raises
         ------
@@ -346,7 +350,10 @@ class _File(_Strict):
                 raise StudyError(f"{where} is a {kind}: give the other file")
         try:
             # Through JSON, so that lists become tuples and nothing else is converted.
-            return cls.model_validate_json(json.dumps(_days_of_keys(settings), default=_no_dates))
+            text = json.dumps(_days_of_keys(settings), default=_no_dates)
+            model = cls.model_validate_json(text)
+            model._path = path
+            return model
         except ValidationError as error:
             sentence = _sentence(error, cls)
         except StudyError as error:

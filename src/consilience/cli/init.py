@@ -1,0 +1,185 @@
+"""``consilience init``: the files of a first study, from the tables themselves."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from consilience.cli import console
+from consilience.cli.doctor import method_names
+from consilience.exceptions import StudyError
+
+if TYPE_CHECKING:
+    from consilience.engines.study_check import SiteCheck
+    from consilience.engines.study_init import Draft, Found, Wishes
+
+
+def init(
+    method: str = typer.Argument(
+        metavar="METHOD", help="As 'consilience methods' lists them.", autocompletion=method_names
+    ),
+    files: list[str] | None = typer.Argument(
+        None, metavar="[FILE]...", help="One table for each site, as FILE or SITE=FILE."
+    ),
+    folder: Path | None = typer.Option(
+        None, metavar="DIR", help="Where the files are written; named as the method unless given."
+    ),
+    features: str | None = typer.Option(
+        None, metavar="A,B,...", help="Columns; all that hold numbers at all sites unless given."
+    ),
+    target: str | None = typer.Option(None, metavar="COLUMN", help="The response."),
+    id_: str | None = typer.Option(
+        None, "--id", metavar="COLUMN", help="By what rows of several parties are matched."
+    ),
+    entity: str | None = typer.Option(None, metavar="COLUMN", help="Whose row it is."),
+    agent: str | None = typer.Option(None, metavar="COLUMN", help="Where the entity was seen."),
+    weight: str | None = typer.Option(None, metavar="COLUMN", help="The weight of a row."),
+    sequence: str | None = typer.Option(
+        None, metavar="A,B,...", help="Columns of states, one for each time, in order."
+    ),
+    initiator: str | None = typer.Option(
+        None, metavar="SITE", help="Where parties have different columns: the one that asks."
+    ),
+    settings: list[str] | None = typer.Option(
+        None, "--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."
+    ),
+    policy: str | None = typer.Option(
+        None, metavar="PRESET", help="strict, consortium or simulation, in each site file."
+    ),
+    consent: bool | None = typer.Option(
+        None,
+        "--consent/--no-consent",
+        help="Whether site files grant what the method asks for beyond the policy.",
+    ),
+) -> None:
+    """Write the files of a first study, from the tables themselves.
+
+    Reads one table for each site, finds out how it is written, and proposes which columns studies
+    may name. What is not given is asked at a terminal. The study is checked before anything is
+    written, and a file that is there is never replaced.
+    """
+    from consilience.engines.study_init import (
+        Wishes,
+        consents_of,
+        draft,
+        look,
+        needs_of,
+        preset_of,
+        write,
+    )
+    from consilience.protocol.method import get_method
+
+    kind, needs = get_method(method), needs_of(method)
+    asking = _at_terminal()
+    named = _files(
+        files or _words("Tables, one for each site", asking, "name one file for each site")
+    )
+    preset = policy or preset_of(method)
+    found = look(named, preset)
+    given = {"target": target, "id": id_, "entity": entity, "agent": agent, "weight": weight}
+    roles = {role: name for role, name in given.items() if name is not None}
+    if asking:
+        _tell_found(found)
+        wanted = [*needs.roles, *(["target"] if needs.target != "none" else [])]
+        for role in wanted:
+            if role not in roles:
+                word = "response" if role == "target" else role
+                roles[role] = typer.prompt(f"Column of the {word}", err=True)
+        if features is None and sequence is None:
+            features = typer.prompt(
+                "Features, separated by commas (nothing for all numbers)", "", err=True
+            )
+    asked = consents_of(method, preset)
+    if asking and asked and consent is None:
+        for line in "".join(asked.values()).splitlines():
+            console.complain(line)
+        consent = typer.confirm("May the sites' files say so", err=True)
+    wishes = Wishes(
+        method=kind.name,
+        folder=folder or Path(kind.name),
+        roles=roles,
+        features=_listed(features),
+        sequence=_listed(sequence),
+        parameters=_parameters(settings or []),
+        preset=preset,
+        consents=bool(consent),
+        initiator=initiator or "",
+    )
+    made = draft(wishes, found)
+    _tell(made, found, wishes, write(made))
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _tell_found(found: Mapping[str, Found]) -> None:
+    for site, one in found.items():
+        console.complain(f"{site}: {one.table.n_rows} rows; {', '.join(one.table.names)}")
+
+
+def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[SiteCheck]) -> None:
+    """Say what was written and found, and what to do next."""
+    console.say("Wrote " + ", ".join(map(str, made.files)) + ".")
+    for site, one in found.items():
+        how = [f"{name} {value!r}" for name, value in one.settings.items()]
+        how += [f"missing {', '.join(one.codes)}"] if one.codes else []
+        kept = next(check.report for check in checks if check.name == site)
+        rows = "" if kept is None else f", {kept.rows_kept} of {kept.rows_read} rows complete"
+        console.say(f"{site}: {one.path}{rows}{'; ' if how else ''}{', '.join(how)}.")
+    for sentence in made.said:
+        console.say(sentence)
+    console.say(
+        f"Each site file says which columns are on offer and grants the policy {wishes.preset!r}: "
+        "its steward looks at it."
+    )
+    console.heading("Next")
+    for word in ("check", "run"):
+        console.line(f"  {shlex.join(['consilience', word, str(made.study)])}")
+
+
+def _words(question: str, asking: bool, otherwise: str) -> list[str]:
+    if not asking:
+        raise StudyError(f"{otherwise}, as FILE or SITE=FILE")
+    try:
+        return shlex.split(typer.prompt(question, err=True))
+    except ValueError:
+        raise StudyError("a quote is open in the answer: write it again") from None
+
+
+def _files(given: list[str]) -> dict[str, Path]:
+    """Files by site; a site is called as its file unless it is named."""
+    found: dict[str, Path] = {}
+    for text in given:
+        site, equals, path = text.partition("=")
+        # A file whose name has the sign itself is taken as it is.
+        if not equals or Path(text).is_file():
+            site, path = Path(text).name.partition(".")[0], text
+        if site in found:
+            raise StudyError(f"two files are called {site!r}: name the sites, as SITE=FILE")
+        found[site] = Path(path)
+    return found
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _parameters(given: list[str]) -> dict[str, Any]:
+    """Parameters as in a study file; what is no value of TOML is a text."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise StudyError(f"--set {text!r}: give a name and a value, as NAME=VALUE")
+        try:
+            found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name.strip()] = value
+    return found

@@ -1,0 +1,632 @@
+"""Write the files of a first study from the tables themselves, all of them on this machine.
+
+What a study needs of its columns, and of the policies, is one line for each method in `NEEDS`. The
+files are checked as ``consilience check`` does before any of them is written.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from consilience.engines.study_check import SiteCheck, check_sites, require_quorum
+from consilience.engines.study_run import SITES, method_of
+from consilience.exceptions import ConsilienceError, DataError, RunError, StudyError
+from consilience.protocol.method import Method, get_method
+from consilience.sites.own_columns import MAX_LEVELS, Offer, Proposal, SiteColumns, propose
+from consilience.sites.policy import Policy
+from consilience.sites.source import Source, Table, is_number, read_source
+from consilience.sites.source_form import guessed
+from consilience.sites.study import SiteFile, Study, check_name
+from consilience.sites.toml_text import toml_key, toml_value
+from consilience.wire.files import atomic_write
+
+SINGLE_ROLES = ("target", "id", "agent", "entity", "weight")
+ABSENT = ("NA", "N/A", "n/a", "NULL", "null", "None", ".", "?", "-", "--")
+"""What often stands for a missing value among numbers."""
+PARTNER_KEY = "keys/partner.key"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a study by a method is about, and how its columns are prepared.
+
+    Attributes
+    ----------
+    target : {"none", "number", "levels", "either"}
+        What the response is.
+    roles : tuple of str
+        Other columns that it cannot do without.
+    standardize : str
+    levels : bool
+        Its features are categories.
+    keeps_missing : bool
+        Empty cells are what it is about.
+    parameters : mapping
+        What it has no default for.
+    """
+
+    target: Literal["none", "number", "levels", "either"] = "none"
+    roles: tuple[str, ...] = ()
+    standardize: str = "none"
+    levels: bool = False
+    keeps_missing: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+NEEDS = {
+    "assistance-test": Needs("either", ("id",), "site"),
+    "assisted-glm": Needs("either", ("id",), "site"),
+    "cluster-count": Needs(standardize="site", keeps_missing=True),
+    "community-bayes": Needs("levels"),
+    "contingency-table": Needs(levels=True),
+    "ensemble-clustering": Needs(standardize="pooled"),
+    "federated-community-bayes": Needs("levels", standardize="pooled"),
+    "federated-pca": Needs(standardize="pooled"),
+    "federated-sparse-qda": Needs("levels", standardize="pooled"),
+    "latent-class-regression": Needs("number", ("entity",)),
+    "matrix-completion": Needs(standardize="site", keeps_missing=True),
+    "mean-and-sd": Needs(),
+    "meta-clustering": Needs("either"),
+    "pooled-regression": Needs("either"),
+    "reference-averaging": Needs("either", standardize="pooled"),
+    "sparse-qda": Needs("levels"),
+}
+"""By method; one that is not here needs features alone."""
+
+
+def needs_of(method: str) -> Needs:
+    """What a method needs; `StudyError` where there is no such method."""
+    return NEEDS.get(get_method(method).name, Needs())
+
+
+def preset_of(method: str) -> str:
+    """The preset of policies that sites would begin with: the strictest under which it can run."""
+    kind = get_method(method)
+    # No row of one party can be matched with another's under "strict".
+    if kind.partition == "columns":
+        return "consortium"
+    # Of one table, whoever asks has it.
+    return "simulation" if kind.several else "strict"
+
+
+# --------------------------------------------------------------------------- the tables
+
+
+@dataclass(frozen=True)
+class Found:
+    """A table, and what was found out about it.
+
+    Attributes
+    ----------
+    path : Path
+    settings : dict
+        Of ``[source]``, besides the path.
+    codes : tuple of str
+        Texts that stand for a missing value.
+    table : Table
+    proposal : Proposal
+        Columns that the site could offer.
+    """
+
+    path: Path
+    settings: dict[str, str]
+    codes: tuple[str, ...]
+    table: Table
+    proposal: Proposal
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether a column is there and holds numbers, and nothing else."""
+        if name not in self.table.names:
+            return False
+        if self.table.kind(name) not in ("text", "number", "boolean"):
+            return False
+        values, wrong = self.table.numbers(name, self.codes)
+        return not len(wrong) and bool(np.isfinite(values).any())
+
+    def is_measured(self, name: str) -> bool:
+        """Whether a column of numbers varies and seems to be no id."""
+        if not self.is_numeric(name):
+            return False
+        values, _ = self.table.numbers(name, self.codes)
+        reason = self.proposal.left_out.get(name, "")
+        return len(np.unique(values[np.isfinite(values)])) > 1 and "own in each row" not in reason
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """Different texts of a column."""
+        positions, texts = self.table.categories(name, self.codes)
+        return tuple(texts[i] for i in np.unique(positions[positions >= 0]))
+
+    def lacks(self, name: str) -> bool:
+        """Whether cells of a column are missing."""
+        return bool((self.table.categories(name, self.codes)[0] < 0).any())
+
+
+def look(files: Mapping[str, Path], preset: str) -> dict[str, Found]:
+    """Read the tables, and find out how they are written.
+
+    Parameters
+    ----------
+    files : mapping of site to path
+    preset : str
+        Of the policies: what fewer rows have is not proposed.
+
+    Raises
+    ------
+    StudyError
+        A name of a site is not allowed, or a file is named that cannot stand in a site file.
+    DataError
+        A table cannot be read.
+    """
+    found = {}
+    least = Policy.from_settings(preset).min_records
+    for site, path in files.items():
+        check_name("site", site)
+        if "${" in str(path):
+            raise StudyError(f"{path}: ${{ begins a variable in a site file, so rename the file")
+        settings = guessed(path)
+        source: dict[str, Any] = {"path": str(path.absolute()), **settings}
+        try:
+            table = read_source(Source(**source))
+        except DataError as error:
+            raise DataError(f"site {site}: {error}", public=error.public) from None
+        codes = _codes(table)
+        own = SiteColumns(missing_codes={"*": codes} if codes else {})
+        found[site] = Found(path, settings, codes, table, propose(table, own, least))
+    return found
+
+
+def _codes(table: Table) -> tuple[str, ...]:
+    """Usual words for a missing value that stand in columns which hold numbers otherwise."""
+    codes: set[str] = set()
+    for name in table.names:
+        if table.kind(name) != "text":
+            continue
+        texts = {text for text in table.categories(name)[1] if text}
+        wrong = {text for text in texts if not is_number(text.replace(",", "."))}
+        if wrong and wrong <= set(ABSENT) and len(texts) > len(wrong):
+            codes |= wrong
+    return tuple(sorted(codes))
+
+
+def common(found: Mapping[str, Found]) -> list[str]:
+    """Columns that all tables have, in the order of the first."""
+    first, *others = found.values()
+    return [name for name in first.table.names if all(name in one.table.names for one in others)]
+
+
+def measured(found: Mapping[str, Found], but: Collection[str | None] = ()) -> tuple[str, ...]:
+    """Columns of all tables that hold numbers which vary somewhere, and are no ids."""
+    return tuple(
+        name
+        for name in common(found)
+        if name not in but
+        and all(one.is_numeric(name) for one in found.values())
+        and any(one.is_measured(name) for one in found.values())
+    )
+
+
+def categories(found: Mapping[str, Found], but: Collection[str | None] = ()) -> tuple[str, ...]:
+    """Columns of all tables that hold few different values, at some site proposed as levels."""
+    return tuple(
+        name
+        for name in common(found)
+        if name not in but
+        and any(isinstance(one.proposal.offered.get(name), tuple) for one in found.values())
+        and 2 <= len(levels_of(found, name)) <= MAX_LEVELS
+    )
+
+
+def levels_of(found: Mapping[str, Found], name: str) -> tuple[str | int | float, ...]:
+    """Levels of a column that some site would offer."""
+    levels: dict[str | int | float, None] = {}
+    for one in found.values():
+        offer = one.proposal.offered.get(name, ())
+        levels.update({} if isinstance(offer, str) else dict.fromkeys(offer))
+    numeric = all(isinstance(level, int | float) for level in levels)
+    return tuple(sorted(levels, key=None if numeric else str))
+
+
+# --------------------------------------------------------------------------- what is wished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the study is to be.
+
+    Attributes
+    ----------
+    method : str
+    folder : Path
+        Where its files come to be.
+    roles : dict of str to str
+        Columns by role: target, id, agent, entity, weight.
+    features, sequence : tuple of str
+        No features stand for all that are measured at all sites.
+    parameters : dict
+    preset : str
+    consents : bool
+        Whether the sites' files may grant what the method asks beyond the preset.
+    initiator : str
+        Over columns; the site with the target unless given.
+    """
+
+    method: str
+    folder: Path
+    roles: Mapping[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    preset: str = "strict"
+    consents: bool = False
+    initiator: str = ""
+
+
+_MODELS = """\
+# Models that the other sites fitted may be asked how well they do on the rows here.
+foreign_models = true
+"""
+_OPENS = """\
+# All combinations of the columns may come to be known, so they go to the initiator at once, with
+# exact standard errors. Leave the line out to let all but one be known, in turns.
+max_revealed_rank = "full"
+"""
+_NAMES = """\
+# The coordinator is this party, and gets its coefficients by name.
+share_names = true
+"""
+
+
+def consents_of(method: str, preset: str) -> dict[str, str]:
+    """What a study asks of policies beyond the preset: lines for site files, by whom they concern.
+
+    Parameters
+    ----------
+    method, preset : str
+
+    Returns
+    -------
+    dict of {"site", "initiator", "partner"} to str
+    """
+    kind, policy = get_method(method), Policy.from_settings(preset)
+    asked: dict[str, str] = {}
+    if kind.foreign_models and not policy.foreign_models:
+        asked["site"] = _MODELS
+    if method == "assisted-glm" and policy.max_revealed_rank != "full":
+        asked |= {"partner": _OPENS, "initiator": _NAMES}
+    return asked
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Files of a study, and what there is to say of them.
+
+    Attributes
+    ----------
+    study : Path
+    files : dict of Path to str
+        Their texts.
+    said : tuple of str
+    """
+
+    study: Path
+    files: dict[Path, str]
+    said: tuple[str, ...]
+
+
+def draft(wishes: Wishes, found: Mapping[str, Found]) -> Draft:
+    """Put the texts of the study and site files together.
+
+    Raises
+    ------
+    StudyError
+        A column is missing that the method needs, is not in all tables, or a consent is not given.
+    """
+    kind, needs = get_method(wishes.method), needs_of(wishes.method)
+    if kind.several and len(found) > 1:
+        raise StudyError(
+            f"{kind.name} takes the table of one site: give one file, or use {kind.several}"
+        )
+    for role in needs.roles:
+        if role not in wishes.roles:
+            raise StudyError(f"{kind.name} needs the column of the {role}: give --{role} COLUMN")
+    if needs.target != "none" and "target" not in wishes.roles:
+        raise StudyError(
+            f"{kind.name} needs the column of the response: give --target COLUMN, one of "
+            f"{', '.join(dict.fromkeys(n for one in found.values() for n in one.table.names))}"
+        )
+    asked = consents_of(wishes.method, wishes.preset)
+    if asked and not wishes.consents:
+        lines = [line for text in asked.values() for line in text.splitlines() if line[0] != "#"]
+        raise StudyError(
+            f"{kind.name} asks sites for more than the policy {wishes.preset!r} grants "
+            f"({', '.join(lines)}): give --consent where the stewards agree"
+        )
+    if kind.partition == "columns":
+        return _over_columns(wishes, kind, needs, found, asked)
+    return _over_rows(wishes, kind, needs, found, asked)
+
+
+def _over_rows(
+    wishes: Wishes,
+    kind: type[Method],
+    needs: Needs,
+    found: Mapping[str, Found],
+    asked: Mapping[str, str],
+) -> Draft:
+    for name in (*wishes.roles.values(), *wishes.features, *wishes.sequence):
+        _require(name, found)
+    named = {*wishes.roles.values(), *wishes.sequence}
+    features = wishes.features
+    if not features and not wishes.sequence:
+        features = (categories if needs.levels else measured)(found, named)
+    if not features and not wishes.sequence:
+        what = "categories" if needs.levels else "numbers"
+        raise StudyError(f"the tables have no columns in common that hold {what}: give --features")
+    if needs.levels and len(features) != 2:
+        raise StudyError(
+            f"{kind.name} takes two columns with categories: give --features A,B of "
+            f"{', '.join(categories(found, named)) or 'them'}"
+        )
+    target = wishes.roles.get("target")
+    levels = _levels(needs, found, features, target)
+    if wishes.sequence:
+        states = {v: None for name in wishes.sequence for v in levels_of(found, name)}
+        levels[wishes.sequence[0]] = tuple(states)
+    coded = [name for name in features if name in levels]
+    used = [*features, *wishes.sequence, *([target] if target else [])]
+    gaps = any(one.lacks(name) for one in found.values() for name in used)
+    keeps = needs.keeps_missing or bool(wishes.sequence)
+    rules = {"missing": ("keep" if keeps else "complete-rows") if gaps else "refuse"}
+    if coded:
+        rules["categorical"] = "onehot" if needs.levels else "treatment"
+    if needs.standardize != "none" and not wishes.sequence:
+        rules["standardize"] = needs.standardize
+    parameters = {**_parameters(wishes, kind, found, target, levels), **wishes.parameters}
+    data: dict[str, Any] = {"features": features, "sequence": wishes.sequence, **wishes.roles}
+    study = _study(wishes, parameters, data, levels, rules, {"names": list(found)})
+    numbers = {name for name in used if name not in levels}
+    ids = {name for role, name in wishes.roles.items() if role in ("id", "agent", "entity")}
+    files = {wishes.folder / "study.toml": study}
+    for site, one in found.items():
+        offered = _offered(one, numbers, ids)
+        text = _site(wishes, site, one, asked.get("site", ""), _missing(one))
+        files[wishes.folder / SITES / f"{site}.toml"] = f"{text}\n{offered.to_toml()}"
+    said = [f"Features: {', '.join(features)}."] if features else []
+    said += [f"Levels of {name}: {', '.join(map(str, v))}." for name, v in levels.items()]
+    if others := _elsewhere(found):
+        said.append(f"Not in all tables, so not used: {', '.join(others)}.")
+    return Draft(wishes.folder / "study.toml", files, tuple(said))
+
+
+def _over_columns(
+    wishes: Wishes,
+    kind: type[Method],
+    needs: Needs,
+    found: Mapping[str, Found],
+    asked: Mapping[str, str],
+) -> Draft:
+    if len(found) < 2:
+        raise StudyError(f"{kind.name} needs two parties or more: give a file for each")
+    key, target = wishes.roles["id"], wishes.roles["target"]
+    _require(key, found)
+    with_target = [site for site, one in found.items() if target in one.table.names]
+    initiator = wishes.initiator or (with_target[0] if len(with_target) == 1 else "")
+    if initiator not in with_target:
+        where = ", ".join(with_target) or "no table"
+        raise StudyError(
+            f"the response {target!r} is in {where}: give --initiator SITE, the one that asks"
+        )
+    its = {initiator: found[initiator]}
+    is_number = found[initiator].is_numeric(target)
+    levels = {} if is_number else {target: levels_of(its, target)}
+    features: dict[str, tuple[str, ...]] = {}
+    for site, one in found.items():
+        mine = [name for name in wishes.features if name in one.table.names]
+        features[site] = tuple(mine) or measured({site: one}, (key, target))
+        if not features[site]:
+            raise StudyError(f"site {site} has no column that holds numbers: give --features")
+    for name in wishes.features:
+        if not any(name in mine for mine in features.values()):
+            raise StudyError(f"column {name!r} is in no table: correct --features")
+    parameters = _parameters(wishes, kind, its, target, levels)
+    least = min(len(mine) for site, mine in features.items() if site != initiator)
+    if kind.name == "assistance-test" and least < 4:
+        parameters["n_directions"] = max(least - 1, 1)  # all but one may be known
+    gaps = any(one.lacks(name) for site, one in found.items() for name in features[site])
+    rules = {"missing": "complete-rows" if gaps else "refuse", "standardize": needs.standardize}
+    sites = {"names": list(found), "roles": {initiator: "initiator"}}
+    parameters |= wishes.parameters
+    study = _study(wishes, parameters, {"id": key}, {}, rules, sites, partition="columns")
+    files = {wishes.folder / "study.toml": study}
+    for site, one in found.items():
+        own: dict[str, Any] = {"features": features[site], **_missing(one)}
+        if site == initiator:
+            own |= {"target": target, **({"levels": levels} if levels else {})}
+        consent = asked.get("initiator" if site == initiator else "partner", "")
+        text = _site(wishes, site, one, consent, own)
+        files[wishes.folder / SITES / f"{site}.toml"] = (
+            f"{text}\n[partners]\n# The same file at all sites: ids are matched by hashes under "
+            f'it.\nkey = "../{PARTNER_KEY}"\n'
+        )
+    said = [f"{site}: features {', '.join(names)}." for site, names in features.items()]
+    return Draft(wishes.folder / "study.toml", files, (f"{initiator} asks.", *said))
+
+
+def _require(name: str, found: Mapping[str, Found]) -> None:
+    for site, one in found.items():
+        if name not in one.table.names:
+            raise StudyError(
+                f"column {name!r} is not in {one.path}, the table of {site}: it has "
+                f"{', '.join(one.table.names)}"
+            )
+
+
+def _elsewhere(found: Mapping[str, Found]) -> list[str]:
+    here = common(found)
+    names = [(name, site) for site, one in found.items() for name in one.table.names]
+    return [f"{name} ({site})" for name, site in names if name not in here]
+
+
+def _levels(
+    needs: Needs, found: Mapping[str, Found], features: tuple[str, ...], target: str | None
+) -> dict[str, tuple[str | int | float, ...]]:
+    """Levels to declare: of categories, and of a response that is one."""
+    asked = [
+        name
+        for name in features
+        if needs.levels or not all(one.is_numeric(name) for one in found.values())
+    ]
+    if target is not None:
+        numeric = all(one.is_numeric(target) for one in found.values())
+        if needs.target == "number" and not numeric:
+            raise StudyError(f"column {target!r} holds text, and the response must be a number")
+        asked += [target] if needs.target == "levels" or not numeric else []
+    levels = {name: levels_of(found, name) for name in asked}
+    for name, values in levels.items():
+        if len(values) < 2:
+            raise StudyError(
+                f"column {name!r} cannot be a category: it has fewer than two values that enough "
+                f"rows have, or more than {MAX_LEVELS}"
+            )
+    return levels
+
+
+def _parameters(
+    wishes: Wishes,
+    kind: type[Method],
+    found: Mapping[str, Found],
+    target: str | None,
+    levels: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What follows from the response, and what has no default."""
+    if kind.name == "ensemble-clustering" and wishes.sequence:
+        return {"model": "markov-mixture"}
+    if target is None:
+        return {}
+    values = {value for one in found.values() for value in one.values(target)}
+    is_binary = len(levels.get(target, ())) == 2 or values == {"0", "1"}
+    if kind.name == "reference-averaging":
+        return {"estimator": "logistic" if target in levels else "ridge"}
+    if kind.name in ("assisted-glm", "assistance-test"):
+        return {"family": "binomial" if is_binary else "normal"}
+    return {"family": "binomial"} if kind.name == "pooled-regression" and is_binary else {}
+
+
+def _missing(one: Found) -> dict[str, Any]:
+    return {"missing_codes": {"*": one.codes}} if one.codes else {}
+
+
+def _offered(one: Found, numbers: Collection[str], ids: Collection[str]) -> Proposal:
+    """The proposal, with what the study uses on offer in its role."""
+    offered: dict[str, Offer] = dict(one.proposal.offered)
+    left_out, rare = dict(one.proposal.left_out), dict(one.proposal.rare)
+    for name in numbers:
+        # As levels, values that few rows have would count as missing.
+        if name in left_out or name in rare:
+            offered[name] = "number"
+    for name in ids:
+        offered[name] = "id"
+    for name in (*numbers, *ids):
+        left_out.pop(name, None)
+        if isinstance(offered.get(name), str):
+            rare.pop(name, None)
+    return replace(one.proposal, offered=offered, left_out=left_out, rare=rare)
+
+
+# --------------------------------------------------------------------------- the texts
+
+
+def _lines(pairs: Mapping[str, Any]) -> str:
+    kept = {name: value for name, value in pairs.items() if value not in ((), "", None)}
+    return "".join(f"{toml_key(name)} = {toml_value(value)}\n" for name, value in kept.items())
+
+
+def _study(
+    wishes: Wishes,
+    parameters: Mapping[str, Any],
+    data: Mapping[str, Any],
+    levels: Mapping[str, Any],
+    rules: Mapping[str, str],
+    sites: Mapping[str, Any],
+    *,
+    partition: str = "",
+) -> str:
+    name = check_name("study", wishes.folder.resolve().name)
+    settled = _lines(parameters) or (
+        f"# As they are by default; 'consilience methods {wishes.method}' lists them.\n"
+    )
+    kept = f"\n[data.levels]\n{_lines(levels)}" if levels else ""
+    return (
+        "# What is asked of which columns. All parties share this file.\n\n"
+        + _lines({"name": name, "method": wishes.method, "partition": partition})
+        + f"\n[parameters]\n{settled}\n[data]\n{_lines(data)}{kept}"
+        + f"\n[preparation]\n{_lines(rules)}\n[sites]\n{_lines(sites)}"
+    )
+
+
+def _site(wishes: Wishes, site: str, one: Found, consent: str, own: Mapping[str, Any]) -> str:
+    path = os.path.relpath(one.path.absolute(), (wishes.folder / SITES).absolute())
+    columns = f"\n[columns]\n{_lines(own)}" if own else ""
+    return (
+        "# Stays at its site: where the table is, which columns studies may name, and what may\n"
+        "# leave. The steward looks at every line, and changes it.\n\n"
+        + _lines({"name": site, "home": f"../homes/{site}"})
+        + f"\n[source]\n{_lines({'path': Path(path).as_posix(), **one.settings})}{columns}"
+        + f"\n[policy]\n{_lines({'preset': wishes.preset})}{consent}"
+    )
+
+
+# --------------------------------------------------------------------------- check and write
+
+
+def write(made: Draft) -> list[SiteCheck]:
+    """Check the study as ``consilience check`` does, then write its files.
+
+    Raises
+    ------
+    RunError
+        A file is already there: nothing is replaced.
+    ConsilienceError
+        The study cannot run on these tables: nothing is written.
+    """
+    there = next((path for path in made.files if path.exists()), None)
+    if there is not None:
+        raise RunError(f"{there} is already there and is not replaced: name another --folder")
+    key = made.study.parent / PARTNER_KEY
+    made_key = any(f'key = "../{PARTNER_KEY}"' in text for text in made.files.values())
+    made_key = made_key and not key.exists()
+    if made_key:
+        from consilience.wire.keys import new_partner_key, save_partner_key
+
+        save_partner_key(key, new_partner_key())
+    try:
+        checks = _checked(made)
+    except ConsilienceError:
+        if made_key:
+            key.unlink()
+        raise
+    for path, text in made.files.items():
+        atomic_write(path, text.encode(), mode=0o644)
+    return checks
+
+
+def _checked(made: Draft) -> list[SiteCheck]:
+    study = Study.from_settings(tomllib.loads(made.files[made.study]), path=made.study)
+    files = {}
+    for path, text in made.files.items():
+        settings = tomllib.loads(text)
+        if path != made.study:
+            # The folder of the file is not there yet, so no path can begin in it.
+            source = settings["source"]
+            source["path"] = os.path.normpath(path.parent.absolute() / source["path"])
+            files[path.stem] = SiteFile.from_settings(settings, path=path)
+    checks = check_sites(study, files, method_of(study))
+    require_quorum(study, checks)
+    return checks

@@ -1,0 +1,141 @@
+"""How a text file is written: its encoding, separator and decimal mark, by its first lines.
+
+Nothing here decides how a table is read: what is found is proposed, to a person or in a new site
+file. Nothing that is found shows a cell.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";"}
+LOOK = 1 << 16
+"""Bytes at the beginning of a file by which its form is guessed."""
+LINES = 20
+TEXTS = (".csv", ".txt", ".data", ".dat", ".tsv")
+
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+_POINT = re.compile(r"[+-]?\d+\.\d+")
+# What the first line of a table may have between its names, in the order of how usual it is.
+_CANDIDATES = (",", ";", "tab", "|")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a text file seems to be written, in the words of ``[source]``.
+
+    Attributes
+    ----------
+    encoding, separator, decimal : str
+    """
+
+    encoding: str
+    separator: str
+    decimal: str
+
+    def settings(self, separator: str = ",") -> dict[str, str]:
+        """What differs from the defaults, of which the separator follows from the ending."""
+        found = {"encoding": self.encoding, "separator": self.separator, "decimal": self.decimal}
+        usual = {"encoding": "utf-8", "separator": separator, "decimal": "."}
+        return {name: value for name, value in found.items() if value != usual[name]}
+
+
+def form_of(data: bytes) -> Form:
+    """Guess the form of a file.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file: a letter that is no UTF-8 may stand at its end.
+    """
+    encoding = encoding_of(data)
+    rows = lines(data, encoding)
+    separator = separator_of(rows, blanks=True) or ","
+    return Form(encoding, separator, decimal_of(rows, separator))
+
+
+def guessed(path: Path) -> dict[str, str]:
+    """Settings of ``[source]`` for a file of text that differ from the defaults; none for others.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    ending = path.suffix.lower()
+    if ending not in TEXTS or not path.is_file():
+        return {}
+    return form_of(path.read_bytes()).settings("tab" if ending == ".tsv" else ",")
+
+
+def wide_encoding(data: bytes) -> str:
+    """Encoding of two bytes a letter, by its mark or by where the zeros are; empty where none."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = data[:LOOK:2].count(0), data[1:LOOK:2].count(0)
+    if 4 * max(even, odd) < max(len(data[:LOOK]), 1):
+        return ""
+    return "utf-16-le" if odd > even else "utf-16-be"
+
+
+def encoding_of(data: bytes) -> str:
+    """Guess an encoding: UTF-8 where it can be, else that of western Windows."""
+    if wide := wide_encoding(data):
+        return wide
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def lines(data: bytes, encoding: str = "utf-8") -> list[str]:
+    """The first lines that are not blank."""
+    text = data[:LOOK].decode(encoding, "replace").removeprefix("\ufeff")
+    return [line for line in text.splitlines() if line.strip()][:LINES]
+
+
+def separator_of(rows: list[str], *, blanks: bool = False) -> str:
+    """What stands between the cells of all lines alike; empty where nothing does, or one line is.
+
+    Parameters
+    ----------
+    rows : list of str
+    blanks : bool
+        Whether blanks may be it.
+    """
+    for name in _CANDIDATES if len(rows) > 1 else ():
+        each = {len(row) for row in _cells(rows, name)}
+        if len(each) == 1 and max(each) > 1:
+            return name
+    each = {len(line.split()) for line in rows}
+    return "whitespace" if blanks and len(rows) > 1 and len(each) == 1 and max(each) > 1 else ""
+
+
+def decimal_of(rows: list[str], separator: str) -> str:
+    """The decimal mark of the numbers below a first line: a comma only where no point is one."""
+    inside = [cell for row in _cells(rows[1:], separator) for cell in row]
+    return "," if separator != "," and has_commas(inside) else "."
+
+
+def has_commas(cells: Iterable[str]) -> bool:
+    """Whether some cells are numbers with a decimal comma, and none has a decimal point."""
+    stripped = [cell.strip(' "') for cell in cells]
+    commas = any(_COMMA.fullmatch(cell) for cell in stripped)
+    return commas and not any(_POINT.fullmatch(cell) for cell in stripped)
+
+
+def _cells(rows: list[str], separator: str) -> list[list[str]]:
+    if separator == "whitespace":
+        return [row.split() for row in rows]
+    try:
+        return list(csv.reader(rows, delimiter=SEPARATORS.get(separator, separator)))
+    except csv.Error:  # a cell without end: whatever is between them, it is not this
+        return []

@@ -1,0 +1,210 @@
+"""``consilience init``: from tables to a report in three commands."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from consilience.cli.main import app
+from consilience.engines.study_init import NEEDS
+from consilience.protocol import BUILT_IN
+from consilience.sites.study import SiteFile, Study
+from consilience.sites.toml_text import toml_key, toml_value
+from tests.cli.workspace import call, sentence, without_report
+
+ROWS = 120
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """East's table as a spreadsheet with decimal commas saves it; west's with NA for nothing."""
+    rng = np.random.default_rng(3)
+    for site in ("east", "west"):
+        kind = rng.integers(2, size=ROWS)
+        u, v, w = rng.normal(size=(3, ROWS)) + 4.0 * kind
+        response = 1.0 + 2.0 * u - v + rng.normal(size=ROWS)
+        lines = ["id,größe,v,w,y,ill,ward,kind"]
+        for i in range(ROWS):
+            numbers = ",".join(f"{x:.4f}" for x in (u[i], v[i], w[i], response[i]))
+            ill, ward = int(response[i] > 6), ("a", "b", "c")[i % 3]
+            lines.append(f"{i:03d},{numbers},{ill},{ward},{'yes' if kind[i] else 'no'}")
+        text = "\n".join(lines) + "\n"
+        if site == "east":
+            text = text.replace(",", ";").replace(".", ",")
+            (tmp_path / "east.csv").write_bytes(text.encode("cp1252"))
+        else:
+            for i in range(12):  # more than the ten rows of the policy
+                text = text.replace(f"\n{i:03d},", f"\n{i:03d},NA,", 1)
+                line = next(x for x in text.splitlines() if x.startswith(f"{i:03d},NA,"))
+                cells = line.split(",")
+                text = text.replace(line, ",".join([*cells[:2], *cells[3:]]))
+            (tmp_path / "west.csv").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+STUDIES = {
+    "mean-and-sd": (),
+    "contingency-table": ("--features", "kind,ward"),
+    "pooled-regression": ("--target", "y"),
+    "federated-pca": (),
+    "ensemble-clustering": ("--features", "v,w", "--set", "n_clusters=2", "--consent"),
+    "federated-sparse-qda": ("--target", "kind", "--features", "v,w", "--consent"),
+    "reference-averaging": ("--target", "y", "--consent"),
+    "assistance-test": ("--target", "y", "--id", "id", "--initiator", "east"),
+}
+
+
+@pytest.mark.parametrize("method", STUDIES)
+def test_three_commands(tables: Path, method: str) -> None:
+    made = call("init", method, "east.csv", "west.csv", *STUDIES[method])
+    assert made.exit_code == 0, made.output
+    check, run = (line.split() for line in made.stdout.splitlines()[-2:])
+    assert check == ["consilience", "check", f"{method}/study.toml"]
+    assert run == ["consilience", "run", f"{method}/study.toml"]
+    assert call(*check[1:]).stdout.endswith("The study can run.\n")
+    with without_report():
+        ended = call(*run[1:], "--json", "--quiet")
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout)["sites"] == ["east", "west"]
+
+
+def test_what_is_written(tables: Path) -> None:
+    said = call("init", "pooled-regression", "east.csv", "w=west.csv", "--target", "ill").stdout
+    study = Study.load("pooled-regression/study.toml")
+    assert study.data.features == ("größe", "v", "w", "y")  # no id, no text
+    assert study.parameters == {"family": "binomial"}
+    assert study.preparation.missing == "complete-rows"
+    east, west = (SiteFile.load(f"pooled-regression/sites/{s}.toml") for s in ("east", "w"))
+    assert (east.source.separator, east.source.decimal) == (";", ",")
+    assert east.source.encoding == "cp1252"
+    assert dict(west.columns.missing_codes) == {"*": ("NA",)}
+    offered = dict(east.columns.offered or {})
+    assert offered["ward"] == ("a", "b", "c")
+    assert offered["größe"] == "number"
+    assert "id" not in offered
+    assert "east: east.csv, 120 of 120 rows complete; encoding 'cp1252', separator ';'" in said
+    assert "108 of 120 rows complete; missing NA." in " ".join(said.split())
+
+
+def test_a_text_among_features_is_a_category(tables: Path) -> None:
+    call("init", "pooled-regression", "east.csv", "west.csv", "--target=y", "--features=v,ward")
+    study = Study.load("pooled-regression/study.toml")
+    assert dict(study.data.levels) == {"ward": ("a", "b", "c")}
+    assert study.preparation.categorical == "treatment"
+    assert call("check", "pooled-regression/study.toml").exit_code == 0
+
+
+def test_whole_numbers_that_few_rows_share_are_numbers(tmp_path: Path) -> None:
+    rows = "".join(f"{20 + i % 25},{i * 0.5}\n" for i in range(60))
+    (tmp_path / "a.csv").write_text(f"age,x\n{rows}", encoding="utf-8")
+    made = call("init", "mean-and-sd", tmp_path / "a.csv", "--folder", tmp_path / "s")
+    assert made.exit_code == 0, made.output
+    site = tomllib.loads((tmp_path / "s" / "sites" / "a.toml").read_text(encoding="utf-8"))
+    assert site["columns"]["offered"] == {"x": "number", "age": "number"}
+    assert call("check", tmp_path / "s" / "study.toml").exit_code == 0
+
+
+def test_states_by_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for site in ("a", "b"):
+        cells = np.array(["diet", "pause"])[rng.integers(2, size=(60, 3))]
+        text = "\n".join(["m1,m2,m3", *map(",".join, cells)])
+        (tmp_path / f"{site}.csv").write_text(text + "\n", encoding="utf-8")
+    words = ["--sequence", "m1,m2,m3", "--consent", "--folder", tmp_path / "s"]
+    made = call("init", "ensemble-clustering", tmp_path / "a.csv", tmp_path / "b.csv", *words)
+    assert made.exit_code == 0, made.output
+    study = Study.load(tmp_path / "s" / "study.toml")
+    assert study.parameters == {"model": "markov-mixture"}
+    assert study.columns.levels == {"m1": ("diet", "pause")}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("mean-and-sd",), "name one file for each site"),
+        (("mean-and-sd", "none.csv"), "site none: there is no file"),
+        (("mean-and-sd", "east.csv", "east.csv"), "two files are called 'east'"),
+        (("mean-and-sd", "all=east.csv"), "site name 'all' is reserved"),
+        (("mean-and-sd", "east.csv", "--features", "age"), "column 'age' is not in east.csv"),
+        (("mean-and-sd", "east.csv", "--set", "x"), "give a name and a value"),
+        (("mean-and-sd", "east.csv", "--set", "x=1"), "has no parameter 'x'"),
+        (("pooled-regression", "east.csv"), "give --target COLUMN, one of id, größe"),
+        (("latent-class-regression", "east.csv", "--target=y"), "give --entity COLUMN"),
+        (("federated-sparse-qda", "east.csv", "--target=kind"), "foreign_models = true): give --"),
+        (("federated-sparse-qda", "east.csv", "--target=y", "--consent"), "cannot be a category"),
+        (("cluster-count", "east.csv", "west.csv"), "takes the table of one site"),
+        (("contingency-table", "east.csv"), "--features A,B of ill, ward, kind"),
+        (("assistance-test", "east.csv", "--id=id", "--target=y"), "needs two parties"),
+        (
+            ("assistance-test", "east.csv", "west.csv", "--id=id", "--target=y"),
+            "the response 'y' is in east, west: give --initiator",
+        ),
+        (("nothing", "east.csv"), "nothing"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(tables: Path, words: tuple[str, ...], said: str) -> None:
+    before = sorted(tables.rglob("*"))
+    result = call("init", *words)
+    assert result.exit_code in (2, 3)
+    assert said in sentence(result)
+    assert sorted(tables.rglob("*")) == before
+
+
+def test_a_study_that_cannot_run_is_not_written(tables: Path) -> None:
+    (tables / "few.csv").write_text("v\n" + "1.5\n" * 3, encoding="utf-8")
+    (tables / "ids.csv").write_text("id,y,z\n1,2.5,1\n2,3.5,2\n", encoding="utf-8")
+    words = ("--id=id", "--target=y", "--initiator=east")
+    result = call("init", "assistance-test", "east.csv", "ids.csv", *words)
+    assert "rows are common to all sites" in sentence(result)
+    assert not list(tables.glob("*/**/*.toml"))
+    assert not list(tables.glob("*/keys/*"))
+
+
+def test_nothing_is_replaced(tables: Path) -> None:
+    assert call("init", "mean-and-sd", "east.csv", "west.csv").exit_code == 0
+    before = {p: p.read_bytes() for p in tables.rglob("*.toml")}
+    result = call("init", "mean-and-sd", "east.csv")
+    assert result.exit_code == 7
+    assert "study.toml is already there and is not replaced" in sentence(result)
+    assert {p: p.read_bytes() for p in tables.rglob("*.toml")} == before
+
+
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("consilience.cli.init._at_terminal", lambda: True)
+    yield
+
+
+def test_questions_at_a_terminal(tables: Path, at_terminal: None) -> None:
+    answers = "east.csv west.csv\nkind\nv,w\ny\n"
+    made = CliRunner().invoke(app, ["init", "federated-sparse-qda"], input=answers)
+    assert made.exit_code == 0, made.output
+    assert "east: 120 rows; id, größe, v, w, y, ill, ward, kind" in made.stderr
+    assert "foreign_models = true" in made.stderr
+    study = Study.load("federated-sparse-qda/study.toml")
+    assert (study.data.target, study.data.features) == ("kind", ("v", "w"))
+
+
+def test_who_does_not_consent_writes_nothing(tables: Path, at_terminal: None) -> None:
+    answers = "east.csv\nkind\n\nn\n"
+    result = CliRunner().invoke(app, ["init", "federated-sparse-qda"], input=answers)
+    assert result.exit_code == 2
+    assert not (tables / "federated-sparse-qda").exists()
+
+
+def test_every_method_has_its_needs() -> None:
+    assert set(NEEDS) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("text", ["plain", "a b", 'x"y', "\n\t\\", "é😀", "\x7f", "", "\u2028"])
+def test_texts_as_toml(text: str) -> None:
+    value = {text: [text, 1, 2.5, True]}
+    assert tomllib.loads(f"x = {toml_value(value)}")["x"] == value
+    assert tomllib.loads(f"{toml_key(text)} = 1") == {text: 1}
