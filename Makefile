@@ -128,6 +128,7 @@ check-style: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.stale_results
 	$(PYTEST) -m "medium or slow" tests/test_architecture.py
+	$(PYTEST) tests/docs/test_methods_page.py
 
 format: $(STAMP) ## format and repair what ruff can repair
 	$(BIN)/ruff format $(STYLED)
