@@ -539,3 +539,17 @@ def test_score_equation_holds_at_the_fixed_point_of_logistic_regression():
         )
         > 1e-4
     )
+
+
+def test_a_weighted_mean_and_its_variance() -> None:
+    rng = np.random.default_rng(3)
+    values, weights = rng.normal(size=40), rng.integers(0, 3, 40).astype(float)
+    mean, variance = kernel.weighted_mean(values, weights)
+    assert mean == pytest.approx(np.repeat(values, weights.astype(int)).mean(), rel=1e-12)
+    # Ratio of sums of w v and w, by the spread of its linear part w (v - mean) / mean weight.
+    counted = weights > 0
+    part = weights[counted] * (values[counted] - mean) / weights[counted].mean()
+    assert variance == pytest.approx(part.var(ddof=1) / counted.sum(), rel=1e-12)
+    same, ordinary = kernel.weighted_mean(values, np.full(40, 2.0))
+    assert (same, ordinary) == pytest.approx((values.mean(), values.var(ddof=1) / 40), rel=1e-12)
+    assert np.isnan(kernel.weighted_mean(values, np.eye(40)[3])).all()

@@ -319,6 +319,27 @@ class Choice:
     reason: str
 
 
+def weighted_mean(values: FloatArray, weights: FloatArray) -> tuple[float, float]:
+    """Mean of rows that count by their weights, and its squared standard error.
+
+    Parameters
+    ----------
+    values, weights : (h,) arrays
+
+    Returns
+    -------
+    mean, variance : float
+        Variance of a ratio of two sums over independent rows, to first order; NaN of fewer than
+        two rows that count.
+    """
+    n, total = np.count_nonzero(weights), float(weights.sum())
+    if n < 2:
+        return np.nan, np.nan
+    mean = float(weights @ values) / total
+    away = weights * (values - mean)
+    return mean, float(away @ away) / total**2 * n / (n - 1)
+
+
 def pooled_gain(
     means: FloatArray, variances: FloatArray, sizes: Sequence[float] | FloatArray
 ) -> tuple[FloatArray, FloatArray]:

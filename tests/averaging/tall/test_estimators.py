@@ -7,22 +7,33 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.random import stream
 from tests.averaging.tall.tables import classes, frame, regression
 
 FEW = {"n_splits": 3, "max_rounds": 2}
 
 
-@parametrize_with_checks([ReferenceAveragingRegressor(**FEW), ReferenceAveragingClassifier(**FEW)])
+SPLITS = {
+    "check_sample_weight_equivalence_on_dense_data": "repeated rows are dealt to other splits",
+}
+
+
+@parametrize_with_checks(
+    [ReferenceAveragingRegressor(**FEW), ReferenceAveragingClassifier(**FEW)],
+    expected_failed_checks=lambda _: SPLITS,
+)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -69,6 +80,109 @@ def test_classes_come_close_to_the_fit_of_all_rows() -> None:
     assert away[1] < 0.15 * away[0]
     assert list(refit.classes_) == ["ash", "birch", "cedar"]
     assert set(refit.predict(x)) <= set(refit.classes_)
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_weighted_rounds_come_close_to_the_weighted_fit_of_all_rows(task: str) -> None:
+    x, y = regression(240) if task == "regression" else classes(400, q=3)
+    weight = stream(5, "weights", task).integers(0, 4, len(y)).astype(float)
+    weight[:80] *= 5
+    if task == "regression":
+        pooled, kind = Ridge(alpha=30), ReferenceAveragingRegressor
+    else:
+        pooled, kind = LogisticRegression(tol=1e-8, max_iter=1000), ReferenceAveragingClassifier
+    plain, refit, guarded = (
+        kind(pooled, n_splits=6, max_rounds=k, guard=guard, random_state=0).fit(
+            x, y, sample_weight=weight
+        )
+        for k, guard in ((0, False), (60, False), (6, True))
+    )
+    name = "predict" if task == "regression" else "predict_proba"
+    wanted = getattr(clone(pooled).fit(x, y, sample_weight=weight), name)(x)
+    unweighted = getattr(clone(pooled).fit(x, y), name)(x)
+    away = [np.abs(getattr(e, name)(x) - wanted).max() for e in (plain, refit)]
+    # 1/rho is .025 in round 60.
+    assert away[1] < 0.15 * away[0] and away[1] < 0.1 * np.abs(unweighted - wanted).max()
+    assert sum(refit.split_sizes_) == weight.sum()
+    # Held-out loss of the averages: by hand, on what the trial left out.
+    assert np.isfinite(guarded.history_["base_loss"]).all()
+
+
+def test_rows_of_weight_0_are_left_out() -> None:
+    x, y = regression(120)
+    weight = np.repeat([1.0, 0.0], 60)
+    settings = {"n_splits": 3, "max_rounds": 3, "random_state": 0}
+    one = ReferenceAveragingRegressor(**settings).fit(x, y, sample_weight=weight)
+    other = ReferenceAveragingRegressor(**settings).fit(x[:60], y[:60])
+    # Sums with weights of one differ from sums without in the last bits.
+    np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-9)
+    with pytest.raises(DataError, match="fewer than two rows have a weight"):
+        ReferenceAveragingRegressor().fit(x, y, sample_weight=np.eye(120)[0])
+    with pytest.raises(ValueError, match="Negative values"):
+        ReferenceAveragingRegressor().fit(x, y, sample_weight=-weight)
+
+
+def towns(n: int = 300) -> tuple[pd.DataFrame, np.ndarray]:
+    """A frame with text, one level of which three rows have, and a column of categories."""
+    x, y = regression(n)
+    town = stream(6, "towns").choice(["Ely", "Rye", "Wells"], n).astype(object)
+    town[:3] = "Bath"
+    table = frame(x, y).drop(columns="y")
+    ward = pd.Categorical(np.where(x[:, 0] > 0, "high", "low"))
+    return table.assign(town=town, ward=ward), y + 5.0 * (town == "Rye")
+
+
+def encoded(alpha: float = 1.0) -> Any:
+    encoder = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["town", "ward"]), remainder=StandardScaler()
+    )
+    return make_pipeline(encoder, Ridge(alpha=alpha))
+
+
+def test_columns_of_text_are_encoded_once_on_all_rows() -> None:
+    table, y = towns()
+    with pytest.warns(UserWarning, match="reference set has rank 10"):
+        fitted = ReferenceAveragingRegressor(
+            encoded(), n_splits=5, max_rounds=40, guard=False, random_state=0
+        ).fit(table, y)
+    pooled = encoded().fit(table, y)
+    plain = ReferenceAveragingRegressor(encoded(), n_splits=5, max_rounds=0, random_state=0).fit(
+        table, y
+    )
+    # No reference row is of the town of three rows: so says the warning.
+    known = table[table["town"] != "Bath"]
+    away = [np.linalg.norm(e.predict(known) - pooled.predict(known)) for e in (plain, fitted)]
+    assert away[1] < 0.2 * away[0]  # rho = 28 in round 40
+    assert list(fitted.feature_names_in_) == list(table.columns)
+    # Rows by themselves, in a search, and after a pickle.
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict(table.iloc[:7]), fitted.predict(table)[:7])
+    search = GridSearchCV(
+        ReferenceAveragingRegressor(encoded(), n_splits=3, max_rounds=2, random_state=0),
+        {"estimator__ridge__alpha": [0.1, 1e6]},
+        cv=3,
+    ).fit(table, y)
+    assert search.best_params_ == {"estimator__ridge__alpha": 0.1}
+
+
+def test_columns_of_numbers_may_be_chosen_by_name() -> None:
+    x, y = regression(200)
+    table = frame(x, y).drop(columns="y")
+    chosen = make_pipeline(make_column_transformer(("passthrough", ["x1", "x0"])), Ridge())
+    fitted = ReferenceAveragingRegressor(
+        chosen, n_splits=4, reference=table.iloc[:30, ::-1], random_state=0
+    ).fit(table, y)
+    assert fitted.coef_.shape == (2,)
+    np.testing.assert_array_equal(fitted.reference_, table.iloc[:30][["x1", "x0"]])
+
+
+def test_text_without_an_encoder_is_one_sentence() -> None:
+    table, y = towns()
+    with pytest.raises(DataError, match="columns that are no numbers: give a pipeline"):
+        ReferenceAveragingRegressor().fit(table, y)
+    needs_y = make_pipeline(TargetEncoder(), Ridge())
+    with pytest.raises(ParameterError, match="without the response"):
+        ReferenceAveragingRegressor(needs_y).fit(table[["town"]], y)
 
 
 def test_a_split_without_a_class() -> None:

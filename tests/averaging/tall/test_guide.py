@@ -27,4 +27,4 @@ def test_names_of_the_page_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
     known = ReferenceAveragingRegressor().get_params(deep=False)
     for name in re.findall(r"`(\w+)=", text):
-        assert name in {*known, "columns", "row_group_size", "tol"}, name
+        assert name in {*known, "columns", "sample_weight", "row_group_size", "tol"}, name

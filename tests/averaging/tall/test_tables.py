@@ -24,7 +24,7 @@ from tests.averaging.tall.tables import classes, frame, regression, write
 
 def together(parts: Any) -> tuple[np.ndarray, np.ndarray]:
     read = [part.read() for part in parts]
-    return np.concatenate([x for x, _ in read]), np.concatenate([y for _, y in read])
+    return np.concatenate([x for x, *_ in read]), np.concatenate([y for _, y, _ in read])
 
 
 def test_sizes() -> None:
@@ -180,3 +180,20 @@ def test_large_row_groups_are_said(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Row groups have up to 300 rows"):
         fitted = ReferenceAveragingRegressor(n_splits=10, max_rounds=1).fit(folder, "y")
     assert any("Row groups" in remark for remark in fitted.remarks_)
+
+
+def test_weights_are_a_column_of_the_data_set(tmp_path: Path) -> None:
+    x, y = regression(200)
+    weight = np.arange(200.0)
+    path = write(tmp_path / "set", frame(x, y).assign(w=weight))
+    table = ParquetTable(path, "y", weight="w")
+    assert "w" not in table.names
+    found = np.concatenate([part.read()[2] for part in table.parts(3)])
+    np.testing.assert_array_equal(found, weight)
+    with pytest.raises(ParameterError, match="without the target and the weights"):
+        ParquetTable(path, "y", ["x0", "w"], weight="w")
+    negative = ParquetTable(
+        write(tmp_path / "set2", frame(x, y).assign(w=-weight)), "y", weight="w"
+    )
+    with pytest.raises(DataError, match="'w' are negative"):
+        negative.parts(1)[0].read()

@@ -50,6 +50,7 @@ from consilience.numerics.reference_average import (
     influences,
     movement,
     pooled_gain,
+    weighted_mean,
 )
 from consilience.parameters import check, rules_of
 from consilience.wire.files import atomic_write, explain
@@ -307,7 +308,7 @@ class _Job:
     def __post_init__(self) -> None:
         settings, found = self.settings, self.found
         self.n_splits = len(found.parts)
-        self.held_sizes = np.array([len(h) for h in found.held], dtype=float)
+        self.held_sizes = found.held_masses
         self.loss = "squared" if settings.task == "regression" else "log"
         self.fit_seconds = 0.0
         self._stored: Arrays = {}
@@ -323,7 +324,7 @@ class _Job:
             seed=self.seed % 2**31,
         )
         self.learners = tuple(base.with_penalty(v) for v in settings.penalties) or (base,)
-        self.judged = bool((self.held_sizes > 1).any())
+        self.judged = any(len(held) > 1 for held in found.held)
         if len(self.learners) > 1 and not self.judged:
             raise DataError(
                 "no split has enough rows to hold some out, so penalties cannot be compared: give "
@@ -348,7 +349,7 @@ class _Job:
         said: list[str] = []
         if self.max_rounds:
             said += self.found.facts.remarks()
-        least = int(self.found.sizes.min())
+        least = int(self.found.rows.min())
         convention = self.learners[0].convention
         none = float("inf") if convention.inverse else 0.0
         own = innermost(self.settings.estimator).get_params().get(convention.penalty, none)
@@ -453,12 +454,12 @@ class _Job:
         losses = record_losses(self.loss, self.found.held_y, at_held)
         if k == 0:
             trial.base_rows[track] = losses
-        pieces = np.split(
-            losses - trial.base_rows[track], np.cumsum(self.held_sizes).astype(int)[:-1]
-        )
-        told = [v if len(v) > 1 else np.full(2, np.nan) for v in pieces]  # others have no spread
-        means = np.array([v.mean() for v in told])
-        variances = np.array([v.var(ddof=1) / len(v) for v in told])
+        ends = np.cumsum([len(held) for held in self.found.held])[:-1]
+        pieces = np.split(losses - trial.base_rows[track], ends)
+        weights = np.split(self.found.held_weight, ends)
+        means, variances = np.array(
+            [weighted_mean(v, w) for v, w in zip(pieces, weights, strict=True)]
+        ).T
         gain, error = pooled_gain(means, variances, self.held_sizes)
         trial.gains[track, k], trial.errors[track, k] = gain, error
         if self.settings.guard:
@@ -472,8 +473,12 @@ class _Job:
             list(state.predictions[track]), rounds.sizes, average
         )
 
+    def _base(self, trial: Trial) -> FloatArray:
+        """Held-out loss of plain averaging with each penalty."""
+        return np.average(trial.base_rows, axis=1, weights=self.found.held_weight)
+
     def _choice(self, trial: Trial) -> Choice:
-        base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
+        base = self._base(trial) if trial.base_rows.size else np.full(1, np.nan)
         # Of plain averages the one that loses least on held-out rows.
         best = 0 if np.isnan(base).all() else int(np.nanargmin(base))
         if not self.max_rounds:
@@ -522,7 +527,7 @@ class _Job:
             "influence": trial.influence[choice.track, :done],
             "gains": trial.gains[:, :done],
             "gain_errors": trial.errors[:, :done],
-            "base_loss": trial.base_rows.mean(axis=1) if measured else np.full(1, np.nan),
+            "base_loss": self._base(trial) if measured else np.full(1, np.nan),
             "probes": trial.probes,
             "held_out_rows": np.array(len(self.found.held_y)),
             "reference_rank": np.array(self.found.facts.rank),

@@ -15,6 +15,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from time import thread_time
 from typing import Any, Literal
 
@@ -24,10 +25,10 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.averaging.estimators.proximal_fit import Learner, Start
 from consilience.averaging.tall.tables import (
-    Array,
     HeldTable,
     ParquetTable,
     Part,
+    Rows,
     even_sizes,
     with_levels,
 )
@@ -105,12 +106,14 @@ class Look(_OfPart):
 class Seen:
     """What one split shows."""
 
+    mass: float
     mean: FloatArray
     products: FloatArray | None
     square: float
     reference: FloatArray
     held_x: FloatArray
     held_y: NDArray[Any]
+    held_weight: FloatArray
     levels: NDArray[Any]
     digest: bytes
 
@@ -123,20 +126,22 @@ class Survey:
     ----------
     parts : list of Part
         The splits; give positions of `levels` where the target is a class.
-    sizes : (B,) array
+    rows, sizes : (B,) arrays
+        Rows of each split, and the sums of their weights: the same without weights.
     levels : (q,) array, or empty
     reference : (m, p) array
     facts : ReferenceFacts
     rho_scale : float
     held : list of (h_b,) arrays
         Places of the rows that are held out, within each split.
-    held_x, held_y : (H, p) and (H,) arrays
+    held_x, held_y, held_weight : (H, p), (H,) and (H,) arrays
         In the order of the splits.
     digest : str
         Of the rows of all splits, in their order.
     """
 
     parts: list[Part]
+    rows: FloatArray
     sizes: FloatArray
     levels: NDArray[Any]
     reference: FloatArray
@@ -145,7 +150,14 @@ class Survey:
     held: list[IntArray]
     held_x: FloatArray
     held_y: FloatArray
+    held_weight: FloatArray
     digest: str
+
+    @property
+    def held_masses(self) -> FloatArray:
+        """Sums of the weights that are held out of each split, (B,)."""
+        ends = np.cumsum([0, *map(len, self.held)])
+        return np.array([self.held_weight[a:b].sum() for a, b in pairwise(ends.tolist())])
 
 
 def held_out(
@@ -178,12 +190,12 @@ def held_out(
 def look(task: Look, seed: int) -> Seen:
     """Read one split."""
     with one_thread():
-        x, y = task.part.read()
-        mean = x.mean(axis=0)
+        x, y, weight = task.part.read()
+        mean = x.mean(axis=0) if weight is None else np.average(x, axis=0, weights=weight)
         products = None
         if task.moments:
             away = x - mean
-            products = away.T @ away
+            products = (away if weight is None else away * weight[:, None]).T @ away
         # By the place of the split: whoever reads it draws the same rows.
         drawn = stream(seed, "reference", task.place).choice(
             len(x), min(task.n_reference, len(x)), replace=False
@@ -191,13 +203,20 @@ def look(task: Look, seed: int) -> Seen:
         digest = hashlib.sha256(repr(x.shape).encode())
         digest.update(_sums_in_order(x).tobytes())
         digest.update(y.tobytes() if y.dtype != object else "\0".join(map(str, y)).encode())
+        squares = np.einsum("ij,ij->i", x, x) if weight is not None else None
+        if weight is not None:
+            digest.update(weight.tobytes())
         return Seen(
+            mass=float(len(x)) if weight is None else float(weight.sum()),
             mean=mean,
             products=products,
-            square=float(np.einsum("ij,ij->", x, x)),
+            square=float(np.einsum("ij,ij->", x, x))
+            if squares is None
+            else float(weight @ squares),
             reference=x[np.sort(drawn)],
             held_x=x[task.held],
             held_y=y[task.held],
+            held_weight=np.ones(len(task.held)) if weight is None else weight[task.held],
             levels=np.unique(y) if task.classes else y[:0],
             digest=digest.digest(),
         )
@@ -270,29 +289,34 @@ def survey(
         Look(part, b, int(shares[b]), held[b], b in told, unknown) for b, part in enumerate(parts)
     ]
     seen = workers.map(look, looks, seed, done=done)
+    masses = [s.mass for s in seen]
+    if not all(masses):
+        raise DataError("a split has rows of weight 0 only: take fewer splits, or leave them out")
     held_y: NDArray[Any] = np.concatenate([s.held_y for s in seen])
     if unknown:
         levels = np.unique(np.concatenate([s.levels for s in seen]))
         if len(levels) < 2:
             raise DataError("the target holds one class only: give rows of at least two classes")
         parts, held_y = with_levels(parts, levels), np.searchsorted(levels, held_y)
-    rows, second = _reference_rows(seen, sizes, reference, m, seed)
+    rows, second = _reference_rows(seen, masses, reference, m, seed)
     return Survey(
         parts=parts,
-        sizes=np.asarray(sizes, dtype=float),
+        rows=np.asarray(sizes, dtype=float),
+        sizes=np.asarray(masses, dtype=float),
         levels=np.zeros(0) if levels is None else levels,
         reference=rows,
         facts=reference_facts(rows, second),
-        rho_scale=scale_of(sum(s.square for s in seen) / sum(sizes), rows),
+        rho_scale=scale_of(sum(s.square for s in seen) / sum(masses), rows),
         held=held,
         held_x=np.concatenate([s.held_x for s in seen]),
         held_y=np.asarray(held_y, dtype=float),
+        held_weight=np.concatenate([s.held_weight for s in seen]),
         digest=hashlib.sha256(b"".join(s.digest for s in seen)).hexdigest(),
     )
 
 
 def _reference_rows(
-    seen: list[Seen], sizes: Sequence[int], reference: Any, m: int, seed: int
+    seen: list[Seen], sizes: Sequence[float], reference: Any, m: int, seed: int
 ) -> tuple[FloatArray, FloatArray | None]:
     """Reference rows and second moments of the data, where they are known."""
     second = mean = covariance = None
@@ -388,20 +412,20 @@ class Done:
     models: tuple[Any, ...] = ()
 
 
-def rows_of(part: Part, left_out: IntArray) -> tuple[FloatArray, Array]:
+def rows_of(part: Part, left_out: IntArray) -> Rows:
     """Read a split without the rows that are left out."""
-    x, y = part.read()
+    x, y, weight = part.read()
     if len(left_out):
         kept = np.ones(len(x), dtype=bool)
         kept[left_out] = False
-        x, y = x[kept], y[kept]
-    return x, np.asarray(y, dtype=float)
+        x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
+    return x, np.asarray(y, dtype=float), weight
 
 
 def refit(task: Task, common: Common, target: FloatArray) -> Done:
     """Fit one split with every penalty and predict; runs in a worker."""
     with one_thread():
-        x, y = rows_of(task.part, task.left_out)
+        x, y, weight = rows_of(task.part, task.left_out)
         # A task without a target of its own aims at the common average.
         own = task.target if task.target is not None else target
         near, far, starts, models = [], [], [], []
@@ -412,6 +436,7 @@ def refit(task: Task, common: Common, target: FloatArray) -> Done:
             fitted = learner.fit(
                 x,
                 y,
+                weight=weight,
                 target=own[track] if task.rho else None,
                 rho=task.rho,
                 start=task.starts[i],
@@ -432,11 +457,11 @@ def probe(of: tuple[Task, int], common: Common, seed: int) -> tuple[float, float
     """Stability of the learner on one split, NaN for one of a single class; runs in a worker."""
     task, place = of
     with one_thread():
-        x, y = rows_of(task.part, task.left_out)
+        x, y, weight = rows_of(task.part, task.left_out)
         learner = common.learners[task.tracks[0]]
         if learner.task == "classification" and len(np.unique(y)) < 2:
             return np.nan, np.nan
-        return learner.probe(x, y, rng=stream(seed, "probe", place))
+        return learner.probe(x, y, weight=weight, rng=stream(seed, "probe", place))
 
 
 # --------------------------------------------------------------------------- one trajectory
@@ -513,7 +538,7 @@ class Trajectory:
         self.asynchronous = settings.schedule == "asynchronous"
         self.parts = found.parts
         self.left_out = found.held if trial else [h[:0] for h in found.held]
-        self.sizes = found.sizes - [len(h) for h in self.left_out]
+        self.sizes = found.sizes - found.held_masses if trial else found.sizes
         held_x = found.held_x if trial else found.held_x[:0]
         self.common = Common(tuple(learners), len(found.reference), held_x)
         self.seconds = 0.0

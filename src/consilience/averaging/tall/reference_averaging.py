@@ -14,13 +14,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from consilience.arrays import FloatArray
+from consilience.averaging.estimators.conventions import innermost, settled, steps_of
 from consilience.averaging.tall.fitting import fit_table
 from consilience.averaging.tall.passes import Settings
 from consilience.averaging.tall.tables import HeldTable, ParquetTable
@@ -28,6 +37,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.reference_average import averaged
 
 _BLOCK = 65_536
+_FLOATS = [np.float64, np.float32]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -57,13 +67,20 @@ class _ReferenceAveraging(BaseEstimator):
     checkpoint: Any = None
     progress: bool = False
 
-    def fit(self, X: Any, y: Any, *, columns: Sequence[str] | None = None) -> Any:
+    def fit(
+        self, X: Any, y: Any, *, sample_weight: Any = None, columns: Sequence[str] | None = None
+    ) -> Any:
         """Fit the table split by split.
 
         Parameters
         ----------
         X : (n, p) array or frame, or path of a Parquet file or of a folder of them
+            A frame may hold text: then the steps of a pipeline before its learner are fitted once,
+            on all rows.
         y : (n,) array, or name of the Parquet column
+        sample_weight : (n,) array, or name of the Parquet column, optional
+            Weights of the rows, not negative. Rows of weight 0 are left out; splits, penalties,
+            held-out losses and averages count a row by its weight.
         columns : sequence of str, optional
             Features of a Parquet data set: all columns but `y` by default. No others are read.
 
@@ -85,7 +102,7 @@ class _ReferenceAveraging(BaseEstimator):
         UserWarning
             The reference rows, the splits or the learner keep the rounds from the fit of all rows.
         """
-        table, levels = self._opened(X, y, columns)
+        table, levels = self._opened(X, y, sample_weight, columns)
         found = fit_table(
             table,
             self._settings(),
@@ -118,14 +135,17 @@ class _ReferenceAveraging(BaseEstimator):
         return self
 
     def _opened(
-        self, X: Any, y: Any, columns: Sequence[str] | None
+        self, X: Any, y: Any, weight: Any, columns: Sequence[str] | None
     ) -> tuple[HeldTable | ParquetTable, NDArray[Any] | None]:
         """The table, and the levels of the target where they are known at once."""
         classes = self._task == "classification"
+        self._encoder: Any = None
         if isinstance(X, str | os.PathLike):
-            if not isinstance(y, str):
-                raise ParameterError("y must be the name of a column where X is a Parquet data set")
-            stored = ParquetTable(X, y, columns, classes=classes)
+            if not isinstance(y, str) or not isinstance(weight, str | None):
+                raise ParameterError(
+                    "y and sample_weight must be the name of a column where X is a Parquet data set"
+                )
+            stored = ParquetTable(X, y, columns, weight=weight, classes=classes)
             self.n_features_in_ = stored.n_columns
             self.feature_names_in_ = np.array(stored.names, dtype=object)
             if stored.n_rows < 2:
@@ -133,21 +153,62 @@ class _ReferenceAveraging(BaseEstimator):
             return stored, None
         if columns is not None:
             raise ParameterError("columns= is for Parquet data sets: choose columns of X itself")
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=2,
-            y_numeric=not classes,
-        )
+        if hasattr(X, "columns") and self._needs_names(X):
+            validate_data(self, X, skip_check_array=True)
+            self._encoder = self._fitted_encoder(X)
+            X, y = check_X_y(
+                self._encoded(X), y, dtype=_FLOATS, ensure_min_samples=2, y_numeric=not classes
+            )
+        else:
+            X, y = validate_data(
+                self, X, y, dtype=_FLOATS, ensure_min_samples=2, y_numeric=not classes
+            )
+        if weight is not None:
+            weight = _check_sample_weight(weight, X, dtype=float, ensure_non_negative=True)
+            if not weight.all():
+                X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+            if len(X) < 2:
+                raise DataError("fewer than two rows have a weight above 0: check sample_weight")
         if not classes:
-            return HeldTable(X, np.asarray(y, dtype=float)), None
+            return HeldTable(X, np.asarray(y, dtype=float), weight), None
         check_classification_targets(y)
         levels, codes = np.unique(y, return_inverse=True)
         if len(levels) < 2:
             raise DataError("the target holds one class only: give rows of at least two classes")
-        return HeldTable(X, codes.astype(float)), levels
+        return HeldTable(X, codes.astype(float), weight), levels
+
+    # ------------------------------------------------------------------ columns by name
+
+    def _needs_names(self, X: Any) -> bool:
+        """Whether a frame holds what is no number, or the pipeline chooses columns by name."""
+        text = any(getattr(kind, "kind", "O") not in "biuf" for kind in X.dtypes)
+        return text or any(hasattr(step, "transformers") for _, step in steps_of(self.estimator))
+
+    def _fitted_encoder(self, X: Any) -> Any:
+        """Steps before the learner, fitted on all rows: few rows may lack a level."""
+        steps = list(steps_of(self.estimator))
+        if not steps:
+            raise DataError(
+                "X holds columns that are no numbers: give a pipeline that encodes them, as "
+                "make_pipeline(make_column_transformer((OneHotEncoder(), ['city']), "
+                "remainder='passthrough'), Ridge()), or leave them out"
+            )
+        given = self.random_state
+        seed = int(given) if isinstance(given, int | np.integer) else 0
+        names = [f"{name}-{i}" for i, (name, _) in enumerate(steps)]
+        encoder = Pipeline(
+            [(name, settled(clone(step), seed)) for name, (_, step) in zip(names, steps)]
+        )
+        if any(get_tags(step).target_tags.required for _, step in encoder.steps):
+            raise ParameterError(
+                "a step of the pipeline cannot be fitted without the response: encode such columns "
+                "beforehand"
+            )
+        return encoder.fit(X)
+
+    def _encoded(self, X: Any) -> Any:
+        rows = self._encoder.transform(X)
+        return rows.toarray() if hasattr(rows, "toarray") else rows
 
     def _settings(self) -> Settings:
         reference = self.reference
@@ -159,12 +220,15 @@ class _ReferenceAveraging(BaseEstimator):
                 if missing:
                     raise ParameterError(f"the reference rows have no column {missing[0]!r}")
                 reference = reference[list(names)]
+            if self._encoder is not None:
+                reference = self._encoded(reference)
             reference = np.array(reference, dtype=float)
         given: dict[str, Any] = {
             field.name: getattr(self, field.name, None) for field in dataclasses.fields(Settings)
         }
+        estimator = self._default() if self.estimator is None else self.estimator
         own: dict[str, Any] = {
-            "estimator": self._default() if self.estimator is None else self.estimator,
+            "estimator": estimator if self._encoder is None else innermost(estimator),
             "task": self._task,
             "penalties": () if self.penalties is None else tuple(map(float, self.penalties)),
             "reference": reference,
@@ -175,7 +239,11 @@ class _ReferenceAveraging(BaseEstimator):
     def _average(self, X: Any) -> FloatArray:
         """Average of the splits' predictions, (n, q)."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        if self._encoder is None:
+            X = validate_data(self, X, reset=False, dtype=_FLOATS)
+        else:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            X = check_array(self._encoded(X), dtype=_FLOATS)
         found = []
         for at in range(0, len(X), _BLOCK):
             x = np.asarray(X[at : at + _BLOCK], dtype=float)
@@ -192,7 +260,8 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
     estimator : estimator, optional
         What to aim at: the fit of this estimator to all rows together. By default
         ``Ridge()``, or ``LogisticRegression()`` in classification.
-        Pipelines are possible; their transformers are fitted once, on the reference rows.
+        Pipelines are possible; their transformers are fitted once, on the reference rows (on all
+        rows of a frame that holds text, or whose columns they choose by name).
     n_splits : int
         Splits of the table; fewer where a split would have fewer than ten rows.
     penalties : sequence of float, optional
@@ -236,7 +305,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
     estimators_ : list of B fitted estimators
         One for each split; predictions are their average.
     split_sizes_ : (B,) array
-        Weights of the average.
+        Weights of the average: rows of each split, or the sum of their weights.
     coef_, intercept_ : arrays
         Averages over the splits, where the learner is linear and without preprocessing.
     n_features_in_ : int

@@ -1,8 +1,8 @@
 """Tables that are read split by split: arrays, memory-mapped files and Parquet data sets.
 
 A *part* is what a worker gets: arrays where they are in memory, else a description small enough to
-send anywhere, from which the worker reads its own rows. Whoever reads a part gets floats in C order
-and the response, as numbers or as positions of the levels.
+send anywhere, from which the worker reads its own rows. Whoever reads a part gets floats in C
+order, the response, as numbers or as positions of the levels, and the weights of the rows or None.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ ROWS_A_SPLIT = 10
 _BATCH = 16_384
 
 
+Rows = tuple[FloatArray, Array, FloatArray | None]
+
+
 class Part(Protocol):
     """One split of a table."""
 
-    def read(self) -> tuple[FloatArray, Array]:
-        """Columns (n, p) and response (n,)."""
+    def read(self) -> Rows:
+        """Columns (n, p), response (n,) and weights (n,) or None."""
 
 
 def positions(y: Array, levels: Array | None) -> Array:
@@ -61,11 +64,13 @@ class HeldPart:
 
     x: Array
     y: Array
+    weight: FloatArray | None = None
 
-    def read(self) -> tuple[FloatArray, Array]:
-        """Columns and response."""
+    def read(self) -> Rows:
+        """Columns, response and weights."""
         # A copy of its own: where a backend has put the rows must not show in the last bits.
-        return np.array(self.x, dtype=float, order="C"), np.array(self.y)
+        weight = None if self.weight is None else np.array(self.weight)
+        return np.array(self.x, dtype=float, order="C"), np.array(self.y), weight
 
     def __sizeof__(self) -> int:
         # What a backend that sends parts asks, to send each of them once.
@@ -82,12 +87,13 @@ class MappedPart:
     offset: int
     rows: tuple[int, int]
     y: Array
+    weight: FloatArray | None = None
 
-    def read(self) -> tuple[FloatArray, Array]:
-        """Columns and response."""
+    def read(self) -> Rows:
+        """Columns, response and weights."""
         first, last = self.rows
         held = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
-        return np.array(held[first:last], dtype=float, order="C"), self.y
+        return np.array(held[first:last], dtype=float, order="C"), self.y, self.weight
 
 
 class HeldTable:
@@ -98,6 +104,7 @@ class HeldTable:
     x : (n, p) array
     y : (n,) array
         Classes as positions of their levels.
+    weight : (n,) array, optional
 
     Notes
     -----
@@ -105,17 +112,21 @@ class HeldTable:
     without a copy. Rows of a mapped file stay in their order, so that a worker reads one stretch.
     """
 
-    def __init__(self, x: Array, y: Array) -> None:
-        self.x, self.y = x, y
+    def __init__(self, x: Array, y: Array, weight: FloatArray | None = None) -> None:
+        self.x, self.y, self.weight = x, y, weight
         self.n_rows, self.n_columns = x.shape
 
     def parts(self, n_splits: int) -> list[Part]:
         """The splits."""
-        file = _file_of(self.x)
+        file, w = _file_of(self.x), self.weight
         if file is None:
-            return [HeldPart(self.x[b::n_splits], self.y[b::n_splits]) for b in range(n_splits)]
+            cards = [slice(b, None, n_splits) for b in range(n_splits)]
+            return [HeldPart(self.x[c], self.y[c], None if w is None else w[c]) for c in cards]
         ends = np.cumsum([0, *even_sizes(self.n_rows, n_splits)]).tolist()
-        return [MappedPart(*file, rows=(a, b), y=self.y[a:b]) for a, b in pairwise(ends)]
+        return [
+            MappedPart(*file, (a, b), self.y[a:b], None if w is None else w[a:b])
+            for a, b in pairwise(ends)
+        ]
 
 
 def _file_of(x: Array) -> tuple[str, str, tuple[int, ...], int] | None:
@@ -152,34 +163,46 @@ class ParquetPart:
     stretches: tuple[Stretch, ...]
     features: tuple[str, ...]
     target: str
+    weight: str | None = None
     levels: Array | None = None
     classes: bool = False
 
-    def read(self) -> tuple[FloatArray, Array]:
-        """Columns and response; raw classes as long as the levels are not known.
+    def read(self) -> Rows:
+        """Columns, response and weights; raw classes as long as the levels are not known.
 
         Raises
         ------
         DataError
-            A file has changed, or a column holds missing or infinite values.
+            A file has changed, a column holds missing or infinite values, or a weight is negative.
         """
         n = sum(s.last - s.first for s in self.stretches)
         # Column by column into place: no second copy of the split.
         x = np.empty((n, len(self.features)))
         y: list[Array] = []
+        weights: list[FloatArray] = []
         at = 0
+        wanted = [*self.features, self.target, *([self.weight] if self.weight else [])]
         for stretch in self.stretches:
-            for batch in _batches(stretch, [*self.features, self.target]):
+            for batch in _batches(stretch, wanted):
                 to = at + batch.num_rows
                 for j, name in enumerate(self.features):
                     x[at:to, j] = _numbers(batch.column(j), name)
                 target = batch.column(len(self.features))
                 y.append(self._classes(target) if self.classes else _numbers(target, self.target))
+                if self.weight:
+                    weights.append(_numbers(batch.column(len(wanted) - 1), self.weight))
                 at = to
         # Another writer may have been at the file meanwhile.
         if at != n:
             raise DataError("the Parquet data set has changed since its rows were counted")
-        return x, np.concatenate(y)
+        if not self.weight:
+            return x, np.concatenate(y), None
+        weight = np.concatenate(weights)
+        if (weight < 0).any():
+            raise DataError(
+                f"weights in column {self.weight!r} are negative: they must be 0 or more"
+            )
+        return x, np.concatenate(y), weight
 
     def _classes(self, column: Any) -> Array:
         import pyarrow as pa
@@ -234,6 +257,8 @@ class ParquetTable:
     target : str
     columns : sequence of str, optional
         Features; all other columns of the files by default.
+    weight : str, optional
+        Column of the weights; no feature by default.
     classes : bool
         Whether the target is a class.
 
@@ -251,6 +276,7 @@ class ParquetTable:
         target: str,
         columns: Sequence[str] | None = None,
         *,
+        weight: str | None = None,
         classes: bool = False,
     ) -> None:
         path = Path(path)
@@ -266,12 +292,12 @@ class ParquetTable:
                 raise DataError(f"{path} holds no *.parquet files: give the folder of a data set")
         elif not path.is_file():
             raise DataError(f"{path} does not exist: give a Parquet file or a folder of them")
-        self.target, self.classes = target, classes
+        self.target, self.weight, self.classes = target, weight, classes
         self.names: tuple[str, ...] = ()
         groups: list[tuple[str, int, int]] = []
         for file in files:
             # Footers only: no row is read yet.
-            names, rows = _facts(file, target, columns)
+            names, rows = _facts(file, target, weight, columns)
             if self.names and set(names) != set(self.names):
                 raise DataError(
                     f"{file} has other columns than {files[0]}: "
@@ -302,7 +328,9 @@ class ParquetTable:
                 if used == rows:
                     group, used = group + 1, 0
             found.append(
-                ParquetPart(tuple(stretches), self.names, self.target, classes=self.classes)
+                ParquetPart(
+                    tuple(stretches), self.names, self.target, self.weight, classes=self.classes
+                )
             )
         return found
 
@@ -313,7 +341,7 @@ def with_levels(parts: Sequence[Part], levels: Array) -> list[Part]:
 
 
 def _facts(
-    file: Path, target: str, columns: Sequence[str] | None
+    file: Path, target: str, weight: str | None, columns: Sequence[str] | None
 ) -> tuple[tuple[str, ...], list[int]]:
     """Names of the features, and rows of each row group, from the file's footer."""
     import pyarrow as pa
@@ -324,13 +352,16 @@ def _facts(
             schema, metadata = opened.schema_arrow, opened.metadata
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{file} cannot be read as Parquet: {type(error).__name__}") from error
-    names = tuple(columns) if columns is not None else tuple(n for n in schema.names if n != target)
-    for name in (target, *names):
+    others = (target, weight) if weight else (target,)
+    names = tuple(n for n in schema.names if n not in others) if columns is None else tuple(columns)
+    for name in (*others, *names):
         if name not in schema.names:
             raise ParameterError(f"{file} has no column {name!r}: its columns are {schema.names}")
-    if target in names or len(set(names)) < len(names) or not names:
-        raise ParameterError("columns must be different columns, at least one, without the target")
-    for name in names:
+    if len({*others, *names}) < len(others) + len(names) or not names:
+        raise ParameterError(
+            "columns must be different columns, at least one, without the target and the weights"
+        )
+    for name in (*names, *others[1:]):
         kind = schema.field(name).type
         if not (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
