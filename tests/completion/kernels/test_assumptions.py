@@ -76,3 +76,18 @@ def test_round_classes_are_not_spoken_against() -> None:
     for seed in SEEDS[:2]:
         centres = 4.0 * np.random.default_rng(seed).standard_normal((3, 6))
         assert correlated_classes(centres[labels] + white(seed, 150, 6), labels) is None
+    # one within the other: k-means makes no tight classes of them, but their variances tell
+    assert correlated_classes(white(2, 150, 6) * (0.2 + labels % 2)[:, None], labels % 2) is None
+
+
+def test_classes_along_a_line_are_not_taken_for_one_long_class() -> None:
+    # BIC prefers one class with a common factor here: 30 numbers in place of 61
+    labels = np.arange(100) % 5
+    line = 2.0 * (labels - 2.0)[:, None]
+    for units in (np.ones(10), np.geomspace(1e-3, 1e3, 10)):
+        x = (line + white(2, 100, 10)) * units
+        assert correlated_classes(x, labels) is None
+    # the same centres, so near that nothing between them is empty
+    x = 0.3 * line + white(2, 100, 10)
+    said = correlated_classes(x, labels)
+    assert said is not None and said.startswith("one class with correlated columns explains")
