@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 LONGEST_NAME = 200
 LONGEST_SENTENCE = 2000
@@ -47,6 +48,14 @@ def shortened(text: str) -> str:
 
 
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def listed(names: Iterable[str], most: int = 8, *, counted: bool = True) -> str:
+    """Names for a sentence; of many, the first, and how many more or that there are more."""
+    names = list(names)
+    more = len(names) - most
+    rest = f" and {more} more" if counted else " and more"
+    return ", ".join(names[:most]) + (rest if more > 0 else "")
 
 
 def steerless(text: object, *, keep: str = "") -> str:

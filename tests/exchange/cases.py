@@ -183,7 +183,7 @@ def counting() -> Federation:
         roles[name] = {
             **ROLES[name],
             **{f"{role}_name": column for role, column in of.items()},
-            "target": rng.poisson(mean).astype(float),
+            "target": rng.poisson(rng.gamma(2, mean / 2)).astype(float),
             "offset": years,
             "weight": rng.integers(1, 3, len(x)).astype(float),
         }
@@ -342,19 +342,26 @@ def pooled_logistic(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     return {"estimate": beta, "error": np.sqrt(np.diag(bread @ scores.T @ scores @ bread))}
 
 
-def pooled_poisson(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+def pooled_counts(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    """A negative binomial regression of repeated rows, with alpha by Pearson's sum."""
     x = np.concatenate([data.features for data in rows.values()])
     y, offset, weight = (
         np.concatenate([np.asarray(getattr(data, role)) for data in rows.values()])
         for role in ("target", "offset", "weight")
     )
     design = np.column_stack([np.ones(len(x)), x])
-    beta = np.zeros(design.shape[1])
-    for _ in range(30):
-        mean = np.exp(design @ beta + offset)
-        curvature = design.T @ (design * (weight * mean)[:, None])
-        beta = beta + np.linalg.solve(curvature, design.T @ (weight * (y - mean)))
-    return {"estimate": beta, "error": np.sqrt(np.diag(np.linalg.inv(curvature)))}
+    beta, low, high = np.zeros(design.shape[1]), 1e-4, 10.0
+    for _ in range(50):
+        alpha = (low + high) / 2
+        for _ in range(12):
+            mean = np.exp(design @ beta + offset)
+            over = weight / (1 + alpha * mean)
+            information = design.T @ (design * (over * mean)[:, None])
+            beta = beta + np.linalg.solve(information, design.T @ (over * (y - mean)))
+        large = (over * (y - mean) ** 2 / mean).sum() > weight.sum() - design.shape[1]
+        low, high = (alpha, high) if large else (low, alpha)
+    error = np.sqrt(np.diag(np.linalg.inv(information)))
+    return {"estimate": beta, "error": error, "alpha": alpha}
 
 
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
@@ -471,8 +478,10 @@ CASES: dict[str, Case] = {
     "pooled-regression by rounds": Case(
         PooledRegression(family="binomial", errors="HC0"), labelled_by_partners, pooled_logistic
     ),
-    "pooled-regression with offset and weights": Case(
-        PooledRegression(family="poisson", weights="frequency"), counting, pooled_poisson
+    "pooled-regression of counts": Case(
+        PooledRegression(family="negative-binomial", dispersion="moments", weights="frequency"),
+        counting,
+        pooled_counts,
     ),
     "pooled-regression one-shot": Case(
         PooledRegression(family="binomial", fit="one-shot", errors="cluster", site_effects=True),

@@ -160,6 +160,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "numbers of rows, means and cross-products": "moments.*",
         "loss, score and curvature": "sums.figures sums.score sums.curvature",
         "expected curvature": "sums.expected",
+        "an equation of alpha with its derivatives": "sums.shape",
         "squared scores": "sums.squares",
         "coefficients and curvature of each site's own fit": "own-fit.fit",
     },

@@ -10,6 +10,9 @@ import math
 
 import numpy as np
 
+ALPHA = 0.6
+"""Of the negative binomial."""
+
 
 def mean_of(family: str, eta: float) -> float:
     if family == "gaussian":
@@ -23,6 +26,10 @@ def derivatives(family: str, y: float, eta: float) -> tuple[float, float, float]
     if family == "gamma":
         # log f = -(y / mu + log mu) + ..., with mu = e^eta
         return 1 - y / mu, y / mu, 1.0
+    if family == "negative-binomial":
+        # log f = y log mu - (y + 1 / alpha) log(1 + alpha mu) + ...
+        over = 1 + ALPHA * mu
+        return (mu - y) / over, mu * (1 + ALPHA * y) / over**2, mu / over
     weight = {"gaussian": 1.0, "binomial": mu * (1 - mu), "poisson": mu}[family]
     return mu - y, weight, weight
 
@@ -62,7 +69,7 @@ def dispersion(family, design, y, theta, offset=None, weight=None):
     """Pearson's estimate; 1 where the family has none."""
     offset = np.zeros(len(y)) if offset is None else offset
     weight = np.ones(len(y)) if weight is None else weight
-    if family in ("binomial", "poisson"):
+    if family in ("binomial", "poisson", "negative-binomial"):
         return 1.0
     total = 0.0
     for row, one, o, v in zip(design, y, offset, weight, strict=True):

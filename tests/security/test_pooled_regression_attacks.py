@@ -46,6 +46,7 @@ def sums_at(
     columns: Sequence[int] = (0, 1),
     settings: Settings = BINOMIAL,
     centre: float = 0.0,
+    alpha: float = 1.0,
 ) -> Ask:
     m = len(columns)
     message = Coefficients(
@@ -57,6 +58,7 @@ def sums_at(
         sites=("a",),
         constants=relayed(np.array([theta[0]], dtype=float), MODEL),
         slopes=relayed(np.array(theta[1:], dtype=float), MODEL),
+        alpha=relayed(np.array([alpha]), MODEL),
     )
     return Ask("sums", message)
 
@@ -176,13 +178,15 @@ def test_a_centre_far_away_hides_no_row_that_dominates(centre: float) -> None:
         assert bool(len(fit.fit.value)) is (effect == 0)
 
 
-@pytest.mark.parametrize("family", ["poisson", "gamma"])
+@pytest.mark.parametrize("family", ["poisson", "gamma", "negative-binomial"])
 @pytest.mark.parametrize("rare", [2, 20])
 def test_sums_over_the_response_tell_no_count_of_few_rows(family: str, rare: int) -> None:
     """With rows, mean and variance, sums of log y! or y log y are of one table of counts only."""
     numbers = np.repeat(np.arange(4.0) + (family == "gamma"), (60, 45, 24 - rare // 10, rare))
     table = table_of(len(numbers), 2).assign(y=np.random.default_rng(2).permutation(numbers))
     settings, one_shot = Settings(family, False), Settings(family, False, fit="one-shot")
+    if family == "negative-binomial":
+        one_shot = dataclasses.replace(one_shot, alpha=0.5)
     asks = [sums_at([0.0] * 3, 1, settings=settings)]
     policy = Policy(per_record=True, foreign_models=True)
     _, sums = hostile(table, policy, asks, settings)
@@ -190,8 +194,10 @@ def test_sums_over_the_response_tell_no_count_of_few_rows(family: str, rare: int
     for loss, least, constant, pearson in (sums.figures.value, fit.fit.value[3:7]):
         assert np.isfinite([loss, pearson]).all()
         assert np.isnan([least, constant]).tolist() == [rare == 2] * 2
+    # nor does what is to be 0 for alpha, where its likelihood is asked for
+    assert np.isnan(sums.shape.value[:2]).tolist() == [rare == 2] * min(2, len(sums.shape.value))
     _, free = hostile(table, "simulation", asks, settings)
-    assert np.isfinite(free.figures.value).all()
+    assert np.isfinite(free.figures.value).all() and np.isfinite(free.shape.value).all()
 
 
 def test_a_run_asks_for_what_its_study_needs() -> None:
@@ -212,6 +218,24 @@ def test_a_run_asks_for_what_its_study_needs() -> None:
         named = PooledRegression(family="binomial").contradicted(Request(settings=settings))
         assert named == ("fit" if settings is one_shot else "errors",)
     assert not PooledRegression(family="binomial").contradicted(Request(settings=BINOMIAL))
+
+
+def test_alpha_is_that_of_the_study() -> None:
+    table = table_of(120, 0)
+    given = Settings("negative-binomial", False, alpha=0.5)
+    for settings, alpha, fine in (
+        (given, 0.5, True),
+        (given, 0.6, False),
+        (BINOMIAL, 0.0, False),
+        (dataclasses.replace(given, alpha=0.0), 0.6, True),
+    ):
+        _, told = hostile(
+            table, "consortium", [sums_at([0.0] * 3, 1, settings=settings, alpha=alpha)], settings
+        )
+        assert isinstance(told, Refused) is not fine
+    one_shot = Settings("negative-binomial", False, fit="one-shot")
+    _, told = hostile(table, "simulation", [own_fit(one_shot)], one_shot)
+    assert isinstance(told, Refused)
 
 
 def test_a_made_up_end_is_refused() -> None:

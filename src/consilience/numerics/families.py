@@ -2,7 +2,7 @@
 
 Each family is a loss ``l(y, eta)`` with score ``s = dl/deta`` and weight ``w = d2l/deta2``, as
 additive-effect assisted learning asks for (Zhang, Yang and Ding 2025, *Journal of the Royal
-Statistical Society B*, section 2). Gamma and Tweedie have the log link.
+Statistical Society B*, section 2). Gamma, Tweedie and the negative binomial have the log link.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Family:
     Parameters
     ----------
     name : str
-        One of `NAMES`.
+        One of `NAMES`, or "negative-binomial".
     option : float
-        Slope of log-cosh (.3), bend of pseudo-Huber (1), power of Tweedie; 0 elsewhere.
+        Slope of log-cosh (.3), bend of pseudo-Huber (1), power of Tweedie, alpha of the negative
+        binomial, whose variance is ``mean + alpha mean^2``; 0 elsewhere.
     mask : float
         Probability with which each 0/1 response was flipped before it was passed on (binomial
         only); the link is then ``mask + (1 - 2 mask) expit(eta)``.
@@ -57,7 +58,7 @@ class Family:
                 return "0 or 1"
             if y.size and np.all(y == y[0]):
                 return "of both classes, 0 and 1"
-        elif self.name == "poisson":
+        elif self.name in ("poisson", "negative-binomial"):
             if not np.all((y >= 0) & (y == np.floor(y))):
                 return "whole numbers of at least 0"
             if not np.any(y):
@@ -98,6 +99,8 @@ class Family:
             case "gamma":
                 # shape 1: the dispersion does not move the optimum
                 return y * _exp(-eta) + eta
+            case "negative-binomial":
+                return (y + 1 / k) * np.logaddexp(0, eta + math.log(k)) - y * eta
             case _:
                 # mean e^eta, variance mean^k, 1 < k < 2
                 return y * _exp((1 - k) * eta) / (k - 1) + _exp((2 - k) * eta) / (2 - k)
@@ -123,6 +126,10 @@ class Family:
                 return -r / np.sqrt(1 + (r / k) ** 2)
             case "gamma":
                 return 1 - y * _exp(-eta)
+            case "negative-binomial":
+                # (mean - y) / (1 + alpha mean), of which neither part overflows
+                far = eta + math.log(k)
+                return np.asarray(expit(far) / k - y * expit(-far))
             case _:
                 return _exp((2 - k) * eta) - y * _exp((1 - k) * eta)
 
@@ -143,6 +150,9 @@ class Family:
                 return (1 + ((y - eta) / k) ** 2) ** -1.5
             case "gamma":
                 return y * _exp(-eta)
+            case "negative-binomial":
+                far = eta + math.log(k)
+                return np.asarray((1 / k + y) * expit(far) * expit(-far))
             case "tweedie":
                 return (k - 1) * y * _exp((1 - k) * eta) + (2 - k) * _exp((2 - k) * eta)
             case _:
@@ -164,6 +174,8 @@ class Family:
                 return np.full(np.shape(eta), k)
             case "tweedie":
                 return _exp((2 - k) * eta)
+            case "negative-binomial":
+                return np.asarray(expit(eta + math.log(k)) / k)
             case _:
                 return np.ones(np.shape(eta))
 
@@ -187,7 +199,7 @@ class Family:
         eta = np.asarray(eta, dtype=float)
         if self.name == "binomial":
             return np.asarray(expit(eta))
-        if self.name in ("poisson", "gamma", "tweedie"):
+        if self.name in ("poisson", "gamma", "tweedie", "negative-binomial"):
             return _exp(eta)
         return eta
 
@@ -223,6 +235,8 @@ class Family:
             return np.asarray(y - xlogy(y, y))
         if self.name == "gamma":
             return np.asarray(1 + np.log(y))
+        if self.name == "negative-binomial":
+            return np.asarray((y + 1 / k) * np.log1p(k * y) - xlogy(y, y))
         if self.name == "tweedie":
             return np.asarray(y ** (2 - k) / ((k - 1) * (2 - k)))
         return np.zeros(np.shape(y))

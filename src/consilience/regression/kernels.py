@@ -4,9 +4,11 @@ A site's design has a column of ones first, then the columns of the study, centr
 numbers that all sites know. A *piece* is what a site tells of its rows at some coefficients: loss,
 score and curvature. All that follows is computed from pieces, and is what the pooled rows would
 give. The loss is minus the log likelihood at dispersion 1, up to terms in y alone; gamma and
-Poisson have the log link, binomial the logit.
+Poisson have the log link, as has the negative binomial, whose variance is ``mean + alpha mean^2``;
+binomial has the logit.
 
-Sources: McCullagh and Nelder, Generalized Linear Models (1989), sections 2.5 and 4.4; White (1980)
+Sources: McCullagh and Nelder, Generalized Linear Models (1989), sections 2.5 and 4.4; Cameron and
+Trivedi, Regression Analysis of Count Data (2013), section 3.3, for alpha; White (1980)
 and MacKinnon and White (1985) for HC0 and HC1; Liang and Zeger (1986) for clusters; Cochran (1954)
 for Q, Higgins and Thompson (2002) for I2. The estimate of a site is one scoring step from the
 pooled fit: the site's own fit where the loss is a parabola, and as good as it in large sites that
@@ -21,12 +23,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import digamma, gammaln, polygamma
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.numerics.families import Family, family
 
-FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
+FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "negative-binomial")
+NEGATIVE = "negative-binomial"
+DISPERSIONS = ("likelihood", "moments")
+"""How alpha is estimated: by its likelihood, or so that Pearson's sum is its degrees of freedom."""
 DISPERSED = ("gaussian", "gamma")
 """Families whose dispersion is estimated."""
 _DEPENDENT = 1e-10
@@ -34,8 +39,10 @@ _DEPENDENT = 1e-10
 _MOST_STEPS = 50
 
 
-def family_of(name: str) -> Family:
-    """Loss of a family, by the name that statisticians give it."""
+def family_of(name: str, alpha: float = 1.0) -> Family:
+    """Loss of a family, by the name that statisticians give it; alpha of the negative binomial."""
+    if name == NEGATIVE:
+        return Family(name, alpha)
     return family("normal" if name == "gaussian" else name)
 
 
@@ -65,6 +72,9 @@ class Piece:
         Its expectation, where it differs.
     squares : (q, q) array or None
         Sum of squared scores of rows.
+    shape : (q + 2,) array or None
+        Where alpha is estimated: what is to be 0 for it, its derivative in alpha, and that of the
+        score. NaN where the first two would tell how many rows have some count.
     """
 
     n: float
@@ -77,6 +87,7 @@ class Piece:
     curvature: FloatArray
     expected: FloatArray | None = None
     squares: FloatArray | None = None
+    shape: FloatArray | None = None
 
     def at(self, theta: FloatArray) -> Piece:
         """The same piece at other coefficients, by its parabola."""
@@ -140,13 +151,23 @@ class Rows:
         return self.weight * scores**2 if self.frequency else (self.weight * scores) ** 2
 
 
-def weights_of(name: str, rows: Rows, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+def weights_of(
+    name: str, rows: Rows, theta: FloatArray, alpha: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
     """Weights of rows in the curvature, and in the sum of squared scores, (n,) each."""
-    loss, eta = family_of(name), rows.eta(theta)
+    loss, eta = family_of(name, alpha), rows.eta(theta)
     return rows.weighted(loss.weight(rows.y, eta)), rows.squared(loss.score(rows.y, eta))
 
 
-def piece_of(name: str, rows: Rows, theta: FloatArray, *, squares: bool = False) -> Piece:
+def piece_of(
+    name: str,
+    rows: Rows,
+    theta: FloatArray,
+    *,
+    squares: bool = False,
+    alpha: float = 1.0,
+    estimate: str = "",
+) -> Piece:
     """Sums over a site's rows at some coefficients.
 
     Parameters
@@ -157,39 +178,71 @@ def piece_of(name: str, rows: Rows, theta: FloatArray, *, squares: bool = False)
     theta : (q,) array
     squares : bool
         Whether squared scores are summed, too.
+    alpha : float
+        Of the negative binomial.
+    estimate : str
+        One of `DISPERSIONS` where alpha is to be estimated.
     """
-    loss, eta, y = family_of(name), rows.eta(theta), rows.y
+    loss, eta, y = family_of(name, alpha), rows.eta(theta), rows.y
     score, expected = loss.score(y, eta), loss.expected_weight(eta)
     # Of the others the dispersion is 1, and nobody asks.
     pearson = rows.weighted(score**2 / expected).sum() if name in DISPERSED else 0.0
-    same = name != "gamma"
+    same = name not in ("gamma", NEGATIVE)
     weight = expected if same else loss.weight(y, eta)
     # Without weights the moments tell the expected curvature of gamma.
-    told = None if same or rows.weight is None else _products(rows.design, rows.weighted(expected))
+    known = same or (name == "gamma" and rows.weight is None)
+    told = None if known else _products(rows.design, rows.weighted(expected))
     return Piece(
         n=rows.n,
         theta=np.asarray(theta, dtype=float),
         loss=float(rows.weighted(loss.loss(y, eta)).sum()),
         least=float(rows.weighted(loss.least(y)).sum()),
-        constant=constant_of(name, rows),
+        constant=constant_of(name, rows, alpha),
         pearson=float(pearson),
         score=rows.design.T @ rows.weighted(score),
         curvature=_products(rows.design, rows.weighted(weight)),
         expected=told,
         squares=_products(rows.design, rows.squared(score)) if squares else None,
+        shape=shape_of(rows, eta, alpha, estimate) if estimate else None,
     )
 
 
-def constant_of(name: str, rows: Rows) -> float:
+def shape_of(rows: Rows, eta: FloatArray, alpha: float, estimate: str) -> FloatArray:
+    """What is to be 0 for alpha, its derivative, and that of the score, (q + 2,).
+
+    By likelihood minus the derivative of the log likelihood in alpha; by moments Pearson's sum,
+    from which the coordinator takes the degrees of freedom.
+    """
+    y, mu = rows.y, np.exp(np.minimum(eta, 500.0))
+    over, gap = 1 / (1 + alpha * mu), y - mu
+    if estimate == "likelihood":
+        r = 1 / alpha
+        far = digamma(y + r) - digamma(r) - np.log1p(alpha * mu)
+        first = r**2 * far - gap * over * r
+        second = -2 * r**3 * far - r**4 * (polygamma(1, y + r) - polygamma(1, r))
+        second += gap * (1 + 2 * alpha * mu) * (over * r) ** 2 - r**2 * mu * over
+    else:
+        first, second = gap**2 * over / mu, -((gap * over) ** 2)
+    # of (mu - y) / (1 + alpha mu)
+    turn = gap * mu * over**2
+    sums = [rows.weighted(each).sum() for each in (first, second)]
+    return np.concatenate([sums, rows.design.T @ rows.weighted(turn)])
+
+
+def constant_of(name: str, rows: Rows, alpha: float = 1.0) -> float:
     """Terms of the log likelihood without a coefficient, with the sign of a loss.
 
-    log y! of counts; log y of gamma; half of minus log w of gaussian by weights of precision. NaN
-    of gamma by such weights: each row has a shape of its own.
+    log y! of counts, with those of alpha; log y of gamma; for weights of precision half of minus
+    log w of gaussian, and NaN of gamma: each row has a shape of its own.
     """
     if rows.weight is not None and not rows.frequency and name in DISPERSED:
         return float(-np.log(rows.weight).sum() / 2) if name == "gaussian" else math.nan
-    if name == "poisson":
-        return float(rows.weighted(gammaln(rows.y + 1)).sum())
+    if name in ("poisson", NEGATIVE):
+        found = gammaln(rows.y + 1)
+        if name == NEGATIVE:
+            r = 1 / alpha
+            found = found + gammaln(r) - gammaln(rows.y + r) - rows.y * math.log(alpha)
+        return float(rows.weighted(found).sum())
     return float(rows.weighted(np.log(rows.y)).sum()) if name == "gamma" else 0.0
 
 
@@ -207,14 +260,14 @@ def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
     return np.asarray(rooted.T @ rooted)
 
 
-def fit_alone(name: str, rows: Rows) -> Piece | None:
+def fit_alone(name: str, rows: Rows, alpha: float = 1.0) -> Piece | None:
     """A site's own fit by Newton steps, halved where the loss rises; None where there is none."""
     mean = float(rows.y.mean())
     theta = np.zeros(rows.design.shape[1])
-    if (name == "binomial" and not 0 < mean < 1) or (name in ("poisson", "gamma") and mean <= 0):
+    if not 0 < mean < (1 if name == "binomial" else math.inf) and name != "gaussian":
         return None
     theta[0] = start_of(name, mean)
-    found = piece_of(name, rows, theta)
+    found = piece_of(name, rows, theta, alpha=alpha)
     for _ in range(_MOST_STEPS):
         try:
             step = -np.linalg.solve(found.curvature, found.score)
@@ -222,14 +275,14 @@ def fit_alone(name: str, rows: Rows) -> Piece | None:
             return None
         size = float(np.abs(step).max())
         while True:
-            tried = piece_of(name, rows, theta + step)
+            tried = piece_of(name, rows, theta + step, alpha=alpha)
             if tried.loss <= found.loss + 1e-12 * abs(found.loss) or size < 1e-12:
                 break
             step, size = step / 2, size / 2
         theta, found = theta + step, tried
         if size < 1e-9:
             rank = dependent_columns(found.curvature)
-            return None if rank else piece_of(name, rows, theta)
+            return None if rank else piece_of(name, rows, theta, alpha=alpha)
     return None  # it runs away: some columns separate the rows
 
 
@@ -251,6 +304,7 @@ def piece_from_moments(
     centre: FloatArray,
     scale: FloatArray,
     at: float,
+    alpha: float = 1.0,
 ) -> Piece:
     """A piece from moments of columns and response, at coefficients of 0 but for the first.
 
@@ -268,12 +322,14 @@ def piece_from_moments(
     centre, scale : (m,) arrays
     at : float
         First coefficient: a linear predictor that all rows have.
+    alpha : float
+        Of the negative binomial.
     """
     away = (mean[:-1] - centre) / scale
     cross = np.zeros((len(away) + 1,) * 2)
     cross[0, 0], cross[0, 1:], cross[1:, 0] = n, n * away, n * away
     cross[1:, 1:] = products[:-1, :-1] / np.outer(scale, scale) + n * np.outer(away, away)
-    losses, eta, y = family_of(name), np.array([at]), mean[-1:]
+    losses, eta, y = family_of(name, alpha), np.array([at]), mean[-1:]
     mu, weight = (float(of(eta)[0]) for of in (losses.mean, losses.expected_weight))
     # The score of a row is a multiple of mean - y, and its expected square is the weight.
     over = float((losses.score(y, eta) - losses.score(y + 1, eta))[0])
@@ -412,6 +468,15 @@ class Pool:
         found[:moved] = -np.linalg.solve(self.curvature[:moved, :moved], slope[:moved])
         return found
 
+    @property
+    def shape(self) -> tuple[float, float, FloatArray]:
+        """What is to be 0 for alpha, its derivative, and that of the score of the model."""
+        told = [p.shape for p in self.pieces if p.shape is not None]
+        turn = np.zeros(self.size)
+        for b, one in enumerate(told):
+            turn[self.places(b)] += one[2:]
+        return float(sum(one[0] for one in told)), float(sum(one[1] for one in told)), turn
+
     def pearson(self, name: str) -> float:
         """Squared residuals over the variance function.
 
@@ -443,12 +508,13 @@ class Fit:
     deviance: float
     log_likelihood: float
     aic: float
+    alpha_error: float = math.nan
 
 
 ERRORS = ("model", "HC0", "HC1", "cluster")
 
 
-def conclude(name: str, pool: Pool, errors: str) -> Fit:
+def conclude(name: str, pool: Pool, errors: str, estimate: str = "") -> Fit:
     """Covariance, dispersion and likelihood at the optimum.
 
     Parameters
@@ -461,6 +527,9 @@ def conclude(name: str, pool: Pool, errors: str) -> Fit:
         One of `ERRORS`. "model": inverse information times the dispersion. "HC0", "HC1": the
         sandwich of rows' scores, the second times n / (n - k). "cluster": that of sites' scores,
         times G / (G - 1) (n - 1) / (n - k) for G sites.
+    estimate : str
+        How alpha was estimated. By likelihood errors of the model are of the observed curvature of
+        coefficients and alpha together; all others take alpha as known.
     """
     n, k, g = pool.n, pool.size, len(pool.pieces)
     left = n - k
@@ -469,6 +538,10 @@ def conclude(name: str, pool: Pool, errors: str) -> Fit:
     df = left if name == "gaussian" else math.inf
     if errors == "model":
         covariance = scale * np.linalg.inv(pool.information)
+        if estimate == "likelihood":
+            _, bend, turn = pool.shape
+            # of the inverse of both the part of the coefficients
+            covariance = bread + np.outer(bread @ turn, bread @ turn) / (bend - turn @ bread @ turn)
         if pool.penalty.any():  # of an estimate that is shrunk
             covariance = scale * bread @ pool.information @ bread
     elif errors == "cluster":
@@ -484,6 +557,11 @@ def conclude(name: str, pool: Pool, errors: str) -> Fit:
         sum(getattr(p, what) for p in pool.pieces) for what in ("loss", "least", "constant")
     )
     likelihood = log_likelihood(name, n, loss, constant, scale)
+    alpha_error = math.nan
+    if estimate == "likelihood":
+        _, bend, turn = pool.shape
+        left_over = bend - turn @ bread @ turn
+        alpha_error = 1 / math.sqrt(left_over) if left_over > 0 else math.nan
     return Fit(
         theta=pool.theta,
         covariance=(covariance + covariance.T) / 2,
@@ -491,7 +569,8 @@ def conclude(name: str, pool: Pool, errors: str) -> Fit:
         df=df,
         deviance=2 * (loss - least),
         log_likelihood=likelihood,
-        aic=-2 * likelihood + 2 * k,
+        aic=-2 * likelihood + 2 * (k + bool(estimate)),
+        alpha_error=alpha_error,
     )
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DataError, StudyError
+from consilience.exceptions import DataError, StudyError, listed
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites import encoding
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
@@ -536,7 +536,7 @@ class _Loader:
             verb = "are" if least > 1 else "is"
             raise DataError(
                 f"{few} of {self.table.description} {verb} complete: "
-                f"columns {_listed(found)} have missing values",
+                f"columns {listed(found, 10, counted=False)} have missing values",
                 public=f"{few} {verb} complete",
             )
         return self._matchable(keep)
@@ -574,12 +574,13 @@ class _Loader:
         """Refuse rows with missing values; of columns that lack few values nothing is told."""
         name, others = told[0], [other for other in found if other != told[0]]
         rows = np.flatnonzero(found[name])
-        more = f" (so do {_listed(others)})" if others else ""
+        more = f" (so do {listed(others, 10, counted=False)})" if others else ""
         raise DataError(
             f"column {name!r} has no value in {len(rows)} of {self.table.n_rows} rows"
             f"{row_list(rows + 1)}{more}: complete the table, or let the study choose another "
             "rule in [preparation] missing",
-            public=f"column {_listed(told)}: missing values, which the study refuses",
+            public=f"column {listed(told, 10, counted=False)}: missing values, which the study "
+            "refuses",
         )
 
     def _matchable(self, keep: Mask) -> Mask:
@@ -655,12 +656,6 @@ class _Loader:
 
 
 _TEXT_ROLES = ("id", "agent", "entity", "cluster")
-
-
-def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = " and more" if len(listed) > 10 else ""
-    return ", ".join(listed[:10]) + more
 
 
 # ---------------------------------------------------------------------------- what preparing gives

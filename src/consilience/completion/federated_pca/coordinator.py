@@ -15,7 +15,7 @@ from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.kernels import conditional_normal
 from consilience.completion.kernels.conditional_normal import Moments
 from consilience.completion.kernels.ppca import PPCAModel, from_moments
-from consilience.exceptions import QuorumError, StudyError
+from consilience.exceptions import QuorumError, StudyError, listed
 from consilience.numerics.block_moments import pooled
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.protocol.method import CoordinatorContext
@@ -304,23 +304,23 @@ def _remarks(
     found = []
     names = ctx.feature_names
     for site, columns in pool.without.items():
-        listed = _listed([names[j] for j in columns])
+        them = listed([names[j] for j in columns], 5)
         found.append(
-            f"Site {site} withholds {listed} (few rows differ, or one row dominates), so "
+            f"Site {site} withholds {them} (few rows differ, or one row dominates), so "
             + ("it is not in the model." if site in pool.left_out else "no model has these.")
         )
     fewer = [s for s in pool.sites if len(pool.groups[s]) < method.n_splits]
     if fewer:
-        listed = _listed([f"{site} ({len(pool.groups[site])})" for site in fewer])
+        them = listed([f"{site} ({len(pool.groups[site])})" for site in fewer], 5)
         found.append(
-            f"Fewer than {method.n_splits} groups of rows could be told by {listed}: their rows "
+            f"Fewer than {method.n_splits} groups of rows could be told by {them}: their rows "
             "are left out in larger parts."
         )
     spread = _spread(whole)
     used = [names[j] for j in pool.columns]
     constant = [name for name, s in zip(used, spread, strict=True) if s == 0]
     if constant:
-        found.append(f"Columns that do not vary: {_listed(constant)}.")
+        found.append(f"Columns that do not vary: {listed(constant, 5)}.")
     varying = spread[spread > 0]
     if len(varying) and varying.max() > SCALES_APART * varying.min():
         found.append(
@@ -338,8 +338,3 @@ def _remarks(
             "supposes that they are missing at random."
         )
     return tuple(found)
-
-
-def _listed(names: list[str], most: int = 5) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

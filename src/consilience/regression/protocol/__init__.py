@@ -62,6 +62,8 @@ from consilience.wire.message import Disclosure
 _AGGREGATE, _MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 _SETTLED = 1e-9
 """Newton step, in standard deviations of the columns, after which nothing is asked any more."""
+_NEAR = 0.3
+"""Newton step of the coefficients below which alpha moves, too."""
 _RUNS_AWAY = 15
 """Rounds after which steps that do not get small mean that columns separate the rows."""
 
@@ -76,8 +78,8 @@ class PooledRegression(Method):
 
     Parameters
     ----------
-    family : {"gaussian", "binomial", "poisson", "gamma"}
-        With identity, logit, log and log links.
+    family : {"gaussian", "binomial", "poisson", "gamma", "negative-binomial"}
+        With identity, logit and log links.
     site_effects : bool
         A constant for each site (fixed effects), in place of a common one.
     errors : {"model", "HC0", "HC1", "cluster"}
@@ -93,6 +95,12 @@ class PooledRegression(Method):
     weights : {"precision", "frequency"}
         What the weight column of the study means, if it names one: how precise a row is (its
         variance is one over its weight of the others'), or how many alike it stands for.
+    alpha : float
+        Of the negative binomial, whose variance is ``mean + alpha mean^2``; 0: it is estimated.
+    dispersion : {"likelihood", "moments"}
+        How: by maximum likelihood, together with the coefficients, or so that Pearson's sum is its
+        degrees of freedom. A site that protects records tells what the first needs only where each
+        count has `min_records` rows.
     level : float
         Of the limits of coefficients.
 
@@ -114,10 +122,12 @@ class PooledRegression(Method):
     fit: str = allows(one_of(*messages.FITS), default="exact")
     when_withheld: str = allows(one_of("stop", "without-column", "without-site"), default="stop")
     weights: str = allows(one_of(*messages.WEIGHTS), default="precision")
+    alpha: float = allows(number(0), default=0.0)
+    dispersion: str = allows(one_of(*kernels.DISPERSIONS), default="likelihood")
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -133,8 +143,9 @@ class PooledRegression(Method):
         "The coordinator knows numbers of rows, means and cross-products of columns, response, "
         "offset and weight at each site. Families other than gaussian, weights and HC errors tell "
         "in up to 30 rounds also loss, score and curvature of each site's rows at coefficients "
-        "that the coordinator chooses, for HC errors squared scores, and for a gamma regression "
-        "with weights expected curvature (sums over response or weight alone, for deviance and "
+        "that the coordinator chooses, for HC errors squared scores, for a gamma regression with "
+        "weights and for negative binomial ones expected curvature, for these also an equation of "
+        "alpha with its derivatives (sums over response or weight alone, for deviance and "
         "likelihood, only where each value of a whole number has enough rows): steep coefficients "
         "can single out rows, so a site tells such sums only where its policy lets values of "
         "single records leave. The one-shot fit tells coefficients and curvature "
@@ -153,6 +164,10 @@ class PooledRegression(Method):
             fault = "a pooled regression needs a response and columns: name target and features"
         elif self.settings.one_shot and (columns.weight or columns.offset):
             fault = "one-shot fits know neither weights nor an offset: set fit to 'exact'"
+        elif self.settings.one_shot and self.settings.estimate:
+            fault = "one-shot fits of the negative binomial need its alpha: give it"
+        elif (self.alpha or self.dispersion != "likelihood") and self.family != kernels.NEGATIVE:
+            fault = "alpha and dispersion are of the negative binomial: leave them out"
         elif levels and (self.family != "binomial" or len(levels) != 2):
             fault = (
                 "only a binomial regression has a response of levels, and of two: leave out the "
@@ -173,7 +188,13 @@ class PooledRegression(Method):
     def settings(self) -> messages.Settings:
         """What of the parameters every question states."""
         return messages.Settings(
-            self.family, self.site_effects, self.errors, self.fit, self.weights
+            family=self.family,
+            site_effects=self.site_effects,
+            errors=self.errors,
+            fit=self.fit,
+            weights=self.weights,
+            alpha=self.alpha,
+            dispersion=self.dispersion,
         )
 
     # ------------------------------------------------------------------ the exchange
@@ -189,10 +210,11 @@ class PooledRegression(Method):
         try:
             if settings.one_shot:
                 survey, pool = yield from self._own_fits(ctx, survey)
-                null, rounds = survey.null, 2
+                null, rounds, alpha = survey.null, 2, self.alpha
             else:
-                null, pool, rounds = yield from self._by_sums(ctx, survey)
-            result, model = coordinator.build_result(ctx, self, survey, (null, pool), rounds)
+                null, pool, rounds, alpha = yield from self._by_sums(ctx, survey)
+            fit = coordinator.Fitted(null, pool, rounds, alpha)
+            result, model = coordinator.build_result(ctx, self, survey, fit)
         except np.linalg.LinAlgError:
             raise QuorumError(
                 "the sums of the sites do not add up to a regression: columns nearly depend on one "
@@ -208,22 +230,36 @@ class PooledRegression(Method):
 
     def _by_sums(
         self, ctx: CoordinatorContext, survey: Survey
-    ) -> Generator[Ask, Replies, tuple[Pool, Pool, int]]:
-        """The model of constants, the fit, and the rounds that they took."""
-        null, turn, settings = survey.null, 0, survey.settings
+    ) -> Generator[Ask, Replies, tuple[Pool, Pool, int, float]]:
+        """The model of constants, the fit, the rounds that they took, and alpha."""
+        null, turn, settings, alpha = survey.null, 0, survey.settings, survey.alpha
         if self.family == "gaussian":
             if settings.weighted:
-                null, turn = (yield from self._asked(ctx, survey, null.theta, 1)), 1
+                null, turn = (yield from self._asked(ctx, survey, null.theta, 1, alpha)), 1
             null = null.at(null.theta + null.step(slopes=False))
             pool = null.at(null.theta + null.step())
             if settings.squares:
-                pool, turn = (yield from self._asked(ctx, survey, pool.theta, turn + 1)), turn + 1
-            return null, pool, 1 + turn
-        if settings.weighted or settings.offset:
-            null, turn = yield from self._newton(ctx, survey, null.theta, 0, slopes=False)
-        start = null.theta + null.step()
-        pool, turn = yield from self._newton(ctx, survey, start, turn)
-        return null, pool, 1 + turn
+                turn += 1
+                pool = yield from self._asked(ctx, survey, pool.theta, turn, alpha)
+            return null, pool, 1 + turn, 0.0
+        by_rounds = settings.weighted or settings.offset
+        start = null.theta
+        if by_rounds and not settings.estimate:
+            null, turn, _ = yield from self._newton(
+                ctx, survey, null.theta, 0, alpha, slopes=False, estimate=False
+            )
+        if not (by_rounds and settings.estimate):
+            start = null.theta + null.step()
+        pool, turn, alpha = yield from self._newton(
+            ctx, survey, start, turn, alpha, estimate=bool(settings.estimate)
+        )
+        if settings.estimate:  # tests of slopes hold alpha where the fit has it
+            null = survey.null_at(alpha)
+            if by_rounds:
+                null, turn, _ = yield from self._newton(
+                    ctx, survey, null.theta, turn, alpha, slopes=False, estimate=False
+                )
+        return null, pool, 1 + turn, alpha if self.family == kernels.NEGATIVE else 0.0
 
     def _newton(
         self,
@@ -231,13 +267,19 @@ class PooledRegression(Method):
         survey: Survey,
         theta: FloatArray,
         first: int,
+        alpha: float,
         *,
         slopes: bool = True,
-    ) -> Generator[Ask, Replies, tuple[Pool, int]]:
-        """Newton's method on the sums of all sites; steps are halved where the loss rises."""
+        estimate: bool = False,
+    ) -> Generator[Ask, Replies, tuple[Pool, int, float]]:
+        """Newton's method on the sums of all sites; steps are halved where the loss rises.
+
+        Alpha moves with the coefficients once these are near: losses at two of them are not
+        compared.
+        """
         last: Pool | None = None
         for turn in range(first + 1, messages.MAX_ROUNDS + 1):
-            pool = yield from self._asked(ctx, survey, theta, turn)
+            pool = yield from self._asked(ctx, survey, theta, turn, alpha)
             if last is not None and not pool.objective <= last.objective + 1e-9 * abs(
                 last.objective
             ):
@@ -245,8 +287,15 @@ class PooledRegression(Method):
                 continue
             step = pool.step(slopes=slopes)
             size = float(np.abs(step).max())
+            if estimate and size < _NEAR:
+                step, other = coordinator.step_of_alpha(survey, pool, step, alpha)
+                size = max(float(np.abs(step).max()), abs(math.log(other / alpha)))
+                if size < _SETTLED:
+                    return pool, turn, alpha
+                last, alpha, theta = None, other, theta + step
+                continue
             if size < _SETTLED:
-                return pool.at(theta + step), turn
+                return pool.at(theta + step), turn, alpha
             if turn - first >= _RUNS_AWAY and size > 0.1:
                 break
             last, theta = pool, theta + step
@@ -264,7 +313,7 @@ class PooledRegression(Method):
         )
 
     def _asked(
-        self, ctx: CoordinatorContext, survey: Survey, theta: FloatArray, turn: int
+        self, ctx: CoordinatorContext, survey: Survey, theta: FloatArray, turn: int, alpha: float
     ) -> Generator[Ask, Replies, Pool]:
         """One round of sums at coefficients of the model."""
         pool = survey.null
@@ -275,6 +324,7 @@ class PooledRegression(Method):
             sites=survey.sites,
             constants=relayed(constants, _MODEL),
             slopes=relayed(np.array(theta[pool.n_constants :]), _MODEL),
+            alpha=relayed(np.array([alpha]), _MODEL),
             **survey.frame(),
         )
         ask = Ask("sums", message, to=survey.sites)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.exceptions import QuorumError, StudyError
+from consilience.exceptions import QuorumError, StudyError, listed
 from consilience.numerics.block_moments import pooled
 from consilience.protocol.method import CoordinatorContext
 from consilience.regression import kernels
@@ -24,6 +24,7 @@ from consilience.wire.message import Disclosure
 if TYPE_CHECKING:
     from consilience.regression.protocol import PooledRegression
 
+_LEAST_ALPHA = 1e-5
 FEW_CLUSTERS = 20
 """Fewer clusters than that make their errors too small (Cameron, Gelbach and Miller 2008)."""
 NOT_TOLD = (
@@ -56,6 +57,8 @@ class Survey:
         Their places.
     centre, scale : (m,) arrays
         Pooled means and standard deviations.
+    alpha : float
+        Of the negative binomial: given, or where to begin.
     null : Pool
         Pieces at the model of constants alone; with weights, or an offset beside a curved loss,
         where to begin.
@@ -73,9 +76,28 @@ class Survey:
     columns: IntArray
     centre: FloatArray
     scale: FloatArray
+    alpha: float
+    starts: FloatArray
     null: Pool
     withheld: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...]
+
+    def null_at(self, alpha: float) -> Pool:
+        """Pieces at the model of constants alone, at another alpha."""
+        pieces = tuple(
+            kernels.piece_from_moments(
+                self.settings.family,
+                self.rows[b],
+                self.means[b],
+                self.products[b],
+                self.centre,
+                self.scale,
+                float(self.starts[b]),
+                alpha,
+            )
+            for b in range(len(self.sites))
+        )
+        return dataclasses.replace(self.null, pieces=pieces)
 
     def frame(self) -> dict[str, Any]:
         """Columns and units as they travel with each question."""
@@ -104,6 +126,7 @@ class Survey:
             curvature=reply.curvature.value,
             squares=squares,
             expected=expected,
+            shape=reply.shape.value if self.settings.estimate else None,
             **figures,
         )
         return self.with_expected(b, piece)
@@ -220,21 +243,14 @@ def _prepared(
         offsets = np.full(len(sites), rows @ offsets / rows.sum())
     if method.family != "gaussian":
         _check_response(method, sites, means[:, -1], float(y))
-    pieces = tuple(
-        kernels.piece_from_moments(
-            method.family,
-            rows[b],
-            means[b],
-            products[b],
-            centre,
-            scale,
-            kernels.start_of(method.family, float(starts[b])) - float(offsets[b]),
-        )
-        for b in range(len(sites))
-    )
+    begin = [kernels.start_of(method.family, float(one)) for one in starts] - offsets
+    alpha = method.alpha or 1.0
+    if settings.estimate:
+        # variance of the response about its mean, but for what a Poisson one has
+        spread = squares[-1, -1] / rows.sum() - mean[-1]
+        alpha = float(np.clip(spread / mean[-1] ** 2, 0.1, 10.0))
     penalty = method.ridge / scale**2
-    null = Pool(pieces, method.site_effects, penalty)
-    return Survey(
+    survey = Survey(
         settings=settings,
         sites=sites,
         rows=rows,
@@ -245,10 +261,13 @@ def _prepared(
         columns=columns,
         centre=centre,
         scale=scale,
-        null=null,
+        alpha=alpha,
+        starts=begin,
+        null=Pool((), method.site_effects, penalty),
         withheld=withheld,
         left_out=left_out,
     )
+    return dataclasses.replace(survey, null=survey.null_at(alpha))
 
 
 def _check_columns(
@@ -265,14 +284,14 @@ def _check_columns(
     constant = [name for name, one in zip(names, still, strict=True) if one]
     if constant:
         where = " within sites, beside a constant of each" if method.site_effects else ""
-        raise StudyError(f"{_listed(constant)} does not vary{where}: leave it out")
+        raise StudyError(f"{listed(constant)} does not vary{where}: leave it out")
     if np.diag(squares)[-1] <= 0:
         raise StudyError("the response has one value in all rows: there is nothing to explain")
     lost = kernels.dependent_columns(within)
     if lost and not method.ridge:
-        listed = _listed([names[j] for j in lost])
+        them = listed([names[j] for j in lost])
         raise StudyError(
-            f"{listed} follows from the columns before it: leave it out, or add a ridge (of a "
+            f"{them} follows from the columns before it: leave it out, or add a ridge (of a "
             "category leave one level out: [preparation] categorical = 'treatment')"
         )
 
@@ -285,7 +304,7 @@ def _check_response(
     where = dict(zip(sites, means, strict=True)) if method.site_effects else {"all": pooled_mean}
     alone = [name for name, mean in where.items() if not 0 < mean < top]
     if alone:
-        place = "all rows" if not method.site_effects else _listed(alone)
+        place = "all rows" if not method.site_effects else listed(alone)
         raise StudyError(
             f"the response has one value only in {place}, so a constant of it has no estimate: "
             + ("leave these sites out" if method.site_effects else "there is nothing to explain")
@@ -325,6 +344,62 @@ def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]
     )
 
 
+# --------------------------------------------------------------------------- the fit
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The model of constants, the fit, rounds of questions, and alpha (0: there is none)."""
+
+    null: Pool
+    pool: Pool
+    rounds: int
+    alpha: float
+
+
+def step_of_alpha(
+    survey: Survey, pool: Pool, step: FloatArray, alpha: float
+) -> tuple[FloatArray, float]:
+    """Newton's step of coefficients and alpha together, from that of coefficients alone.
+
+    By moments the equation of alpha is solved at the coefficients of before, which hardly depend on
+    it. Alpha grows or falls by a factor of 4 at most.
+
+    Raises
+    ------
+    QuorumError
+        A site does not tell what the likelihood needs, or counts vary no more than Poisson ones.
+    """
+    value, slope, turn = pool.shape
+    if np.isnan(value):
+        gap = [
+            name
+            for name, piece in zip(survey.sites, pool.pieces, strict=True)
+            if piece.shape is None or np.isnan(piece.shape[0])
+        ]
+        raise QuorumError(
+            f"the likelihood of alpha may not be told at {listed(gap)}: fewer rows than may be "
+            'counted have some number, and it would tell how many. Set dispersion to "moments", or '
+            "give alpha"
+        )
+    drag = np.linalg.solve(pool.curvature, turn)
+    if survey.settings.estimate == "moments":
+        value -= pool.n - pool.size
+    else:
+        value, slope = value + float(turn @ step), slope - float(turn @ drag)
+    # Where the loss bends the other way its slope says no more than the direction.
+    falls = survey.settings.estimate == "moments"
+    bends = slope < 0 if falls else slope > 0
+    other = alpha - value / slope if bends else alpha * (4.0 if (value < 0) ^ falls else 0.25)
+    other = float(np.clip(other, alpha / 4, 4 * alpha))
+    if other < _LEAST_ALPHA:
+        raise QuorumError(
+            "the counts vary no more than Poisson ones, so alpha has no estimate above 0: set "
+            "family to 'poisson', with robust errors where they vary less"
+        )
+    return step - drag * (other - alpha), other
+
+
 # --------------------------------------------------------------------------- the result
 
 
@@ -332,16 +407,16 @@ def build_result(
     ctx: CoordinatorContext,
     method: PooledRegression,
     survey: Survey,
-    pools: tuple[Pool, Pool],
-    rounds: int,
+    fitted: Fitted,
 ) -> tuple[PooledRegressionResult, dict[str, FloatArray]]:
-    """Put the result together, from the model of constants and the fit, and the model to send."""
-    null, pool = pools
+    """Put the result together, and the model as it travels."""
+    null, pool = fitted.null, fitted.pool
+    estimate = survey.settings.estimate
     from scipy.stats import t  # scipy.stats takes long to load
 
     if method.errors == "cluster" and len(survey.sites) < 2:
         raise QuorumError("errors by site need two sites or more: set errors to 'model'")
-    fit = kernels.conclude(method.family, pool, method.errors)
+    fit = kernels.conclude(method.family, pool, method.errors, estimate)
     constants = pool.n_constants
     theta, covariance = kernels.in_units(
         fit.theta, fit.covariance, constants, survey.centre, survey.scale
@@ -386,6 +461,9 @@ def build_result(
         level=method.level,
         df=fit.df,
         scale=fit.scale,
+        alpha=fitted.alpha or np.nan,
+        alpha_error=fit.alpha_error,
+        dispersion=(estimate or "given") if method.family == kernels.NEGATIVE else "",
         loss=sum(p.loss for p in pool.pieces),
         deviance=fit.deviance,
         null_deviance=2 * (null_loss - least),
@@ -401,7 +479,7 @@ def build_result(
         i2=apart.i2,
         heterogeneity=(apart.statistic, apart.df, apart.p_value),
         ridge=method.ridge,
-        rounds=rounds,
+        rounds=fitted.rounds,
         withheld=dict(survey.withheld),
         left_out=survey.left_out,
         remarks=_remarks(method, survey, apart, least),
@@ -434,7 +512,7 @@ def _remarks(
     found = []
     for name, columns in survey.withheld.items():
         gone = " and is not in the fit" if name in survey.left_out else ": the fit goes without"
-        found.append(f"Site {name} withholds {_listed(columns)}{gone}.")
+        found.append(f"Site {name} withholds {listed(columns)}{gone}.")
     if method.errors == "cluster" and len(survey.sites) < FEW_CLUSTERS:
         found.append(
             f"Errors by site rest on {len(survey.sites)} clusters; with fewer than "
@@ -445,7 +523,7 @@ def _remarks(
     ]
     if silent:
         found.append(
-            f"No estimates of their own: {_listed(silent)} (fewer than two rows for each "
+            f"No estimates of their own: {listed(silent)} (fewer than two rows for each "
             "coefficient, or columns that do not vary there); their rows are in the fit."
         )
     if np.isnan(least):
@@ -455,8 +533,3 @@ def _remarks(
     if method.ridge:
         found.append("A ridge pulls coefficients to 0; limits and p-values take no account of it.")
     return tuple(found)
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.parameters import FLAG, allows, one_of
-from consilience.regression.kernels import ERRORS, FAMILIES, Piece
+from consilience.parameters import FLAG, allows, number, one_of
+from consilience.regression.kernels import DISPERSIONS, ERRORS, FAMILIES, NEGATIVE, Piece
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
@@ -39,6 +39,8 @@ class Settings:
         Whether each site has a constant of its own.
     errors, fit, weights : str
         As the method's parameters: they decide which sums a site tells.
+    alpha, dispersion
+        Of the negative binomial.
     offset, weighted : bool
         Whether the study names such a column.
     """
@@ -48,6 +50,8 @@ class Settings:
     errors: str = allows(one_of(*ERRORS), default="model")
     fit: str = allows(one_of(*FITS), default="exact")
     weights: str = allows(one_of(*WEIGHTS), default="precision")
+    alpha: float = allows(number(0), default=0.0)
+    dispersion: str = allows(one_of(*DISPERSIONS), default="likelihood")
     offset: bool = allows(FLAG, default=False)
     weighted: bool = allows(FLAG, default=False)
 
@@ -64,7 +68,12 @@ class Settings:
     @property
     def expects(self) -> bool:
         """Whether sites tell expected curvatures, since moments do not."""
-        return self.weighted and self.family == "gamma"
+        return self.family == NEGATIVE or (self.weighted and self.family == "gamma")
+
+    @property
+    def estimate(self) -> str:
+        """How alpha is estimated; empty where it is given, or there is none."""
+        return self.dispersion if self.family == NEGATIVE and not self.alpha else ""
 
     @property
     def one_shot(self) -> bool:
@@ -77,7 +86,7 @@ class Settings:
         return self.errors in ("HC0", "HC1")
 
 
-@message("pooled-regression/request", version=3)
+@message("pooled-regression/request", version=4)
 class Request:
     """Ask for moments of columns and response."""
 
@@ -119,7 +128,7 @@ def square_of(line: FloatArray, m: int) -> FloatArray:
     return np.asarray(square + np.triu(square, 1).T)
 
 
-@message("pooled-regression/own-fit-request", version=3)
+@message("pooled-regression/own-fit-request", version=4)
 class OwnFitRequest:
     """Ask for the fit of a site's own rows, of the one-shot way."""
 
@@ -152,7 +161,7 @@ class OwnFit:
         return None if is_gram(square_of(line[q + len(FIGURES) :], q)) else "a curvature of no rows"
 
 
-@message("pooled-regression/coefficients", version=3)
+@message("pooled-regression/coefficients", version=4)
 class Coefficients:
     """Ask for sums at coefficients."""
 
@@ -164,13 +173,14 @@ class Coefficients:
     sites: tuple[str, ...] = Public("s", "sites that take part", kind="str", to="all")
     constants: Released = Model("s", "constant of each site", to="all")
     slopes: Released = Model("m", "coefficients of the columns", to="all")
+    alpha: Released = Model("1", "of the negative binomial, else 1", to="all", low=0.0)
 
     def lengths(self) -> dict[str, int]:
         """Coefficients at a site."""
         return {"q": len(self.columns.value) + 1}
 
 
-@message("pooled-regression/sums", version=3)
+@message("pooled-regression/sums", version=4)
 class Sums:
     """Sums over the site's rows at these coefficients."""
 
@@ -187,9 +197,15 @@ class Sums:
     )
     expected: Released = Aggregate(
         "q q",
-        "expected second derivative; empty unless of gamma with weights",
+        "expected second derivative; of the negative binomial, and of gamma with weights",
         gram=True,
         empty=True,
+    )
+    shape: Released = Aggregate(
+        "k",
+        "equation of alpha, its derivative (gaps where a count is of few rows), and that of the "
+        "score; empty unless alpha is estimated",
+        gaps=True,
     )
 
     def check(self, request: Coefficients, known: Mapping[str, Any]) -> str | None:
@@ -199,10 +215,13 @@ class Sums:
         told = tuple(bool(one.value.size) for one in (self.squares, self.expected))
         if told != (request.settings.squares, request.settings.expects):
             return "sums that were not asked for, or not told"
+        wanted = len(self.score.value) + 2 if request.settings.estimate else 0
+        if len(self.shape.value) != wanted or np.isnan(self.shape.value[2:]).any():
+            return "other sums for alpha than were asked for"
         return None
 
 
-@message("pooled-regression/conclude", version=2)
+@message("pooled-regression/conclude", version=3)
 class Conclude:
     """The fitted model, which the sites keep."""
 

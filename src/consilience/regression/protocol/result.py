@@ -49,6 +49,11 @@ class PooledRegressionResult(Result):
         Of the limits.
     df : float
         Degrees of freedom of t statistics; infinite where they are z.
+    alpha, alpha_error : float
+        Of the negative binomial, and its standard error where it is estimated by likelihood; NaN
+        otherwise.
+    dispersion : str
+        "likelihood", "moments" or "given"; empty of other families.
     scale, loss, deviance, null_deviance, log_likelihood, aic : float
         Dispersion and fit; the null model has the constants alone. ``loss`` is minus the log
         likelihood at dispersion 1 but for terms in the response alone. All after it are NaN where a
@@ -97,6 +102,9 @@ class PooledRegressionResult(Result):
     level: float
     df: float
     scale: float
+    alpha: float
+    alpha_error: float
+    dispersion: str
     loss: float
     deviance: float
     null_deviance: float
@@ -232,6 +240,10 @@ class PooledRegressionResult(Result):
         ]
         roles = [f"offset {self.offset}"] if self.offset else []
         roles += [f"weight {self.weight} ({self.weights})"] if self.weight else []
+        if self.dispersion:
+            error = "" if math.isnan(self.alpha_error) else f" (std err {self.alpha_error:.5g})"
+            how = "given" if self.dispersion == "given" else f"by {self.dispersion}"
+            roles.append(f"alpha {self.alpha:.5g}{error}, {how}")
         head += [", ".join(roles)] if roles else []
         head.append(
             f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
@@ -290,7 +302,12 @@ class PooledRegressionResult(Result):
                 "without a ridge"
             )
         df = len(self.names) - len(smaller.names)
-        if self.family == "gaussian":
+        if self.alpha != smaller.alpha and math.isnan(self.log_likelihood):
+            raise ParameterError(
+                "the two fits have estimated alpha by themselves, and log likelihoods are not "
+                "told: fit the smaller one with alpha of the larger one"
+            )
+        if self.family == "gaussian" or self.dispersion in ("likelihood", "moments"):
             value = 2 * (self.log_likelihood - smaller.log_likelihood)
         else:
             value = 2 * (smaller.loss - self.loss) / self.scale

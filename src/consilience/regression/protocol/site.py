@@ -40,6 +40,7 @@ FEW_ENTITIES = "its policy lets sums leave over more entities than it has: leave
 WANTED = {
     "binomial": "0 or 1, or of two declared levels",
     "poisson": "whole numbers of at least 0",
+    kernels.NEGATIVE: "whole numbers of at least 0",
     "gamma": "above 0",
 }
 
@@ -62,7 +63,7 @@ def response_of(family: str, data: SiteData) -> FloatArray:
     y = np.asarray(y, dtype=float)
     fits = {
         "binomial": bool(((y == 0) | (y == 1)).all()),
-        "poisson": bool(((y >= 0) & (y == np.floor(y))).all()),
+        **dict.fromkeys(("poisson", kernels.NEGATIVE), bool(((y >= 0) & (y == np.floor(y))).all())),
         # a blanked response is 0
         "gamma": bool((y > 0).all() or not y.any()),
     }
@@ -233,33 +234,44 @@ def sums(
         raise ProtocolError("the coefficients are not for this site")
     constant = float(message.constants.value[message.sites.index(site.site)])
     theta = np.concatenate([[constant], np.asarray(message.slopes.value)])
-    with np.errstate(over="ignore"):  # of made-up coefficients; what is no number is no release
-        piece = kernels.piece_of(settings.family, rows, theta, squares=settings.squares)
-        weights = kernels.weights_of(settings.family, rows, theta)
-    piece = _without_counts(settings.family, piece, rows, site.limits)
+    alpha = float(message.alpha.value[0])
+    if not alpha > 0 or (settings.family == kernels.NEGATIVE and settings.alpha not in (0, alpha)):
+        raise ProtocolError("the question has another alpha than the study")
+    with np.errstate(all="ignore"):  # of made-up coefficients; what is no number is no release
+        how_alpha: dict[str, Any] = {"alpha": alpha, "estimate": settings.estimate}
+        squares = settings.squares
+        piece = kernels.piece_of(settings.family, rows, theta, squares=squares, **how_alpha)
+        weights = kernels.weights_of(settings.family, rows, theta, alpha)
+    piece = _without_counts(settings, piece, rows, site.limits)
     how: dict[str, Any] = {"rows": _judged(rows.design), "n_parameters": rows.design.shape[1]}
 
     figures = np.array([getattr(piece, name) for name in messages.FIGURES])
-    values = [figures, piece.score, piece.curvature, *[np.empty((0, 0))] * 2]
+    shape = np.zeros(0) if piece.shape is None else piece.shape
+    values = [figures, piece.score, piece.curvature, *[np.empty((0, 0))] * 2, shape]
     told = list(disclosure.weighted_sums(values, weights=weights[0][:, None], **how))
-    # Rows weigh in squared scores by these, in the expected curvature of gamma by their weights.
-    for place, value, by in ((3, piece.squares, weights[1]), (4, piece.expected, rows.weight)):
+    # Rows weigh in squared scores by these, in the expected curvature as the loss expects.
+    loss = kernels.family_of(settings.family, alpha)
+    by_loss = rows.weighted(loss.expected_weight(rows.eta(theta))) if settings.expects else None
+    for place, value, by in ((3, piece.squares, weights[1]), (4, piece.expected, by_loss)):
         if value is not None and by is not None:
             told[place] = disclosure.weighted_sums([value], weights=by[:, None], **how)[0]
     return messages.Sums(*told), state
 
 
 def _without_counts(
-    family: str, piece: kernels.Piece, rows: kernels.Rows, limits: Limits
+    settings: messages.Settings, piece: kernels.Piece, rows: kernels.Rows, limits: Limits
 ) -> kernels.Piece:
     """Leave out sums over response or weight alone from which exact numbers of few rows follow.
 
     With rows, mean and variance a sum of ``log y!`` or of ``y log y`` is of one table of counts of
-    whole numbers only.
+    whole numbers only. So it is with that of ``log Gamma(y + 1 / alpha)``, and its derivatives.
     """
-    if not kernels.rare_counts(family, rows, limits.min_records):
+    if not kernels.rare_counts(settings.family, rows, limits.min_records):
         return piece
-    return dataclasses.replace(piece, least=np.nan, constant=np.nan)
+    shape = piece.shape
+    if shape is not None and settings.estimate == "likelihood":
+        shape = np.concatenate([[np.nan, np.nan], shape[2:]])
+    return dataclasses.replace(piece, least=np.nan, constant=np.nan, shape=shape)
 
 
 @step("own-fit", once=True)
@@ -275,15 +287,18 @@ def own_fit(
         raise DisclosureError(sentence, public=sentence)
     if not message.settings.one_shot:
         raise ProtocolError("an own fit was asked for, and this fit goes by rounds")
-    family = message.settings.family
+    settings, alpha = message.settings, message.settings.alpha
+    family = settings.family
+    if settings.estimate:
+        raise ProtocolError("an own fit of the negative binomial has a given alpha")
     rows = _rows_of(message, data, state, site.limits)
     empty = np.zeros((0, 1))
     made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
-    found = kernels.fit_alone(family, rows)
+    found = kernels.fit_alone(family, rows, alpha)
     if found is not None:
-        weight = kernels.weights_of(family, rows, found.theta)[0][:, None]
+        weight = kernels.weights_of(family, rows, found.theta, alpha)[0][:, None]
         q = rows.design.shape[1]
-        found = _without_counts(family, found, rows, site.limits)
+        found = _without_counts(settings, found, rows, site.limits)
         own = disclosure.local_fit(
             messages.packed(found), rows=_judged(rows.design), weights=weight, n_parameters=q
         )

@@ -26,7 +26,8 @@ ERRORS = {
     "HC1": "robust (HC1)",
     "cluster": "robust, with sites as clusters",
 }
-LINKS = {"gaussian": "identity", "binomial": "logit", "poisson": "log", "gamma": "log"}
+LINKS = {"gaussian": "identity", "binomial": "logit"}
+"""All others have the log link."""
 
 
 class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
@@ -85,7 +86,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                 if one
             ],
             "errors": ERRORS[result.errors],
-            "link": LINKS[result.family],
+            "link": LINKS.get(result.family, "log"),
             "told": not math.isnan(result.deviance),
             "significant": SIGNIFICANT,
             "SUPPOSES": SUPPOSES,
@@ -94,7 +95,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "plot_regression": figures.plot_regression,
             "plot_forest": figures.plot_forest,
             "known": bool(np.isfinite(result.site_estimates[:, j]).any()),
-            "logs": result.family in ("poisson", "gamma"),
+            "logs": result.family not in LINKS,
         }
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
