@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import re
@@ -26,13 +25,15 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from consilience.desk.app import Desk, app
+from consilience.desk.app import Desk, app, settings_of
 from consilience.exceptions import RunError
 from consilience.sites import steward
+from consilience.sites.audit import verify
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.sites.site_store import NOT_RELEASED
 from consilience.wire.codec import plain_fields
+from consilience.wire.signing import SigningKey
 from tests.cli.test_site import CANARY
 from tests.cli.test_site_queue import REQUEST, Held
 
@@ -223,18 +224,46 @@ def test_words_that_may_quote_a_cell_are_not_shown(opened: Opened) -> None:
     assert opened.get("/log?event=none").status_code == 200
 
 
-def test_an_auditor_gets_what_was_decided_with_digests(opened: Opened) -> None:
+def test_an_auditor_gets_what_was_decided(opened: Opened) -> None:
     opened.post(f"{JOB}/refuse", {"reason": "too fine"})
     sent = opened.get("/audit.zip")
     assert sent.headers["content-type"] == "application/zip"
     with zipfile.ZipFile(io.BytesIO(sent.content)) as bundle:
         contents = {name: bundle.read(name) for name in bundle.namelist()}
-    digests = json.loads(contents.pop("sha256.json"))["files"]
-    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     states = {one["job"]: one["state"] for one in json.loads(contents["decisions.json"])}
     assert states["run-1/2-1"] == "refused"
     assert json.loads(contents["policy.json"])["preset"] == "strict"
     assert str(int(CANARY)).encode() not in b"".join(contents.values())
+    assert verify(sent.content).key == ""
+    opened.desk.key = SigningKey.generate()
+    signed = verify(opened.get("/audit.zip").content, opened.desk.key.public)
+    assert signed.begins_with(verify(sent.content))
+
+
+def test_the_policy_is_a_table(opened: Opened) -> None:
+    page = opened.get("/account").text
+    assert "Policy(" not in page
+    rows = re.findall(
+        r'<tr><th scope="row">(\w+)</th><td>(.*?)</td><td>(.*?)</td><td>(.+?)</td>', page
+    )
+    told = {name: (value, by) for name, value, by, _ in rows}
+    assert set(told) == {f.name for f in dataclasses.fields(Policy)} - {"preset", "data_id"}
+    assert told["min_records"] == ("10", "preset")
+    assert told["foreign_models"] == ("no", "preset")
+    changed = list(settings_of(Policy(min_records=25)))
+    assert ("min_records", "25", False) in [(name, v, by) for name, v, _, by in changed]
+
+
+def test_a_long_log_is_read_from_its_end(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        opened.site.home.log("sent", run=f"run-{number + 10}", round=1)
+    monkeypatch.setattr("consilience.desk.app._READ", 1000)
+    page = opened.get("/log").text
+    assert "The log is long" in page
+    assert "run-59" in page and "run-10<" not in page
+    assert "a line that cannot be read" not in page, "the first line is cut, and left out"
+    whole, lines = opened.desk.home.read_log_end(1 << 20)
+    assert whole and lines == opened.desk.home.read_log()
 
 
 def test_a_site_without_a_home(tmp_path: Path) -> None:
@@ -289,7 +318,7 @@ def test_the_command_prints_the_address_and_stops(opened: Opened) -> None:
     words = [sys.executable, "-c", command, "desk", str(opened.toml)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
+        address = re.findall(r"http\S+", process.stdout.readline())[0]
         port = address.split("/")[2].split(":")[1]
         for _ in range(200):
             with suppress(OSError), urllib.request.urlopen(address) as page:

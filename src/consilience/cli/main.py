@@ -13,6 +13,7 @@ from consilience import __version__
 from consilience.cli import (
     check,
     demo,
+    desk,
     doctor,
     init,
     methods,
@@ -68,6 +69,7 @@ app.command()(transcript.transcript)
 app.command()(report.report)
 app.command()(status.status)
 app.command()(status.health)
+app.command()(desk.desk)
 app.command()(purge.purge)
 app.command()(doctor.doctor)
 app.command()(doctor.completion)

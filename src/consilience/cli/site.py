@@ -434,10 +434,17 @@ def approve(
     typer.echo("studies that are not approved are refused here from now on")
 
 
+SiteKey = Annotated[
+    Path | None,
+    typer.Option(help="The site's private key, or its directory: signs audit bundles."),
+]
+
+
 @app.command()
 def desk(
     site_toml: SiteToml,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
+    key: SiteKey = None,
 ) -> None:
     """Open the steward's desk: pages to see what waits, release or refuse it, and approve studies.
 
@@ -447,7 +454,69 @@ def desk(
     from consilience.desk.app import serve
 
     with suppress(KeyboardInterrupt):
-        serve(site_toml, port, typer.echo)
+        serve(site_toml, port, typer.echo, key)
+
+
+@app.command()
+def audit(
+    site_toml: SiteToml,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
+    key: SiteKey = None,
+) -> None:
+    """Write a bundle for an auditor: log, account, policy and decisions, and no value of the data.
+
+    With --key it is signed; 'consilience site verify' checks it.
+    """
+    from consilience.sites.audit import bundle
+    from consilience.sites.policy import Policy
+    from consilience.sites.study import SiteFile
+    from consilience.wire.files import create_file
+    from consilience.wire.signing import SigningKey
+
+    read = SiteFile.load(site_toml)
+    own = None if key is None else SigningKey.load(key)
+    made = bundle(read.name, _home(site_toml), Policy.from_settings(read.policy), own)
+    if file.exists():
+        raise RunError(f"{file} is already there and is not replaced: name another file")
+    create_file(file, made)
+    typer.echo(f"wrote {file}, {'not signed: --key signs it' if own is None else 'signed'}")
+
+
+@app.command()
+def verify(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle of a site.")],
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="The site's public key, as in the study file.")
+    ] = "",
+    earlier: Annotated[
+        Path | None,
+        typer.Option(metavar="BUNDLE", help="One that was made before: its log must go on here."),
+    ] = None,
+) -> None:
+    """Verify an audit bundle: digests, the chain of its log, its signature.
+
+    Without --key the bundle is checked by the key that it names itself, and ends well without a
+    signature, too: compare what is printed with what you know. Ends with 5 or 7 where something
+    was changed.
+    """
+    from consilience.sites.audit import verify as verified
+
+    found = verified(_bytes_of(bundle), key)
+    by = f"signed by {found.key}" if found.key else "not signed"
+    lines = f"{found.n_lines} line{'s' * (found.n_lines != 1)}"
+    typer.echo(console.clean(f"site {found.site}, {found.made}: {lines} of log, whole; {by}"))
+    if earlier is not None:
+        before = verified(_bytes_of(earlier), key)
+        if not found.begins_with(before):
+            raise DamageError(f"the log does not go on from that of {earlier}: lines were changed")
+        typer.echo(f"its log goes on from line {before.n_lines} of {earlier}")
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
 
 
 # --------------------------------------------------------------------------- for people

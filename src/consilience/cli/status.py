@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass, field
-from json import dumps, loads
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +15,8 @@ from consilience.cli.runs import RUNS, directory
 
 if TYPE_CHECKING:
     from consilience.engines.health import SiteHealth
-    from consilience.engines.rundir import RunInfo
 
 _AT_WORK = ("begun", "running")
-
-
-@dataclass
-class _Heard:
-    """What the events of a run say."""
-
-    round: int = 0
-    step: str = ""
-    asked: int = 0
-    last: float | None = None
-    answered: dict[int, set[str]] = field(default_factory=dict)
-    absent: set[str] = field(default_factory=set)
 
 
 def status(
@@ -50,16 +36,20 @@ def status(
 
     Names the sites that it waits for. With --watch and --json: one JSON object a line.
     """
+    from consilience.engines.progress import held_for, progress_of
     from consilience.engines.rundir import read_info
     from consilience.engines.study_run import runs_in
 
     folder = RUNS if run is None else Path(run)
     if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
         # Read anew at each look: runs begin and end while it watches.
-        look, show = (lambda: [_facts(*found) for found in runs_in(folder)]), _tell_all
+        look, show = (lambda: [progress_of(*found) for found in runs_in(folder)]), _tell_all
     else:
         path = directory(run)
-        look, show = (lambda: [_facts(path, read_info(path)) | _held(path, sites)]), _tell_one
+        look, show = (
+            (lambda: [progress_of(path, read_info(path)) | held_for(path, sites)]),
+            _tell_one,
+        )
     while True:
         found = look()
         shown = found if show is _tell_all else found[0]
@@ -76,64 +66,6 @@ def status(
             time.sleep(every)
         if not json:
             typer.echo()
-
-
-def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
-    """Facts about a run, as plain values."""
-    # The state first: a run that ends in between is told of as running, and again when it changes.
-    from consilience.engines.study_run import state_of
-
-    (state, reason), heard = state_of(path), _events(path)
-    # Of the round under way alone: what came before needs nobody's attention.
-    answered = heard.answered.get(heard.round, set())
-    left = sorted(set(info.sites) - answered) if state != "finished" and heard.round else []
-    all_asked = heard.asked == len(info.sites)
-    return {
-        "run": info.run,
-        "method": info.method,
-        "state": state,
-        "reason": reason,
-        "round": heard.round,
-        "step": heard.step,
-        "sites": list(info.sites),
-        "asked": heard.asked,
-        "answered": sorted(answered),
-        # Where only some were asked, the events do not say whom.
-        "waiting_for": left if all_asked else None,
-        "waiting": len(left) if all_asked else max(heard.asked - len(answered), 0),
-        "absent": sorted(heard.absent),
-        "last_heard": heard.last,
-        "directory": str(path),
-    }
-
-
-def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
-    """Replies of a run that wait for the stewards of sites on this machine, by site."""
-    from consilience.engines.rundir import read_info
-    from consilience.exceptions import StudyError
-    from consilience.sites.site_store import DiskStore
-    from consilience.sites.study import SiteFile
-
-    if sites is None:
-        return {}
-    if not sites.is_dir():
-        raise StudyError(f"there is no folder {sites}: name where the site files are by --sites")
-    info = read_info(path)
-    found, damaged = {}, {}
-    for name in info.sites:
-        if not (sites / f"{name}.toml").is_file():
-            continue  # this site is elsewhere: its steward sees its queue there
-        home = SiteFile.load(sites / f"{name}.toml").home_path
-        # Nothing has run there yet, so nothing can wait.
-        if not home.is_dir():
-            continue
-        jobs = DiskStore(home).jobs
-        held = [job.name for job in jobs.waiting() if job.run == info.run]
-        if held:
-            found[name] = held
-        if damages := jobs.damages():
-            damaged[name] = [str(error) for error in damages]
-    return {"held": found, **({"damaged": damaged} if damaged else {})}
 
 
 def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
@@ -169,33 +101,6 @@ def _tell_all(found: list[dict[str, Any]], folder: Path) -> None:
         console.table(("directory", "method", "state", "round", "last heard"), rows, right="   r")
     else:
         console.line(f"There are no runs in {folder}: name a run directory, or begin one.")
-
-
-def _events(path: Path) -> _Heard:
-    """Read events.jsonl; a line that is being written is left out."""
-    heard = _Heard()
-    try:
-        # Events are notes outside the chain: good enough to say how far a run is, no more.
-        text = (path / "events.jsonl").read_text(encoding="utf-8")
-    except OSError:
-        return heard
-    for line in text.splitlines():
-        try:
-            event: Any = loads(line)
-            heard.last = float(event["time"])
-            if event["event"] == "ask":
-                heard.round, heard.step = int(event["round"]), str(event["step"])
-                heard.asked = int(event["sites"])
-            elif event["event"] == "arrived":
-                heard.answered.setdefault(int(event["round"]), set()).add(str(event["site"]))
-                if event["outcome"] == "absent":
-                    heard.absent.add(str(event["site"]))
-                else:
-                    # It has come back: absence is of the last time that it was asked.
-                    heard.absent.discard(str(event["site"]))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return heard
 
 
 def _ago(when: float | None) -> str:

@@ -87,8 +87,8 @@ def _parameters(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
     )
 
 
-def parameter_docs(method: type[Method]) -> dict[str, str]:
-    """Read what each parameter means from the docstring of the method's class."""
+def parameter_docs(method: type[Any]) -> dict[str, str]:
+    """Read what each parameter means from the docstring of a class, such as a method's."""
     found: dict[str, list[str]] = {}
     lines = (inspect.getdoc(method) or "").splitlines()
     start = lines.index("Parameters") + 2 if "Parameters" in lines else len(lines)

@@ -450,8 +450,21 @@ class DiskStore(SiteStore):
 
     def read_log(self) -> tuple[dict[str, Any], ...]:
         """Return the lines of the site's own log."""
-        lines = (self._read("log.jsonl") or b"").splitlines()
-        return tuple(_json(line) or {"event": "a line that cannot be read"} for line in lines)
+        return _log_lines(self._read("log.jsonl") or b"")
+
+    def read_log_end(self, most: int) -> tuple[bool, tuple[dict[str, Any], ...]]:
+        """Return whole lines from the last `most` bytes of the log, and whether these are all."""
+        try:
+            with open(self.path / "log.jsonl", "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - most, 0))
+                data = file.read(most)
+        except FileNotFoundError:
+            return True, ()
+        except OSError as error:
+            raise RunError(f"{self.where('log.jsonl')} cannot be read: {error.strerror}") from None
+        # What stands before the first end of a line is the rest of one.
+        return size <= most, _log_lines(data if size <= most else data.partition(b"\n")[2])
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
@@ -459,6 +472,11 @@ class DiskStore(SiteStore):
             Beneath(self.path).remove("runs", check_run_id(run))
         # Last: without its job a held reply is held still.
         self.jobs.purge(run)
+
+
+def _log_lines(data: bytes) -> tuple[dict[str, Any], ...]:
+    lines = data.splitlines()
+    return tuple(_json(line) or {"event": "a line that cannot be read"} for line in lines)
 
 
 def _record_parts(run: str, round_: int, attempt: int) -> tuple[str, ...]:

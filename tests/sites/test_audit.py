@@ -1,0 +1,151 @@
+"""Audit bundles: what is changed in one is seen."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from consilience.exceptions import DamageError, SignatureError
+from consilience.sites.audit import MANIFEST, SIGNED, bundle, verify
+from consilience.sites.policy import Policy
+from consilience.sites.site_store import DiskStore
+from consilience.wire.signing import SigningKey
+from tests.cli.test_site import run_cli
+from tests.cli.test_site_queue import Held
+
+Contents = dict[str, bytes]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> DiskStore:
+    home = DiskStore(tmp_path / "home")
+    for number in range(3):
+        home.log("sent", run=f"run-{number}", round=1, reason="cell-4711")
+    return home
+
+
+def unpacked(data: bytes) -> Contents:
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        return {name: packed.read(name) for name in packed.namelist()}
+
+
+def packed(contents: Contents) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for name, data in contents.items():
+            file.writestr(name, data)
+    return made.getvalue()
+
+
+def test_a_bundle_is_verified(home: DiskStore) -> None:
+    key = SigningKey.generate()
+    made = bundle("boston", home, Policy(), key)
+    found = verify(made, key.public)
+    assert (found.site, found.key, found.n_lines) == ("boston", key.public, 3)
+    assert verify(made) == found
+    assert b"cell-4711" not in b"".join(unpacked(made).values())
+
+
+def test_a_later_one_goes_on(home: DiskStore) -> None:
+    before = verify(bundle("boston", home, Policy(), None))
+    home.log("sent", run="run-9", round=1)
+    after = verify(bundle("boston", home, Policy(), None))
+    assert after.begins_with(before) and after.begins_with(after)
+    assert not before.begins_with(after)
+    text = (home.path / "log.jsonl").read_text(encoding="utf-8")
+    (home.path / "log.jsonl").write_text(text.replace("run-1", "run-7"), encoding="utf-8")
+    assert not verify(bundle("boston", home, Policy(), None)).begins_with(before)
+    assert not verify(bundle("york", home, Policy(), None)).begins_with(before)
+
+
+def changed_line(contents: Contents) -> None:
+    contents["log.jsonl"] = contents["log.jsonl"].replace(b"run-1", b"run-7")
+    redo_digests(contents)
+
+
+def dropped_line(contents: Contents) -> None:
+    contents["log.jsonl"] = b"".join(contents["log.jsonl"].splitlines(keepends=True)[:2])
+    redo_digests(contents)
+
+
+def redo_digests(contents: Contents) -> None:
+    """As somebody would who changes a file and what the manifest says of it."""
+    manifest = json.loads(contents[MANIFEST])
+    manifest["files"] = {n: hashlib.sha256(contents[n]).hexdigest() for n in manifest["files"]}
+    contents[MANIFEST] = json.dumps(manifest).encode()
+
+
+def other_policy(contents: Contents) -> None:
+    contents["policy.json"] = contents["policy.json"].replace(b"10", b"90", 1)
+    redo_digests(contents)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda c: c.update({"policy.json": b"{}"}), DamageError, "policy.json in the bundle"),
+        (lambda c: c.pop("account.json"), DamageError, "account.json in the bundle"),
+        (changed_line, DamageError, "breaks at line 2"),
+        (dropped_line, DamageError, "ends elsewhere"),
+        (other_policy, SignatureError, "of another manifest"),
+        (lambda c: c.pop(SIGNED), SignatureError, "is not signed: ask"),
+        (lambda c: c.update({SIGNED: c[SIGNED][:-1]}), DamageError, "signature"),
+        (lambda c: c.update({MANIFEST: b"["}), DamageError, "no manifest"),
+        (lambda c: c.update({"more.txt": b""}), DamageError, "other files"),
+        (lambda c: c.pop(MANIFEST), DamageError, "no manifest"),
+    ],
+)
+def test_changes_are_seen(
+    home: DiskStore, change: Callable[[Contents], object], error: type[Exception], words: str
+) -> None:
+    key = SigningKey.generate()
+    contents = unpacked(bundle("boston", home, Policy(), key))
+    verify(packed(contents), key.public)
+    change(contents)
+    with pytest.raises(error, match=words):
+        verify(packed(contents), key.public)
+
+
+def test_the_key_of_another_and_another_site(home: DiskStore) -> None:
+    key, other = SigningKey.generate(), SigningKey.generate()
+    made = bundle("boston", home, Policy(), key)
+    with pytest.raises(SignatureError, match="not signed by the key"):
+        verify(made, other.public)
+    # Signed by another key that the manifest names: seen by whoever knows the site's.
+    with pytest.raises(SignatureError):
+        verify(bundle("boston", home, Policy(), other), key.public)
+    contents = unpacked(made)
+    contents[SIGNED] = unpacked(bundle("york", home, Policy(), key))[SIGNED]
+    with pytest.raises(SignatureError):
+        verify(packed(contents), key.public)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"x" * 100])
+def test_what_is_no_bundle(data: bytes) -> None:
+    with pytest.raises(DamageError, match="it is no audit bundle"):
+        verify(data)
+
+
+def test_commands(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    assert "not signed" in held.call("audit", str(tmp_path / "a.zip"))
+    key = SigningKey.generate()
+    key.save(tmp_path / "key")
+    held.call("refuse", "run-1/2-1")
+    said = held.call("audit", str(tmp_path / "b.zip"), "--key", str(tmp_path / "key"))
+    assert said.endswith("b.zip, signed\n")
+    assert "not replaced" in held.call("audit", str(tmp_path / "b.zip"), code=7)
+    words = [str(tmp_path / "b.zip"), "--key", key.public]
+    done = run_cli("verify", *words)
+    assert done.exit_code == 0 and f"signed by {key.public}" in done.stdout
+    done = run_cli("verify", str(tmp_path / "b.zip"), "--earlier", str(tmp_path / "a.zip"))
+    assert done.exit_code == 0 and "goes on from line" in done.stdout
+    done = run_cli("verify", str(tmp_path / "a.zip"), "--key", key.public)
+    assert done.exit_code == 5 and done.stderr.count("\n") == 1
+    assert run_cli("verify", str(tmp_path / "none.zip")).exit_code == 7
