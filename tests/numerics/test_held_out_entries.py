@@ -86,6 +86,32 @@ def test_predictions_of_single_entries() -> None:
         np.testing.assert_allclose(squares[folds == f].mean(axis=0), curve.errors[f])
 
 
+def test_standard_errors_of_tables_are_sums_over_pairs_in_one_row_or_column() -> None:
+    folds = np.where(np.arange(len(FOLDS)) % 7 == 0, -1, FOLDS)
+    curve, predictions = held_out_predictions(ENTRIES, Growing(parameters=(0.0, 0.5)), folds)
+    grown = held_out_errors(
+        ENTRIES,
+        Growing(parameters=(0.0,)),
+        folds,
+        grow=lambda found: [0.5] if len(found.parameters) == 1 else [],
+    )
+    held = np.flatnonzero(folds >= 0)
+    for k in range(2):
+        squares = (predictions[held, k] - ENTRIES.values[held]) ** 2
+        away, total = squares - squares.mean(), 0.0
+        for e, a in zip(held, away, strict=True):
+            for f, b in zip(held, away, strict=True):
+                same = (
+                    ENTRIES.rows[e] == ENTRIES.rows[f] or ENTRIES.columns[e] == ENTRIES.columns[f]
+                )
+                total += a * b * same
+        single = float(away @ away)
+        wanted = np.sqrt(max(total, single)) / len(held)
+        assert curve.table_se is not None and grown.table_se is not None
+        assert curve.table_se[k] == pytest.approx(wanted, rel=1e-12)
+        assert grown.table_se[k] == pytest.approx(wanted, rel=1e-12)
+
+
 def test_number_of_workers_does_not_matter() -> None:
     one = held_out_errors(ENTRIES, Shrunken(), FOLDS)
     import joblib

@@ -101,6 +101,10 @@ class EntryCurve:
         Whether the problem itself ends at the first, and at the last parameter.
     given_se : (q,) array, optional
         Standard errors from elsewhere, as where folds are single entries.
+    table_se : (q,) array, optional
+        Standard errors of the means for a table of other rows and columns: squared errors of one
+        row hang together, and so do those of one column (Cameron, Gelbach and Miller 2011, two-way
+        clusters). The spread over folds does not see this.
     """
 
     parameter: str
@@ -109,6 +113,7 @@ class EntryCurve:
     n_held: IntArray
     natural: tuple[bool, bool] = (False, False)
     given_se: FloatArray | None = None
+    table_se: FloatArray | None = None
 
     def __repr__(self) -> str:
         folds, q = self.errors.shape
@@ -156,7 +161,8 @@ class EntryCurve:
     def se(self) -> FloatArray:
         """Standard error of the mean, from the spread over folds, (q,); NaN for a single fold.
 
-        Folds share most of what they learn from, so that it is too small rather than too large.
+        It is for other folds of this table, and too small for other tables: folds share rows and
+        columns, whose errors hang together, and most of what they learn from. See `table_se`.
         """
         if self.given_se is not None:
             return self.given_se
@@ -357,13 +363,21 @@ def _search(
     told = _Told()
     found = told.during(jobs, n_jobs)
     sums = np.stack([one.sums for one in found])
+    spread = _Spread.over(found)
     kept = [one.predictions for one in found]
+    counts = [
+        np.bincount(line[folds >= 0], minlength=size)
+        for line, size in zip((entries.rows, entries.columns), entries.shape, strict=True)
+    ]
     while True:
         ends = getattr(path, "natural", (False, False))
         if natural is not None:
             ends = natural(parameters[0], parameters[-1])
         errors = sums / held[:, None]
-        curve = EntryCurve(name, np.asarray(parameters), errors, held.astype(np.int64), ends)
+        se = spread.standard_errors(sums.sum(axis=0), *counts)
+        curve = EntryCurve(
+            name, np.asarray(parameters), errors, held.astype(np.int64), ends, table_se=se
+        )
         more = [] if grow is None else list(grow(curve))
         if not more:
             told.repeat()
@@ -377,6 +391,7 @@ def _search(
         found = told.during(jobs, n_jobs)
         parameters += more
         sums = np.hstack([sums, np.stack([one.sums for one in found])])
+        spread = spread.further(_Spread.over(found))
         kept = [np.vstack([a, one.predictions]) for a, one in zip(kept, found, strict=True)]
 
 
@@ -436,10 +451,50 @@ class _Fold:
 
 
 @dataclass(frozen=True, eq=False)
+class _Spread:
+    """Squared errors summed by row and by column, and their squares, for each of q parameters."""
+
+    rows: FloatArray
+    columns: FloatArray
+    squares: FloatArray
+
+    @classmethod
+    def over(cls, folds: Sequence[_Read]) -> _Spread:
+        """Sums over folds."""
+        parts = [(one.spread.rows, one.spread.columns, one.spread.squares) for one in folds]
+        return cls(*(np.add.reduce(part) for part in zip(*parts, strict=True)))
+
+    def further(self, more: _Spread) -> _Spread:
+        """With those of further parameters."""
+        return _Spread(
+            np.vstack([self.rows, more.rows]),
+            np.vstack([self.columns, more.columns]),
+            np.concatenate([self.squares, more.squares]),
+        )
+
+    def standard_errors(
+        self, totals: FloatArray, row_counts: IntArray, column_counts: IntArray
+    ) -> FloatArray:
+        """Standard errors of means where errors of a row, and of a column, hang together, (q,).
+
+        With d the squared errors less their mean: the sum of ``d_e d_f`` over all pairs of entries
+        in one row or in one column, and at least that over single entries.
+        """
+        m = row_counts.sum()
+        mean = totals / m
+        rows = self.rows - row_counts * mean[:, None]
+        columns = self.columns - column_counts * mean[:, None]
+        single = np.maximum(self.squares - m * mean**2, 0.0)
+        pairs = (rows**2).sum(axis=1) + (columns**2).sum(axis=1) - single
+        return np.asarray(np.sqrt(np.maximum(pairs, single)) / m)
+
+
+@dataclass(frozen=True, eq=False)
 class _Read:
     """Sums of squared errors by parameter, predictions if kept, and where the path stands."""
 
     sums: FloatArray
+    spread: _Spread
     predictions: FloatArray
     state: Any
 
@@ -448,6 +503,7 @@ def _read_fold(job: _Fold) -> _Read:
     out = job.folds == job.fold
     train, held = job.entries.take(~out), job.entries.take(out)
     sums: list[float] = []
+    by_row, by_column, fourth = [], [], []
     kept: list[FloatArray] = []
     state = None
     with one_thread():
@@ -463,6 +519,10 @@ def _read_fold(job: _Fold) -> _Read:
                 )
             error = predicted - held.values
             sums.append(float(error @ error))
+            square = error**2
+            by_row.append(np.bincount(held.rows, square, held.shape[0]))
+            by_column.append(np.bincount(held.columns, square, held.shape[1]))
+            fourth.append(float(square @ square))
             if job.keep:
                 kept.append(predicted)
             state = reached
@@ -470,7 +530,9 @@ def _read_fold(job: _Fold) -> _Read:
         raise DataError(
             f"the path gave {len(sums)} predictions for {len(job.parameters)} parameters"
         )
-    return _Read(np.array(sums), np.array(kept).reshape(len(kept), held.n_observed), state)
+    spread = _Spread(np.array(by_row), np.array(by_column), np.array(fourth))
+    predictions = np.array(kept).reshape(len(kept), held.n_observed)
+    return _Read(np.array(sums), spread, predictions, state)
 
 
 def _steps(job: _Fold, train: Entries, held: Entries) -> Iterator[tuple[FloatArray, Any]]:
