@@ -1,10 +1,10 @@
 """Matrix completion: time and error beside a textbook and other imputers, one run, one thread.
 
 ``PYTHONPATH=. python benchmarks/matrix_completion.py [PART ...]`` writes
-results/matrix_completion.json; parts (``large``, ``paths``, ``textbook``, ``imputers``) that are
-named replace those of an earlier run. ``FANCYIMPUTE_PYTHON`` may name the interpreter of an
-environment with fancyimpute, which needs an older scikit-learn; ``CONSILIENCE_DATA`` a folder with
-``matrix``. Without them these lines are left out.
+results/matrix_completion.json; parts (``large``, ``paths``, ``textbook``, ``imputers``, ``centre``,
+``ratings``) that are named replace those of an earlier run. ``FANCYIMPUTE_PYTHON`` may name the
+interpreter of an environment with fancyimpute, which needs an older scikit-learn;
+``CONSILIENCE_DATA`` a folder with ``matrix``. Without them these lines are left out.
 
 * ``large``: 943 x 1682 with 90,000 observed entries, whose rows and columns differ in how much is
   observed: one fit with at most 30 components, a path of 8 penalties, five folds of 10 penalties.
@@ -13,6 +13,10 @@ environment with fancyimpute, which needs an older scikit-learn; ``CONSILIENCE_D
 * ``textbook``: fill, LAPACK's decomposition, shrink, until the same certificate says as much.
 * ``imputers``: held-out error and CPU seconds, every method with settings chosen by the same folds
   where it has any that matter.
+* ``centre``: 943 x 1682 ratings whose rows and columns have levels, the default search beside one
+  that takes nothing off.
+* ``ratings``: 70,000 x 10,000 with ten million whole ratings of a known truth, a fit and a plain
+  ALS of one penalty, each in a process of its own: CPU seconds, peak memory, errors.
 """
 
 from __future__ import annotations
@@ -398,7 +402,167 @@ def measure_imputers() -> list[dict[str, Any]]:
     return found
 
 
+# --------------------------------------------------------------------------- levels of ratings
+
+
+def measure_centre() -> list[dict[str, Any]]:
+    """The default search, and one without a centre, on ratings with levels."""
+    from consilience import NuclearNormCV
+
+    places, rng = large(), stream(0, "benchmark", "levels")
+    n, p = places.shape
+    low = rng.standard_normal((n, 8)) @ rng.standard_normal((8, p)) * (0.5 / np.sqrt(8.0))
+    truth = 3.5 + 0.45 * rng.standard_normal((n, 1)) + 0.5 * rng.standard_normal(p) + low
+    noise = 0.85 * rng.standard_normal((n, p))
+    ratings = np.clip(np.round(truth + noise), 1, 5)[places.rows, places.columns]
+    entries = places.with_values(ratings)
+    held = held_out_part(entries, 0.1, stream(0, "levels"))
+    train, judged = entries.take(~held), entries.take(held)
+    found = []
+    for center in ("auto", "none"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            search = NuclearNormCV(center=center, max_rank=CAP, random_state=0)
+            _, seconds = timed(lambda s=search: s.fit(train))
+        off = search.predict_entries(judged.rows, judged.columns) - judged.values
+        found.append(
+            {
+                "center": f"{center}: {search.center_}",
+                "penalties": len(search.curve_.parameters),
+                "rank": search.rank_,
+                "rmse": round(float(np.sqrt((off**2).mean())), 4),
+                "seconds": seconds,
+            }
+        )
+        print(found[-1], flush=True)
+    return found
+
+
+# --------------------------------------------------------------------------- ten million ratings
+
+RATINGS = (70_000, 10_000, 10_000_000)  # rows, columns, ratings
+TRUE_RANK, LARGEST_RANK, PENALTY = 8, 20, 90.0
+ALS_TOL, ALS_SWEEPS = 1e-4, 50  # fall of the criterion in a sweep at which plain turns end
+
+
+def simulated_ratings(folder: Path) -> None:
+    """Whole ratings 1 to 5 in a random order, and a fiftieth more to judge by, as files."""
+    (n, p, m), rng = RATINGS, stream(0, "benchmark", "ratings")
+    wanted = m + m // 50
+    often = [np.cumsum(rng.gamma(shape, size=k)) for shape, k in ((1.5, n), (1.0, p))]
+    keys = np.zeros(0, dtype=np.int64)
+    while len(keys) < wanted:  # pairs by how much people rate and films are rated, each once
+        draws = [np.searchsorted(w, w[-1] * rng.random(wanted // 2)) for w in often]
+        i, j = (np.minimum(draw, len(w) - 1) for draw, w in zip(draws, often, strict=True))
+        keys = np.unique(np.concatenate([keys, i * np.int64(p) + j]))
+    keys = rng.permutation(keys)[:wanted]
+    i, j = keys // p, keys % p
+    a = 0.35 * rng.standard_normal((n, TRUE_RANK))
+    b = 0.6 * rng.standard_normal((p, TRUE_RANK))
+    truth = 3.5 + 0.4 * rng.standard_normal(n)[i] + 0.5 * rng.standard_normal(p)[j]
+    for h in range(TRUE_RANK):
+        truth += a[i, h] * b[j, h]
+    ratings = np.clip(np.round(truth + 0.9 * rng.standard_normal(wanted)), 1, 5)
+    np.save(folder / "i.npy", i.astype(np.int32))
+    np.save(folder / "j.npy", j.astype(np.int32))
+    np.save(folder / "x.npy", ratings.astype(np.float32))
+    np.save(folder / "truth.npy", truth[m:].astype(np.float32))
+
+
+def plain_als(i: Any, j: Any, x: Any) -> tuple[Callable[[Any, Any], FloatArray], dict[str, Any]]:
+    """Row and column levels by turns of means, then ridge regressions of rows by turns."""
+    from numba import njit
+    from scipy.sparse import csr_array
+
+    @njit(fastmath=True)
+    def turn(indptr, indices, values, other, alpha, own):  # type: ignore[no-untyped-def]
+        k = other.shape[1]
+        for row in range(len(indptr) - 1):
+            part = slice(indptr[row], indptr[row + 1])
+            seen = other[indices[part]]
+            gram = seen.T @ seen + alpha * np.eye(k)
+            own[row] = np.linalg.solve(gram, seen.T @ values[part])
+
+    n, p, _ = RATINGS
+    rows, columns = np.zeros(n), np.zeros(p)
+    n_rows, n_columns = (np.maximum(np.bincount(k, minlength=q), 1) for k, q in ((i, n), (j, p)))
+    for _ in range(20):
+        columns = np.bincount(j, x - rows[i], p) / n_columns
+        rows = np.bincount(i, x - columns[j], n) / n_rows
+    by_row = csr_array((x - rows[i] - columns[j], (i, j)), shape=(n, p))
+    by_column = by_row.tocsc()
+    rng = stream(0, "benchmark", "als")
+    a, b = (rng.standard_normal((q, LARGEST_RANK)) for q in (n, p))
+    before, sweeps = np.inf, 0
+    while sweeps < ALS_SWEEPS:
+        turn(by_row.indptr, by_row.indices, by_row.data, b, PENALTY, a)
+        turn(by_column.indptr, by_column.indices, by_column.data, a, PENALTY, b)
+        sweeps += 1
+        rest = x - rows[i] - columns[j]
+        for h in range(LARGEST_RANK):
+            rest -= a[i, h] * b[j, h]
+        now = 0.5 * float(rest @ rest + PENALTY * ((a**2).sum() + (b**2).sum()))
+        if before - now <= ALS_TOL * now:
+            break
+        before = now
+
+    def predict(i: Any, j: Any) -> FloatArray:
+        return np.asarray(rows[i] + columns[j] + (a[i] * b[j]).sum(axis=1))
+
+    return predict, {"criterion": now, "sweeps": sweeps}
+
+
+def our_fit(i: Any, j: Any, x: Any) -> tuple[Callable[[Any, Any], FloatArray], dict[str, Any]]:
+    """The same criterion by the package."""
+    from scipy.sparse import coo_array
+
+    from consilience import SoftImpute
+
+    model = SoftImpute(PENALTY, max_rank=LARGEST_RANK, center="rows-and-columns", tol=1e-4)
+    model.fit(coo_array((x, (i, j)), shape=RATINGS[:2]))
+    told = {"criterion": model.objective_, "sweeps": model.n_iter_, "gap": model.gap_}
+    return model.predict_entries, told | {"rank": model.n_components_}
+
+
+SIDES = {"ours": our_fit, "plain ALS": plain_als}
+
+
+def one_side(side: str, folder: Path) -> None:
+    """Fit one side in this process, and print what it took."""
+    i, j, x, truth = (np.load(folder / f"{name}.npy") for name in ("i", "j", "x", "truth"))
+    m = RATINGS[2]
+    (predict, told), seconds = timed(lambda: SIDES[side](i[:m], j[:m], x[:m]))
+    predicted = predict(i[m:], j[m:])
+    # of this program alone: the peak of getrusage begins with what the parent had
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 2**20
+    errors = {
+        name: round(float(np.sqrt(((predicted - wanted) ** 2).mean())), 4)
+        for name, wanted in (("rmse", x[m:]), ("off_truth", truth))
+    }
+    print(
+        json.dumps({"side": side, **errors, "seconds": seconds, "peak_gb": round(peak, 2)} | told)
+    )
+
+
+def measure_ratings() -> list[dict[str, Any]]:
+    """Both sides in processes of their own, with the loading of their data."""
+    import tempfile
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        simulated_ratings(Path(folder))
+        for side in SIDES:
+            command = [sys.executable, __file__, "side", side, folder]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+            print(found[-1], flush=True)
+    return found
+
+
 PARTS: dict[str, Callable[[], Any]] = {
+    "centre": measure_centre,
+    "ratings": measure_ratings,
     "large": measure_large,
     "paths": measure_paths,
     "textbook": measure_textbook,
@@ -407,6 +571,10 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["side"]:
+        with threadpool_limits(1):
+            one_side(sys.argv[2], Path(sys.argv[3]))
+        return
     wanted = sys.argv[1:] or list(PARTS)
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     for part in wanted:

@@ -188,6 +188,7 @@ def inputs() -> dict[str, Callable[[], list[Any]]]:
         ),
         "LatentClassRegressor": latent,
         "MarkovMixture": lambda: grouped(c.MarkovMixture(2, n_init=2, random_state=0), paths),
+        "MatrixImputer": lambda: filled(c.MatrixImputer(c.SoftImpute())),
         "NuclearNormCV": lambda: [c.NuclearNormCV(8, cv=3, random_state=0).fit(gaps)],
         "ObservedKMeans": lambda: grouped(c.ObservedKMeans(3, random_state=0), holes),
         "OptSpace": lambda: filled(c.OptSpace(2)),

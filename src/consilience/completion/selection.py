@@ -28,7 +28,7 @@ from consilience.completion.kernels import assumptions
 from consilience.completion.kernels.cluster_criteria import Criterion, Partitions, gap, strength
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
-from consilience.numerics.centring import centre_of, check_center
+from consilience.numerics.centring import CENTRES, centre_of, rating_values
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, entry_folds
 from consilience.numerics.entry_paths import copied, path_of
@@ -250,6 +250,8 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Only with ``refit=True``. It knows the scaled table.
     scale_ : (p,) array
         What columns were divided by.
+    center_ : str
+        What was taken off first, of models that take something off.
     remarks_ : tuple of str
         What was noticed.
     n_features_in_ : int
@@ -323,10 +325,12 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 "left to predict them from"
             )
         self._noticed: tuple[str, ...] = ()
+        self._center = self._centred(entries)
         scale = np.ones(p) if self.scale == "none" else spreads_of(entries)
         curve = self._search(entries.with_values(entries.values / scale[entries.columns]))
         # A search that fails leaves those of before.
         self._entries, self.scale_, self.curve_ = entries, scale, curve
+        self.center_ = self._center
         entries = self._scaled(entries)
         self.minimiser_ = curve.best
         self.one_standard_error_ = curve.best_one_standard_error
@@ -346,6 +350,29 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if remark is not None:
             warnings.warn(remark, held_out_entries.GridEdgeWarning, stacklevel=2)
         return self
+
+    def _centred(self, entries: Entries) -> str:
+        """What is taken off first, and a remark where the table decided it.
+
+        Raises
+        ------
+        ParameterError
+        """
+        center = getattr(self, "center", "none")
+        if center in CENTRES:
+            return str(center)
+        if center != "auto":
+            words = ", ".join(f'"{word}"' for word in ("auto", *CENTRES))
+            raise ParameterError.of("center", f"one of {words}", center)
+        distinct = rating_values(entries)
+        if not distinct:
+            return "none"
+        self._noticed += (
+            f"the table looks like ratings ({distinct} distinct values, "
+            f"{1.0 - entries.density:.0%} missing), so that terms for rows and columns were taken "
+            'off first: center = "none" leaves them',
+        )
+        return "rows-and-columns"
 
     def _doubts(self, entries: Entries, value: Any) -> list[str | None]:
         """What speaks against the assumptions, of the scaled entries and the kept model."""
@@ -407,7 +434,9 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if not hasattr(model, name):
             raise AttributeError(f"{type(model).__name__} has no {name}")
         return getattr(model, name)(
-            readable(model, self._scaled(entry_input.observed_entries(self, X, reset=False)))
+            entry_input.readable(
+                model, self._scaled(entry_input.observed_entries(self, X, reset=False))
+            )
         )
 
     @property
@@ -467,7 +496,7 @@ class ModelSearch(EntrySearch):
         if isinstance(self.estimator, str):
             return self._models[self.estimator](**self._settings(value)).fit(entries)
         model = copied(self.estimator).set_params(**{self._name(): value})
-        return model.fit(readable(model, entries))
+        return model.fit(entry_input.readable(model, entries))
 
 
 _SCALES = ("none", "columns")
@@ -486,18 +515,6 @@ def spreads_of(entries: Entries) -> FloatArray:
     found = np.sqrt(squares / np.maximum(entries.column_counts, 1))
     largest = np.abs(entries.values).max(initial=0.0)
     return np.where(found > 1e-12 * largest, found, 1.0)
-
-
-def readable(model: Any, entries: Entries) -> Any:
-    """Entries as a model takes them: those of this package as they are, others a dense matrix.
-
-    Parameters
-    ----------
-    model : estimator
-    entries : Entries
-    """
-    ours = type(model).__module__.startswith("consilience.completion.estimators.")
-    return entries if ours else entries.dense()
 
 
 # --- The one-step leave-one-out of complete matrices as a curve of errors.
@@ -590,8 +607,10 @@ class RankCV(ModelSearch):
         again or the one that the source prints.
     rule : {"minimum", "one-standard-error"}
         Chosen rank: that of the smallest error, or the smallest within one standard error of it.
-    center : {"none", "columns", "rows-and-columns"}
-        What is subtracted first, for models of the package; "ppca" estimates its own mean.
+    center : {"auto", "none", "columns", "rows-and-columns"}
+        What is subtracted first, for models of the package; "ppca" estimates its own mean. "auto"
+        takes rows and columns of tables like ratings (2 to 25 distinct values, half of it missing
+        or more), and nothing otherwise.
     scale : {"none", "columns"}
         "columns" divides columns by the standard deviations of their observed entries: for columns
         of unequal noise, or in different units. Errors are then those of scaled entries.
@@ -613,6 +632,8 @@ class RankCV(ModelSearch):
     minimiser_, one_standard_error_ : int
         Rank with the smallest error, and the smallest rank within one standard error of it.
     at_edge_ : bool
+    center_ : str
+        What was taken off first.
     best_estimator_ : estimator
         Fitted to all entries with `rank_`.
     remarks_ : tuple of str
@@ -649,7 +670,7 @@ class RankCV(ModelSearch):
         ranks: str | ArrayLike = "auto",
         cv: Any = 5,
         rule: str = "minimum",
-        center: str = "none",
+        center: str = "auto",
         scale: str = "none",
         refit: bool = True,
         n_jobs: int | None = None,
@@ -668,25 +689,29 @@ class RankCV(ModelSearch):
 
     def _search(self, entries: Entries) -> EntryCurve:
         named = self._named()
-        check_center(self.center)
         if isinstance(self.cv, str):
             if not named or self.estimator != "hard":
                 raise ParameterError(f'cv = "{self.cv}" is for estimator = "hard" alone')
-            return one_step("rank", entries, self.ranks, self.center, self.cv)
+            return one_step("rank", entries, self.ranks, self._center, self.cv)
         folds = labels_of(entries, self.cv, self.random_state, name="cv")
         if named:
             plan = entry_plans.plan_ranks(
-                entries, folds, model=self.estimator, ranks=self.ranks, center=self.center
+                entries, folds, model=self.estimator, ranks=self.ranks, center=self._center
             )
         else:
             plan = entry_plans.plan_estimator(
                 entries, folds, self.estimator, self._name(), values=self.ranks
             )
-        self._noticed = plan.remarks
+        self._noticed += plan.remarks
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
+    def _centred(self, entries: Entries) -> str:
+        own = not self._named() or self.estimator == "ppca"
+        known = self.center in ("auto", *CENTRES)
+        return "none" if own and known else super()._centred(entries)
+
     def _settings(self, value: int) -> dict[str, Any]:
-        return {"rank": value, "center": self.center}
+        return {"rank": value, "center": self._center}
 
     def _tell(self, value: int, chosen: int | None) -> None:
         self.rank_ = value
@@ -736,8 +761,8 @@ class NuclearNormCV(EntrySearch):
         As of :class:`consilience.RankCV`; one step is for fits that are not unshrunk.
     rule : {"minimum", "one-standard-error"}
         What is kept: the penalty with the smallest error, or the largest within one standard error.
-    center : {"none", "columns", "rows-and-columns"}
-        What is taken off first.
+    center : {"auto", "none", "columns", "rows-and-columns"}
+        What is taken off first; "auto" as of :class:`consilience.RankCV`.
     scale : {"none", "columns"}
         As of :class:`consilience.RankCV`; penalties are those of the scaled table.
     tol : float
@@ -767,6 +792,8 @@ class NuclearNormCV(EntrySearch):
     minimiser_, one_standard_error_ : float
         Penalty with the smallest error, and the largest within one standard error of it.
     at_edge_ : bool
+    center_ : str
+        What was taken off first.
     best_estimator_ : SoftImpute
         Fitted to all entries with `alpha_`.
     remarks_ : tuple of str
@@ -801,7 +828,7 @@ class NuclearNormCV(EntrySearch):
         solver: str = "auto",
         cv: Any = 5,
         rule: str = "minimum",
-        center: str = "none",
+        center: str = "auto",
         scale: str = "none",
         tol: float = 1e-6,
         max_iter: int | None = None,
@@ -827,7 +854,7 @@ class NuclearNormCV(EntrySearch):
         if isinstance(self.cv, str):
             if self.unshrink:
                 raise ParameterError(f'cv = "{self.cv}" is for unshrink = False alone')
-            return one_step("alpha", entries, self.alphas, self.center, self.cv)
+            return one_step("alpha", entries, self.alphas, self._center, self.cv)
         folds = labels_of(entries, self.cv, self.random_state, name="cv")
         settings = self._settings()
         settings["tol"] = max(self.tol, _FOLD_TOL)
@@ -835,8 +862,8 @@ class NuclearNormCV(EntrySearch):
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
     def _settings(self) -> dict[str, Any]:
-        passed_on = ("center", "unshrink", "max_rank", "solver", "tol", "max_iter")
-        return {name: getattr(self, name) for name in passed_on}
+        passed_on = ("unshrink", "max_rank", "solver", "tol", "max_iter")
+        return {"center": self._center, **{name: getattr(self, name) for name in passed_on}}
 
     def _refitted(self, entries: Entries, value: float) -> Any:
         given = {name: x for name, x in self._settings().items() if x is not None}

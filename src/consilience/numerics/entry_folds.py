@@ -76,6 +76,33 @@ def entry_folds(entries: Entries, n_splits: int, rng: np.random.Generator) -> In
         paired = [mine | found for mine, found in zip(paired, emptied)]
 
 
+def row_folds(entries: Entries, n_splits: int, rng: np.random.Generator) -> IntArray:
+    """Deal the entries of each row into folds, for a model that knows the columns already.
+
+    Parameters
+    ----------
+    entries : Entries
+        m observed entries.
+    n_splits : int
+    rng : numpy Generator
+
+    Returns
+    -------
+    (m,) array of int
+        Fold of each entry from 0, or -1 for one that is alone in its row. A fold holds no more than
+        one entry of a row more than another.
+    """
+    order = rng.permutation(entries.n_observed)
+    order = order[np.argsort(entries.rows[order], kind="stable")]
+    rows = entries.rows[order]
+    place = np.arange(len(order)) - entries.indptr[rows]
+    folds = np.empty(len(order), dtype=np.int64)
+    # each row begins elsewhere, so that short rows do not fill the first folds alone
+    folds[order] = (place + rng.integers(n_splits, size=entries.shape[0])[rows]) % n_splits
+    folds[entries.row_counts[entries.rows] == 1] = NEVER
+    return folds
+
+
 def held_out_part(entries: Entries, share: float, rng: np.random.Generator) -> BoolArray:
     """Draw scattered entries to set aside, once.
 

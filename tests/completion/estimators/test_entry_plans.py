@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.completion.estimators import entry_plans
 from consilience.completion.estimators.entry_plans import (
     plan_alphas,
     plan_clusters,
@@ -173,6 +174,29 @@ def test_a_grid_of_penalties_comes_to_an_end() -> None:
         curve = EntryCurve("alpha", np.array(alphas), errors[None], np.array([9]))
         alphas += plan.grow(curve)
     assert alphas[-1] == pytest.approx(1e-4 * alphas[0])
+
+
+def test_costly_grids_start_short_and_end_where_the_error_rises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = plan_alphas(ENTRIES).path.parameters
+    monkeypatch.setattr(entry_plans, "_COSTLY", 0.0)
+    assert plan_alphas(ENTRIES).path.parameters == usual  # the dense solver costs little
+    monkeypatch.setattr(entry_plans, "choose_solver", lambda entries: "als")
+    plan = plan_alphas(ENTRIES)
+    assert plan.path.parameters == usual[:4]
+
+    def grown(errors: list[float]) -> list[float]:
+        alphas = np.array(usual[: len(errors)])
+        curve = EntryCurve("alpha", alphas, np.array([errors]), np.array([9]), (True, False))
+        assert plan.grow is not None
+        return list(plan.grow(curve))
+
+    np.testing.assert_allclose(grown([9.0, 8.0, 7.0, 6.0]), usual[4:6])
+    assert grown([9.0, 8.0, 7.0, 7.5]) == []
+    # noise may come in first: nothing is decided before the tenth penalty
+    np.testing.assert_allclose(grown([9.0, 9.0, 9.0, 9.0]), usual[4:6])
+    assert len(grown([9.0] + 7 * [9.5])) == 2 and grown([9.0] + 9 * [9.5]) == []
 
 
 def test_a_flat_curve_ends_a_grid_of_penalties() -> None:

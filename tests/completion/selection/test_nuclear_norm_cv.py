@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
-from consilience import GridEdgeWarning, NuclearNormCV, SoftImpute
+from consilience import GridEdgeWarning, NuclearNormCV, RankCV, SoftImpute
 from consilience.completion.kernels.soft_impute import alpha_max
+from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 
 
@@ -132,3 +133,54 @@ def test_scikit_learn_conventions() -> None:
 def test_one_step_is_enough_where_nothing_is_left() -> None:
     search = NuclearNormCV([2 * TOP, 4 * TOP], cv=3, random_state=0).fit(X)
     assert (search.rank_, search.best_estimator_.n_iter_, search.n_iter_) == (0, 1, 1)
+
+
+# ------------------------------------------------------------------ the centre of ratings
+
+
+def stars(values: int = 5, missing: float = 0.6, seed: int = 0) -> np.ndarray:
+    """Ratings with levels of people and of films."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(60, 1)) + rng.normal(size=20) + 0.5 * rng.normal(size=(60, 20))
+    x = np.clip(np.round(x * values / 5) + values // 2, 1, values)
+    x[0, :values] = np.arange(1, values + 1) if values <= 20 else x[0, :values]
+    return np.where(rng.random(x.shape) < missing, np.nan, x)
+
+
+def test_ratings_are_centred_by_rows_and_columns_and_the_search_says_so() -> None:
+    x = stars()
+    search = NuclearNormCV(5, cv=3, random_state=0).fit(x)
+    given = NuclearNormCV(5, cv=3, center="rows-and-columns", random_state=0).fit(x)
+    assert search.center_ == "rows-and-columns" == search.best_estimator_.center
+    assert search.remarks_[0].startswith("the table looks like ratings (5 distinct values, ")
+    np.testing.assert_array_equal(search.reconstruct(), given.reconstruct())
+    assert not any("ratings" in remark for remark in given.remarks_)
+    none = NuclearNormCV(5, cv=3, center="none", random_state=0).fit(x)
+    assert search.curve_.mean.min() < 0.8 * none.curve_.mean.min()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        X,
+        stars(missing=0.3),
+        np.where(np.isnan(stars()), np.nan, np.random.default_rng(0).normal(size=(60, 20))),
+        np.where(np.isnan(stars()), np.nan, 1.0),
+        np.where(np.isnan(stars()), np.nan, np.arange(1200).reshape(60, 20) % 26),
+    ],
+)
+def test_other_tables_are_left_as_they_are(x: np.ndarray) -> None:
+    search = NuclearNormCV(3, cv=2, refit=False, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GridEdgeWarning)
+        assert search.fit(x).center_ == "none"
+
+
+def test_a_model_with_a_mean_of_its_own_is_given_no_centre() -> None:
+    for model in ("ppca", SoftImpute(unshrink=True)):
+        search = RankCV(model, ranks=[1, 2], cv=2, random_state=0, refit=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert search.fit(stars()).center_ == "none"
+    with pytest.raises(ParameterError, match='one of "auto", "none"'):
+        RankCV("ppca", center="mean").fit(X)

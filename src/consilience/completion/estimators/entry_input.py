@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
+from consilience.numerics.entry_folds import row_folds
 from consilience.parameters import Allowed, is_whole
 
 # --- Settings that several estimators share, as far as their kind goes.
@@ -163,6 +164,47 @@ def _validated(estimator: Any, X: Any, reset: bool) -> Any:
     raise DataError(said)
 
 
+def row_weights(sample_weight: Any, entries: Entries) -> FloatArray:
+    """Check weights of rows, (n,).
+
+    Parameters
+    ----------
+    sample_weight : (n,) array
+    entries : Entries
+
+    Raises
+    ------
+    DataError
+        Not one finite number of 0 or more for each row, or no row with an entry counts.
+    """
+    n = entries.shape[0]
+    try:
+        found = np.array(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if found.shape != (n,) or not (np.isfinite(found) & (found >= 0)).all():
+        raise DataError(
+            f"sample_weight must hold {n} finite numbers of 0 or more, one for each row"
+        )
+    if not found[entries.row_counts > 0].any():
+        raise DataError(
+            "sample_weight is zero for every row that has an entry: nothing would count"
+        )
+    return found
+
+
+def readable(model: Any, entries: Entries) -> Any:
+    """Entries as a model takes them: those of this package as they are, others a dense matrix.
+
+    Parameters
+    ----------
+    model : estimator
+    entries : Entries
+    """
+    ours = type(model).__module__.startswith("consilience.completion.")
+    return entries if ours else entries.dense()
+
+
 def places(rows: Any, columns: Any, shape: tuple[int, int]) -> tuple[IntArray, IntArray]:
     """Check places in a matrix.
 
@@ -201,9 +243,12 @@ def _own_width(estimator: Any, entries: Entries, reset: bool) -> Entries:
 
 # --- What estimators that keep the table they were fitted to say of its cells.
 
+_SCORE_FOLDS = 5
+_SCORE_CELLS = 4_000_000  # numbers of a batch of rows
+
 
 class RowCompletion:
-    """Complete rows by ``reconstruct``, predict single cells; for tables with missing entries.
+    """Complete rows by ``reconstruct``, predict single cells, score; for tables with gaps.
 
     A subclass keeps its `Entries` as ``_entries`` when it is fitted, and writes :meth:`reconstruct`
     and :meth:`_cells`.
@@ -236,6 +281,55 @@ class RowCompletion:
         full = self.reconstruct(None if X is None else entries)
         full[entries.rows, entries.columns] = entries.values
         return full
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the mean squared error of entries of rows, each predicted from the rest of its row.
+
+        The entries of each row are dealt into five folds, always in the same way. Each fold in turn
+        is hidden, and the model as it is fills it from the others: of rows that were fitted the
+        error is too small.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries
+            A row with fewer than two entries has none to spare and does not count.
+        y : None
+            Ignored.
+        sample_weight : (m,) array, optional
+            Weights of the rows, 0 or more; each squared error counts with that of its row.
+
+        Returns
+        -------
+        score : float
+            In squared units of the table, at most 0.
+
+        Raises
+        ------
+        DataError
+            No row has two entries, or the weights do not fit.
+        """
+        check_is_fitted(self)
+        entries = observed_entries(self, X, reset=False)
+        n, p = entries.shape
+        folds = row_folds(entries, _SCORE_FOLDS, np.random.default_rng(0))
+        size, squares = max(1, _SCORE_CELLS // p), np.zeros(n)
+        for first in range(0, n, size):  # the model's matrix of all rows may not fit into memory
+            last = min(first + size, n)
+            own = slice(entries.indptr[first], entries.indptr[last])
+            i, j, x = entries.rows[own] - first, entries.columns[own], entries.values[own]
+            part = Entries((last - first, p), i, j, x)
+            for fold in range(_SCORE_FOLDS):
+                held = part.take(folds[own] == fold)
+                rest = part.take(folds[own] != fold)
+                off = self.reconstruct(rest)[held.rows, held.columns] - held.values
+                squares[first:last] += np.bincount(held.rows, off**2, minlength=last - first)
+        counts = np.where(entries.row_counts > 1, entries.row_counts, 0)
+        weights = np.ones(n) if sample_weight is None else row_weights(sample_weight, entries)
+        if not weights @ counts:
+            raise DataError(
+                "no row that counts has two entries: none can be predicted from the rest of its row"
+            )
+        return -float(weights @ squares / (weights @ counts))
 
     def predict_entries(self, rows: Any, columns: Any) -> FloatArray:
         """Entries of the model's matrix of the rows that were fitted.

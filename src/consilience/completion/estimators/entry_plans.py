@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.kernels import low_rank_paths
-from consilience.completion.kernels.soft_impute import alpha_max
+from consilience.completion.kernels.soft_impute import alpha_max, choose_solver, step_seconds
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import entry_paths, held_out_entries
 from consilience.numerics.centring import centre_of, check_center
@@ -40,8 +40,9 @@ CLUSTER_MODELS: dict[str, Callable[..., EntryPath]] = {
 _FIRST = 10  # ranks, or classes, of a grid before it grows
 _SLACK = 2  # a grid goes on until it reaches this far beyond its minimum
 _STEP = 10.0 ** (-1 / 6)  # from one penalty of a grid to the next
-_FIRST_ALPHAS = 10
-_MORE_ALPHAS = 4
+_FIRST_ALPHAS, _MORE_ALPHAS = 10, 4
+_COSTLY = 0.05  # seconds of a sweep; small penalties have high ranks and cost most by far
+_FIRST_COSTLY, _MORE_COSTLY = 4, 2
 _FLAT = 1e-4  # gain of further penalties, over the error, that is none
 _SAME = 1e-6  # errors that differ by less than this share are the same
 _SMALLEST = 1e-4  # where a grid of penalties ends at last, over the largest one
@@ -119,6 +120,7 @@ class Plan:
             parameters=curve.parameters[:kept],
             errors=curve.errors[:, :kept],
             natural=(curve.natural[0], True),
+            table_se=None if curve.table_se is None else curve.table_se[:kept],
         )
 
 
@@ -350,8 +352,8 @@ def plan_alphas(
     entries : Entries
     alphas : "auto", int or sequence of float
         "auto" starts with ten penalties, six to a power of ten, from the smallest one that leaves
-        nothing, and ends at 1e-4 of it or where the curve is flat; a number of penalties goes
-        down to a hundredth.
+        nothing, and ends at 1e-4 of it or where the curve is flat; with four where fits are costly,
+        and goes on until the error rises. A number of penalties goes down to a hundredth.
     center : {"none", "columns", "rows-and-columns"}
     unshrink : bool
         Refit the singular values of every fit.
@@ -374,7 +376,8 @@ def plan_alphas(
             f"center = {center!r} explains every observed entry, so that no penalty differs from "
             'another: fill the missing ones with the centre, or take center = "none"'
         )
-    grid = _Alphas(largest)
+    costly = choose_solver(entries) == "als" and step_seconds(entries)[1] > _COSTLY
+    grid = _Alphas(largest, costly)
     first, grows = grid.start(alphas)
     how: dict[str, Any] = {"solver": solver, "tol": tol, "max_iter": max_iter}
     path = low_rank_paths.SoftPath(
@@ -390,13 +393,15 @@ class _Alphas:
     """A geometric grid below the penalty that leaves nothing."""
 
     largest: float
+    costly: bool = False
 
     def start(self, alphas: str | int | ArrayLike) -> tuple[list[float], bool]:
         """The grid, and whether it grows."""
         allowed = '"auto", a number of penalties (2 or more), or penalties above 0'
         if isinstance(alphas, str):
             _check_auto("alphas", alphas)
-            return [self.largest * _STEP**i for i in range(_FIRST_ALPHAS)], True
+            first = _FIRST_COSTLY if self.costly else _FIRST_ALPHAS
+            return [self.largest * _STEP**i for i in range(first)], True
         try:
             given = np.asarray(alphas)
             values = given.astype(np.float64)
@@ -412,11 +417,14 @@ class _Alphas:
         return first >= self.largest * (1 - 1e-9), False
 
     def grow(self, curve: EntryCurve) -> list[float]:
-        last = float(curve.parameters[-1])
-        if curve.minimiser < len(curve.parameters) - 1:
+        last, q = float(curve.parameters[-1]), len(curve.parameters)
+        size = _MORE_COSTLY if self.costly else _MORE_ALPHAS
+        # a short grid may end before anything but noise has come in
+        short = q < _FIRST_ALPHAS and curve.minimiser == 0
+        if curve.minimiser < q - 1 and not short:
             return []
-        before, latest = curve.mean[:-_MORE_ALPHAS].min(), curve.mean[-_MORE_ALPHAS:].min()
-        if before - latest <= _FLAT * latest:  # smaller ones will make no difference either
-            return []
-        more = [last * _STEP**i for i in range(1, _MORE_ALPHAS + 1)]
+        before, latest = curve.mean[:-size].min(), curve.mean[-size:].min()
+        if before - latest <= _FLAT * latest and not short:
+            return []  # smaller ones will make no difference either
+        more = [last * _STEP**i for i in range(1, size + 1)]
         return [alpha for alpha in more if alpha >= self.largest * _SMALLEST * (1 - 1e-9)]

@@ -20,7 +20,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
+from consilience.completion.estimators.entry_input import (
+    RowCompletion,
+    observed_entries,
+    row_weights,
+)
 from consilience.completion.kernels.hard_impute import MAX_ITER, TOL, hard_path
 from consilience.completion.kernels.low_rank import LowRankFit, check_ranks
 from consilience.completion.kernels.optspace import optspace_path
@@ -124,13 +128,21 @@ class LowRankFactoriser(
         """
         raise NotImplementedError
 
-    def _factorise(self, entries: Entries) -> Factors:
+    def _factorise(self, entries: Entries, weights: FloatArray | None = None) -> Factors:
         """Centre and fit."""
-        centre = centre_of(entries, self.center)
-        fit, penalty, scale = self._solve(centre.removed(entries))
+        centre = centre_of(entries, self.center, weights)
+        rest = centre.removed(entries)
+        if weights is not None:
+            # w |x - Vt|^2 is the square of sqrt(w) x - V sqrt(w) t, whose singular values are those
+            # of the table in which a row stands w times
+            rest = rest.with_values(rest.values * np.sqrt(weights)[rest.rows])
+        fit, penalty, scale = self._solve(rest)
+        scores = fit.scores()
+        if weights is not None:
+            scores /= np.sqrt(np.where(weights > 0, weights, 1.0))[:, None]
         return Factors(
             centre=centre,
-            scores=fit.scores(),
+            scores=scores,
             components=np.ascontiguousarray(fit.v.T),
             singular_values=fit.s,
             penalty=np.zeros(fit.rank) + penalty,
@@ -330,10 +342,59 @@ def row_scores(entries: Entries, v: FloatArray, penalty: FloatArray) -> FloatArr
     return scores
 
 
+class WeightedFactoriser(LowRankFactoriser):
+    """Base of those whose fit is by least squares, so that rows can have weights."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the matrix.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+            NaN is missing; of a sparse matrix the stored entries are observed, stored zeros too.
+        y : None
+            Ignored.
+        sample_weight : (n,) array, optional
+            Weights of the rows, 0 or more: a whole number w counts a row w times.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A setting is out of its range.
+        DataError
+            Nothing is observed, a place of a sparse matrix is stored twice, or the weights are not
+            one number of 0 or more for each row.
+        """
+        entries = observed_entries(self, X, reset=True)
+        if sample_weight is None:
+            self._take(self._factorise(entries), entries)
+            return self
+        weights = row_weights(sample_weight, entries)
+        judged = entries.take(weights[entries.rows] > 0)
+        factors = self._factorise(judged, weights)
+        if judged.n_observed < entries.n_observed:
+            # rows that count for nothing have what the model says of any other row
+            out = weights == 0
+            centre, scores = factors.project(entries.take(out[entries.rows]))
+            rows = np.where(out, centre.rows, factors.centre.rows)
+            scores = np.where(out[:, None], scores, factors.scores)
+            factors = replace(factors, centre=replace(factors.centre, rows=rows), scores=scores)
+        self._take(factors, entries)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> FloatArray:
+        """Fit the matrix and give the scores of its rows, (n, n_components)."""
+        return self.fit(X, y, sample_weight)._factors.scores.copy()
+
+
 # --- Low-rank matrix under a nuclear-norm penalty, from the observed entries, as an estimator.
 
 
-class SoftImpute(LowRankFactoriser):
+class SoftImpute(WeightedFactoriser):
     """Fill the missing entries, shrink the singular values, repeat.
 
     Minimises ``1/2 |P_O(X - M)|_F^2 + alpha |M|_*`` over matrices M, where P_O keeps the observed
@@ -475,7 +536,7 @@ class SoftImpute(LowRankFactoriser):
 _STARTS = ("zero", "path")
 
 
-class HardImpute(LowRankFactoriser):
+class HardImpute(WeightedFactoriser):
     """Fill the missing entries, truncate the singular value decomposition, repeat.
 
     Lowers ``1/2 |P_O(X - M)|_F^2`` over matrices M of a rank, where P_O keeps the observed entries.
@@ -576,7 +637,7 @@ class HardImpute(LowRankFactoriser):
 # --- Matrix of a given rank from a spectral start and descent over spaces, as an estimator.
 
 
-class OptSpace(LowRankFactoriser):
+class OptSpace(WeightedFactoriser):
     """Spectral start from trimmed entries, then descent over pairs of spaces.
 
     The criterion is that of `HardImpute`, where stopping early is part of the method too; start and
@@ -729,7 +790,7 @@ class ProbabilisticPCA(LowRankFactoriser):
 
     # ------------------------------------------------------------------ fit
 
-    def _factorise(self, entries: Entries) -> Factors:
+    def _factorise(self, entries: Entries, weights: FloatArray | None = None) -> Factors:
         rank = check_ranks([self.rank], *entries.shape)[0]
         fit = next(ppca_path(entries, [rank], tol=self.tol, max_iter=self.max_iter))
         n = int((entries.row_counts > 0).sum())
@@ -858,7 +919,7 @@ class ProbabilisticPCA(LowRankFactoriser):
         logs = np.log(self.units_[1])[entries.columns]
         return found - np.bincount(entries.rows, weights=logs, minlength=len(found))
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Mean log-likelihood of the rows.
 
         Parameters
@@ -866,8 +927,13 @@ class ProbabilisticPCA(LowRankFactoriser):
         X : (m, p) array, data frame, scipy sparse matrix or Entries
         y : None
             Ignored.
+        sample_weight : (m,) array, optional
+            Weights of the rows, 0 or more.
         """
-        return float(self.score_samples(X).mean())
+        found = self.score_samples(X)
+        if sample_weight is None:
+            return float(found.mean())
+        return float(np.average(found, weights=row_weights(sample_weight, self._given(X))))
 
     def _given(self, X: Any) -> Entries:
         entries = super()._given(X)

@@ -18,7 +18,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
+from consilience.completion.estimators.entry_input import (
+    RowCompletion,
+    observed_entries,
+    row_weights,
+)
 from consilience.completion.estimators.predictors import scaled_up
 from consilience.exceptions import ParameterError
 from consilience.numerics import observed_kmeans as solvers
@@ -200,7 +204,7 @@ class ObservedKMeans(
         entries, _, squares = self._nearest(X)
         return scaled_up(entries, squares)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the sum of squares of the rows' observed entries about their nearest centre.
 
         Parameters
@@ -208,9 +212,13 @@ class ObservedKMeans(
         X : (m, p) array, data frame, scipy sparse matrix or Entries
         y : None
             Ignored.
+        sample_weight : (m,) array, optional
+            Weights of the rows, 0 or more.
         """
         entries, labels, squares = self._nearest(X)
         own = squares[np.arange(len(labels)), labels]
+        if sample_weight is not None:
+            own = own * row_weights(sample_weight, entries)
         return -float(own[entries.row_counts > 0].sum())
 
     def reconstruct(self, X: Any = None) -> FloatArray:

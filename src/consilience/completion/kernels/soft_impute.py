@@ -34,12 +34,12 @@ _GUESS = 60  # rank that the costs are compared at, or a third of the shorter si
 _CELLS = 1 << 21
 
 
-def choose_solver(entries: Entries) -> str:
-    """The faster solver by shape and density: "dense" or "als".
+def step_seconds(entries: Entries) -> tuple[float, float]:
+    """Rough seconds of a step of the dense solver and of a sweep of the other one.
 
-    A step of the dense solver costs about ``4 n p q + 10 q^3`` operations with ``q = min(n, p)``,
-    and the number of steps grows as the density falls; a sweep of the other one
-    ``2 m k^2 + (n + p) k^3 / 3`` for m observed entries at rank k, and its certificates.
+    The former costs about ``4 n p q + 10 q^3`` operations with ``q = min(n, p)``, and the number of
+    steps grows as the density falls; the latter ``2 m k^2 + (n + p) k^3 / 3`` for m observed
+    entries at rank k.
 
     Parameters
     ----------
@@ -48,10 +48,20 @@ def choose_solver(entries: Entries) -> str:
     n, p = entries.shape
     q = min(n, p)
     k = min(_GUESS, max(1, q // 3))
-    if n * p > _LARGE:
-        return "als"
     dense = (4.0 * n * p * q + 10.0 * q**3) / _DENSE_RATE / np.sqrt(entries.density)
-    sparse = (2.0 * entries.n_observed * k**2 + (n + p) * k**3 / 3.0) / _SPARSE_RATE
+    return dense, (2.0 * entries.n_observed * k**2 + (n + p) * k**3 / 3.0) / _SPARSE_RATE
+
+
+def choose_solver(entries: Entries) -> str:
+    """The faster solver by shape and density, with what certificates cost: "dense" or "als".
+
+    Parameters
+    ----------
+    entries : Entries
+    """
+    if entries.shape[0] * entries.shape[1] > _LARGE:
+        return "als"
+    dense, sparse = step_seconds(entries)
     return "dense" if dense <= sparse + _CERTIFICATE or entries.complete else "als"
 
 
