@@ -73,6 +73,10 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("is in the model", lambda run: "small" in run.result.sites),
             ("tells two groups of rows", lambda run: _groups(run.result, "small") > 1),
         ),
+        "describe": (
+            ("is described", lambda run: "small" in run.result.sites),
+            ("tells bins", lambda run: any(bool((bins[1] > 0).any()) for bins in run.result.bins.values())),
+        ),
         "pooled-regression": (("is in the fit", lambda run: "small" in run.result.sites),),
         "matrix-completion": (
             ("is completed", lambda run: True),

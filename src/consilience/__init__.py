@@ -22,6 +22,7 @@ _PUBLIC: dict[str, str] = {
     "AssistedGLM": "consilience.assisted.glm",
     "CommunityBayesClassifier": "consilience.discriminant.estimators.community_bayes",
     "ContingencyTable": "consilience.contingency.protocol",
+    "Describe": "consilience.describe.protocol",
     "EnsembleClustering": "consilience.clustering.protocol",
     "FederatedSparseQDA": "consilience.discriminant.federated_sparse_qda",
     "FederatedCommunityBayes": "consilience.discriminant.federated_community_bayes",

@@ -34,6 +34,7 @@ from consilience.completion.selection import (
     cross_validate_entries as cross_validate_entries,
 )
 from consilience.contingency.protocol import ContingencyTable as ContingencyTable
+from consilience.describe.protocol import Describe as Describe
 from consilience.discriminant.estimators.community_bayes import (
     CommunityBayesClassifier as CommunityBayesClassifier,
 )

@@ -14,16 +14,10 @@ import pytest
 from scipy.stats import chi2_contingency
 from statsmodels.stats.contingency_tables import StratifiedTable
 
-from consilience.contingency.protocol import (
-    ContingencyTable,
-    Levels,
-    Table,
-    cramers_v,
-    pearson,
-    within_strata,
-)
+from consilience.contingency.protocol import ContingencyTable, Levels, Table
 from consilience.engines.federation import Federation
 from consilience.exceptions import DataError, QuorumError, StudyError
+from consilience.numerics.two_way_tables import cramers_v, pearson, within_strata
 from consilience.protocol.method import Columns, Preparation
 from consilience.testing.fakes import array_loader
 from consilience.wire.disclosure import Limits, relayed

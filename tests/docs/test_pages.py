@@ -79,6 +79,7 @@ def test_embedding_notices_a_change(tmp_path: Path) -> None:
     [
         "README.md",
         "docs/guide/contingency-table.md",
+        "docs/guide/describe.md",
         "docs/guide/many-cores.md",
         "docs/guide/python.md",
     ],

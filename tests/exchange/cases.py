@@ -23,6 +23,7 @@ from consilience.completion.federated_pca import FederatedPCA
 from consilience.completion.one_table.cluster_count import ClusterCountStudy
 from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.contingency.protocol import ContingencyTable
+from consilience.describe.protocol import Describe
 from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudy
@@ -297,6 +298,43 @@ def of_two_categories() -> Federation:
     )
 
 
+def of_all_kinds() -> Federation:
+    """Two numbers and two categories at three sites; many values are missing, at cedar few."""
+    rng = np.random.default_rng(17)
+    levels = {"ward": ("a", "b", "c"), "cured": ("no", "yes")}
+    tables = {}
+    for k, (name, n) in enumerate((("ash", 180), ("birch", 240), ("cedar", 150))):
+        ward = rng.choice(3, size=n, p=(0.3, 0.3, 0.4))
+        cured = (rng.random(n) < 0.35 + 0.15 * (ward == 1)).astype(int)
+        score = rng.normal(50 + 3 * k, 8, n).round(1)
+        score[rng.random(n) < (0.2 if name != "cedar" else 0.02)] = np.nan
+        tables[name] = {"age": rng.normal(60 + k, 10, n), "score": score}
+        tables[name] |= {"ward": np.array(levels["ward"])[ward]}
+        tables[name] |= {"cured": np.array(levels["cured"])[cured]}
+        tables[name]["id"] = tables[name]["entity"] = np.array([f"{name}-{i}" for i in range(n)])
+    return Federation.local(
+        tables,
+        columns=Columns(
+            features=("age", "score", *levels), id="id", entity="entity", levels=levels
+        ),
+        preparation=Preparation(categorical="onehot", missing="keep"),
+        policy=GRANTED,
+    )
+
+
+def pooled_description(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    """Moments by site; few missing values, as at the last one, count as the median."""
+    found = []
+    for data in rows.values():
+        for x in data.features[:, :2].T:
+            there = np.sort(x[~np.isnan(x)])
+            if len(x) - len(there) < 10:
+                there = np.append(there, [there[(len(there) - 1) // 2]] * (len(x) - len(there)))
+            found.append((len(there), there.mean(), there.var() * len(there)))
+    known, mean, square = np.array(found).reshape(3, 2, 3).transpose(2, 0, 1)
+    return {"n": [180, 240, 150], "known": known, "mean": mean, "square": square}
+
+
 def pooled_table(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     """The table of the sites all of whose cells are large enough."""
     tables = [data.features[:, :3].T @ data.features[:, 3:] for data in rows.values()]
@@ -405,6 +443,11 @@ CASES: dict[str, Case] = {
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "contingency-table": Case(ContingencyTable(), of_two_categories, pooled_table),
+    "describe": Case(
+        Describe(tables=(("ward", "cured"),), bins={"age": (50, 55, 60, 65, 70)}),
+        of_all_kinds,
+        pooled_description,
+    ),
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
     ),

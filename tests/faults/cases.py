@@ -20,6 +20,7 @@ from consilience.completion.federated_pca import FederatedPCA
 from consilience.completion.one_table.cluster_count import ClusterCountStudy
 from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.contingency.protocol import ContingencyTable
+from consilience.describe.protocol import Describe
 from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudy
@@ -151,6 +152,7 @@ CASES: dict[str, Case] = {
         columns=Columns(features=ITEMS[:2], levels=dict.fromkeys(ITEMS[:2], ("no", "yes"))),
         preparation=Preparation(categorical="onehot"),
     ),
+    "describe": Case(Describe),
     "ensemble-clustering": Case(
         # Without stability pairs nothing is drawn from the secret streams.
         lambda: EnsembleClustering(n_clusters=2, n_init=2, stability_pairs=0)

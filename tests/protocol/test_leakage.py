@@ -51,6 +51,14 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "standard deviations": "deviations.squares",
     },
     "contingency-table": {"the table of each site that tells one": "table.counts"},
+    "describe": {
+        "the number of rows": "sums.n",
+        "of each column of numbers rows with a value, mean and standard deviation": "sums.known "
+        "sums.means sums.spreads",
+        "the rows in bins": "bins.counts",
+        "the rows of its levels": "sums.levels",
+        "the tables that the study names": "sums.tables",
+    },
     "federated-pca": {"numbers of rows, means and cross-products": "told.*"},
     "federated-sparse-qda": {
         "numbers of rows, used and held out": "offered.counts offered.held",

@@ -41,6 +41,8 @@ class Demo:
         What else to try: a word, and a command or a place. FOLDER is the folder.
     method : str
         Where it is not the name of the demonstration.
+    described : bool
+        Whether the last column of the tables, a class, is a feature like the others.
     """
 
     about: str
@@ -50,6 +52,7 @@ class Demo:
     tables: str = "wines"
     to_go_on: Sequence[Sequence[str]] = ()
     method: str = ""
+    described: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,8 @@ def demo(
     eight, under the policy "strict". For latent-class-regression the visits of patients at four
     hospitals are simulated, for sequences the treatment of patients at three, month by month.
     For matrix-completion and cluster-count all wines are in one table, with a tenth of the cells
-    missing. For federated-sparse-qda and federated-community-bayes 569 patients are at three
-    clinics, for sparse-qda and community-bayes at one.
+    missing. For describe, federated-sparse-qda and federated-community-bayes 569 patients are at
+    three clinics, for sparse-qda and community-bayes at one.
     For assistance-test and assisted-glm a clinic and a laboratory hold different columns of 569
     patients, under the policy "consortium" with the consents that the study needs. A file that is
     already there and holds something else is never replaced.
@@ -165,6 +168,8 @@ def demo_files(method: str) -> dict[str, str]:
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
     columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
+    if chosen.described:
+        columns, roles = [*columns, about.last], []
     from consilience.protocol.method import get_method
 
     # Two demonstrations may show one method.
@@ -185,6 +190,7 @@ def demo_files(method: str) -> dict[str, str]:
             role="sequence" if about.sequence else "features",
             columns="\n".join(f'  "{name}",' for name in columns),
             missing=chosen.missing,
+            coding='categorical = "onehot"\n' if chosen.described else "",
             standardize=chosen.standardize,
             sites=", ".join(f'"{site}"' for site in tables),
         )

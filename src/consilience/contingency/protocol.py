@@ -30,12 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, QuorumError, StudyError
+from consilience.numerics.two_way_tables import cramers_v, expected_counts, pearson, within_strata
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -114,100 +115,6 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
         without = ["some rows have none of the declared levels"] * (not placed.all())
         site.note(f"The table stays here: {'; '.join(few + without)}.")
     return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
-
-
-class ChiSquareTest(NamedTuple):
-    """Statistic, degrees of freedom and p-value of a chi-square test."""
-
-    statistic: float
-    df: int
-    p_value: float
-
-
-def expected_counts(table: FloatArray) -> FloatArray:
-    """Counts under independence: n_i+ n_+j / n, (r, c); 0 in a table without rows."""
-    n = max(table.sum(), 1.0)
-    return np.asarray(np.outer(table.sum(axis=1), table.sum(axis=0)) / n)
-
-
-def pearson(table: FloatArray) -> ChiSquareTest:
-    """Test independence by the sum of (n_ij - e_ij)^2 / e_ij (Pearson, 1900).
-
-    Parameters
-    ----------
-    table : (r, c) array
-        Levels without any rows take no part.
-
-    Returns
-    -------
-    ChiSquareTest
-        Where only one level of a column has rows: 0 on 0 degrees of freedom, p-value 1.
-    """
-    # An empty level has expected counts of 0, by which nothing can be divided.
-    used = table[table.any(axis=1)][:, table.any(axis=0)]
-    expected = expected_counts(used)
-    df = max(used.shape[0] - 1, 0) * max(used.shape[1] - 1, 0)
-    statistic = float(((used - expected) ** 2 / expected).sum()) if df else 0.0
-    return ChiSquareTest(statistic, df, _tail(statistic, df))
-
-
-def cramers_v(table: FloatArray) -> float:
-    """Strength of association, sqrt(chi2 / (n min(r - 1, c - 1))) in [0, 1] (Cramér, 1946).
-
-    Levels without rows take no part; NaN where a column has only one other.
-    """
-    smaller = min(table.any(axis=1).sum(), table.any(axis=0).sum()) - 1
-    if smaller < 1:
-        return float("nan")
-    # at most 1, but for rounding
-    return float(np.sqrt(min(pearson(table).statistic / (table.sum() * smaller), 1.0)))
-
-
-def within_strata(tables: FloatArray) -> ChiSquareTest:
-    """Test association within strata: Cochran, Mantel and Haenszel for nominal columns.
-
-    With d the sum over strata of observed less expected counts, and V the sum of their covariances
-    when the margins n_i+ and n_+j of each stratum are fixed,
-
-        cov(n_ij, n_i'j') = n_i+ (1[i = i'] n - n_i'+) n_+j (1[j = j'] n - n_+j') / (n^2 (n - 1)),
-
-    the statistic is d' V^- d on as many degrees of freedom as V has rank: (r - 1)(c - 1) unless the
-    strata share too few levels (Landis, Heyman and Koch, 1978).
-
-    Parameters
-    ----------
-    tables : (strata, r, c) array
-
-    Returns
-    -------
-    ChiSquareTest
-        Where no stratum can show an association: 0 on 0 degrees of freedom, p-value 1.
-    """
-    size = int(np.prod(tables.shape[1:]))
-    away, spread = np.zeros(size), np.zeros((size, size))
-    for table in tables:
-        n = table.sum()
-        if n < 2:
-            continue
-        p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
-        # n_ij - n_i+ n_+j / n
-        away += (table - n * np.outer(p, q)).ravel()
-        # the covariance above, as a product of one matrix for rows and one for columns
-        blocks = (np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
-        spread += n**2 / (n - 1) * np.kron(*blocks)
-    values, vectors = np.linalg.eigh(spread)
-    # V has no inverse: each margin is fixed
-    kept = values > 1e-10 * max(values.max(initial=0.0), 1e-300)
-    df = int(kept.sum())
-    statistic = float(((vectors.T @ away)[kept] ** 2 / values[kept]).sum())
-    return ChiSquareTest(statistic, df, _tail(statistic, df))
-
-
-def _tail(statistic: float, df: int) -> float:
-    """Chance of a larger value."""
-    from scipy.stats import chi2  # scipy.stats takes long to load
-
-    return float(chi2.sf(statistic, df)) if df else 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ BUILT_IN = {
     "cluster-count": "consilience.completion.one_table.cluster_count",
     "community-bayes": "consilience.discriminant.one_table.community_bayes",
     "contingency-table": "consilience.contingency.protocol",
+    "describe": "consilience.describe.protocol",
     "ensemble-clustering": "consilience.clustering.protocol",
     "federated-community-bayes": "consilience.discriminant.federated_community_bayes",
     "federated-pca": "consilience.completion.federated_pca",

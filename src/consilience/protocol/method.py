@@ -346,6 +346,8 @@ class SiteContext(Protocol):
         Whether the policy lets the names of the site's own columns leave.
     share_response : bool
         Whether the policy lets the response of each record leave, to whom it is addressed.
+    foreign_models : bool
+        Whether the policy grants models of others: then products are compared with no other run.
     run : str
     keys : dict
         What the house keeps for end-to-end encryption (see phase `align_ids`).
@@ -375,6 +377,7 @@ class SiteContext(Protocol):
     per_record: bool
     share_names: bool
     share_response: bool
+    foreign_models: bool
     run: str
     keys: dict[str, Any]
     partner_key: bytes

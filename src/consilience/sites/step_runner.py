@@ -70,6 +70,7 @@ class StepContext:
         self.preset: str = self.policy.preset
         self.per_record, self.share_names = self.policy.per_record, self.policy.share_names
         self.share_response = self.policy.share_response
+        self.foreign_models = self.policy.foreign_models
         self.ledger = RevealedRank.from_ledger(work.ledger)
         self.keys: dict[str, Any] = dict(state.get(KEYS, {}))
         self.partner_key = work.partner_key

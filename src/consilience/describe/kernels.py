@@ -1,0 +1,333 @@
+"""Bins that may be told, quantiles that follow from them, and differences between sites.
+
+Arrays in, arrays out. Sources: Hyndman and Fan, The American Statistician 50 (1996), for quantiles
+(their first definition: the smallest value with a share p of the rows at or below it); Austin,
+Statistics in Medicine 28 (2009), and Yang and Dalton, SAS Global Forum 335 (2012), for standardised
+differences.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from consilience.arrays import BoolArray, FloatArray, IntArray
+
+SPACING = 0.1
+"""Least distance of two edges, in standard deviations of a site's column."""
+_REACH = 3.0
+"""Standard deviations on either side of the mean over which edges are laid."""
+_STEPS = (1.0, 2.0, 5.0, 10.0)
+
+
+def default_edges(mean: float, sd: float) -> FloatArray:
+    """Edges at round numbers: 1, 2 or 5 times a power of ten apart, at least a quarter of `sd`.
+
+    They reach three standard deviations to either side of the mean; none where `sd` is 0.
+    """
+    if not (np.isfinite(mean) and np.isfinite(sd) and sd > 1e-9 * max(abs(mean), 1e-290)):
+        return np.empty(0)
+    power = np.floor(np.log10(sd / 4))
+    step = next(f for f in _STEPS if f * 10.0**power >= sd / 4 * (1 - 1e-12)) * 10.0**power
+    first, last = np.ceil((mean - _REACH * sd) / step), np.floor((mean + _REACH * sd) / step)
+    # Multiples of 1 / step, where that is whole, are the decimals that one would write.
+    whole = np.arange(first, last + 1)
+    edges = whole / np.rint(1 / step) if step < 1 else whole * step
+    return np.asarray(edges, dtype=float)
+
+
+# --------------------------------------------------------------------------- bins that may be told
+
+
+def common_gaps(missing: BoolArray, least: int) -> BoolArray:
+    """Rows that count as without a value, column by column, (n, v).
+
+    Columns that lack a value in the same rows, but for fewer than `least`, count as lacking it in
+    all rows in which one of them does: otherwise two numbers of missing values would tell of few.
+    Fewer than `least` missing values of a column count as none.
+    """
+    found = missing & (missing.sum(axis=0) >= least)
+    joined = True
+    while joined:
+        joined = False
+        for j in range(found.shape[1]):
+            for i in range(j):
+                apart = int((found[:, i] ^ found[:, j]).sum())
+                if 0 < apart < least and found[:, i].any() and found[:, j].any():
+                    found[:, i] = found[:, j] = found[:, i] | found[:, j]
+                    joined = True
+    return found
+
+
+class _Counted(NamedTuple):
+    """Different values of a column, ascending, with their numbers of rows."""
+
+    values: FloatArray
+    times: IntArray
+
+    def between(self, low: float, high: float) -> IntArray:
+        """Numbers of rows of the values v with low <= v < high."""
+        places = np.searchsorted(self.values, (low, high), side="left")
+        return self.times[places[0] : places[1]]
+
+
+def usual(times: IntArray) -> int:
+    """Rows that have one of the two values that most rows have."""
+    return int(np.sort(times)[-2:].sum())
+
+
+def cuts_to_tell(
+    x: FloatArray,
+    candidates: FloatArray,
+    *,
+    least: int,
+    max_share: float,
+    told: Iterable[float] = (),
+    most: int = 1 << 30,
+) -> list[float]:
+    """Edges at which a site may say how many rows are below, beside its mean and mean square.
+
+    All edges that were ever told of these rows count. Between any two neighbours are at least
+    `least` rows. And at least `least` rows have none of the two most frequent values of their bin:
+    then whatever combines 1, x, x^2 and bins differs from 0 in `least` rows or more
+    (docs/proofs/described-columns.md). Nor has one row more than `max_share` of what x, or x^2,
+    adds up to about the means, or medians, of the bins.
+
+    Parameters
+    ----------
+    x : (n,) array
+        Values that are there.
+    candidates : (c,) array
+        Ascending.
+    least : int
+    max_share : float
+    told : iterable of float
+        Edges that were told before.
+    most : int
+        Edges that may be told in all.
+
+    Returns
+    -------
+    list of float
+        Ascending, with those of `told`.
+    """
+    values, times = np.unique(x, return_counts=True)
+    counted = _Counted(values, times)
+    cuts = sorted({float(c) for c in told})
+    ends = [-np.inf, *cuts, np.inf]
+    rare = len(x) - sum(usual(counted.between(a, b)) for a, b in itertools.pairwise(ends))
+    new = [float(c) for c in candidates if float(c) not in cuts]
+    added = []
+    for cut in new:
+        place = int(np.searchsorted(ends, cut))
+        parts = counted.between(ends[place - 1], cut), counted.between(cut, ends[place])
+        if min(int(part.sum()) for part in parts) < least:
+            continue
+        lost = usual(parts[0]) + usual(parts[1]) - usual(np.concatenate(parts))
+        if rare - lost < least:
+            continue
+        ends.insert(place, cut)
+        rare -= lost
+        added.append(cut)
+    room = max(most - len(cuts), 0)
+    if len(added) > room:  # evenly, of those that may be told: bins only grow
+        places = ((np.arange(room) + 0.5) * len(added) / max(room, 1)).astype(int)
+        added = [added[place] for place in places]
+    found = sorted([*cuts, *added])
+    while added:
+        ruled = _ruled_bin(x, found, max_share)
+        if ruled is None:
+            break
+        # The bin grows until others in it differ as much; edges told before stay.
+        near = [cut for cut in found[max(ruled - 1, 0) : ruled + 1] if cut in added] or added[-1:]
+        found.remove(near[0])
+        added.remove(near[0])
+    return found
+
+
+def _ruled_bin(x: FloatArray, cuts: Sequence[float], max_share: float) -> int | None:
+    """Bin of a row that has too much of what x, or x^2, sum to about a constant for each bin."""
+    of = np.searchsorted(cuts, x, side="right")
+    order = np.argsort(x, kind="stable")
+    sizes = np.bincount(of, minlength=len(cuts) + 1)
+    middle = order[np.minimum(np.cumsum(sizes) - sizes + sizes // 2, len(x) - 1)]
+    for f in (x, (x - x.mean()) ** 2, (x - x[order[len(x) // 2]]) ** 2):
+        means = np.bincount(of, f, minlength=len(sizes)) / np.maximum(sizes, 1)
+        for centre in (means, f[middle]):
+            away = np.abs(f - centre[of])
+            largest = int(away.argmax())
+            if not away[largest] <= max_share * away.sum():
+                return int(of[largest])
+    return None
+
+
+# --------------------------------------------------------------------------- quantiles
+
+
+class Quantile(NamedTuple):
+    """Where a quantile lies: from `low` up to, but not at, `high`; `value` is a guess between."""
+
+    value: float
+    low: float
+    high: float
+
+
+def below(edges: FloatArray, bins: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Edges that a site tells, and its rows below each, from counts with gaps.
+
+    Parameters
+    ----------
+    edges : (e,) array
+    bins : (e + 1,) array
+        Rows from one edge to the next; a gap joins the bin before it.
+
+    Returns
+    -------
+    cuts, rows : (k,) arrays
+    """
+    heads = np.flatnonzero(~np.isnan(bins))
+    counts = np.cumsum(bins[heads])
+    return edges[heads[1:] - 1], counts[:-1]
+
+
+def quantile(edges: FloatArray, sites: Sequence[FloatArray], share: float) -> Quantile:
+    """Bounds of a quantile of the rows of all sites, from what each tells at its own edges.
+
+    With k the number of rows at or below the quantile, it is below an edge if at least k rows are,
+    and at or above it if fewer are. Rows below an edge that a site does not tell lie between those
+    below its neighbours.
+
+    Parameters
+    ----------
+    edges : (e,) array
+    sites : sequence of (e + 1,) arrays
+        Counts with gaps; see `below`.
+    share : float
+        In (0, 1).
+
+    Returns
+    -------
+    Quantile
+        Infinite bounds where it lies in an outer bin. The guess is linear between edges; in an
+        outer bin it is the edge.
+    """
+    if not len(sites) or not len(edges):
+        return Quantile(np.nan, -np.inf, np.inf)
+    n = float(sum(np.nansum(bins) for bins in sites))
+    k = max(np.ceil(share * n - 1e-9), 1.0)
+    fewest, most, middle = np.zeros(len(edges)), np.zeros(len(edges)), np.zeros(len(edges))
+    for bins in sites:
+        cuts, rows = below(edges, bins)
+        total = np.nansum(bins)
+        before = np.searchsorted(cuts, edges, side="right")
+        after = np.searchsorted(cuts, edges, side="left")
+        fewest += np.concatenate([[0.0], rows])[before]
+        most += np.concatenate([rows, [total]])[after]
+        middle += np.interp(edges, cuts, rows) if len(cuts) else total / 2
+    over, under = np.flatnonzero(fewest >= k), np.flatnonzero(most < k)
+    low = float(edges[under[-1]]) if len(under) else -np.inf
+    high = float(edges[over[0]]) if len(over) else np.inf
+    if np.isinf(low) and np.isinf(high):
+        return Quantile(np.nan, low, high)
+    if np.isinf(low) or np.isinf(high):
+        return Quantile(high if np.isinf(low) else low, low, high)
+    inside = (edges >= low) & (edges <= high)
+    guess = float(np.interp(share * n, middle[inside], edges[inside]))
+    return Quantile(min(max(guess, low), high), low, high)
+
+
+# --------------------------------------------------------------------------- pooled moments
+
+
+def pooled(n: FloatArray, mean: FloatArray, square: FloatArray) -> tuple[float, float, float]:
+    """Rows, mean and sum of squares about it over sites; NaN where none tells.
+
+    Parameters
+    ----------
+    n, mean, square : (s,) arrays
+        Rows, mean, and sum of squares about the site's mean; NaN where one is withheld.
+    """
+    told = ~np.isnan(mean)
+    if not told.any():
+        return 0.0, np.nan, np.nan
+    rows, means = n[told], mean[told]
+    total = rows.sum()
+    # About the mean of the sites' means first: digits are kept when means are large.
+    about = means.mean()
+    middle = float(about + (rows * (means - about)).sum() / total)
+    return float(total), middle, float((square[told] + rows * (means - middle) ** 2).sum())
+
+
+# --------------------------------------------------------------------------- differences
+
+
+def difference_of_means(
+    means: FloatArray, variances: FloatArray, other_means: FloatArray, other_variances: FloatArray
+) -> FloatArray:
+    """Return ``(m - m') / sqrt((v + v') / 2)`` (Austin, 2009); 0 where nothing differs."""
+    away, spread = means - other_means, np.sqrt((variances + other_variances) / 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where((away == 0) & (spread == 0), 0.0, away / spread))
+
+
+def difference_of_shares(shares: FloatArray, others: FloatArray) -> float:
+    """Return ``sqrt(d' S^- d)`` for shares of the levels of a category (Yang and Dalton, 2012).
+
+    d is the difference of the shares and S the mean of their multinomial covariances
+    ``diag(p) - p p'``. Of two levels it is ``|p - q| / sqrt((p(1 - p) + q(1 - q)) / 2)``. Infinite
+    where the shares differ in a direction in which neither varies.
+    """
+    away = shares - others
+    covariances = [np.diag(p) - np.outer(p, p) for p in (shares, others)]
+    values, vectors = np.linalg.eigh((covariances[0] + covariances[1]) / 2)
+    parts, varies = (vectors.T @ away) ** 2, values > 1e-12
+    # All shares add up to one: in that direction nothing differs.
+    if (parts[~varies] > 1e-20).any():
+        return float("inf")
+    return float(np.sqrt((parts[varies] / values[varies]).sum()))
+
+
+class FTest(NamedTuple):
+    """Statistic, degrees of freedom above and below, and p-value of an F test."""
+
+    statistic: float
+    df: int
+    df_within: int
+    p_value: float
+
+
+def equal_means(n: FloatArray, mean: FloatArray, square: FloatArray) -> FTest:
+    """Test that groups have one mean: analysis of variance, one way (Fisher, 1925).
+
+    Parameters
+    ----------
+    n, mean, square : (s,) arrays
+        Rows, means and sums of squares about them; NaN where a group is withheld.
+
+    Returns
+    -------
+    FTest
+        Where nothing can be tested (one group, or no spread within): 0 and p-value 1.
+    """
+    told = ~np.isnan(mean)
+    rows, _, total = pooled(n, mean, square)
+    within = float(square[told].sum())
+    above, under = int(told.sum()) - 1, int(rows) - int(told.sum())
+    if above < 1 or under < 1 or not within > 0:
+        return FTest(0.0, max(above, 0), max(under, 0), 1.0)
+    from scipy.stats import f  # scipy.stats takes long to load
+
+    statistic = (total - within) / above / (within / under)
+    return FTest(float(statistic), above, under, float(f.sf(statistic, above, under)))
+
+
+def holm(p_values: FloatArray) -> FloatArray:
+    """Adjust p-values for their number (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    factors = np.arange(len(p_values), 0, -1)
+    found = np.empty(len(p_values))
+    found[order] = np.minimum(np.maximum.accumulate(p_values[order] * factors), 1.0)
+    return found

@@ -1,0 +1,678 @@
+"""Description of all columns at all sites, in two rounds.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+sums: Request               ->
+                            <-  Sums: n, known, means, spreads (q),
+                                  levels (v), tables (c)            AGGREGATE
+bins: Edges                 ->
+  edges (e, all)
+                            <-  Bins: counts (b)                    AGGREGATE
+==============================  ==================================================
+
+q columns are numbers; v are the levels of categories, each with one more for rows without a value;
+c are the cells of the tables that the study names. The second round is left out where no column is
+a number. Edges are the study's, or round numbers about the pooled mean.
+
+Rules, at a site that protects records (docs/proofs/described-columns.md):
+
+- Fewer than `min_records` missing values of a column, and none, look the same: they count as the
+  column's median, or as its most frequent level, at that site, in all that is told. Columns that
+  lack a value in the same rows but for fewer than that count as lacking it in all of these.
+- A number is told with its mean and spread, or not at all, by the rule of moments.
+- Bins that hold fewer than `min_records` rows, none included, are joined to the one before; of
+  columns of few values more are, so that no count follows from bins, mean and spread together.
+  Edges of all runs on these rows count as if they were told at once, and lie at least a tenth of a
+  standard deviation from any other that was ever asked for; other rows get no bins.
+- A level of few rows is withheld, with another one where it would follow.
+- A table is told whole or not at all, by the rule of products of columns; at a site that grants no
+  models of others not at all: `contingency-table` is compared with other runs there.
+
+Sources: `describe.kernels`, `numerics.two_way_tables`.
+
+Absence: a site that does not answer is left out, down to the quorum; one that misses the second
+round has no bins. Leakage: see the method's statement.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.describe.kernels import (
+    SPACING,
+    common_gaps,
+    cuts_to_tell,
+    default_edges,
+    pooled,
+)
+from consilience.describe.protocol.result import DescribeResult
+from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.parameters import RULE, Allowed, allows, is_number, number, several
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
+from consilience.wire.codec import digest
+from consilience.wire.disclosure import Released, aggregate, cell_counts, count, relayed
+from consilience.wire.message import Aggregate, Disclosure, Public, message, states
+from consilience.wire.moment_facts import Coded, moment_facts, unsafe_columns
+
+_MOST_ROWS = float(1 << 40)
+MOST_EDGES = 200
+"""Edges that a study may name for one column."""
+
+
+def _are_edges(value: object) -> bool:
+    if not (isinstance(value, list | tuple) and 0 < len(value) <= MOST_EDGES):
+        return False
+    return all(map(is_number, value)) and bool((np.diff(np.asarray(value, float)) > 0).all())
+
+
+_BINS = Allowed(
+    lambda v: isinstance(v, Mapping) and all(map(_are_edges, v.values())),
+    f"for each column 1 to {MOST_EDGES} ascending numbers",
+)
+_TABLES = Allowed(
+    lambda v: (
+        isinstance(v, list | tuple)
+        and all(
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and pair[0] != pair[1]
+            and all(isinstance(name, str) for name in pair)
+            for pair in v
+        )
+    ),
+    "a list of pairs of different columns",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What travels with each question, and is compared with an approved study.
+
+    Attributes
+    ----------
+    bins : mapping of str to sequence of float
+    tables : sequence of (str, str)
+    """
+
+    bins: Mapping[str, Sequence[float]] = allows(_BINS)
+    tables: Sequence[Sequence[str]] = allows(_TABLES)
+
+
+@message("describe/request", version=1)
+class Request:
+    """Ask for numbers of rows, moments, levels and tables."""
+
+    settings: Settings = states(Settings)
+    numbers: tuple[str, ...] = Public("q", "columns of numbers", kind="str", to="all")
+    categories: tuple[str, ...] = Public("k", "columns with levels", kind="str", to="all")
+    sizes: IntArray = Public("k", "levels of each", kind="int", to="all", low=2, high=10_000)
+
+    def lengths(self) -> dict[str, int]:
+        """Levels with one for missing values each, and cells of the tables."""
+        sizes = dict(zip(self.categories, (int(size) + 1 for size in self.sizes), strict=True))
+        cells = sum(sizes[a] * sizes[b] for a, b in self.settings.tables)
+        return {"v": sum(sizes.values()), "c": cells}
+
+
+@message("describe/sums", version=1)
+class Sums:
+    """What a site tells of its columns; NaN where it withholds something."""
+
+    n: Released = Aggregate("", "rows", kind="int", low=0, high=_MOST_ROWS)
+    known: Released = Aggregate(
+        "q",
+        "rows with a value; all rows where fewer than min_records values are missing",
+        gaps=True,
+        low=0,
+        high=_MOST_ROWS,
+    )
+    means: Released = Aggregate("q", "means", gaps=True)
+    spreads: Released = Aggregate("q", "mean squared deviations from the mean", gaps=True, low=0)
+    levels: Released = Aggregate(
+        "v",
+        "rows of each level, then those without a value; none where they are few",
+        gaps=True,
+        low=0,
+        high=_MOST_ROWS,
+    )
+    tables: Released = Aggregate(
+        "c", "rows of each cell, those without a value last", gaps=True, low=0, high=_MOST_ROWS
+    )
+
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
+        """Columns and tables come whole, and counts are counts of the same rows."""
+        n = self.n.value
+        gaps = [np.isnan(one.value) for one in (self.known, self.means, self.spreads)]
+        if not ((gaps[0] == gaps[1]) & (gaps[0] == gaps[2])).all():
+            return "a column of which something is withheld and something told"
+        if (self.known.value > n).any():
+            return "more rows with a value than there are"
+        for name, counts in split(self.levels.value, [int(s) + 1 for s in request.sizes]):
+            whole = (counts == np.floor(counts)) | np.isnan(counts)
+            if not whole.all() or np.nansum(counts) > n:
+                return f"category {name} has levels of other rows"
+        for name, cells in split(self.tables.value, _cells_of(request)):
+            if np.isnan(cells).any() and not np.isnan(cells).all():
+                return f"table {name} has some cells and lacks others"
+            if not np.isnan(cells).any() and cells.sum() != n:
+                return f"table {name} is of other rows"
+        return None
+
+
+@message("describe/edges", version=1)
+class Edges:
+    """Edges of bins; each column of numbers has some of them, or none."""
+
+    settings: Settings = states(Settings)
+    numbers: tuple[str, ...] = Public("q", "columns of numbers", kind="str", to="all")
+    sizes: IntArray = Public(
+        "q", "edges of each", kind="int", to="all", low=0, high=float(MOST_EDGES)
+    )
+    edges: Released = Aggregate("e", "edges, column by column, ascending", to="all")
+
+    def lengths(self) -> dict[str, int]:
+        """Bins between, below and above the edges."""
+        return {"b": int(sum(size + 1 for size in self.sizes if size))}
+
+
+@message("describe/bins", version=1)
+class Bins:
+    """Rows from each edge up to the next; a gap joins the bin before it."""
+
+    counts: Released = Aggregate(
+        "b", "rows in each bin; a gap joins the one before", gaps=True, low=0, high=_MOST_ROWS
+    )
+
+    def check(self, request: Edges, known: Mapping[str, Any]) -> str | None:
+        """A column has a first bin, and all its rows are in some bin; or it has none."""
+        rows = [r for r, size in zip(known["rows"], request.sizes, strict=True) if size]
+        parts = split(self.counts.value, [int(size) + 1 for size in request.sizes if size])
+        for (name, counts), n in zip(parts, rows, strict=True):
+            if np.isnan(counts).all():
+                continue
+            if np.isnan(counts[0]) or np.isnan(n) or np.nansum(counts) != n:
+                return f"column {name} has bins of other rows"
+        return None
+
+
+def split(line: Any, sizes: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """Parts of an array, numbered from 1."""
+    ends = np.cumsum([0, *sizes])
+    for i, (start, end) in enumerate(itertools.pairwise(ends), start=1):
+        yield i, line[start:end]
+
+
+def _cells_of(request: Request) -> list[int]:
+    sizes = dict(zip(request.categories, (int(size) + 1 for size in request.sizes), strict=True))
+    return [sizes[a] * sizes[b] for a, b in request.settings.tables]
+
+
+# --------------------------------------------------------------------------- at a site
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Columns of a site as they are told.
+
+    Attributes
+    ----------
+    numbers : (n, q) array
+        NaN where a row counts as without a value. Few others without one have the median, so that
+        what is told is what a table without missing values would tell.
+    number_names, category_names : tuple of str
+    levels : list of (n, L + 1) arrays
+        0/1 columns of the levels of each category, and of rows without a value. All 0 in rows whose
+        level the site keeps back.
+    whole : list of bool
+        Whether each category has all its levels.
+    """
+
+    numbers: FloatArray
+    number_names: tuple[str, ...]
+    category_names: tuple[str, ...]
+    levels: list[FloatArray]
+    whole: list[bool]
+
+
+def _rows_of(data: SiteData, least: int) -> _Rows:
+    """Columns by kind, with missing values as they are told."""
+    x = data.features
+    coded = {j for group in data.coded for j in group.columns}
+    places = [j for j in range(x.shape[1]) if j not in coded]
+    groups = [list(group.columns) for group in data.coded]
+    missing = [np.isnan(x[:, j]) for j in places] + [np.isnan(x[:, g]).any(axis=1) for g in groups]
+    absent = np.stack(missing, axis=1) if missing else np.zeros((len(x), 0), dtype=bool)
+    gaps, q = common_gaps(absent, least), len(places)
+    levels = []
+    for group, lacks, absent_here in zip(groups, gaps[:, q:].T, absent[:, q:].T, strict=True):
+        part = (x[:, group] == 1).astype(float)
+        filled = absent_here & ~lacks
+        part[filled, int(part.sum(axis=0).argmax())] = 1.0
+        part[lacks] = 0.0
+        levels.append(np.column_stack([part, lacks]))
+    by_level = {tuple(f"{c}={v}" for v in vs): c for c, vs in data.levels.items()}
+    numbers = np.where(gaps[:, :q], np.nan, x[:, places])
+    for j, filled in enumerate((absent & ~gaps)[:, :q].T):
+        if filled.any():
+            there = np.sort(numbers[~filled & ~gaps[:, j], j])
+            numbers[filled, j] = there[(len(there) - 1) // 2] if len(there) else 0.0
+    return _Rows(
+        numbers=numbers,
+        number_names=tuple(data.feature_names[j] for j in places),
+        category_names=tuple(
+            by_level.get(tuple(data.feature_names[j] for j in group), "") for group in groups
+        ),
+        levels=levels,
+        whole=[group.whole for group in data.coded],
+    )
+
+
+def _moments(rows: _Rows, site: SiteContext) -> tuple[tuple[Released, ...], BoolArray]:
+    """Rows with a value, means and spreads of the numbers, and which of them are withheld."""
+    x, limits = rows.numbers, site.limits
+    known = aggregate(np.where(np.isnan(x), np.nan, 1.0))
+    means = aggregate(x, mean=True)
+    with np.errstate(over="ignore"):  # an infinite sum is no release
+        spreads = aggregate((x - means.value) ** 2, mean=True)
+    unsafe = unsafe_columns(x, limits=limits) | ((~np.isnan(x)).sum(axis=0) < limits.min_records)
+    for released in (known, means, spreads):
+        unsafe = unsafe | np.isnan(released.withhold_unsafe(limits).value)
+    return tuple(one.withhold(unsafe) for one in (known, means, spreads)), np.asarray(unsafe)
+
+
+@step("sums", once=True)
+def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
+    """Count, and sum the columns of numbers."""
+    rows = _rows_of(data, site.limits.min_records)
+    own = (rows.number_names, rows.category_names, [part.shape[1] - 1 for part in rows.levels])
+    if own != (message.numbers, message.categories, [int(size) for size in message.sizes]):
+        raise DataError(
+            f"the study describes {message.numbers + message.categories} and prepares "
+            f"{data.feature_names}: code categories by 'onehot', without indicators",
+            public="the columns are not those of the description",
+        )
+    (known, means, spreads), unsafe = _moments(rows, site)
+    for name in np.array(rows.number_names)[unsafe]:
+        site.note(f"Nothing of column {name} is told: too few rows differ, or one outweighs all.")
+    levels, hidden = _levels(rows, site)
+    reply = Sums(
+        n=count(data.n_rows),
+        known=known,
+        means=means,
+        spreads=spreads,
+        levels=levels.withhold(np.concatenate([*hidden, np.zeros(0, dtype=bool)])),
+        tables=_tables(rows, message.settings.tables, hidden, site),
+    )
+    return reply, state
+
+
+def _levels(rows: _Rows, site: SiteContext) -> tuple[Released, list[BoolArray]]:
+    """Rows of all levels, and which levels of each category may not be told."""
+    cells, hidden, start = [], [], 0
+    for part, whole, name in zip(rows.levels, rows.whole, rows.category_names, strict=True):
+        placed = part.sum(axis=1) == 1
+        cells.append(np.where(placed, start + part.argmax(axis=1), -1))
+        start += part.shape[1]
+        lacks = part[:, -1].any()
+        judged = part if lacks else part[:, :-1]
+        coded = [Coded(tuple(range(judged.shape[1])), whole)]
+        unsafe = _unsafe_levels(judged, coded, site)
+        if (part[:, -1] == 0).sum() < site.limits.min_records:
+            unsafe[:] = True
+        # No row without a value is told as 0, like few of them.
+        hidden.append(unsafe if lacks else np.append(unsafe, False))
+        if unsafe.any():
+            site.note(f"Some levels of {name} are not told: few rows have them, or would follow.")
+    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    return cell_counts(flat.astype(np.int64), start), hidden
+
+
+def _unsafe_levels(part: FloatArray, coded: Sequence[Coded], site: SiteContext) -> BoolArray:
+    if site.limits.min_records <= 1:
+        return np.zeros(part.shape[1], dtype=bool)
+    return unsafe_columns(part, limits=site.limits, coded=coded)
+
+
+def _tables(
+    rows: _Rows, pairs: Sequence[Sequence[str]], hidden: Sequence[BoolArray], site: SiteContext
+) -> Released:
+    """Rows in the cells of tables, each whole or not at all."""
+    of = {name: i for i, name in enumerate(rows.category_names)}
+    least, asked = site.limits.min_records, sorted({of[name] for pair in pairs for name in pair})
+    told = {
+        i: rows.levels[i] if rows.levels[i][:, -1].any() else rows.levels[i][:, :-1] for i in asked
+    }
+    ends = dict(
+        zip(
+            asked,
+            itertools.pairwise(np.cumsum([0, *(p.shape[1] for p in told.values())])),
+            strict=True,
+        )
+    )
+    unsafe = None
+    if least > 1 and asked:
+        coded = [Coded(tuple(range(*ends[i])), rows.whole[i]) for i in asked]
+        unsafe = moment_facts(
+            np.hstack(list(told.values())), limits=site.limits, coded=coded
+        ).unsafe
+    cells, masks, start = [], [], 0
+    for pair in pairs:
+        a, b = (of[name] for name in pair)
+        first, second = rows.levels[a], rows.levels[b]
+        size = first.shape[1] * second.shape[1]
+        placed = (first.sum(axis=1) == 1) & (second.sum(axis=1) == 1)
+        where = first.argmax(axis=1) * second.shape[1] + second.argmax(axis=1)
+        cells.append(np.where(placed, start + where, -1))
+        start += size
+        few = unsafe is not None and bool(unsafe[slice(*ends[a]), slice(*ends[b])].any())
+        stays = few or not placed.all() or bool(hidden[a].any() | hidden[b].any())
+        # What products tell is compared with other runs only for methods that tell no more.
+        stays = stays or (least > 1 and not site.foreign_models)
+        masks.append(np.full(size, stays))
+        if stays:
+            site.note(f"The table of {pair[0]} and {pair[1]} stays here.")
+    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
+    return cell_counts(flat.astype(np.int64), start).withhold(mask)
+
+
+def _remembered(message: Edges, data: SiteData) -> str | None:
+    """Where a site keeps the edges that it told; nowhere if it knows no row again."""
+    return None if data.marks is None else "edges of described columns"
+
+
+@step("bins", once=True, keeps=_remembered)
+def count_bins(
+    message: Edges, data: SiteData, state: State, site: SiteContext
+) -> tuple[Bins, State]:
+    """Count the rows between edges."""
+    least = site.limits.min_records
+    rows = _rows_of(data, least)
+    if rows.number_names != message.numbers:
+        raise DataError(
+            f"the study bins {message.numbers} and the numbers are {rows.number_names}",
+            public="the columns are not those of the description",
+        )
+    _, unsafe = _moments(rows, site)
+    memory = _Memory.of(data, site)
+    # As many columns as the policy lets be told of so many rows, edges being columns.
+    room = site.limits.columns_for(data.n_rows, products=False) - data.features.shape[1]
+    sizes = [int(size) for size in message.sizes]
+    cells, masks, start = [], [], 0
+    for j, edges in split(message.edges.value, sizes):
+        name, x = rows.number_names[j - 1], rows.numbers[:, j - 1]
+        if not len(edges):
+            continue
+        stated = message.settings.bins.get(name)
+        if not (np.diff(edges) > 0).all() or (
+            stated is not None and not np.array_equal(edges, stated)
+        ):
+            raise DataError(
+                f"edges of {name} are not ascending, or not those of the study",
+                public="edges of bins that do not go with the study",
+            )
+        cuts: list[float] = []
+        withheld = bool(unsafe[j - 1]) or memory.others
+        if not withheld:
+            values = x[~np.isnan(x)]
+            wanted = memory.apart(name, edges, float(values.std())) if least > 1 else edges
+            cuts = (
+                cuts_to_tell(
+                    values,
+                    wanted,
+                    least=least,
+                    max_share=site.limits.max_share,
+                    told=memory.told.get(name, ()),
+                    most=max(room // len(sizes), 0),
+                )
+                if least > 1
+                else list(edges)
+            )
+            memory.add(name, edges, cuts)
+        known = np.isin(edges, cuts)
+        heads = np.concatenate([[0], np.flatnonzero(known) + 1])
+        place = heads[np.searchsorted(edges[known], x, side="right")]
+        cells.append(np.where(np.isnan(x) | withheld, -1, start + place))
+        masks.append(np.concatenate([[False], ~known]) | withheld)
+        start += len(edges) + 1
+    memory.keep(site)
+    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
+    return Bins(counts=cell_counts(flat.astype(np.int64), start).withhold(mask)), state
+
+
+class _Memory:
+    """Edges that a site was asked for, and that it told, of one set of rows; over all runs."""
+
+    def __init__(self, rows: str, told: Any, tried: Any, others: bool, known: bool) -> None:
+        self.rows, self.others, self._known = rows, others, known
+        self.told: dict[str, list[float]] = told
+        self._tried: dict[str, list[float]] = tried
+
+    @classmethod
+    def of(cls, data: SiteData, site: SiteContext) -> _Memory:
+        rows = "" if data.marks is None else digest(np.sort(data.marks).tobytes())
+        kept = site.kept or {}
+        others = bool(kept) and kept["rows"] != rows
+        if others:
+            site.note("No bins are told: earlier runs told some of other rows.")
+        told, tried = (
+            {name: list(edges) for name, edges in dict(kept.get(part, {})).items()}
+            for part in ("told", "tried")
+        )
+        return cls(rows, told, tried, others, data.marks is not None)
+
+    def apart(self, name: str, edges: FloatArray, sd: float) -> FloatArray:
+        """Edges that are told already, or far enough from all that were asked for."""
+        tried, found = list(self._tried.get(name, [])), []
+        for edge in edges:
+            near = [abs(edge - other) for other in tried]
+            if edge in tried or not near or min(near) >= SPACING * sd * (1 - 1e-9):
+                found.append(edge)
+                tried.append(edge)
+        self._tried[name] = sorted({float(edge) for edge in tried})
+        return np.asarray(found, dtype=float)
+
+    def add(self, name: str, edges: FloatArray, cuts: Sequence[float]) -> None:
+        """Note what is told now."""
+        told = set(self.told.get(name, [])) | {float(cut) for cut in cuts if cut in edges}
+        self.told[name] = sorted(told)
+
+    def keep(self, site: SiteContext) -> None:
+        if self._known and not self.others:
+            plain = {
+                part: {name: tuple(edges) for name, edges in of.items()}
+                for part, of in (("told", self.told), ("tried", self._tried))
+            }
+            site.keep({"rows": self.rows, **plain})
+
+
+# --------------------------------------------------------------------------- at the coordinator
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Describe(Method):
+    """Table 1 over all sites: what the rows are like, pooled and site by site.
+
+    All features of the study are described. Those with declared levels are categories, for which
+    ``categorical = "onehot"`` is needed; with ``missing = "keep"`` missing values are counted.
+
+    Parameters
+    ----------
+    bins : mapping of str to sequence of float
+        Edges of the bins of a column, ascending; rows at an edge are in the bin above it. Other
+        columns have edges at round numbers about the pooled mean, a quarter to about two thirds of
+        a standard deviation apart.
+    tables : sequence of (str, str)
+        Pairs of categories to count together, with tests of their association.
+    quantiles : sequence of float
+        Between 0 and 1; three of them are shown as median and quartiles.
+    """
+
+    bins: Mapping[str, Sequence[float]] = field(default_factory=dict, metadata={RULE: _BINS})
+    tables: Sequence[Sequence[str]] = allows(_TABLES, default=())
+    quantiles: Sequence[float] = allows(
+        several(number(above=0, below=1), 1, 20), default=(0.25, 0.5, 0.75)
+    )
+
+    name: ClassVar[str] = "describe"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Who is in the tables, over all sites and at each of them?"
+    steps = (sums, count_bins)
+    roles: ClassVar[tuple[str, ...]] = ()
+    tells: ClassVar = "means"
+    accepts_missing: ClassVar[bool] = True
+    remembers_rows: ClassVar[bool] = True
+    absence: ClassVar[str] = (
+        "A site that does not answer the first question is left out, down to the quorum. One that "
+        "misses the second, which the quorum must answer, has no bins and no part in quantiles."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows, of each site, the number of rows; of each column of numbers rows "
+        "with a value, mean and standard deviation, and the rows in bins; of each category the "
+        "rows of its levels; and the tables that the study names. Counts of few are withheld or "
+        "joined to others, with what they would follow from. All sites know the edges of the bins, "
+        "which follow from pooled means and standard deviations or stand in the study."
+    )
+    Result = DescribeResult
+
+    def check_together(self) -> None:
+        """Check that no table is named twice; raise `ParameterError`."""
+        pairs = [frozenset(pair) for pair in self.tables]
+        if len(set(pairs)) < len(pairs):
+            raise ParameterError.of("tables", "different pairs of columns", self.tables)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check the preparation, and that bins and tables are of columns that can have some."""
+        rules, levels = ctx.preparation, ctx.columns.levels
+        features = ctx.columns.features
+        categories = [name for name in features if name in levels]
+        fault = ""
+        if not features:
+            fault = "a description needs columns: name them in [data] features"
+        elif (categories and rules.categorical != "onehot") or rules.indicators:
+            fault = (
+                "a description needs all levels as they are: set [preparation] categorical to "
+                "'onehot', without indicators"
+            )
+        elif rules.standardize != "none":
+            fault = "a description is in the columns' own units: set standardize to 'none'"
+        elif rules.missing not in ("refuse", "complete-rows", "keep"):
+            fault = (
+                "a description counts missing values and fills none: set [preparation] missing to "
+                "'keep', 'complete-rows' or 'refuse'"
+            )
+        for name in self.bins:
+            if name not in features or name in levels:
+                fault = f"bins are given for {name!r}, which is no feature without levels"
+        for name in itertools.chain.from_iterable(self.tables):
+            if name not in categories:
+                fault = f"tables name {name!r}, which is no feature with levels"
+        if fault:
+            raise StudyError(fault, public=fault)
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Two rounds: sums, then bins at edges that follow from them."""
+        features, levels = ctx.columns.features, ctx.columns.levels
+        numbers = tuple(name for name in features if name not in levels)
+        categories = tuple(name for name in features if name in levels)
+        bins = {k: tuple(float(e) for e in v) for k, v in self.bins.items()}
+        settings = Settings(bins=bins, tables=tuple(tuple(pair) for pair in self.tables))
+        sizes = np.array([len(levels[name]) for name in categories], dtype=np.int64)
+        asked = Request(settings=settings, numbers=numbers, categories=categories, sizes=sizes)
+        first = ctx.require((yield Ask("sums", asked)))
+        n = np.array([reply.n.value for reply in first.values()], dtype=np.int64)
+        known, mean, square = (
+            np.stack([getattr(reply, part).value for reply in first.values()])
+            for part in ("known", "means", "spreads")
+        )
+        square = square * known
+        edges = []
+        for j, name in enumerate(numbers):
+            rows, centre, squares = pooled(known[:, j], mean[:, j], square[:, j])
+            sd = float(np.sqrt(squares / max(rows - 1, 1)))
+            edges.append(np.asarray(bins[name]) if name in bins else default_edges(centre, sd))
+        counts = np.full((len(first), sum(len(e) + 1 for e in edges if len(e))), np.nan)
+        if counts.size:
+            question = Edges(
+                settings=settings,
+                numbers=numbers,
+                sizes=np.array([len(e) for e in edges], dtype=np.int64),
+                edges=relayed(np.concatenate(edges), Disclosure.AGGREGATE),
+            )
+            rows_of = {s: {"rows": row} for s, row in zip(first, known, strict=True)}
+            second = ctx.require((yield Ask("bins", question, to=tuple(first), known=rows_of)))
+            for i, site in enumerate(first):
+                if site in second:
+                    counts[i] = second[site].counts.value
+        result = DescribeResult(
+            columns=features,
+            numbers=numbers,
+            levels={name: levels[name] for name in categories},
+            sites=tuple(first),
+            n=n,
+            known=known,
+            mean=mean,
+            square=square,
+            counts={
+                name: part
+                for name, part in _by_name(
+                    [reply.levels.value for reply in first.values()],
+                    categories,
+                    [int(size) + 1 for size in sizes],
+                )
+            },
+            edges=dict(zip(numbers, edges, strict=True)),
+            bins={
+                name: part
+                for name, part in _by_name(
+                    list(counts),
+                    [name for name, e in zip(numbers, edges, strict=True) if len(e)],
+                    [len(e) + 1 for e in edges if len(e)],
+                )
+            },
+            pairs=tuple((str(a), str(b)) for a, b in self.tables),
+            tables=tuple(
+                part.reshape(len(first), len(levels[a]) + 1, len(levels[b]) + 1)
+                for (a, b), (_, part) in zip(
+                    self.tables,
+                    _by_name(
+                        [reply.tables.value for reply in first.values()],
+                        [str(pair) for pair in self.tables],
+                        _cells_of(asked),
+                    ),
+                    strict=True,
+                )
+            ),
+            shares=tuple(float(q) for q in sorted(self.quantiles)),
+        )
+        for sentence in result.withheld():
+            ctx.note(sentence)
+        return result
+
+
+def _by_name(
+    lines: Sequence[FloatArray], names: Sequence[str], sizes: Sequence[int]
+) -> Iterator[tuple[str, FloatArray]]:
+    """Parts of the sites' lines, (s, size) each, by name."""
+    stacked = np.stack(lines).T if lines else np.zeros((0, 0))
+    for name, (_, part) in zip(names, split(stacked, sizes), strict=True):
+        yield name, np.ascontiguousarray(part.T)

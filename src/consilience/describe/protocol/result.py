@@ -1,0 +1,573 @@
+"""What a description tells: Table 1, and tidy tables of all that is in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.describe.kernels import (
+    Quantile,
+    difference_of_means,
+    difference_of_shares,
+    equal_means,
+    holm,
+    pooled,
+    quantile,
+)
+from consilience.exceptions import ParameterError
+from consilience.numerics.two_way_tables import ChiSquareTest, cramers_v, pearson, within_strata
+from consilience.protocol.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIGNIFICANT = 0.05
+"""Below it a p-value, adjusted for the number of columns, is said to show a difference."""
+NOTABLE = 0.1
+"""Standardised differences above it are said to be notable (Austin, 2009)."""
+ALL = "all sites"
+Kind = Literal[
+    "table", "numbers", "levels", "quantiles", "bins", "sites", "differences", "cells", "tests"
+]
+
+
+@dataclass(frozen=True, eq=False)
+class DescribeResult(Result):
+    """Description of columns, by site and pooled.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        In the order of the study.
+    numbers : tuple of str
+        Those that are numbers (q).
+    levels : dict of str to tuple of str
+        Levels of the others.
+    sites : tuple of str
+    n : (s,) int array
+        Rows.
+    known, mean, square : (s, q) arrays
+        Rows with a value, means, and sums of squares about them; NaN where a site withholds the
+        column. Fewer than `min_records` missing values count as none.
+    counts : dict of str to (s, L + 1) array
+        Rows of each level of a category, those without a value last; NaN where withheld.
+    edges : dict of str to (e,) array
+        Edges of the bins of each number.
+    bins : dict of str to (s, e + 1) array
+        Rows below the first edge, from each edge up to the next, and from the last one on. A gap
+        joins the bin before it; all are gaps where nothing is told.
+    pairs : tuple of (str, str)
+    tables : tuple of (s, r + 1, c + 1) arrays
+        Of each pair; rows without a value stand last. NaN where a site withholds the table.
+    shares : tuple of float
+        Of the quantiles.
+    """
+
+    columns: tuple[str, ...]
+    numbers: tuple[str, ...]
+    levels: dict[str, tuple[str, ...]]
+    sites: tuple[str, ...]
+    n: IntArray
+    known: FloatArray
+    mean: FloatArray
+    square: FloatArray
+    counts: dict[str, FloatArray]
+    edges: dict[str, FloatArray]
+    bins: dict[str, FloatArray]
+    pairs: tuple[tuple[str, str], ...]
+    tables: tuple[FloatArray, ...]
+    shares: tuple[float, ...]
+
+    # --- figures by site, and over all of them
+
+    @property
+    def sd(self) -> FloatArray:
+        """Standard deviations by site, denominator n - 1, (s, q)."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.sqrt(self.square / np.maximum(self.known - 1, 1)))
+
+    def moments(self, column: str) -> tuple[float, float, float]:
+        """Rows with a value, mean and standard deviation over the sites that tell the column."""
+        j = self._number(column)
+        rows, mean, square = pooled(self.known[:, j], self.mean[:, j], self.square[:, j])
+        return rows, mean, float(np.sqrt(square / max(rows - 1, 1)))
+
+    def level_counts(self, column: str) -> tuple[FloatArray, FloatArray]:
+        """Rows of each level over the sites that tell it, and rows with a value there, (L,)."""
+        counts = self.counts[column]
+        known = self._rows_with(column)[:, None] * np.ones(counts.shape[1] - 1)
+        told = ~np.isnan(counts[:, :-1]) & ~np.isnan(known)
+        return (
+            np.where(told, counts[:, :-1], 0.0).sum(axis=0),
+            np.where(told, known, 0.0).sum(axis=0),
+        )
+
+    def _rows_with(self, column: str) -> FloatArray:
+        """Rows with a value of a category by site; NaN where that does not follow."""
+        return np.asarray(self.n - self.counts[column][:, -1])
+
+    def missing(self, column: str) -> FloatArray:
+        """Rows without a value by site; 0 also where they are few, NaN where withheld."""
+        if column in self.levels:
+            return np.asarray(self.counts[column][:, -1])
+        return np.asarray(self.n - self.known[:, self._number(column)])
+
+    def quantile(self, column: str, share: float, site: str | None = None) -> Quantile:
+        """Where a quantile lies, as far as the bins say it.
+
+        Parameters
+        ----------
+        column : str
+            A number.
+        share : float
+            In (0, 1).
+        site : str, optional
+            Over all sites that tell bins unless given.
+
+        Returns
+        -------
+        Quantile
+            From `low` up to, but not at, `high`; `value` is linear in between. NaN without bins.
+
+        Raises
+        ------
+        ParameterError
+            An unknown column or site, or a share that is none.
+        """
+        self._number(column)
+        if site is not None and site not in self.sites:
+            raise ParameterError.of("site", f"one of {', '.join(self.sites)}", site)
+        if not 0 < share < 1:
+            raise ParameterError.of("share", "a number above 0 and below 1", share)
+        lines = self.bins.get(column, np.empty((0, 0)))
+        chosen = [
+            line
+            for name, line in zip(self.sites, lines, strict=False)
+            if site in (None, name) and not np.isnan(line).all()
+        ]
+        return quantile(self.edges[column], chosen, share)
+
+    def _number(self, column: str) -> int:
+        if column not in self.numbers:
+            raise ParameterError.of("column", f"one of {', '.join(self.numbers)}", column)
+        return self.numbers.index(column)
+
+    @cached_property
+    def differences(self) -> FloatArray:
+        """Standardised differences between sites, (columns, s, s); NaN where one does not tell."""
+        s = len(self.sites)
+        found = np.full((len(self.columns), s, s), np.nan)
+        variance = self.sd**2
+        for i, column in enumerate(self.columns):
+            if column in self.levels:
+                counts = self.counts[column][:, :-1]
+                for a, b in itertools.product(range(s), repeat=2):
+                    pair = counts[[a, b]]
+                    if not np.isnan(pair).any() and (pair.sum(axis=1) > 0).all():
+                        p, q = pair / pair.sum(axis=1, keepdims=True)
+                        found[i, a, b] = difference_of_shares(p, q)
+                continue
+            j = self.numbers.index(column)
+            mean, v = self.mean[:, j], variance[:, j]
+            found[i] = difference_of_means(mean[:, None], v[:, None], mean, v)
+        return found
+
+    def largest(self, column: str) -> tuple[float, str, str]:
+        """Largest standardised difference of a column between two sites, and these; NaN if none."""
+        sizes = np.abs(self.differences[self.columns.index(column)])
+        sizes = np.where(np.triu(np.ones_like(sizes), 1) > 0, sizes, np.nan)
+        if np.isnan(sizes).all():
+            return float("nan"), "", ""
+        a, b = np.unravel_index(int(np.nanargmax(sizes)), sizes.shape)
+        return float(sizes[a, b]), self.sites[a], self.sites[b]
+
+    def sites_test(self, column: str) -> tuple[str, float, float]:
+        """Test whether sites differ in a column: name, statistic and p-value.
+
+        The F test of equal means, or Pearson's chi-square test of levels by site, over the sites
+        that tell the column. NaN where fewer than two tell it.
+        """
+        if column in self.levels:
+            counts = self.counts[column][:, :-1]
+            told = counts[~np.isnan(counts).any(axis=1)]
+            test = pearson(told)
+            name, statistic, p = "chi-square", test.statistic, test.p_value
+        else:
+            j = self._number(column)
+            told = self.mean[~np.isnan(self.mean[:, j]), j]
+            found = equal_means(self.known[:, j], self.mean[:, j], self.square[:, j])
+            name, statistic, p = "F", found.statistic, found.p_value
+        return (name, statistic, p) if len(told) > 1 else (name, float("nan"), float("nan"))
+
+    @cached_property
+    def differing(self) -> tuple[str, ...]:
+        """Columns in which sites differ, the largest difference first.
+
+        Two sites are more than 0.1 standard deviations apart, and the test of all sites is
+        significant at 5 % among those of all columns (Holm, 1979).
+        """
+        p = np.array([self.sites_test(name)[2] for name in self.columns])
+        adjusted = np.full(len(p), np.nan)
+        adjusted[~np.isnan(p)] = holm(p[~np.isnan(p)])
+        sizes = [self.largest(name)[0] for name in self.columns]
+        found = [
+            (-size, i)
+            for i, (size, p) in enumerate(zip(sizes, adjusted, strict=True))
+            if size > NOTABLE and p < SIGNIFICANT
+        ]
+        return tuple(self.columns[i] for _, i in sorted(found))
+
+    def tests(self, pair: int) -> tuple[FloatArray, ChiSquareTest, ChiSquareTest, float]:
+        """Pooled table of a pair over the sites that tell it, without missing values, and tests.
+
+        Returns
+        -------
+        table : (r, c) array
+        pooled, within : ChiSquareTest
+            Of the pooled table, and with sites as strata.
+        cramers_v : float
+        """
+        tables = self.tables[pair]
+        told = tables[~np.isnan(tables).any(axis=(1, 2))][:, :-1, :-1]
+        table = np.asarray(told.sum(axis=0))
+        return table, pearson(table), within_strata(told), cramers_v(table)
+
+    # --- words
+
+    def withheld(self) -> Iterator[str]:
+        """Sentences on what sites withhold."""
+        for j, name in enumerate(self.numbers):
+            hidden = np.isnan(self.mean[:, j])
+            bare = np.isnan(self.bins[name]).all(axis=1) if name in self.bins else hidden
+            if hidden.any():
+                yield f"Column {name} is withheld by {self._named(hidden)}: too few rows differ."
+            without = np.asarray(bare & ~hidden)
+            if without.any():
+                yield f"No bins of {name} are told by {self._named(without)}."
+        for name, counts in self.counts.items():
+            few = np.isnan(counts).any(axis=1)
+            if few.any():
+                yield f"Some levels of {name}, or all, are withheld by {self._named(few)}."
+        for (a, b), tables in zip(self.pairs, self.tables, strict=True):
+            stays = np.isnan(tables).any(axis=(1, 2))
+            if stays.any():
+                yield f"The table of {a} and {b} is withheld by {self._named(stays)}."
+
+    def _named(self, chosen: Any) -> str:
+        return ", ".join(np.array(self.sites)[chosen])
+
+    def summary(self) -> str:
+        """Say how many rows there are and where sites differ most."""
+        parts = [
+            f"{int(self.n.sum()):,} rows of {len(self.sites)} sites ({', '.join(self.sites)}), "
+            f"{_several(len(self.numbers), 'number')} and {_several(len(self.levels), 'category')}."
+        ]
+        if self.differing:
+            name = self.differing[0]
+            size, a, b = self.largest(name)
+            parts.append(
+                f"Sites differ in {len(self.differing)} of {len(self.columns)} columns, most in "
+                f"{name}: {a} and {b} by {size:.2f} standard deviations."
+            )
+        elif len(self.sites) > 1:
+            parts.append("In no column do sites clearly differ.")
+        for i, (a, b) in enumerate(self.pairs):
+            _, test, within, v = self.tests(i)
+            if test.df:
+                parts.append(
+                    f"{a} and {b}: chi-square {test.statistic:.4g} on {test.df} df "
+                    f"(p = {test.p_value:.3g}), Cramér's V {v:.3g}; within sites "
+                    f"p = {within.p_value:.3g}."
+                )
+        if any(True for _ in self.withheld()):
+            parts.append("Something is withheld: the notes say what.")
+        return " ".join(parts)
+
+    # --- tables
+
+    def to_frame(self, kind: Kind = "table") -> pd.DataFrame:
+        """Return Table 1, or a tidy table of what is behind it.
+
+        Parameters
+        ----------
+        kind : str
+            "table" (Table 1, as text), "numbers", "levels", "quantiles", "bins" (one line for each
+            column and site), "sites" (whether they differ), "differences" (standardised, for each
+            two sites), "cells" and "tests" (of the pairs of categories).
+
+        Raises
+        ------
+        ParameterError
+            Another kind.
+        """
+        import pandas as pd
+
+        kinds = {
+            "table": self._table_one,
+            "numbers": self._numbers,
+            "levels": self._levels,
+            "quantiles": self._quantiles,
+            "bins": self._bins,
+            "sites": self._sites,
+            "differences": self._differences,
+            "cells": self._cells,
+            "tests": self._tests,
+        }
+        if kind not in kinds:
+            raise ParameterError.of("kind", f"one of {', '.join(kinds)}", kind)
+        frame = pd.DataFrame(list(kinds[kind]()))
+        return frame.set_index("") if kind == "table" else frame
+
+    def to_text(self) -> str:
+        """Return Table 1 as text."""
+        return str(self.to_frame().to_string()) + "\n" + FOOTNOTE
+
+    def to_csv(self) -> str:
+        """Return Table 1 as comma-separated values."""
+        return str(self.to_frame().to_csv(lineterminator="\n"))
+
+    def to_html(self) -> str:
+        """Return Table 1 as an HTML table."""
+        return str(self.to_frame().to_html(escape=True, border=0))
+
+    def to_latex(self) -> str:
+        """Return Table 1 as a LaTeX table, for the package booktabs."""
+        frame = self.to_frame()
+        lines = [[*frame.columns], *frame.to_numpy().tolist()]
+        heads = ["", *frame.index]
+        rows = [
+            " & ".join(_tex(cell) for cell in (head, *line)) + r" \\"
+            for head, line in zip(heads, lines, strict=True)
+        ]
+        body = "\n".join([r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"])
+        return (
+            rf"\begin{{tabular}}{{l{'r' * len(frame.columns)}}}" + f"\n{body}\n" + r"\end{tabular}"
+        )
+
+    def _table_one(self) -> Iterator[dict[str, str]]:
+        several = len(self.sites) > 1
+        heads = (ALL, *self.sites)
+
+        def line(name: str, cells: list[str], column: str = "") -> dict[str, str]:
+            found = {"": name, **dict(zip(heads, cells, strict=True))}
+            if several:
+                found["difference"] = _decimals(self.largest(column)[0]) if column else ""
+                found["p"] = _p(self.sites_test(column)[2]) if column else ""
+            return found
+
+        yield line("rows", [f"{int(n):,}" for n in (self.n.sum(), *self.n)])
+        for name in self.columns:
+            if name in self.levels:
+                counts, known = self.level_counts(name)
+                yield line(f"{name}, n (%)", [""] * len(heads), name)
+                by_site = self._rows_with(name)
+                for k, level in enumerate(self.levels[name]):
+                    cells = [_part(counts[k], known[k])]
+                    cells += [
+                        _part(c, m) for c, m in zip(self.counts[name][:, k], by_site, strict=True)
+                    ]
+                    yield line(f"  {level}", cells)
+            else:
+                j = self._number(name)
+                _, mean, sd = self.moments(name)
+                cells = [_with_spread(mean, sd)]
+                cells += map(_with_spread, self.mean[:, j], self.sd[:, j])
+                yield line(f"{name}, mean (SD)", cells, name)
+                if name in self.bins:
+                    yield line(
+                        "  median [quartiles]", [self._middle(name, s) for s in (None, *self.sites)]
+                    )
+            missing = self.missing(name)
+            if np.nansum(missing) > 0:
+                told = ~np.isnan(missing)
+                cells = [_part(missing[told].sum(), float(self.n[told].sum()))]
+                cells += [
+                    _part(m, n) if m else "none or few"
+                    for m, n in zip(missing, self.n, strict=True)
+                ]
+                yield line("  missing, n (%)", cells)
+
+    def _middle(self, name: str, site: str | None) -> str:
+        middle, low, high = (self.quantile(name, q, site) for q in (0.5, 0.25, 0.75))
+        if any(np.isnan(q.value) for q in (middle, low, high)):
+            return "withheld"
+        return f"{_guess(middle)} [{_guess(low)}; {_guess(high)}]"
+
+    def _numbers(self) -> Iterator[dict[str, Any]]:
+        for j, name in enumerate(self.numbers):
+            told = ~np.isnan(self.mean[:, j])
+            rows, mean, sd = self.moments(name)
+            n = int(self.n[told].sum())
+            yield _of_number(name, ALL, n, rows, mean, sd)
+            for i, site in enumerate(self.sites):
+                yield _of_number(
+                    name, site, int(self.n[i]), self.known[i, j], self.mean[i, j], self.sd[i, j]
+                )
+
+    def _levels(self) -> Iterator[dict[str, Any]]:
+        for name, levels in self.levels.items():
+            counts, known = self.level_counts(name)
+            by_site, missing = self._rows_with(name), self.missing(name)
+            for k, level in enumerate((*levels, None)):
+                if level is None:
+                    told = ~np.isnan(missing)
+                    values = [(missing[told].sum(), float(self.n[told].sum()))]
+                else:
+                    values = [(counts[k], known[k])]
+                own = self.n if level is None else by_site
+                values += list(zip(self.counts[name][:, k], own, strict=True))
+                for site, (rows, of) in zip((ALL, *self.sites), values, strict=True):
+                    share = rows / of if of > 0 else np.nan
+                    yield {
+                        "column": name,
+                        "level": level,
+                        "site": site,
+                        "rows": rows,
+                        "share": share,
+                    }
+
+    def _quantiles(self) -> Iterator[dict[str, Any]]:
+        for name, share, site in itertools.product(self.numbers, self.shares, (None, *self.sites)):
+            found = self.quantile(name, share, site)
+            yield {"column": name, "site": site or ALL, "share": share, **found._asdict()}
+
+    def _bins(self) -> Iterator[dict[str, Any]]:
+        for name, lines in self.bins.items():
+            ends = np.concatenate([[-np.inf], self.edges[name], [np.inf]])
+            for site, line in zip(self.sites, lines, strict=True):
+                heads = np.flatnonzero(~np.isnan(line))
+                for start, end in zip(heads, [*heads[1:], len(line)], strict=len(heads) > 0):
+                    yield {
+                        "column": name,
+                        "site": site,
+                        "from": ends[start],
+                        "to": ends[end],
+                        "rows": int(line[start]),
+                    }
+
+    def _sites(self) -> Iterator[dict[str, Any]]:
+        for name in self.columns:
+            size, a, b = self.largest(name)
+            test, statistic, p = self.sites_test(name)
+            yield {
+                "column": name,
+                "test": test,
+                "statistic": statistic,
+                "p_value": p,
+                "largest difference": size,
+                "site": a,
+                "other": b,
+                "differs": name in self.differing,
+            }
+
+    def _differences(self) -> Iterator[dict[str, Any]]:
+        for name, matrix in zip(self.columns, self.differences, strict=True):
+            for a, b in itertools.combinations(range(len(self.sites)), 2):
+                yield {
+                    "column": name,
+                    "site": self.sites[a],
+                    "other": self.sites[b],
+                    "difference": matrix[a, b],
+                }
+
+    def _cells(self) -> Iterator[dict[str, Any]]:
+        for (a, b), tables in zip(self.pairs, self.tables, strict=True):
+            axes = ((*self.levels[a], None), (*self.levels[b], None))
+            for site, table in zip(self.sites, tables, strict=True):
+                for (i, first), (j, second) in itertools.product(*map(enumerate, axes)):
+                    yield {
+                        "first": a,
+                        "level": first,
+                        "second": b,
+                        "other level": second,
+                        "site": site,
+                        "rows": table[i, j],
+                    }
+
+    def _tests(self) -> Iterator[dict[str, Any]]:
+        for i, (a, b) in enumerate(self.pairs):
+            table, *tests, v = self.tests(i)
+            for name, test in zip(("pooled", "within sites"), tests, strict=True):
+                yield {
+                    "first": a,
+                    "second": b,
+                    "test": name,
+                    "rows": int(table.sum()),
+                    **test._asdict(),
+                    "Cramér's V": v if name == "pooled" else np.nan,
+                }
+
+
+FOOTNOTE = """\
+Medians and quartiles are known within a bin only. Fewer missing values than a site may tell of
+count as none. Difference: in standard deviations, between the two sites that differ most. p:
+whether all sites are alike in the column (F test, or chi-square test), not adjusted."""
+
+
+def _of_number(
+    name: str, site: str, n: int, known: float, mean: float, sd: float
+) -> dict[str, Any]:
+    # Where no site tells a column there are no rows of it, and nothing is known of missing values.
+    told = not np.isnan(mean)
+    return {
+        "column": name,
+        "site": site,
+        "rows": n if told else np.nan,
+        "missing": n - known if told else np.nan,
+        "mean": mean,
+        "sd": sd,
+    }
+
+
+def _several(n: int, one: str) -> str:
+    return (
+        f"{n} {one}"
+        if n == 1
+        else f"{n} {one.removesuffix('y')}{'ies' if one.endswith('y') else 's'}"
+    )
+
+
+def _decimals(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.2f}"
+
+
+def _p(value: float) -> str:
+    return "" if np.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _with_spread(mean: float, sd: float) -> str:
+    return "withheld" if np.isnan(mean) else f"{mean:.4g} ({sd:.3g})"
+
+
+def _part(rows: float, of: float) -> str:
+    if np.isnan(rows) or not of:
+        return "withheld"
+    return f"{int(rows):,}" if np.isnan(of) else f"{int(rows):,} ({100 * rows / of:.1f})"
+
+
+def _guess(found: Quantile) -> str:
+    sign = (
+        "<"
+        if np.isinf(found.low)
+        else "\N{GREATER-THAN OR EQUAL TO}"
+        if np.isinf(found.high)
+        else ""
+    )
+    return f"{sign}{found.value:.4g}"
+
+
+_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_TEX |= {"<": "$<$", "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$"}
+
+
+def _tex(text: str) -> str:
+    """Text that LaTeX prints as it is; indented lines stay so."""
+    plain = text.lstrip(" ")
+    return r"\quad " * (plain != text) + "".join(_TEX.get(sign, sign) for sign in plain)

@@ -1,0 +1,97 @@
+"""Report of a description; its sentences stand in ``describe.j2``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consilience.describe.protocol.result import ALL, NOTABLE, DescribeResult
+from consilience.describe.report import figures_describe as figures
+from consilience.report.charts import short
+from consilience.report.run import Run
+from consilience.report.sections import number, p_value, percent, site_name
+from consilience.report.words import TemplateReport
+
+SHOWN = 6
+"""Sites with a column of their own in Table 1; of more the page shows the pooled column."""
+
+
+class DescribeReport(TemplateReport[DescribeResult]):
+    """Words, Table 1 and figures on a description."""
+
+    kind = DescribeResult
+
+    def context(self, result: DescribeResult, run: Run) -> dict[str, Any]:
+        """Rows of tables, and names that fit a line."""
+        frame = result.to_frame()
+        heads = list(frame.columns)
+        if len(result.sites) > SHOWN:
+            heads = [head for head in heads if head not in result.sites]
+        found = [(*result.largest(name), name, *result.sites_test(name)) for name in result.columns]
+        told = sorted((one for one in found if np.isfinite(one[0])), key=lambda one: -one[0])
+        tests = result.to_frame("tests") if result.pairs else None
+        missing = [(name, result.missing(name)) for name in result.columns]
+        return {
+            "heads": ["", *(head if head == ALL else site_name(head) for head in heads)],
+            "lines": [
+                (short(name, 40), *map(str, line))
+                for name, line in zip(frame.index, frame[heads].to_numpy(), strict=True)
+            ],
+            "notable": [short(name, 40) for name in result.differing],
+            "compared": len(told),
+            "bound": NOTABLE,
+            "differences": [
+                (
+                    short(name, 40),
+                    number(size),
+                    site_name(a),
+                    site_name(b),
+                    f"{test} {number(statistic)}",
+                    p_value(p),
+                )
+                for size, a, b, name, test, statistic, p in told
+            ],
+            "tests": []
+            if tests is None
+            else [
+                (
+                    f"{short(t['first'], 25)} and {short(t['second'], 25)}",
+                    t["test"],
+                    number(t["statistic"]),
+                    f"{t['df']:,}",
+                    p_value(t["p_value"]),
+                    number(t["Cramér's V"]),
+                )
+                for _, t in tests.iterrows()
+                if t["df"]
+            ],
+            "missing": [
+                (
+                    short(name, 40),
+                    f"{int(np.nansum(rows)):,}",
+                    percent(float(np.nansum(rows) / result.n[~np.isnan(rows)].sum())),
+                )
+                for name, rows in missing
+                if np.nansum(rows) > 0
+            ],
+            "binned": figures.binned(result),
+            "hidden": [short(sentence, 300) for sentence in result.withheld()],
+            "plot_distributions": figures.plot_distributions,
+            "plot_differences": figures.plot_differences,
+            "cut": len(result.sites) > SHOWN,
+        }
+
+    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
+        """Rows, sites and columns."""
+        result = self.read(run)
+        return (
+            ("rows", f"{int(result.n.sum()):,}"),
+            ("sites", f"{len(result.sites):,}"),
+            ("numbers", f"{len(result.numbers):,}"),
+            ("categories", f"{len(result.levels):,}"),
+        )
+
+
+REPORT = DescribeReport

@@ -1,0 +1,118 @@
+"""Figures of a description: how columns are distributed, and in which of them sites differ."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from consilience.arrays import FloatArray
+from consilience.describe.kernels import below
+from consilience.describe.protocol.result import NOTABLE
+from consilience.report import charts
+
+MOST = 40
+"""Columns of a figure; the page has a table of all."""
+_PANELS = 24
+_NAMED = len(charts.CLASS_COLOURS)
+
+
+def common_bins(result: Any, column: str) -> tuple[FloatArray, FloatArray]:
+    """Edges that all sites with bins of a column tell, and rows from one to the next.
+
+    The outer bins come first and last; nothing where no site tells bins.
+    """
+    lines = [line for line in result.bins.get(column, ()) if not np.isnan(line).all()]
+    if not lines:
+        return np.empty(0), np.empty(0)
+    told = [below(result.edges[column], line) for line in lines]
+    shared = sorted(set.intersection(*(set(cuts.tolist()) for cuts, _ in told)))
+    edges = np.asarray(shared, dtype=float)
+    under = sum(rows[np.isin(cuts, edges)] for cuts, rows in told)
+    total = sum(float(np.nansum(line)) for line in lines)
+    return edges, np.diff(np.concatenate([[0.0], np.asarray(under, dtype=float), [total]]))
+
+
+def binned(result: Any) -> list[str]:
+    """Numbers with bins of which at least one has two edges."""
+    return [name for name in result.numbers if len(common_bins(result, name)[0]) > 1]
+
+
+def plot_distributions(result: Any) -> Figure:
+    """Draw numbers over all sites as histograms, and each site as a line.
+
+    Parameters
+    ----------
+    result : DescribeResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Shares of rows by unit of the column. What lies beyond the outer edges is not drawn: how far
+        it reaches is not known.
+    """
+    names = binned(result)[:_PANELS]
+    named = len(result.sites) <= _NAMED
+    with charts.style():
+        fig, axes = charts.panels(max(len(names), 1), 1.0 + 1.7 * -(-max(len(names), 1) // 3), 3)
+        for ax, name in zip(axes, names, strict=False):
+            edges, rows = common_bins(result, name)
+            heights = rows[1:-1] / rows.sum() / np.diff(edges)
+            ax.stairs(heights, edges, fill=True, color=charts.RULE, label="all sites")
+            for i, (site, line) in enumerate(zip(result.sites, result.bins[name], strict=True)):
+                if np.isnan(line).all():
+                    continue
+                cuts, under = below(result.edges[name], line)
+                if len(cuts) > 1:
+                    colour = charts.CLASS_COLOURS[i] if named else charts.MUTED
+                    look: dict[str, Any] = {"color": colour, "linewidth": 1.1 if named else 0.4}
+                    shares = np.diff(under) / np.nansum(line) / np.diff(cuts)
+                    # Not a step line: sites may have edges of their own.
+                    middle = (cuts[1:] + cuts[:-1]) / 2
+                    look |= {"label": charts.label(site, 24)} if named else {}
+                    ax.plot(middle, shares, marker=".", markersize=3, **look)
+            ax.set_title(charts.label(name, 28), loc="left")
+            ax.set_yticks([])
+            charts.bare(ax, "")
+        if names:
+            charts.shared_legend(fig, axes[0], ncols=4)
+        else:
+            axes[0].set_axis_off()
+    return fig
+
+
+def plot_differences(result: Any) -> Figure:
+    """Draw standardised differences between sites, a mark for each two of them.
+
+    Parameters
+    ----------
+    result : DescribeResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Columns with the largest differences first.
+    """
+    s = len(result.sites)
+    pairs = list(itertools.combinations(range(s), 2))
+    sizes = np.abs(result.differences)
+    largest = np.array([result.largest(name)[0] for name in result.columns])
+    shown = [j for j in np.argsort(-np.nan_to_num(largest, nan=-1.0), kind="stable")]
+    shown = [j for j in shown if np.isfinite(largest[j])][:MOST]
+    with charts.style():
+        fig, ax = charts.sheet(0.27 * len(shown) + 0.9)
+        for at, j in enumerate(shown):
+            own = np.array([sizes[j, a, b] for a, b in pairs])
+            own = own[np.isfinite(own)]
+            ax.hlines(at, 0, own.max(), color=charts.RULE, linewidth=1.4)
+            charts.marks(ax, own, np.full(len(own), at), "o", charts.PAPER, charts.MUTED, 4)
+            charts.marks(ax, [own.max()], [at], "o", charts.BLUE, charts.BLUE, 5.5, zorder=3)
+        ax.axvline(NOTABLE, color=charts.INK, linewidth=0.9, linestyle=":")
+        ax.set_yticks(range(len(shown)), [charts.label(result.columns[j], 34) for j in shown])
+        ax.set_ylim(max(len(shown), 1) - 0.5, -0.5)
+        ax.set_xlim(left=0)
+        ax.set_xlabel("standardised difference between two sites")
+        charts.bare(ax)
+    return fig

@@ -1,0 +1,68 @@
+"""The page of a `Describe` has Table 1, says where sites differ, and what is withheld."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from consilience import report
+from consilience.describe.protocol import Describe
+from consilience.describe.report import figures_describe as figures
+from consilience.describe.report.describe import REPORT
+from consilience.protocol.method import Columns
+from tests.describe.test_describe import run_on, tables
+
+
+def test_page(tmp_path: Path) -> None:
+    sites = tables(sizes=(600, 900, 800))
+    sites["osaka"] = sites["osaka"].assign(stage="I")
+    run = run_on(sites, Describe(tables=(("sex", "stage"),)))
+    page = report.write(run, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = re.sub(r"\s+", " ", page)
+    for words in (
+        "2,300 rows of 3 sites",
+        "The sites differ in 2 of 4 columns, most of all in age",
+        "age, mean (SD)",
+        "known within a bin only",
+        "How the numbers are distributed",
+        "Where do sites differ?",
+        "Rows without a value",
+        "Cochran-Mantel-Haenszel",
+        "Some levels of stage, or all, are withheld by osaka.",
+    ):
+        assert words in text, words
+    assert page.count("<svg") >= 2
+
+
+def test_nothing_to_compare_or_to_draw() -> None:
+    table = pd.DataFrame({"x": np.repeat([0.0, 1.0], 30)})
+    run = run_on({"s": table}, columns=Columns(features=("x",)))
+    headline = REPORT().headline(run)
+    assert headline.tone == "plain" and "Nothing can be compared" in headline.more[0]
+    assert [block.title for block in REPORT().evidence(run)] == ["Table 1"]
+    assert not figures.binned(run.result)
+    figures.plot_distributions(run.result)
+
+
+def test_sites_that_are_alike_and_many_of_them() -> None:
+    rng = np.random.default_rng(3)
+    sites = {f"site-{i:02d}-{'n' * 50}": {"c" * 200: rng.normal(size=60)} for i in range(12)}
+    run = run_on(sites, columns=Columns(features=("c" * 200,)))
+    page = REPORT()
+    assert page.headline(run).tone == "plain" and "clearly differ" in page.headline(run).more[0]
+    blocks = page.evidence(run)
+    assert blocks[0].tables[0].head == ("", "all sites", "difference", "p")
+    cells = [
+        cell for block in blocks for table in block.tables for row in table.rows for cell in row
+    ]
+    assert max(map(len, cells)) <= 60
+
+
+def test_the_pooled_histogram_is_over_edges_that_all_sites_tell() -> None:
+    sites = tables()
+    edges, rows = figures.common_bins(run_on(sites).result, "age")
+    x = pd.concat(sites.values())["age"]
+    assert rows.tolist() == np.histogram(x, bins=[-1e9, *edges, 1e9])[0].tolist()

@@ -1,0 +1,559 @@
+"""Descriptions: what is told equals what pooled rows say, and of few nothing follows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2_contingency, f_oneway
+from statsmodels.stats.multitest import multipletests
+
+from consilience.describe.protocol import Bins, Describe, Edges, Request, Settings, Sums
+from consilience.describe.protocol.result import ALL, DescribeResult
+from consilience.engines.federation import Federation, Run
+from consilience.exceptions import ParameterError, StudyError
+from consilience.protocol.method import Columns, Preparation
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+from tests.reference import described
+
+LEVELS = {"sex": ("f", "m"), "stage": ("I", "II", "III")}
+COLUMNS = Columns(features=("age", "sex", "dose", "stage"), levels=LEVELS)
+KEEP = Preparation(categorical="onehot", missing="keep")
+
+
+def tables(seed: int = 0, sizes: tuple[int, ...] = (180, 240, 210)) -> dict[str, pd.DataFrame]:
+    """Sites whose people differ; many values are missing, or none."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for k, (site, n) in enumerate(zip(("boston", "lyon", "osaka"), sizes, strict=True)):
+        table = pd.DataFrame(
+            {
+                "age": rng.normal(60 + 4 * k, 12, n).round(1),
+                "dose": rng.gamma(2, 2, n),
+                "sex": rng.choice(["f", "m"], n, p=[0.4 + 0.1 * k, 0.6 - 0.1 * k]),
+                "stage": rng.choice(["I", "II", "III"], n, p=[0.5, 0.3, 0.2]),
+            }
+        )
+        table.loc[rng.random(n) < 0.15, "dose"] = np.nan
+        if k:
+            table.loc[rng.random(n) < 0.12, "sex"] = None
+        found[site] = table
+    return found
+
+
+def run_on(sites: dict[str, Any], method: Describe | None = None, **more: Any) -> Run:
+    settings = {"columns": COLUMNS, "preparation": KEEP, "policy": "consortium", **more}
+    return (method or Describe()).run(Federation.local(sites, **settings), seed=0)
+
+
+def test_what_is_exact_equals_the_pooled_rows() -> None:
+    sites = tables(sizes=(600, 900, 800))
+    result = run_on(sites, Describe(tables=(("sex", "stage"),))).result
+    pooled = pd.concat(sites.values())
+    numbers = result.to_frame("numbers").set_index(["column", "site"])
+    for column, (site, rows) in itertools.product(("age", "dose"), [(ALL, pooled), *sites.items()]):
+        found = numbers.loc[(column, site)]
+        n, mean, sd = described.moments(list(rows[column]))
+        assert (found["rows"], found["missing"]) == (len(rows), len(rows) - n)
+        assert found["mean"] == pytest.approx(mean, rel=1e-12)
+        assert found["sd"] == pytest.approx(sd, rel=1e-12)
+        assert found["sd"] == pytest.approx(rows[column].std(), rel=1e-12)
+    levels = result.to_frame("levels").set_index(["column", "site", "level"])
+    for column, (site, rows) in itertools.product(LEVELS, [(ALL, pooled), *sites.items()]):
+        counts = rows[column].value_counts()
+        for level in LEVELS[column]:
+            assert levels.loc[(column, site, level)]["rows"] == counts[level]
+            share = counts[level] / counts.sum()
+            assert levels.loc[(column, site, level)]["share"] == pytest.approx(share)
+        assert levels.loc[(column, site, None)]["rows"].item() == rows[column].isna().sum()
+    table, test, _, _ = result.tests(0)
+    cross = pd.crosstab(pooled["sex"], pooled["stage"])
+    np.testing.assert_array_equal(table, cross)
+    peer = chi2_contingency(cross, correction=False)
+    assert test.statistic == pytest.approx(peer.statistic, rel=1e-12)
+    assert test.p_value == pytest.approx(peer.pvalue, rel=1e-12)
+
+
+def test_differences_are_those_of_the_textbook() -> None:
+    sites = tables()
+    found = run_on(sites).result.to_frame("differences").set_index(["column", "site", "other"])
+    for a, b in itertools.combinations(sites, 2):
+        for column in ("age", "dose"):
+            apart = described.difference_of_means(sites[a][column], sites[b][column])
+            assert found.loc[(column, a, b)].item() == pytest.approx(apart, rel=1e-10)
+        for column, levels in LEVELS.items():
+            shares = [
+                [
+                    (sites[s][column] == level).sum() / sites[s][column].notna().sum()
+                    for level in levels
+                ]
+                for s in (a, b)
+            ]
+            apart = described.difference_of_shares(*shares)
+            assert found.loc[(column, a, b)].item() == pytest.approx(apart, rel=1e-10)
+
+
+def test_tests_of_sites_are_those_of_the_pooled_rows() -> None:
+    sites = tables()
+    result = run_on(sites).result
+    for column in ("age", "dose"):
+        peer = f_oneway(*(rows[column].dropna() for rows in sites.values()))
+        assert result.sites_test(column) == ("F", *map(pytest.approx, peer))
+    pooled = pd.concat([rows.assign(site=site) for site, rows in sites.items()])
+    for column in LEVELS:
+        peer = chi2_contingency(pd.crosstab(pooled["site"], pooled[column]), correction=False)
+        assert result.sites_test(column)[1:] == (
+            pytest.approx(peer.statistic),
+            pytest.approx(peer.pvalue),
+        )
+    frame = result.to_frame("sites").set_index("column")
+    adjusted = multipletests(frame["p_value"], method="holm")[1]
+    wanted = (adjusted < 0.05) & (frame["largest difference"] > 0.1)
+    assert frame["differs"].tolist() == wanted.tolist() == [True, True, False, False]
+
+
+def test_small_sites_that_are_alike_are_not_said_to_differ() -> None:
+    """Differences of .1 are chance there: by 5 % per study something is said, 200 studies."""
+    rng = np.random.default_rng(8)
+    said = 0
+    for _ in range(200):
+        n, mean = np.full((3, 6), 60.0), rng.normal(size=(3, 6)) / np.sqrt(60)
+        square = rng.chisquare(59, size=(3, 6))
+        names = tuple("abcdef")
+        result = DescribeResult(
+            names,
+            names,
+            {},
+            ("x", "y", "z"),
+            np.full(3, 60),
+            n,
+            mean,
+            square,
+            {},
+            {},
+            {},
+            (),
+            (),
+            (),
+        )
+        assert any(result.largest(name)[0] > 0.1 for name in names)
+        said += bool(result.differing)
+    # 10 are expected; the standard error of their number is 3.1
+    assert said <= 10 + 2.6 * 3.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_quantiles_lie_within_their_bins(seed: int) -> None:
+    sites = tables(seed)
+    method = Describe(bins={"dose": (1, 2, 3, 4, 6, 8)}, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
+    result = run_on(sites, method).result
+    rows = {ALL: pd.concat(sites.values()), **sites}
+    for _, line in result.to_frame("quantiles").iterrows():
+        true = described.quantile(list(rows[line["site"]][line["column"]]), line["share"])
+        assert line["low"] <= true < line["high"]
+        assert line["low"] <= line["value"] <= line["high"]
+        if line["site"] != ALL:
+            inside = [e for e in result.edges[line["column"]] if line["low"] < e < line["high"]]
+            told = result.to_frame("bins").query("site == @line.site and column == @line.column")
+            assert not set(inside) & set(told["from"])
+
+
+def test_bins_hold_the_rows_that_they_say() -> None:
+    sites = tables()
+    bins = run_on(sites).result.to_frame("bins")
+    assert (bins["rows"] >= 10).all()
+    for _, line in bins.iterrows():
+        x = sites[line["site"]][line["column"]]
+        assert line["rows"] == ((x >= line["from"]) & (x < line["to"])).sum()
+    assert bins.groupby(["site", "column"]).size().min() >= 6
+
+
+def test_one_person_who_holds_all_data_sees_every_count() -> None:
+    rows = pd.DataFrame({"age": [30.0, 40, 50, 60], "sex": ["f", "m", "m", None]})
+    columns = Columns(features=("age", "sex"), levels={"sex": ("f", "m")})
+    method = Describe(bins={"age": (35, 45)})
+    result = run_on({"a": rows}, method, columns=columns, policy="simulation").result
+    assert result.bins["age"].tolist() == [[1, 1, 2]]
+    assert result.counts["sex"].tolist() == [[1, 2, 1]]
+    assert result.quantile("age", 0.5) == (pytest.approx(45), 35, 45)
+
+
+# --------------------------------------------------------------------------- few look like none
+
+
+@pytest.mark.parametrize("few", [1, 5, 9])
+def test_few_missing_values_look_like_none(few: int) -> None:
+    """What is told is what a table would tell in which they are medians, and frequent levels."""
+    site = {"boston": tables(3)["boston"].assign(age=np.repeat([40.0, 50.0, 55.0, 61.0, 70.0], 36))}
+    site["boston"]["dose"] = np.random.default_rng(1).gamma(2, 2, 180)
+    whole = run_on(site).result
+    lacking = site["boston"].copy()
+    lacking.loc[: few - 1, ["age", "sex", "stage"]] = np.nan
+    result = run_on({"boston": lacking}).result
+    for found in (whole, result):
+        assert found.known.tolist() == [[180.0, 180.0]]
+        assert found.missing("sex").tolist() == found.missing("stage").tolist() == [0.0]
+        assert found.counts["stage"].sum() == found.counts["sex"].sum() == 180
+        assert np.nansum(found.bins["age"]) == 180
+    filled = site["boston"].copy()
+    filled.loc[: few - 1, "age"] = described.quantile(list(lacking["age"]), 0.5)
+    expected = run_on({"boston": filled}).result
+    assert (expected.mean[0, 0], expected.square[0, 0]) == (result.mean[0, 0], result.square[0, 0])
+    np.testing.assert_array_equal(expected.bins["age"], result.bins["age"])
+    lacking.loc[:9, "age"] = np.nan
+    assert run_on({"boston": lacking}).result.known.tolist() == [[170.0, 180.0]]
+
+
+@pytest.mark.parametrize("few", [0, 1, 9, 10])
+def test_a_level_of_few_stays_with_another_one(few: int) -> None:
+    stage = np.repeat(["I", "II", "III"], [100, 80 - few, few])
+    site = {"boston": tables(3)["boston"].assign(stage=stage)}
+    policy = "consortium"
+    counts = run_on(site, policy=policy).result.counts["stage"][0]
+    assert np.isnan(counts).tolist() == [few < 10, False, few < 10, False]
+
+
+@pytest.mark.parametrize("few", [0, 1, 9, 10])
+def test_a_table_with_a_cell_of_few_stays(few: int) -> None:
+    sex = np.repeat(["f", "m"], [100, 80])
+    stage = np.concatenate([np.repeat(["I", "II", "III"], 33), ["I"], ["III"] * few, ["II"] * 40])
+    stage = np.append(stage, ["I"] * (180 - len(stage)))
+    site = {"boston": tables(3)["boston"].assign(sex=sex, stage=stage)}
+    method = Describe(tables=(("sex", "stage"),))
+    for policy in ("consortium", "strict"):
+        missing = "keep" if policy == "consortium" else "complete-rows"
+        rules = Preparation(categorical="onehot", missing=missing)
+        site["boston"] = site["boston"].assign(dose=np.random.default_rng(0).gamma(2, 2, 180))
+        run = run_on(site, method, policy=policy, preparation=rules)
+        stays = few < 10 or policy == "strict"
+        assert np.isnan(run.result.tables[0]).all() == stays
+        assert any("sex and stage" in note for note in run.notes) == stays
+
+
+def test_columns_that_lack_nearly_the_same_values_lack_all_of_them() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, 3)).round(2)
+    x[:40, 0] = x[:43, 1] = np.nan
+    x[60:90, 2] = np.nan
+    table = pd.DataFrame(x, columns=["a", "b", "c"])
+    result = run_on({"s": table}, columns=Columns(features=("a", "b", "c"))).result
+    assert result.known.tolist() == [[157.0, 157.0, 170.0]]
+
+
+# --------------------------------------------------------------------------- nothing follows
+
+
+def _told_of_number(
+    result: DescribeResult, column: str, values: np.ndarray, filled: float
+) -> np.ndarray | None:
+    """What each told figure of a column adds for a row of each value, the last being missing.
+
+    `filled` is what missing values count as; NaN where they are told.
+    """
+    if np.isnan(result.mean[0, result.numbers.index(column)]):
+        return None
+    x = np.append(values, filled)
+    lines = [np.ones(len(x))] + [np.where(np.isnan(x), 0.0, x**power) for power in range(3)]
+    lines[1] = (~np.isnan(x)).astype(float)
+    line, edges = result.bins[column][0], result.edges[column]
+    heads = np.flatnonzero(~np.isnan(line))
+    ends = np.concatenate([[-np.inf], edges, [np.inf]])
+    for start, end in zip(heads, [*heads[1:], len(line)], strict=len(heads) > 0):
+        lines.append(((x >= ends[start]) & (x < ends[end])).astype(float))
+    return np.array(lines)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_count_of_few_values_follows_from_a_number(seed: int) -> None:
+    """Of columns of up to seven values, no set of values with 0 to 9 rows."""
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(2, 8))
+    values = np.sort(rng.choice(12, k, replace=False)).astype(float)
+    if seed % 2:
+        values = np.sort(rng.normal(size=k).round(3))
+    counts = rng.choice([0, 1, 4, 9, 10, 12, 20, 40, 90], k)
+    x = np.append(np.repeat(values, counts), rng.choice([np.nan], rng.choice([0, 3, 9, 10, 30])))
+    x = np.append(x, np.repeat(values[0], max(60 - len(x), 0)))
+    counts = np.array([(x == v).sum() for v in values])
+    counts = np.append(counts, np.isnan(x).sum())
+    edges = np.sort(np.unique(np.concatenate([values, (values[1:] + values[:-1]) / 2])))
+    result = run_on(
+        {"s": pd.DataFrame({"x": x})},
+        Describe(bins={"x": tuple(edges)}),
+        columns=Columns(features=("x",)),
+    ).result
+    few_missing = counts[-1] < 10
+    median = described.quantile(list(x), 0.5)
+    told = _told_of_number(result, "x", values, median if few_missing else np.nan)
+    if told is None:
+        return
+    assert result.known[0, 0] == len(x) - (0 if few_missing else counts[-1])
+    sets = np.array(list(itertools.product((0, 1), repeat=k + 1))[1:-1], dtype=float)
+    rows = sets @ counts
+    few = sets[rows < 10]
+    found = described.follows(told, few)
+    assert not found.any(), few[found]
+    # A negative control: each value's own count, told, gives all of them.
+    assert described.follows(np.eye(k + 1), few).all()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_cell_of_few_follows_from_levels_and_tables(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    levels = {"a": ("0", "1"), "b": ("0", "1", "2"), "c": ("0", "1")}
+    n = int(rng.integers(60, 300))
+    table = pd.DataFrame(
+        {
+            name: rng.choice(of, n, p=rng.dirichlet(np.full(len(of), 3.0)))
+            for name, of in levels.items()
+        }
+    )
+    for name in levels:
+        table.loc[rng.random(n) < rng.choice([0.0, 0.02, 0.2]), name] = None
+    pairs = tuple(itertools.combinations(levels, 2))
+    result = run_on(
+        {"s": table},
+        Describe(tables=pairs),
+        columns=Columns(features=tuple(levels), levels=levels),
+    ).result
+    axes = {name: (*of, None) for name, of in levels.items()}
+    # As they are told: few missing values are of the most frequent level.
+    shown, usual = table.copy(), {}
+    for name in levels:
+        if table[name].isna().sum() < 10:
+            usual[name] = table[name].mode()[0]
+            shown[name] = table[name].fillna(usual[name])
+    cells = list(itertools.product(*axes.values()))
+    names = list(levels)
+
+    def indicator(*, told: bool = False, **wanted: Any) -> np.ndarray:
+        def has(cell: Any, column: str, value: Any) -> bool:
+            own = cell[names.index(column)]
+            return own == value or (told and own is None and usual.get(column) == value)
+
+        return np.array([all(has(cell, c, v) for c, v in wanted.items()) for cell in cells], float)
+
+    def rows_of(frame: pd.DataFrame, **wanted: Any) -> int:
+        keep = np.ones(n, dtype=bool)
+        for column, value in wanted.items():
+            keep &= (frame[column].isna() if value is None else frame[column] == value).to_numpy()
+        return int(keep.sum())
+
+    told = [np.ones(len(cells))]
+    for name, of in axes.items():
+        for k, level in enumerate(of):
+            count = result.counts[name][0, k]
+            if not np.isnan(count) and not (level is None and count == 0):
+                assert count == rows_of(shown, **{name: level})
+                told.append(indicator(told=True, **{name: level}))
+    for (a, b), cross in zip(result.pairs, result.tables, strict=True):
+        if not np.isnan(cross).any():
+            for i, j in itertools.product(range(len(axes[a])), range(len(axes[b]))):
+                wanted = {a: axes[a][i], b: axes[b][j]}
+                if None in wanted.values() and not cross[0, i, j]:
+                    continue
+                assert cross[0, i, j] == rows_of(shown, **wanted)
+                told.append(indicator(told=True, **wanted))
+    asked = [{name: level} for name, of in axes.items() for level in of]
+    asked += [{a: x, b: y} for a, b in pairs for x, y in itertools.product(axes[a], axes[b])]
+    # All cells of three too, and that all three agree.
+    asked += [dict(zip(names, cell, strict=True)) for cell in cells]
+    few = [one for one in asked if rows_of(table, **one) < 10]
+    if few:
+        found = described.follows(np.array(told), np.array([indicator(**one) for one in few]))
+        assert not found.any(), [one for one, bad in zip(few, found, strict=True) if bad]
+
+
+def test_bins_of_several_runs_tell_of_no_few() -> None:
+    """Edges of later runs are judged beside those of earlier ones, also after a restart."""
+    site = {"boston": tables()["boston"]}
+    federation = Federation.local(site, columns=COLUMNS, preparation=KEEP, policy="consortium")
+    ever: set[float] = {-np.inf, np.inf}
+    x = site["boston"]["age"].to_numpy()
+    rng = np.random.default_rng(2)
+    for _ in range(8):
+        edges = tuple(np.sort(np.unique(rng.normal(60, 12, 15).round(2))).tolist())
+        result = Describe(bins={"age": edges}).run(federation, seed=0).result
+        bins = result.to_frame("bins").query("column == 'age'")
+        ever |= set(bins["from"]) | set(bins["to"])
+        ends = np.sort(list(ever))
+        assert np.histogram(x, bins=[-1e9, *ends[1:-1], 1e9])[0].min() >= 10
+    assert len(ever) > 5
+    again = Describe(bins={"age": edges}).run(federation, seed=0).result
+    np.testing.assert_array_equal(again.bins["age"], result.bins["age"])
+
+
+def test_edges_cannot_feel_for_a_value() -> None:
+    """A site answers for edges a tenth of a standard deviation apart, over all runs."""
+    site = {"boston": tables()["boston"]}
+    federation = Federation.local(site, columns=COLUMNS, preparation=KEEP, policy="consortium")
+    x = np.sort(site["boston"]["age"].to_numpy())
+    near = tuple(np.linspace(x[9] - 0.4, x[9] + 0.4, 41))
+    for edges in (near, near[20:], near[1::2]):
+        bins = Describe(bins={"age": edges}).run(federation, seed=0).result.to_frame("bins")
+        told = set(bins.query("column == 'age'")["from"]) - {-np.inf}
+        assert len(told) <= 1
+        assert not told or abs(min(told) - near[0]) < 1e-9
+
+
+def test_other_rows_get_no_bins() -> None:
+    rng = np.random.default_rng(6)
+    table = pd.DataFrame({"x": rng.normal(size=300), "y": rng.normal(size=300)})
+    table.loc[:59, "y"] = np.nan
+    rules = Preparation(missing="complete-rows")
+    columns = Columns(features=("x", "y"))
+    federation = Federation.local({"s": table}, columns=columns, preparation=rules)
+    first = Describe().run(federation, seed=0).result
+    assert not np.isnan(first.bins["x"]).all()
+    alone = dataclasses.replace(federation, columns=Columns(features=("x",)))
+    second = Describe().run(alone, seed=0)
+    if second.result.n.tolist() != first.n.tolist():
+        assert np.isnan(second.result.bins["x"]).all()
+        assert any("No bins of x" in note for note in second.notes)
+
+
+# --------------------------------------------------------------------------- tables and words
+
+
+def test_table_one_in_four_forms() -> None:
+    sites = tables()
+    sites["osaka"] = sites["osaka"].assign(stage="I")
+    run = run_on(sites, Describe(tables=(("sex", "stage"),)))
+    frame = run.result.to_frame()
+    assert list(frame.columns) == [ALL, "boston", "lyon", "osaka", "difference", "p"]
+    assert frame.loc["rows"].tolist() == ["630", "180", "240", "210", "", ""]
+    age = sites["osaka"]["age"]
+    assert frame.loc["age, mean (SD)", "osaka"] == f"{age.mean():.4g} ({age.std():.3g})"
+    assert frame.loc["  III", "osaka"] == "withheld"
+    text = run.result.to_text()
+    assert "median [quartiles]" in text and "known within a bin" in text
+    assert run.result.to_csv().startswith(",all sites,boston")
+    assert r"sex, n (\%)" in run.result.to_latex() and r"\toprule" in run.result.to_latex()
+    assert "<table" in run.result.to_html()
+    assert "most in age: boston and osaka" in run.result.summary()
+    assert "within sites p" in run.result.summary()
+    assert "Some levels of stage, or all, are withheld by osaka." in run.notes
+    with pytest.raises(ParameterError, match="kind must be one of"):
+        run.result.to_frame("nothing")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="column must be one of age, dose"):
+        run.result.quantile("sex", 0.5)
+    again = DescribeResult.from_files(run.result.to_files())
+    pd.testing.assert_frame_equal(again.to_frame(), frame)
+
+
+def test_names_are_no_latex() -> None:
+    table = pd.DataFrame({"a_b&c": np.random.default_rng(0).normal(size=50)})
+    result = run_on({"s_1": table}, columns=Columns(features=("a_b&c",))).result
+    assert r"a\_b\&c, mean (SD)" in result.to_latex() and r"s\_1" in result.to_latex()
+    assert "difference" not in result.to_frame()
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "says"),
+    [
+        (Describe(bins={"sex": (1,)}), {}, "bins are given for 'sex', which is no feature without"),
+        (Describe(tables=(("age", "sex"),)), {}, "tables name 'age', which is no feature with"),
+        (
+            Describe(),
+            {"preparation": Preparation(categorical="treatment")},
+            "set \\[preparation\\] categorical to 'onehot'",
+        ),
+        (
+            Describe(),
+            {"preparation": Preparation(categorical="onehot", standardize="pooled")},
+            "set standardize to 'none'",
+        ),
+        (
+            Describe(),
+            {"preparation": Preparation(categorical="onehot", missing="aggregated-mean")},
+            "set \\[preparation\\] missing to",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(method: Describe, more: Any, says: str) -> None:
+    with pytest.raises(StudyError, match=says):
+        run_on(tables(), method, **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"bins": {"age": [3, 2]}}, "bins must be for each column 1 to 200 ascending numbers"),
+        ({"bins": [1, 2]}, "bins must be for each column"),
+        ({"tables": [["sex", "sex"]]}, "tables must be a list of pairs of different columns"),
+        ({"tables": [["sex", "stage"], ["stage", "sex"]]}, "tables must be different pairs"),
+        ({"quantiles": [0, 0.5]}, "quantiles must be"),
+    ],
+)
+def test_parameters(given: Any, says: str) -> None:
+    with pytest.raises(ParameterError, match=says):
+        Describe.from_parameters(given)
+
+
+# --------------------------------------------------------------------------- replies
+
+
+def _aggregate(*values: float) -> Any:
+    return relayed(np.array(values, dtype=float), Disclosure.AGGREGATE)
+
+
+def _sums(**other: Any) -> Sums:
+    given = {
+        "n": relayed(100, Disclosure.AGGREGATE),
+        "known": _aggregate(90),
+        "means": _aggregate(1),
+        "spreads": _aggregate(2),
+        "levels": _aggregate(60, 40, 0, 50, 30, 20),
+        "tables": _aggregate(30, 20, 10, 20, 10, 10, 0, 0, 0),
+    }
+    return Sums(**{**given, **other})
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({}, None),
+        ({"means": _aggregate(np.nan)}, "a column of which something is withheld"),
+        ({"known": _aggregate(101)}, "more rows with a value than there are"),
+        ({"levels": _aggregate(60, 40, 0, 50, 30, 30)}, "category 2 has levels of other rows"),
+        ({"levels": _aggregate(60, 39.5, 0, 50, 30, 20)}, "category 1 has levels of other rows"),
+        ({"tables": _aggregate(30, 20, np.nan, 20, 10, 10, 0, 0, 0)}, "table 1 has some cells"),
+        ({"tables": _aggregate(30, 20, 9, 20, 10, 10, 0, 0, 0)}, "table 1 is of other rows"),
+    ],
+)
+def test_replies_are_judged(other: Any, says: str | None) -> None:
+    asked = Request(
+        settings=Settings(bins={}, tables=(("a", "b"),)),
+        numbers=("x",),
+        categories=("a", "b"),
+        sizes=np.array([2, 2]),
+    )
+    assert asked.lengths() == {"v": 6, "c": 9}
+    found = _sums(**other).check(asked, {})
+    assert (found is None) if says is None else says in str(found)
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ((10, np.nan, 80), None),
+        ((np.nan, np.nan, np.nan), None),
+        ((np.nan, 10, 80), "column 1 has bins of other rows"),
+        ((10, 10, 80), "column 1 has bins of other rows"),
+    ],
+)
+def test_replies_of_bins_are_judged(counts: Any, says: str | None) -> None:
+    asked = Edges(
+        settings=Settings(bins={}, tables=()),
+        numbers=("w", "x"),
+        sizes=np.array([0, 2]),
+        edges=_aggregate(1, 2),
+    )
+    assert asked.lengths() == {"b": 3}
+    found = Bins(counts=_aggregate(*counts)).check(asked, {"rows": np.array([5.0, 90.0])})
+    assert found == says
