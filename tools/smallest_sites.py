@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -75,7 +76,7 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
         ),
         "describe": (
             ("is described", lambda run: "small" in run.result.sites),
-            ("tells bins", lambda run: any(bool((bins[1] > 0).any()) for bins in run.result.bins.values())),
+            ("tells quantiles", lambda run: _tells_quantiles(run.result, "small")),
         ),
         "pooled-regression": (("is in the fit", lambda run: "small" in run.result.sites),),
         "matrix-completion": (
@@ -120,6 +121,10 @@ def _told(result: Any, site: str, told: Any) -> bool:
     if site not in result.sites or len(told) != len(result.sites):
         return False
     return bool((told[result.sites.index(site)] > 0).all())
+
+
+def _tells_quantiles(result: Any, site: str) -> bool:
+    return site in result.sites and bool(result.quantile("x0", 0.5, site).value < math.inf)
 
 
 def _measures(result: Any, site: str) -> bool:
@@ -171,6 +176,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         ClusterCountStudy,
         Columns,
         CommunityBayesStudy,
+        Describe,
         EnsembleClustering,
         FederatedCommunityBayes,
         FederatedPCA,
@@ -209,6 +215,7 @@ def _run(name: str, preset: str, n: int) -> Any:
             "kind",
         ),
         "federated-pca": (FederatedPCA(), "pooled", None),
+        "describe": (Describe(), "none", None),
         "pooled-regression": (PooledRegression(), "none", "y"),
         "matrix-completion": (MatrixCompletionStudy(), "none", None),
         "cluster-count": (ClusterCountStudy(n_clusters=(1, 2, 3)), "none", None),
