@@ -41,8 +41,8 @@ class Demo:
         What else to try: a word, and a command or a place. FOLDER is the folder.
     method : str
         Where it is not the name of the demonstration.
-    described : bool
-        Whether the last column of the tables, a class, is a feature like the others.
+    described : int
+        Of a description: so many of the first columns, and the last one, which is a class.
     """
 
     about: str
@@ -52,7 +52,7 @@ class Demo:
     tables: str = "wines"
     to_go_on: Sequence[Sequence[str]] = ()
     method: str = ""
-    described: bool = False
+    described: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def demo_files(method: str) -> dict[str, str]:
     columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
     if chosen.described:
-        columns, roles = [*columns, about.last], []
+        columns, roles = [*columns[: chosen.described], about.last], []
     from consilience.protocol.method import get_method
 
     # Two demonstrations may show one method.

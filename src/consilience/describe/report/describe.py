@@ -88,7 +88,6 @@ class DescribeReport(TemplateReport[DescribeResult]):
         result = self.read(run)
         return (
             ("rows", f"{int(result.n.sum()):,}"),
-            ("sites", f"{len(result.sites):,}"),
             ("numbers", f"{len(result.numbers):,}"),
             ("categories", f"{len(result.levels):,}"),
         )

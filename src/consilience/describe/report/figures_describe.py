@@ -69,10 +69,8 @@ def plot_distributions(result: Any) -> Figure:
                     colour = charts.CLASS_COLOURS[i] if named else charts.MUTED
                     look: dict[str, Any] = {"color": colour, "linewidth": 1.1 if named else 0.4}
                     shares = np.diff(under) / np.nansum(line) / np.diff(cuts)
-                    # Not a step line: sites may have edges of their own.
-                    middle = (cuts[1:] + cuts[:-1]) / 2
                     look |= {"label": charts.label(site, 24)} if named else {}
-                    ax.plot(middle, shares, marker=".", markersize=3, **look)
+                    ax.stairs(shares, cuts, baseline=None, **look)
             ax.set_title(charts.label(name, 28), loc="left")
             ax.set_yticks([])
             charts.bare(ax, "")
