@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.numerics.row_units import check_units
+from consilience.numerics.row_units import check_units, read_rows
 
 CENTRE, SCALE = np.array([14.0, 0.1, 650.0, 0.0]), np.array([3.5, 0.014, 350.0, 0.0])
 Z = np.random.default_rng(0).standard_normal((40, 4))
@@ -40,3 +42,26 @@ def test_a_column_in_other_units_is_named_by_its_name_alone() -> None:
         check_units(wrong, CENTRE, SCALE)
     wrong[:25, 1] = 0.1  # most of them are in the right ones
     check_units(wrong, CENTRE, SCALE)
+
+
+def test_rows_of_every_kind_of_table() -> None:
+    cells = {"a": [1, None, 3], "b": [1.5, 2.0, 3.0]}
+    expected = [[1, 1.5], [np.nan, 2], [3, 3]]
+
+    class Foreign:
+        columns = ("a", "b")
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return pa.table(cells).__arrow_c_stream__(requested_schema)
+
+    nullable = pd.DataFrame(cells).astype({"a": "Int64"})
+    for given in (pd.DataFrame(cells), nullable, pa.table(cells), Foreign(), expected):
+        np.testing.assert_array_equal(read_rows(given, 2, ["a", "b"]), expected)
+    for given in (nullable[["b", "a"]], pa.table(cells).select(["b", "a"])):
+        with pytest.raises(DataError, match="must be a, b, in this order"):
+            read_rows(given, 2, ["a", "b"])
+    with pytest.raises(DataError, match="must hold numbers") as error:
+        read_rows(pa.table({"a": ["secret"]}), 1)
+    assert "secret" not in str(error.value)
+    with pytest.raises(DataError, match="must have 3 columns"):
+        read_rows(nullable, 3)

@@ -431,3 +431,23 @@ def test_the_form_of_other_files_is_theirs(tmp_path: Path) -> None:
     written(tmp_path, b"a\tb\n1\t2\n", "t.tsv")
     assert guessed(tmp_path / "t.tsv") == {}
     assert guessed(tmp_path / "t.parquet") == guessed(tmp_path / "none.csv") == {}
+
+
+class Foreign:
+    """A table of another library, which gives its rows by the Arrow interface."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table, self.columns = table, table.column_names
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def test_tables_of_other_libraries_are_the_same_as_those_of_pandas() -> None:
+    cells: dict[str, Any] = {"dose": [1.5, None, 3.0], "sex": ["f", "m", None]}
+    types = {"dose": pa.float64(), "sex": pa.string_view()}  # as polars has them
+    given = pa.table({name: pa.array(cells[name], kind) for name, kind in types.items()})
+    read, known = read_source(Foreign(given)), read_source(pd.DataFrame(cells))
+    assert read.content_hash == known.content_hash
+    assert read.description == "the Foreign that was given"
+    np.testing.assert_array_equal(read.categories("sex", ("f", "m"))[0], [0, 1, -1])

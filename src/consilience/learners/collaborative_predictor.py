@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 from consilience.numerics.ids import ids_from_arrays, ids_to_arrays
+from consilience.numerics.row_units import read_rows
 
 Portable = Mapping[str, Any]
 
@@ -129,17 +130,7 @@ class CollaborativePredictor:
         return np.asarray(sum(w * f for w, f in zip(share, found, strict=True)))
 
     def _rows(self, X: ArrayLike) -> FloatArray:
-        names = getattr(X, "columns", None)
-        if names is not None:
-            given, wanted = [str(name) for name in names], self.feature_names_in_.tolist()
-            if given != wanted:
-                raise DataError(
-                    f"the columns must be {', '.join(wanted)}, in this order: "
-                    "rename or reorder the table"
-                )
-        rows = np.asarray(X, dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"the table must have {self.n_features_in_} columns")
+        rows = read_rows(X, self.n_features_in_, self.feature_names_in_.tolist())
         if self.scaling is not None:
             fill, centre, scale = self.scaling
             rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale

@@ -1,4 +1,4 @@
-"""Whether a table is in the units in which a model takes rows: its own, not prepared ones.
+"""Rows that a model is given: its columns, as numbers, in its own units and not prepared ones.
 
 A model of sites keeps centre and scale of every column, and prepares rows itself. Rows that were
 prepared already, or are in other units, would be classified or completed all the same, and wrongly.
@@ -8,16 +8,70 @@ A few rows tell nothing: an unusual row is no wrong unit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 
+_NAMED = 10  # columns in one sentence
 _FEWEST = 5  # rows from which a table is judged
 _FAR = 20.0  # standard deviations: no half of a table lies beyond, but in other units
 _MOST = 50.0  # what one value may add: half its square in standard deviations
 _PLAINLY = 2.0  # mean log density of a value by which prepared rows must fit better
+
+
+def check_names(X: Any, names: Sequence[str]) -> None:
+    """Refuse a table of pandas, polars or pyarrow with other columns; arrays have no names.
+
+    Raises
+    ------
+    DataError
+        Other columns than `names`, or in another order.
+    """
+    # What pyarrow calls `columns` are the columns themselves.
+    given = getattr(X, "column_names", getattr(X, "columns", None))
+    if given is not None and [str(name) for name in given] != list(names):
+        more = len(names) - _NAMED
+        raise DataError(
+            f"the columns must be {', '.join(names[:_NAMED])}"
+            f"{f' and {more} more' if more > 0 else ''}, in this order: rename or reorder the table"
+        )
+
+
+def read_rows(X: Any, n_columns: int, names: Sequence[str] | None = None) -> FloatArray:
+    """Read the numbers of a table (pandas, polars, pyarrow, any other of Arrow) or an array.
+
+    Parameters
+    ----------
+    X : (n, p) table or array
+        NaN, None and NA are missing.
+    n_columns : int
+        p.
+    names : sequence of p str, optional
+        Of the columns of the fit.
+
+    Raises
+    ------
+    DataError
+        Other columns, or cells that are no numbers.
+    """
+    if names is not None:
+        check_names(X, names)
+    try:
+        if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "__array__"):
+            import pyarrow as pa
+
+            X = pa.table(X)
+        elif type(X).__module__.startswith("pandas"):
+            X = X.to_numpy(dtype=np.float64, na_value=np.nan)
+        rows = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):  # their own words would show a value
+        raise DataError("the table must hold numbers, with NaN where one is missing") from None
+    if rows.ndim != 2 or rows.shape[1] != n_columns:
+        raise DataError(f"the table must have {n_columns} columns")
+    return rows
 
 
 def check_units(

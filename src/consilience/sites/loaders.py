@@ -73,7 +73,7 @@ def memory_site(
     own: SiteColumns | None = None,
     partner_key: bytes = b"",
 ) -> Site:
-    """Build a site over a table in memory (DataFrame, pyarrow Table or mapping of columns).
+    """Build a site over a table in memory (of pandas, polars or pyarrow, or a mapping of columns).
 
     Parameters
     ----------

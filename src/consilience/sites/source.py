@@ -372,7 +372,7 @@ def read_source(source: object, base: Path | None = None) -> Table:
 
     Parameters
     ----------
-    source : Source, pandas.DataFrame, pyarrow.Table, mapping of name to column, or Table
+    source : Source, table of pandas, polars or pyarrow, mapping of name to column, or Table
         The index of a DataFrame is not a column.
     base : Path, optional
         Directory that relative paths start from; the current one by default.
@@ -491,6 +491,15 @@ def _from_memory(source: object) -> Table:
     import pyarrow as pa
 
     where = f"the {type(source).__name__} that was given"
+    # Polars and others by Arrow; pandas has its own way, in which NaN is missing.
+    if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "items"):
+        source = pa.table(source)
+        texts = [
+            # texts of polars are views, which have no dictionary
+            field.with_type(pa.large_string()) if field.type == pa.string_view() else field
+            for field in source.schema
+        ]
+        source = source.cast(pa.schema(texts))
     if isinstance(source, pa.Table):
         columns = dict(zip(_distinct(source.column_names, where), source.columns, strict=True))
     elif hasattr(source, "items") and hasattr(source, "columns"):
@@ -501,7 +510,7 @@ def _from_memory(source: object) -> Table:
     else:
         raise fail(
             f"a site's table cannot be a {type(source).__name__}: give a pandas DataFrame, "
-            "a pyarrow Table, a mapping of names to columns, or a Source"
+            "a polars or pyarrow table, a mapping of names to columns, or a Source"
         )
     arrays = {name: _array(name, values) for name, values in columns.items()}
     if len({len(a) for a in arrays.values()}) > 1:

@@ -21,6 +21,7 @@ from consilience.clustering.estimators.local_models import ClusterModel, CodedMo
 from consilience.clustering.kernels.ensemble import assign
 from consilience.clustering.kernels.mixtures import Arrays
 from consilience.exceptions import DataError
+from consilience.numerics.row_units import check_names, read_rows
 
 _UNKNOWN = (
     "{count} cells of {where} hold a value that is not one of the {n} levels of the study: correct "
@@ -81,15 +82,6 @@ def _models_in(arrays: Mapping[str, AnyArray]) -> list[Any]:
             parts.setdefault(owner, {})[name] = value
     count = int(np.asarray(arrays["n_models"]).ravel()[0])
     return [local_models.local_model_from_arrays(parts[f"model{m}"]) for m in range(count)]
-
-
-def _check_names(X: Any, wanted: list[str]) -> None:
-    """Refuse a data frame of other columns."""
-    names = getattr(X, "columns", None)
-    if names is not None and [str(name) for name in names] != wanted:
-        raise DataError(
-            f"the columns must be {', '.join(wanted)}, in this order: rename or reorder the table"
-        )
 
 
 class EnsemblePredictor(_Predictor):
@@ -211,11 +203,8 @@ class EnsemblePredictor(_Predictor):
         return cls(models, features, centres, feature_names=names, scaling=scaling)
 
     def _rows(self, X: ArrayLike) -> FloatArray:
-        if hasattr(self, "feature_names_in_"):
-            _check_names(X, self.feature_names_in_.tolist())
-        rows = np.asarray(X, dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"the table must have {self.n_features_in_} columns")
+        named = getattr(self, "feature_names_in_", None)
+        rows = read_rows(X, self.n_features_in_, None if named is None else named.tolist())
         if self.scaling is None:
             return rows
         fill, centre, scale = self.scaling
@@ -298,8 +287,8 @@ class CodedPredictor(_Predictor):
 
     def _rows(self, X: Any) -> IntArray:
         wanted = self.feature_names_in_.tolist()
-        _check_names(X, wanted)
-        cells = np.asarray(X.to_numpy(dtype=object) if hasattr(X, "columns") else X, dtype=object)
+        check_names(X, wanted)
+        cells = np.asarray(X, dtype=object)
         if cells.ndim != 2 or (not self.sequences and cells.shape[1] != len(wanted)):
             raise DataError(f"the table must have {len(wanted)} columns")
         missing = missing_cells(cells)

@@ -21,6 +21,7 @@ from consilience.numerics.centring import CENTRES, Centre
 from consilience.numerics.entries import Entries
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, places
 from consilience.numerics.observed_kmeans import nearest_centres
+from consilience.numerics.row_units import read_rows
 
 # --- Tables with gaps as predictors take them: names and units of the columns.
 
@@ -55,7 +56,7 @@ class GapRows:
 
         Parameters
         ----------
-        X : (m, p) array or data frame
+        X : (m, p) array or table
             NaN is missing.
 
         Raises
@@ -63,19 +64,7 @@ class GapRows:
         DataError
             Other columns, infinite values or no numbers.
         """
-        names = getattr(X, "columns", None)
-        if names is not None and [str(name) for name in names] != self.names.tolist():
-            raise DataError(
-                f"the columns must be {', '.join(self.names[:10])}"
-                f"{' and others' if len(self.names) > 10 else ''}, in this order: rename or "
-                "reorder the table"
-            )
-        try:
-            rows = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise DataError(_NOT_NUMBERS) from None
-        if rows.ndim != 2 or rows.shape[1] != len(self.names):
-            raise DataError(f"the table must have {len(self.names)} columns")
+        rows = read_rows(X, len(self.names), self.names.tolist())
         if np.isinf(rows).any():
             raise DataError(_NOT_NUMBERS)
         scaled = (rows - self.units[0]) / self.units[1]

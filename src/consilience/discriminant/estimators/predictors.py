@@ -15,7 +15,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
-from consilience.numerics.row_units import check_units
+from consilience.numerics.row_units import check_units, read_rows
 
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
 _PARTS = ("means", "log_priors", "scale", "kept", "diagonal", "members", "sizes", "triangles")
@@ -119,20 +119,8 @@ class RowsPredictor(ScoredClasses):
         return made
 
     def _rows(self, X: ArrayLike) -> FloatArray:
-        names = getattr(X, "columns", None)
-        if names is not None and hasattr(self, "feature_names_in_"):
-            wanted = self.feature_names_in_.tolist()
-            if [str(name) for name in names] != wanted:
-                raise DataError(
-                    f"the columns must be those of the fit, in its order ({some(wanted)}): rename "
-                    "or reorder them"
-                )
-        try:
-            rows = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError):  # their own words would show a value
-            raise DataError("the table must hold numbers") from None
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"the table must have {self.n_features_in_} columns")
+        named = getattr(self, "feature_names_in_", None)
+        rows = read_rows(X, self.n_features_in_, None if named is None else named.tolist())
         if self.frame is not None:
             centre, scale = self.frame
             check_units(rows, centre, scale, getattr(self, "feature_names_in_", None))

@@ -23,6 +23,7 @@ from consilience.latent_regression.kernels.prediction import (
     unseen_weights,
 )
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, pair_codes, places
+from consilience.numerics.row_units import read_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -462,17 +463,8 @@ class LatentClassPredictor:
         return weights
 
     def _rows(self, X: ArrayLike) -> FloatArray:
-        names = getattr(X, "columns", None)
-        if names is not None and hasattr(self, "feature_names_in_"):
-            given, wanted = [str(name) for name in names], self.feature_names_in_.tolist()
-            if given != wanted:
-                raise DataError(
-                    f"the columns must be {', '.join(wanted)}, in this order: "
-                    "rename or reorder the table"
-                )
-        rows = _numbers(X, "the table")
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"the table must have {self.n_features_in_} columns")
+        named = getattr(self, "feature_names_in_", None)
+        rows = read_rows(X, self.n_features_in_, None if named is None else named.tolist())
         if not np.isfinite(rows).all():
             raise DataError("the table has missing or infinite values: fill or drop these rows")
         return rows
