@@ -167,7 +167,7 @@ def cost() -> list[dict[str, Any]]:
         )
         loop_seconds, path = seconds(lambda d=drawn, r=reference: by_rounds(d, r))
         best = pooled_fit(drawn)
-        at = np.append(run.result.coefficients[0], run.result.intercepts)
+        at = np.append(run.result.slopes[0], run.result.intercepts)
         up = sum(line.bytes for line in run.transcript if line.direction != "to-site")
         down = sum(line.bytes for line in run.transcript if line.direction == "to-site")
         found.append(

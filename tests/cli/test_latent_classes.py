@@ -55,7 +55,7 @@ def test_demo_runs_under_the_strict_policy_and_writes_a_report(space: Path) -> N
 def test_classes_at_a_site_are_the_kinds_that_nobody_told_the_study(space: Path) -> None:
     run = run_of(space).name
     result = load_run(run_of(space)).result
-    slopes = result.coefficients  # type: ignore[attr-defined]
+    slopes = result.slopes  # type: ignore[attr-defined]
     # Each class is told by the kind that its slopes are nearest to, in units of their spread.
     near = [int(np.argmin(np.abs(SLOPES - row).sum(axis=1))) for row in slopes]
     assert sorted(near) == [0, 1, 2, 3]

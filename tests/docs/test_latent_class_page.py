@@ -80,9 +80,9 @@ def test_fields_that_the_guide_names_exist() -> None:
     known = {f.name for f in dataclasses.fields(LatentClassRegressionResult)}
     known |= {n for n in dir(LatentClassRegressionResult) if n.startswith("pooled")}
     known |= {"LatentClassRegressor", "verdict"}
-    items = section[section.index("- `coefficients`") : section.index("`consilience.report")]
+    items = section[section.index("- `slopes`") : section.index("`consilience.report")]
     named = set(re.findall(r"`(\w+)`", items))
-    assert {"coefficients", "class_shares", "heldout_mse", "trace_moved", "withheld"} <= named
+    assert {"slopes", "class_shares", "heldout_mse", "trace_moved", "withheld"} <= named
     assert named <= known
     plots = [name for name in figures_of_reports if name.startswith("plot_latent_")]
     assert len(plots) == 5

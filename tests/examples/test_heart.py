@@ -108,7 +108,7 @@ def test_the_three_kinds_of_patients(heart: tuple[Run, pd.DataFrame]) -> None:
 
 def test_stability_beside_single_sites(heart: tuple[Run, pd.DataFrame]) -> None:
     run, rows = heart
-    stability = run.result.stability
+    stability = run.result.stability_figures
     assert stability["pairs"] == 20
     assert stability["mean"] >= 0.80
     assert stability["mean"] >= stability["ported_mean"] + 0.10
@@ -121,9 +121,13 @@ def test_whether_they_are_more_than_one_cloud_is_open(heart: tuple[Run, pd.DataF
     Halves are secret, and a run may exceed it.
     """
     result = heart[0].result
-    assert 0.5 <= result.stability["apart"] <= 2.6
+    assert 0.5 <= result.stability_figures["apart"] <= 2.6
     assert result.p_value("related") < 1e-6
-    assert 0.05 <= result.stability["between"] <= result.stability["cloud_between"] + 0.05
+    assert (
+        0.05
+        <= result.stability_figures["between"]
+        <= result.stability_figures["cloud_between"] + 0.05
+    )
 
 
 def test_held_out_entries_take_two_classes(

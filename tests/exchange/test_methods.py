@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import joblib
+import pandas as pd
 import pytest
 
 from consilience.testing import check_method
@@ -53,6 +54,24 @@ def test_same_seed_same_transcript(case: Case) -> None:
 def test_pooled_oracle(case: Case) -> None:
     if case.oracle is not None:
         check_method.check_oracle(case.method, case.factory, case.oracle)
+
+
+@each_case
+def test_tables_of_the_result(case: Case) -> None:
+    """Each has a name of its own, plain columns, and is the same after the result was stored."""
+    result = case.record.run.result
+    back = type(result).from_files(result.to_files())
+    fields = {f.name for f in dataclasses.fields(result)}
+    assert not fields & set(type(result)._makers())
+    assert set(type(result).often) <= fields | set(vars(type(result))) | set(result.frames)
+    for name, frame in result.frames.items():
+        heads = list(frame.columns)
+        assert all(isinstance(head, str) and head for head in heads), name
+        assert len(set(heads)) == len(heads), name
+        pd.testing.assert_frame_equal(frame, back.to_frame(name), obj=name)
+    if type(result).often:
+        assert len([name for name in dir(result) if not name.startswith("_")]) < 26
+    assert len(result.to_frame()) or not result.frames or len(result.frames) > 1
 
 
 @by_turns(IN_ORDER, ELSEWHERE, names=("case", "engine"))

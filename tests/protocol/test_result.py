@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from consilience.exceptions import ProtocolError, RunError
-from consilience.protocol.result import Result
+from consilience.exceptions import ParameterError, ProtocolError, RunError
+from consilience.protocol.result import Frame, Result, lines, of_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,3 +85,49 @@ def test_an_array_of_objects_in_a_file_is_not_loaded() -> None:
     files = {"result.json": b'{"content": {"$array": "content"}}', "result.npz": buffer.getvalue()}
     with pytest.raises(RunError):
         Anything.from_files(files)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables(Anything):
+    old: Any = field(default=None, metadata={"stored": "main"})
+
+    often = ("more",)
+
+    @Frame
+    def main(self) -> Any:
+        """The main one."""
+        return lines({"value": self.content}, column=("a", "b"))
+
+    @Frame
+    def empty(self) -> Any:
+        return of_rows([], "x", "y")
+
+
+def test_tables_by_name() -> None:
+    result = Tables([1.0, 2.0], old=3)
+    assert list(result.frames) == ["main"]
+    assert result.to_frame().equals(result.main) and result.main.loc["b", "value"] == 2
+    assert result.to_frame("empty").columns.tolist() == ["x", "y"]
+    result.main.loc["b", "value"] = 7
+    assert result.main.loc["b", "value"] == 2, "everyone has a table of their own"
+    with pytest.raises(ParameterError, match="table must be one of main, empty"):
+        result.to_frame("other")
+    with pytest.raises(AttributeError):
+        result.main = None  # type: ignore[misc]
+    assert "more" in dir(result) and "content" not in dir(result) and "main" in dir(result)
+
+
+def test_a_field_whose_name_a_table_took_is_stored_under_it() -> None:
+    files = Tables([1.0, 2.0], old=3).to_files()
+    assert b'"main": 3' in files["result.json"] and b"old" not in files["result.json"]
+    assert Tables.from_files(files).old == 3
+
+
+def test_a_result_with_a_table_of_its_own_making() -> None:
+    class Old(Anything):
+        def to_frame(self, table: str | None = None) -> Any:
+            return lines({"x": [1]})
+
+    assert list(Old(1).frames) == ["result"]
+    with pytest.raises(NotImplementedError):
+        Anything(1).to_frame()

@@ -284,7 +284,7 @@ STABLE = {
 def test_headline_does_not_overclaim(
     run: Run, changes: dict[str, float], tone: str, words: str
 ) -> None:
-    given = with_result(run, stability={**STABLE, **changes}, votes={}, chosen_by="given")
+    given = with_result(run, stability_figures={**STABLE, **changes}, votes={}, chosen_by="given")
     headline = EnsembleClusteringReport().headline(given)
     assert headline.tone == tone
     assert words in headline.text
@@ -292,22 +292,26 @@ def test_headline_does_not_overclaim(
 
 def test_one_class_where_two_would_be_more(run: Run) -> None:
     given = with_result(
-        run, n_clusters=1, stability={**STABLE, "n_clusters": 2}, votes={}, chosen_by="given"
+        run,
+        n_clusters=1,
+        stability_figures={**STABLE, "n_clusters": 2},
+        votes={},
+        chosen_by="given",
     )
     headline = EnsembleClusteringReport().headline(given)
     assert headline.tone == "caution"
     assert "But 2 classes are more than a division of one cloud" in headline.text
-    without = with_result(given, stability={**STABLE, "n_clusters": 2, "apart": 0.3})
+    without = with_result(given, stability_figures={**STABLE, "n_clusters": 2, "apart": 0.3})
     headline = EnsembleClusteringReport().headline(without)
     assert headline.tone == "plain" and "But" not in headline.text
 
 
 def test_headline_without_stability_and_with_split_votes(run: Run) -> None:
-    silent = EnsembleClusteringReport().headline(with_result(run, stability={}))
+    silent = EnsembleClusteringReport().headline(with_result(run, stability_figures={}))
     assert silent.tone == "caution"
     assert "was not examined" in silent.text
     votes = {"s0": 2, "s1": 3, "s2": 3}
-    split = with_result(run, stability=STABLE, votes=votes, chosen_by="vote")
+    split = with_result(run, stability_figures=STABLE, votes=votes, chosen_by="vote")
     assert EnsembleClusteringReport().headline(split).tone == "caution"
     text = Page(html.render(split)).text
     assert "votes on the number of classes disagree" in text
@@ -448,7 +452,7 @@ def large(run: Run, n_sites: int, k: int, p: int) -> Any:
         votes={name: int(rng.integers(0, 5)) for name in names},
         vote_scores={name: rng.normal(size=6) for name in names},
         counted=dict.fromkeys(names, "merged"),
-        stability={**STABLE, "by_site": dict.fromkeys(names, 0.9)},
+        stability_figures={**STABLE, "by_site": dict.fromkeys(names, 0.9)},
     )
 
 

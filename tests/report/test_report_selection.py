@@ -159,7 +159,7 @@ def ensemble(**changes: Any) -> EnsembleClusteringResult:
         "vote_share": 0.5,
         "n_clusters_by_eigenvalues": 3,
         "class_sizes_by_site": {"a": np.ones(3), "b": np.ones(3)},
-        "stability": {},
+        "stability_figures": {},
         "cv_candidates": k,
         "cv_fold_errors": np.tile(errors, (2, 1)),
         "cv_fold_entries": np.array([10, 10]),

@@ -35,7 +35,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 from consilience.wire.disclosure import Released, cell_counts
 from consilience.wire.message import Aggregate, Public, message
 
@@ -100,12 +100,11 @@ class PooledHistogramResult(Result):
             f"({int(self.counts[k])}) from {low:g} up to {high:g}."
         )
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line per bin."""
-        import pandas as pd
-
-        frame = {"from": self.edges[:-1], "to": self.edges[1:], "rows": self.counts}
-        return pd.DataFrame({**frame, "sites that withheld it": self.withheld})
+    @Frame
+    def bins(self) -> pd.DataFrame:
+        """Every bin with its rows."""
+        told = {"from": self.edges[:-1], "to": self.edges[1:], "rows": self.counts}
+        return lines({**told, "sites that withheld it": self.withheld})
 
 
 @register

@@ -91,7 +91,7 @@ def main() -> None:
             run = method_of(study).run(
                 federation(study, Path(home) / str(secret), secret), seed=study.seed
             )
-            found.append(run.result.stability)
+            found.append(run.result.stability_figures)
         figures.update(classes(run, patients(run, study.sites.names)))
         votes = EnsembleClustering(n_clusters="vote", stability_pairs=0).run(
             federation(study, Path(home) / "votes", 0), seed=study.seed

@@ -156,7 +156,11 @@ def one_run(design: Design, seed: int) -> tuple[float, float, float]:
         warnings.simplefilter("ignore")
         run = sites.run(EnsembleClustering(n_clusters=design.n_clusters, **options), seed=seed)
     result = run.result
-    return result.p_value("apart"), result.p_value("related"), result.stability.get("apart", np.nan)
+    return (
+        result.p_value("apart"),
+        result.p_value("related"),
+        result.stability_figures.get("apart", np.nan),
+    )
 
 
 def main() -> None:

@@ -107,6 +107,8 @@ def frame(shown: Any) -> None:
         text = _frame_text(shown.T)
     for row in text.splitlines():
         typer.echo(clean(row).rstrip())
+    if shown.isna().any(axis=None):
+        typer.echo("-: withheld by the sites' rules, or there is nothing to tell")
 
 
 def _frame_text(shown: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +36,21 @@ def load(text: str) -> Run:
 
 def plain_run(run: Run) -> dict[str, Any]:
     """Return a run as plain values: large parts of its result are named, not shown."""
+    frames: dict[str, Any] = {}
+    for name, frame in run.result.frames.items():
+        whole = frame.reset_index() if frame.index.name else frame
+        columns, numbers = _plain({str(c): whole[c].tolist() for c in whole})
+        if numbers <= MOST_NUMBERS:
+            frames[name] = columns
     shown: dict[str, Any] = {}
     left_out: list[str] = []
-    for item in dataclasses.fields(run.result):
-        value, numbers = _plain(getattr(run.result, item.name))
+    for stored, name in run.result.stored_names().items():
+        value, numbers = _plain(getattr(run.result, name))
         # A program that wants them all reads result.npz.
         if numbers > MOST_NUMBERS:
-            left_out.append(item.name)
+            left_out.append(stored)
         else:
-            shown[item.name] = value
+            shown[stored] = value
     path = run.directory
     report = None if path is None or not (path / REPORT).is_file() else str(path / REPORT)
     return {
@@ -59,6 +64,7 @@ def plain_run(run: Run) -> dict[str, Any]:
         "summary": run.result.summary(),
         "notes": list(run.notes),
         "result": shown,
+        "tables": frames,
         "left_out": left_out,
     }
 
@@ -79,15 +85,39 @@ def _plain(value: Any) -> tuple[Any, int]:
     return value, 1
 
 
+def write_tables(run: Run, folder: Path) -> None:
+    """Write the tables of a run's result as CSV files, named as in `Result.frames`."""
+    from consilience.wire.files import atomic_write
+
+    for name, frame in run.result.frames.items():
+        path = folder / f"{name}.csv"
+        text = frame.to_csv(index=frame.index.name is not None, lineterminator="\n")
+        atomic_write(path, text.encode())
+        console.line(str(path))
+
+
 def show(
     run: str = RUN,
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+    methods: bool = typer.Option(
+        False, "--methods", help="Print a paragraph for the methods section of a paper."
+    ),
+    tables: Path | None = typer.Option(
+        None, metavar="DIR", help="Write all tables as CSV files into this folder, and say which."
+    ),
 ) -> None:
     """Show what a finished run says.
 
     Its answer, main table and notes, and the seed and versions behind them.
     """
     found = load(run)
+    if methods:
+        for paragraph in found.methods_paragraph().split("\n\n"):
+            console.say(paragraph)
+        return
+    if tables is not None:
+        write_tables(found, tables)
+        return
     if json:
         console.print_json(plain_run(found))
         return

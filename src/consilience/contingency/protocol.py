@@ -48,7 +48,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.wire.disclosure import Released, cell_counts
 from consilience.wire.message import Aggregate, Public, message
 
@@ -199,15 +199,30 @@ class ContingencyTableResult(Result):
             parts.append(f"Not in it, as their tables are withheld: {', '.join(self.withheld)}.")
         return " ".join(parts)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the pooled table."""
-        import pandas as pd
+    @Frame
+    def counts(self) -> pd.DataFrame:
+        """The pooled table: a line for each level of the first column."""
+        by_level = dict(zip(self.column_levels, self.table.T, strict=True))
+        frame = lines(by_level, **{self.names[0]: self.row_levels})
+        return frame.rename_axis(self.names[1], axis="columns")
 
-        return pd.DataFrame(
-            self.table,
-            index=pd.Index(self.row_levels, name=self.names[0]),
-            columns=pd.Index(self.column_levels, name=self.names[1]),
+    @Frame
+    def site_counts(self) -> pd.DataFrame:
+        """Rows in every cell at every site."""
+        site, row, column = np.indices(self.tables.shape).reshape(3, -1)
+        named = {"site": np.array(self.sites)[site]}
+        named |= {self.names[0]: np.array(self.row_levels)[row]}
+        named |= {self.names[1]: np.array(self.column_levels)[column]}
+        return lines(named | {"rows": self.tables.ravel()})
+
+    @Frame
+    def association(self) -> pd.DataFrame:
+        """Test of association in the pooled table, and within sites."""
+        told = (
+            ("pooled", self.statistic, self.df, self.p_value),
+            ("within sites", self.within_statistic, self.within_df, self.within_p_value),
         )
+        return of_rows(told, "test", "statistic", "df", "p_value")
 
 
 @register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -12,7 +12,10 @@ from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAInteract
 from consilience.exceptions import StudyError
 from consilience.parameters import Allowed, several
 from consilience.protocol.method import CoordinatorContext, Method
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines, of_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def levels_of(most: int | None = None) -> Allowed:
@@ -116,6 +119,11 @@ class ClassesResult(Result):
     cv_errors: FloatArray
     chosen: int
 
+    @Frame
+    def class_rows(self) -> pd.DataFrame:
+        """Rows of every class."""
+        return lines({"rows": self.n_by_class}, **{"class": self.levels})
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SitesResult(ClassesResult):
@@ -141,6 +149,13 @@ class SitesResult(ClassesResult):
     site_errors: FloatArray
     scaling: FloatArray
     remarks: tuple[str, ...] = ()
+
+    @Frame
+    def site_rows(self) -> pd.DataFrame:
+        """Every site: rows of each class, and share of held-out rows in a wrong class, by rule."""
+        told = dict(zip(self.levels, np.asarray(self.n_by_site).T, strict=True))
+        wrong = zip(self.judged, self.site_errors.T, strict=True)
+        return lines(told | {f"wrong by {rule}": share for rule, share in wrong}, site=self.sites)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -188,6 +203,11 @@ class LinksResult(ClassesResult):
         first, second = names[self.pairs.T]
         return SparseQDAInteractions(first, second, *told, levels)
 
+    @Frame
+    def links(self) -> pd.DataFrame:
+        """Every pair of features that interact, the strongest first."""
+        return self.interactions.to_frame()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CommunitiesResult(ClassesResult):
@@ -214,3 +234,9 @@ class CommunitiesResult(ClassesResult):
     def communities_names(self) -> tuple[tuple[str, ...], ...]:
         """Names of the features of each community."""
         return tuple(tuple(self.feature_names[j] for j in part) for part in self.communities)
+
+    @Frame
+    def members(self) -> pd.DataFrame:
+        """Every feature with its community."""
+        named = enumerate(self.communities_names, 1)
+        return of_rows(((k, name) for k, names in named for name in names), "community", "feature")

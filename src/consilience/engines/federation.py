@@ -123,6 +123,10 @@ class Run:
             raise ParameterError.of("name", f"one of {', '.join(sorted(figures))}", name)
         return figures[name]
 
+    def methods_paragraph(self) -> str:
+        """Describe the run for the methods section of a paper, with its references."""
+        return str(import_module("consilience.report").methods_paragraph(self))
+
     def __repr__(self) -> str:
         where = "in memory" if self.directory is None else f"in {self.directory}"
         sites = f"{len(self.info.sites)} site{'s' * (len(self.info.sites) != 1)}"
@@ -206,7 +210,7 @@ class Federation:
 
         Parameters
         ----------
-        tables : mapping of str to DataFrame, pyarrow Table or mapping of columns
+        tables : mapping of str to table of pandas, polars or pyarrow, or mapping of columns
         columns : Columns, or mapping of site to Columns
             The same for all sites, which then hold different rows; or each site's own, with an
             `id` by which the rows are matched. The site whose columns name a target is the

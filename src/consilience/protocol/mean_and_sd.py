@@ -42,7 +42,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
 from consilience.wire.message import Aggregate, Disclosure, message
 
@@ -132,13 +132,10 @@ class MeanAndSDResult(Result):
         )
         return f"{self.n} rows. " + "; ".join(parts)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line per column."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {"mean": self.mean, "sd": self.sd}, index=pd.Index(self.feature_names, name="column")
-        )
+    @Frame
+    def moments(self) -> pd.DataFrame:
+        """Mean and standard deviation of each column."""
+        return lines({"mean": self.mean, "sd": self.sd}, column=self.feature_names)
 
 
 @register

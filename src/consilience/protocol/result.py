@@ -9,12 +9,13 @@ import json
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 
-from consilience.exceptions import ProtocolError, RunError
+from consilience.exceptions import ParameterError, ProtocolError, RunError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,12 +23,54 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Result")
 
 
+class Frame:
+    """A table of a result, made anew each time that it is read.
+
+    It decorates the method that makes the table, whose name is the table's; the first line of the
+    docstring says what a line of it is.
+    """
+
+    def __init__(self, make: Callable[[Any], pd.DataFrame]) -> None:
+        self.make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, result: None, owner: type[Any]) -> Self: ...
+    @overload
+    def __get__(self, result: Any, owner: type[Any]) -> pd.DataFrame: ...
+    def __get__(self, result: Any, owner: type[Any]) -> Any:
+        return self if result is None else self.make(result)
+
+    # With it documentation lists frames with the properties.
+    def __set__(self, result: Any, value: Any) -> NoReturn:
+        raise AttributeError("tables of a result cannot be set: copy one and change the copy")
+
+
+def lines(columns: Mapping[str, Any], **index: Any) -> pd.DataFrame:
+    """Make a table of columns; its index, if one is given by name, says what a line is."""
+    import pandas as pd
+
+    places = [pd.Index(list(values), name=name) for name, values in index.items()]
+    return pd.DataFrame(columns, index=places[0] if places else None)
+
+
+def of_rows(rows: Iterable[tuple[Any, ...]], *names: str) -> pd.DataFrame:
+    """Make a table of its lines."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=list(names))
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """Base of the results of methods.
 
-    Fields are None, bool, int, float, str, arrays, and tuples and dicts (text keys) of these.
+    Fields are None, bool, int, float, str, arrays, and tuples and dicts (text keys) of these. One
+    whose name is taken by a table has the name under which it is stored in its metadata.
     """
+
+    often: ClassVar[tuple[str, ...]] = ()
+    """Fields and methods that people use beside the tables; all others are not listed by `dir`."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -42,20 +85,65 @@ class Result:
         frame = self.to_frame().to_html(escape=True, border=0, max_rows=30)
         return f"<p>{html.escape(self.summary())}</p>\n{frame}"
 
+    def __dir__(self) -> list[str]:
+        listed = {*self.often, *self._makers(), *dir(Result)}
+        return sorted(listed if self.often else listed | set(super().__dir__()))
+
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
         raise NotImplementedError
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the main table of the result."""
-        raise NotImplementedError
+    @classmethod
+    def _makers(cls) -> dict[str, Frame]:
+        """Tables by name, those of the class itself before those of its bases."""
+        return {
+            name: value
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, Frame)
+        }
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Tables by name, the main one first; each is an attribute too. Empty ones are left out."""
+        makers = self._makers()
+        if not makers:  # a result of before there were any
+            return {"result": self.to_frame()}
+        found = {name: maker.make(self) for name, maker in makers.items()}
+        return {name: frame for name, frame in found.items() if len(frame)}
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """Return the main table of the result, or another one.
+
+        Parameters
+        ----------
+        table : str, optional
+            One of `frames`.
+
+        Raises
+        ------
+        ParameterError
+            There is no such table; the sentence names those that there are.
+        """
+        makers = self._makers()
+        if not makers:
+            raise NotImplementedError
+        name = next(iter(makers)) if table is None else table
+        if name not in makers:
+            raise ParameterError.of("table", f"one of {', '.join(makers)}", table)
+        return makers[name].make(self)
+
+    @classmethod
+    def stored_names(cls) -> dict[str, str]:
+        """Names of fields by the names under which they are stored."""
+        return {f.metadata.get("stored", f.name): f.name for f in dataclasses.fields(cls)}
 
     def to_files(self) -> dict[str, bytes]:
         """Return the bytes of ``result.json`` and ``result.npz``; equal results, equal bytes."""
         arrays: dict[str, np.ndarray] = {}
         tree = {
-            f.name: _to_json(getattr(self, f.name), f.name, arrays)
-            for f in dataclasses.fields(self)
+            stored: _to_json(getattr(self, name), stored, arrays)
+            for stored, name in self.stored_names().items()
         }
         text = json.dumps(tree, indent=1, sort_keys=True, allow_nan=True) + "\n"
         buffer = io.BytesIO()
@@ -75,7 +163,8 @@ class Result:
             tree = json.loads(files["result.json"])
             with np.load(io.BytesIO(files["result.npz"]), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            return cls(**{name: _from_json(value, arrays) for name, value in tree.items()})
+            names = cls.stored_names()
+            return cls(**{names[k]: _from_json(value, arrays) for k, value in tree.items()})
         except _DAMAGED as error:
             raise RunError(
                 f"the result cannot be read ({type(error).__name__}): it is damaged or was made "

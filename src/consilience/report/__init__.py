@@ -12,6 +12,7 @@ from typing import Any
 
 _PUBLIC: dict[str, str] = {
     "Report": "consilience.report.html",
+    "methods_paragraph": "consilience.report.general",
     "plot_assistance_power": "consilience.assisted.report.figures_assisted",
     "plot_assistance_tests": "consilience.assisted.report.figures_assisted",
     "plot_assisted_calibration": "consilience.assisted.report.figures_assisted",

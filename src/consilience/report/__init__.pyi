@@ -88,5 +88,6 @@ from consilience.report.figures_selection import plot_entry_curve as plot_entry_
 from consilience.report.figures_selection import plot_leave_one_out as plot_leave_one_out
 from consilience.report.figures_selection import plot_loadings as plot_loadings
 from consilience.report.figures_selection import plot_singular_values as plot_singular_values
+from consilience.report.general import methods_paragraph as methods_paragraph
 from consilience.report.html import Report as Report
 from consilience.report.html import write as write

@@ -62,15 +62,14 @@ def left(run: Run) -> list[Line]:
 
 def key_figures(run: Run) -> list[tuple[str, str]]:
     """Sites, rounds, bytes and epsilon."""
-    lines = left(run)
     # Records of two sites are different people: epsilon is not added up over sites.
-    epsilon = max((_epsilon(_of_site(lines, s)) for s in run.info.sites), default=0.0)
+    short = in_short(run)
     known = revealed(run)
     return [
         ("sites", str(len(run.info.sites))),
-        ("rounds", str(_rounds(run))),
-        ("left the sites in all", size(sum(line.bytes for line in lines))),
-        ("largest epsilon of a site", f"{epsilon:g}"),
+        ("rounds", str(short["rounds"])),
+        ("left the sites in all", size(short["total"])),
+        ("largest epsilon of a site", f"{short['epsilon']:g}"),
         *[
             (f"revealed by {site_name(site)}", f"{k} of {r}")
             for site, (k, r) in known.items()
@@ -93,6 +92,24 @@ def revealed(run: Run) -> dict[str, tuple[int, int]]:
     return dict(sorted(found.items()))
 
 
+def in_short(run: Run) -> dict[str, Any]:
+    """Rounds, bytes, classes and gaps of what left the sites, and epsilon of noise."""
+    lines = left(run)
+    kinds = [kind for kind in CLASSES if any(x.disclosure == kind and x.bytes for x in lines)]
+    return {
+        "size": size,
+        "rounds": _rounds(run),
+        "total": sum(line.bytes for line in lines),
+        "kinds": kinds,
+        "meanings": CLASSES,
+        "epsilon": max((_epsilon(_of_site(lines, s)) for s in run.info.sites), default=0.0),
+        "held": {v: [x.site for x in lines if x.verdict == v] for v in ("withheld", "repeated")},
+        "silent": [
+            (x.site, str(x.round), x.step, x.verdict, x.rule) for x in lines if x.verdict in SILENT
+        ],
+    }
+
+
 def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]:
     """Return who sent what, in which round, under which rule, and who did not."""
     lines, steps = left(run), steps_of(method)
@@ -108,21 +125,14 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
     glossary = [("class", name, words) for name, words in CLASSES.items() if name in classes]
     glossary += [("verdict", name, words) for name, words in VERDICTS.items() if name in verdicts]
     facts = {
-        "size": size,
+        **in_short(run),
         "plot": figures.plot_disclosure,
         "lines": lines,
         "drawn": [line for line in lines if line.site in shown],
         "n_shown": len(shown),
         "n_sites": len(run.info.sites),
-        "rounds": _rounds(run),
-        "total": sum(line.bytes for line in lines),
-        "kinds": [kind for kind in CLASSES if any(x.disclosure == kind and x.bytes for x in lines)],
         "leakage": method.leakage,
-        "held": {v: [x.site for x in lines if x.verdict == v] for v in ("withheld", "repeated")},
         "sealed": [x.bytes for x in lines if x.shape == SEALED],
-        "silent": [
-            (x.site, str(x.round), x.step, x.verdict, x.rule) for x in lines if x.verdict in SILENT
-        ],
         "handling": own.handling(run),
         "n_drawn": len(drawn),
         "most": most,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import consilience
 from consilience.engines.federation import Run
 from consilience.protocol.method import Method, get_method
+from consilience.report import disclosure, sections, words
 from consilience.report.sections import (
     MOST_NAMES,
     Block,
@@ -20,7 +22,6 @@ from consilience.report.sections import (
     number,
     plain,
 )
-from consilience.report.words import said
 
 # --------------------------------------------------------------------------- question
 
@@ -47,7 +48,7 @@ def question(run: Run, method: type[Method]) -> list[Block]:
     if not any(levels for *_, levels in rows):
         rows = [row[:2] for row in rows]  # type: ignore[misc]
     # What a parameter means stands in the method's docstring, and nowhere twice.
-    words, parameters = parameter_docs(method), _parameters(run, method)
+    meanings, parameters = parameter_docs(method), _parameters(run, method)
     indicators = sorted((preparation.get("indicators") or {}).items())
     facts = {
         "roles": [f"{site} is {role}" for site, role in sorted((asked.get("roles") or {}).items())],
@@ -55,13 +56,13 @@ def question(run: Run, method: type[Method]) -> list[Block]:
         "preparation": preparation,
         "indicators": [(name, [f"{name} = {v}" for v in values]) for name, values in indicators],
         "described": rows,
-        "settings": [(name, number(value), words.get(name, "")) for name, value in parameters],
+        "settings": [(name, number(value), meanings.get(name, "")) for name, value in parameters],
     }
     return _said("question", run, facts)
 
 
 def _said(slot: str, run: Run, facts: dict[str, Any]) -> list[Block]:
-    return said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
+    return words.said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
 
 
 def _named(columns: Any) -> str:
@@ -118,14 +119,63 @@ def repeat_code(run: Run, method: type[Method]) -> str:
     """Return the call in Python that repeats the run over a federation."""
     name = method.__name__
     home = "consilience" if hasattr(consilience, name) else method.__module__
-    defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     given = ", ".join(
-        f"{key}={key if is_table(value) else repr(value)}"
-        for key, value in _parameters(run, method)
-        # Only what was changed: the call is to be read, and retyped.
-        if key not in defaults or defaults[key] != value
+        f"{key}={key if is_table(value) else repr(value)}" for key, value in _changed(run, method)
     )
     return f"from {home} import {name}\n\n{name}({given}).run(federation, seed={run.info.seed})"
+
+
+def _changed(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
+    """Parameters that are not the defaults: what is to be read, and retyped."""
+    defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    return [
+        (key, value)
+        for key, value in _parameters(run, method)
+        if key not in defaults or defaults[key] != value
+    ]
+
+
+def methods_paragraph(run: Run) -> str:
+    """Describe a run as the methods section of a paper would, with its references.
+
+    Parameters
+    ----------
+    run : Run
+        A finished run.
+
+    Returns
+    -------
+    str
+        A paragraph on data, method, settings and what left the sites, and a line for each
+        reference.
+    """
+    method, asked = method_of(run), run.info.settings
+    own = sections.report_of(run.info.method)
+    known = [f"{value} {name}" for name, value in own.facts(run) if name.startswith("rows")]
+    changed = [f"{key} = {number(value)}" for key, value in _changed(run, method)]
+    facts = {
+        "roles": sorted((asked.get("roles") or {}).items()),
+        "columns": asked.get("columns") or {},
+        "preparation": asked.get("preparation") or {},
+        "rows": known[0] if known else "",
+        "changed": changed,
+        "source": source(method),
+        "presets": sorted(set(run.presets.values())),
+        **disclosure.in_short(run),
+    }
+    return "\n\n".join(
+        words.said(Path(__file__).with_suffix(".j2"), "methods", {"run": run, **facts})
+    )
+
+
+def source(method: type[Method]) -> str:
+    """Return what a paper cites for a method, as the method's file names it; "" where nothing."""
+    found = re.search(r"^Sources?: (.*?)(?=\n\n|\Z)", ladder(method), re.M | re.S)
+    cited = " ".join(found.group(1).split()) if found else ""
+    # What follows is about this software.
+    cited = re.split(r"\s(?:Departures|Phases):|; (?:[\w ,]+ )?see `|; the second round", cited)[0]
+    cited = re.sub(r"[*`]", "", cited).rstrip(" .;,")
+    return "" if cited == "any textbook" else cited
 
 
 def ladder(method: type[Method]) -> str:

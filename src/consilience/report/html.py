@@ -139,6 +139,7 @@ def render(run: Run) -> str:
         "phases": disclosure.phases(run, method),
         "head": run.transcript[-1].chain if run.transcript else "",
         "n_lines": len(run.transcript),
+        "methods": general.methods_paragraph(run),
         "code": general.repeat_code(run, method),
         "svg": inline_svg,
     }

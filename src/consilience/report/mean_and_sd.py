@@ -23,7 +23,10 @@ class MeanAndSDReport(TemplateReport[MeanAndSDResult]):
         columns = zip(result.feature_names, result.mean, result.sd, error, strict=True)
         prepared = run.info.settings.get("preparation") or {}
         return {
-            "rows": [(name, *numbers((mean, sd)), *numbers((e,))) for name, mean, sd, e in columns],
+            "rows": [
+                (name, *numbers((mean, sd), "withheld"), *numbers((e,), "withheld"))
+                for name, mean, sd, e in columns
+            ],
             "scaled": prepared.get("standardize", "none") != "none",
         }
 

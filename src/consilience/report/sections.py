@@ -25,7 +25,9 @@ Tone = Literal["plain", "good", "caution"]
 DASH = "\N{EN DASH}"
 MOST_NAMES = 80
 """Columns up to which all are named in the question."""
-_NUMBER = re.compile(r"(< )?[+\-\u2212]?[\d,]*\.?\d+(e[+\-\u2212]?\d+)?\s?(%|B|kB)?|\u2013|")
+_NUMBER = re.compile(
+    r"(< )?[+\-\u2212]?[\d,]*\.?\d+(e[+\-\u2212]?\d+)?\s?(%|B|kB)?|\u2013|withheld|"
+)
 
 
 @dataclass(frozen=True)
@@ -130,16 +132,16 @@ def number(value: Any) -> str:
     return numbers([value])[0]
 
 
-def numbers(values: Iterable[Any]) -> tuple[str, ...]:
-    """Write numbers of one kind with the same number of decimals; dashes for NaN."""
+def numbers(values: Iterable[Any], gap: str = DASH) -> tuple[str, ...]:
+    """Write numbers of one kind with the same number of decimals; `gap` for NaN."""
     known = [float(v) for v in values]
     largest = max((abs(v) for v in known if math.isfinite(v)), default=0.0)
     if largest and not 1e-4 <= largest < 1e9:
-        return tuple(minus(f"{v:.2e}") if math.isfinite(v) else DASH for v in known)
+        return tuple(minus(f"{v:.2e}") if math.isfinite(v) else gap for v in known)
     # Three digits of the largest: a column of numbers has one scale.
     power = math.floor(math.log10(largest)) if largest else 0
     decimals = min(6, max(1 if power < 4 else 0, 2 - power))
-    return tuple(minus(f"{v:z,.{decimals}f}") if math.isfinite(v) else DASH for v in known)
+    return tuple(minus(f"{v:z,.{decimals}f}") if math.isfinite(v) else gap for v in known)
 
 
 def with_error(value: float, error: float) -> str:

@@ -35,7 +35,9 @@ from consilience.report.charts import Z95, short
 from consilience.report.sections import Block, Headline, MethodReport, Picture, Table, Tone
 
 R = TypeVar("R")
-SLOTS = frozenset({"headline", "evidence", "handling", "limits", "question", "disclosure"})
+SLOTS = frozenset(
+    {"headline", "evidence", "handling", "limits", "methods", "question", "disclosure"}
+)
 SILENT = frozenset({"handling", "limits"})
 """Slots of which a method need not have anything to say."""
 WRITERS = ("number", "numbers", "percent", "p_value", "equals", "site_name", "listed", "plural")

@@ -32,7 +32,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
@@ -320,11 +320,10 @@ class Findings(Result):
         """Return how many answers there are."""
         return f"{len(self.found)} answers."
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the names of the answers."""
-        import pandas as pd
-
-        return pd.DataFrame({"answer": list(self.found)})
+    @Frame
+    def answers(self) -> pd.DataFrame:
+        """Names of the answers."""
+        return lines({"answer": list(self.found)})
 
 
 @message("testing/edges", version=1)

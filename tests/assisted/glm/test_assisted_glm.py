@@ -85,7 +85,7 @@ def test_errors_for_heavy_tails_and_clusters_are_the_pooled_ones(
     pooled = them.pooled("poisson", errors=errors)
     assert check_tables(run, them, pooled) == 8
     of_t = t(19) if clustered else norm
-    table = run.result.coefficients
+    table = run.result.own_coefficients
     np.testing.assert_allclose(table["p"], 2 * of_t.sf(np.abs(table["z"])), rtol=1e-9)
     error = np.sqrt(np.einsum("ij,jk,ik->i", pooled.design, pooled.covariance, pooled.design))
     high = np.exp(pooled.eta + of_t.ppf(0.975) * error)
@@ -132,12 +132,14 @@ def test_an_offset_gives_the_pooled_fit_of_statsmodels(name: str, acceleration: 
     used, x = them.known, pooled.design
     family = sm.families.Poisson() if name == "poisson" else sm.families.Gaussian()
     fitted = sm.GLM(y[used], x[used], family=family, offset=them.offset[used]).fit(tol=1e-14)
-    np.testing.assert_allclose(run.result.coefficients["estimate"], fitted.params[:4], rtol=1e-8)
+    np.testing.assert_allclose(
+        run.result.own_coefficients["estimate"], fitted.params[:4], rtol=1e-8
+    )
     # Errors by HC0, without the factor for small samples.
     hc0 = sm.GLM(y[used], x[used], family=family, offset=them.offset[used]).fit(
         tol=1e-14, cov_type="HC0"
     )
-    n, error = used.sum(), run.result.coefficients["error"]
+    n, error = used.sum(), run.result.own_coefficients["error"]
     np.testing.assert_allclose(error, np.sqrt(n / (n - 8)) * hc0.bse[:4], rtol=1e-8)
     null = sm.GLM(y[used], np.ones(n), family=family, offset=them.offset[used]).fit()
     assert run.result.deviance["null"] == pytest.approx(null.deviance, rel=1e-6)
@@ -158,7 +160,10 @@ def test_bounded_errors_beside_an_offset() -> None:
     policy = {"a": SIGNED, "b": DEFAULT}
     run = them.federation(policy=policy).run(method("poisson"), seed=1)
     assert run.result.revealed["b"] == (5, 6)
-    table, exact = run.result.coefficients, np.sqrt(np.diag(them.pooled("poisson").covariance)[:4])
+    table, exact = (
+        run.result.own_coefficients,
+        np.sqrt(np.diag(them.pooled("poisson").covariance)[:4]),
+    )
     known = np.isfinite(table["error"])
     assert known.sum() >= 3 and set(table["status"]) <= {"identified", "bounded"}
     assert (table["error"][known] >= 0.97 * exact[known]).all()
@@ -169,7 +174,7 @@ def test_bounded_errors_beside_an_offset() -> None:
         for o in (None, np.full(400, 0.7))
     )
     for name in ("error", "factor"):
-        found, wanted = (run.result.coefficients[name] for run in (moved, plain))
+        found, wanted = (run.result.own_coefficients[name] for run in (moved, plain))
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
@@ -182,7 +187,7 @@ def test_errors_to_an_accuracy_take_fewer_directions(sizes: tuple[int, ...]) -> 
     for accuracy in (0.0, 0.05, 0.3):
         result = them.federation().run(method("normal", interval_accuracy=accuracy), seed=1).result
         known.append(sum(k for site, (k, _) in result.revealed.items() if site != "a"))
-        table = result.coefficients
+        table = result.own_coefficients
         assert (table["factor"] <= 1 + accuracy + 1e-6).all()
         assert (table["error"] >= 0.98 * exact).all()
         assert (table["error"] <= (1 + accuracy) * 1.001 * exact).all()
@@ -221,7 +226,7 @@ def test_a_penalised_fit_has_clusters_and_no_test_of_independent_rows() -> None:
     of = (np.arange(300) // 10).astype(str)
     them = parties("binomial", seed=8).with_(clusters=of)
     run = them.federation().run(method(alpha=0.05), seed=1)
-    assert run.result.n_clusters == 30 and np.isnan(run.result.coefficients["error"]).all()
+    assert run.result.n_clusters == 30 and np.isnan(run.result.own_coefficients["error"]).all()
 
 
 def test_clusters_belong_to_the_initiator_and_are_at_least_two() -> None:
@@ -246,7 +251,7 @@ def test_training_alone_comes_within_1e_6(name: str) -> None:
     table = run.result.rounds_table
     assert (np.diff(table["deviance"]) <= 1e-9 * table["deviance"][0]).all()
     assert not run.result.complete
-    assert np.isnan(run.result.coefficients["error"]).all()
+    assert np.isnan(run.result.own_coefficients["error"]).all()
 
 
 @pytest.mark.parametrize("correlation", [0.9, 0.99])
@@ -287,7 +292,7 @@ def test_three_parties(at: str) -> None:
     assert run.result.partners == ("b", "c")
     assert run.result.revealed == {"a": (2, 2), "b": (4, 4), "c": (2, 2)}
     names = [INTERCEPT, "a0", "a1"] if at == "site:a" else ["x0", "x1", "x2"]
-    assert run.result.coefficients["name"].tolist() == names
+    assert run.result.own_coefficients["name"].tolist() == names
     alone = run.result.deviance["alone"]
     assert run.result.deviance["joint"] < alone < run.result.deviance["null"]
 
@@ -460,8 +465,8 @@ def test_the_default_policy_stops_one_short_and_says_so() -> None:
     assert not result.complete
     assert "a policy ended the training" in result.summary()
     assert any("policy of b" in note and "max_revealed_rank" in note for note in run.notes)
-    assert (result.coefficients["status"] != "identified").all() or np.isfinite(
-        result.coefficients["factor"]
+    assert (result.own_coefficients["status"] != "identified").all() or np.isfinite(
+        result.own_coefficients["factor"]
     ).any()
     # The deviance that is left is what a refit on the pooled columns would gain, to second order.
     pooled = them.pooled("binomial")
@@ -523,10 +528,10 @@ def test_partners_of_different_policies(strict: str) -> None:
     assert not result.complete and result.stopped == "rounds"
     sizes = {s: x.shape[1] for s, x in them.blocks.items()}
     assert result.revealed == {s: (4 if s == strict else k, k) for s, k in sizes.items()}
-    assert (result.coefficients["status"] == "bounded").all()
+    assert (result.own_coefficients["status"] == "bounded").all()
     # Two rounds are no full fit: the errors are close to the pooled ones, and wider by the bound.
     for j, (error, factor) in enumerate(
-        zip(result.coefficients["error"], result.coefficients["factor"], strict=True)
+        zip(result.own_coefficients["error"], result.own_coefficients["factor"], strict=True)
     ):
         whole = pooled.error(np.eye(len(pooled.coef))[j])
         assert 1 <= factor < 1.5 and 0.97 * whole < error < 1.3 * whole
@@ -564,8 +569,8 @@ def test_ridge_is_that_of_the_pooled_columns(name: str, acceleration: str) -> No
     )
     eta = them.values(run, "a", "linear_predictor")
     assert relative(eta, _ridge(them, name, 0.05)) < 1e-6
-    assert set(run.result.coefficients["status"]) == {"penalised"}
-    assert np.isnan(run.result.coefficients["error"]).all()
+    assert set(run.result.own_coefficients["status"]) == {"penalised"}
+    assert np.isnan(run.result.own_coefficients["error"]).all()
     assert np.isnan(them.values(run, "a", "lower")).all()
     assert "no intervals" in run.result.summary()
 
@@ -592,7 +597,7 @@ def test_lasso_and_elastic_net_are_those_of_the_pooled_columns(
     eta = model.intercept_ + x @ model.coef_
     assert relative(them.values(run, "a", "linear_predictor"), eta) < 1e-5
     assert (model.coef_ == 0).any(), "a penalty that leaves out nothing tests little"
-    found = run.result.coefficients["estimate"][1:]
+    found = run.result.own_coefficients["estimate"][1:]
     np.testing.assert_allclose(found, model.coef_[:4], atol=1e-5)
     np.testing.assert_array_equal(found == 0, model.coef_[:4] == 0)
 

@@ -238,12 +238,12 @@ def test_a_partner_that_duplicates_the_initiators_columns(policy: Policy) -> Non
     np.testing.assert_allclose(result.holdout["alone_minus_joint"], 0, atol=1e-9)
     assert "no clear difference" in result.summary() and "nothing new" in result.summary()
     if policy is SIGNED:
-        assert set(result.coefficients["status"]) == {"shared"}
-        assert np.isnan(result.coefficients["estimate"]).all()
+        assert set(result.own_coefficients["status"]) == {"shared"}
+        assert np.isnan(result.own_coefficients["estimate"]).all()
         alone = them.with_(blocks={"a": them.blocks["a"]}).pooled("binomial")
         np.testing.assert_allclose(them.values(run, "a", "linear_predictor"), alone.eta, atol=1e-8)
     else:
-        assert not np.isfinite(result.coefficients["error"]).any()
+        assert not np.isfinite(result.own_coefficients["error"]).any()
 
 
 def test_scales_far_apart() -> None:
@@ -346,7 +346,7 @@ def test_more_columns_than_rows_under_a_lasso() -> None:
     run = method("normal", alpha=0.5, l1_ratio=1.0, n_rounds=60).run(them.federation(), seed=1)
     assert run.result.stopped == "converged"
     assert run.result.revealed["b"][1] == 59, "the rank, not the number of columns"
-    assert len(run.result.coefficients["name"]) == 0
+    assert len(run.result.own_coefficients["name"]) == 0
     assert any("coefficients of a stay there" in note for note in run.notes)
     table = run.site("a").to_frame("coefficients")
     assert 0 < (table["estimate"][1:] != 0).sum() < 50

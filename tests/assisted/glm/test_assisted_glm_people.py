@@ -225,7 +225,7 @@ def test_limits_at_the_default_policy_hold_or_are_not_given() -> None:
         pooled = them.pooled("normal")
         assert run.result.revealed["b"] == (4, 5)
         table = run.site("a").to_frame("coefficients")
-        factor = run.result.coefficients["factor"]
+        factor = run.result.own_coefficients["factor"]
         rows = them.known
         x, rest = pooled.design[rows], them.y[rows] - pooled.eta[rows]
         bread = np.linalg.inv(x.T @ x)

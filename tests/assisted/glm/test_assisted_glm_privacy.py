@@ -301,7 +301,7 @@ def test_names_leave_where_their_owner_says_so(
     policy = dataclasses.replace(SIGNED, share_names=granted)
     _, run, where = watched_run(them, method(), tmp_path / "run", policy, at="third-party")
     assert bool(found_in(NAMES, where)) == granted
-    assert (run.result.coefficients["name"][0] == INTERCEPT) == granted
+    assert (run.result.own_coefficients["name"][0] == INTERCEPT) == granted
     assert any("share_names = true" in note for note in run.notes) != granted
 
 

@@ -108,7 +108,7 @@ def test_an_open_partner_is_sent_nothing() -> None:
     assert set(table["status"]) == {"at the initiator"}
     assert known_of(watched, "a") == 0 and known_of(watched, "b") == 4
     # Nobody asked for errors, and there are none.
-    assert np.isnan(run.result.coefficients["error"]).all()
+    assert np.isnan(run.result.own_coefficients["error"]).all()
     assert np.isnan(them.values(run, "a", "lower")).all()
 
 
@@ -176,7 +176,7 @@ def test_penalties_are_those_of_the_pooled_columns(policy: dict[str, Policy]) ->
     run = them.federation(policy).run(method(response="share", alpha=0.05), seed=1)
     eta = them.pooled("binomial", ridge=0.05).eta
     assert relative(them.values(run, "a", "linear_predictor"), eta) < 1e-8
-    assert set(run.result.coefficients["status"]) == {"penalised"}
+    assert set(run.result.own_coefficients["status"]) == {"penalised"}
     them = parties(sizes=(4, 4), seed=19)
     how = method(response="share", alpha=0.03, l1_ratio=1.0)
     run = them.federation(policy).run(how, seed=1)
@@ -187,7 +187,9 @@ def test_penalties_are_those_of_the_pooled_columns(policy: dict[str, Policy]) ->
     x = np.column_stack([a, b - b.mean(axis=0)])
     model.fit(x[them.known], them.y[them.known])
     assert (model.coef_ == 0).any()
-    np.testing.assert_allclose(run.result.coefficients["estimate"][1:], model.coef_[:4], atol=1e-5)
+    np.testing.assert_allclose(
+        run.result.own_coefficients["estimate"][1:], model.coef_[:4], atol=1e-5
+    )
     theirs = run.site("b").to_frame("coefficients")["estimate"]
     np.testing.assert_allclose(theirs, model.coef_[4:], atol=1e-5)
 
@@ -217,8 +219,8 @@ def test_each_pair_goes_by_its_own_policy(alpha: float, shared: int) -> None:
     parts = [them.values(run, partner, "linear_predictor") for partner in "bc"]
     np.testing.assert_allclose(sum(parts), them.values(run, "a", "partners_part"), atol=1e-8)
     if not alpha and not shared:
-        assert set(result.coefficients["status"]) <= {"bounded", "identified"}
-        for j, error in enumerate(result.coefficients["error"]):
+        assert set(result.own_coefficients["status"]) <= {"bounded", "identified"}
+        for j, error in enumerate(result.own_coefficients["error"]):
             wanted = pooled.error(np.eye(len(pooled.coef))[j])
             assert 0.97 * wanted < error < 1.3 * wanted
         assert result.rounds_table["partner"].tolist()[:3] == ["", "b", "c"]

@@ -149,7 +149,7 @@ def joint_fit(
         },
         "pseudo_r2": {"alone": 1 - 1100 / 1240, "joint": 1 - 1000 / 1240},
         "auc": {"alone": 0.74, "joint": 0.79},
-        "coefficients": {
+        "own_coefficients": {
             "name": tuple(f"x{i}" for i in range(columns)),
             "estimate": estimate,
             "error": se,

@@ -108,7 +108,9 @@ def shared_only() -> Any:
     base = joint_fit(columns=3)
     nothing = np.full(3, NAN)
     of: dict[str, Any] = dict.fromkeys(("estimate", "error", "z", "p", "factor"), nothing)
-    return joint_fit(columns=3, coefficients={**base.coefficients, **of, "status": ("shared",) * 3})
+    return joint_fit(
+        columns=3, own_coefficients={**base.own_coefficients, **of, "status": ("shared",) * 3}
+    )
 
 
 def later() -> Any:
@@ -126,7 +128,7 @@ def later() -> Any:
         holdout=NO_HOLDOUT,
         pseudo_r2=nothing,
         auc=nothing,
-        coefficients={},
+        own_coefficients={},
         alone={},
         calibration={},
         intervals={**intervals("joint"), "n_new": 40, "certified": 40},
@@ -345,7 +347,7 @@ def test_shared_and_uncertified_coefficients_have_no_interval() -> None:
     assert by_status["not certified"][1] != dash and by_status["not certified"][2:5] == (dash,) * 3
     assert by_status["bounded"][5] == "bounded, factor 1.200"
     half = figures_assisted.half_widths(result)
-    status = list(result.coefficients["status"])
+    status = list(result.own_coefficients["status"])
     assert half[status.index("identified")] == pytest.approx(1.96 * 0.2, rel=1e-4)
     assert half[status.index("bounded")] == pytest.approx(1.96 * 0.24, rel=1e-4)
     by_clusters = figures_assisted.half_widths(dataclasses.replace(result, n_clusters=11))
@@ -370,7 +372,7 @@ def test_few_clusters_that_were_held_out_take_a_larger_difference() -> None:
 def test_only_the_largest_of_many_coefficients_are_drawn() -> None:
     result = joint_fit(columns=70)
     rows = figures_assisted.shown_coefficients(result)
-    z = np.abs(np.nan_to_num(result.coefficients["z"]))
+    z = np.abs(np.nan_to_num(result.own_coefficients["z"]))
     assert len(rows) == 40 and z[rows].min() >= np.sort(z)[-40]
     assert len(table(blocks(GLM, result)["Coefficients of the model"], "Coefficients").rows) == 70
 
@@ -428,11 +430,20 @@ def test_wilson_interval(share: float, n: int, low: float, high: float) -> None:
 
 def test_coefficients_of_very_different_size_are_all_seen() -> None:
     result = joint_fit(columns=4)
-    result.coefficients["estimate"][0] = 5000.0
+    result.own_coefficients["estimate"][0] = 5000.0
     (axes,) = room.plot_assisted_coefficients(result).axes
     assert axes.get_xscale() == "symlog"
     (axes,) = room.plot_assisted_coefficients(joint_fit(columns=4)).axes
-    assert axes.get_xscale() == "linear"
+    assert axes.get_xscale() == "linear" and "standard errors" not in axes.get_xlabel()
+
+
+def test_columns_in_units_of_their_own_are_drawn_in_standard_errors() -> None:
+    result = joint_fit(columns=4)
+    for name in ("estimate", "error"):
+        result.own_coefficients[name][1] *= 1000
+        result.alone[name][1] *= 1000
+    (axes,) = room.plot_assisted_coefficients(result).axes
+    assert axes.get_xscale() == "linear" and "standard errors" in axes.get_xlabel()
 
 
 # --- revealed rank --------------------------------------------------------------------------

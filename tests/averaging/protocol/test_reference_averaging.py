@@ -198,7 +198,7 @@ def test_ridge_rounds_are_those_of_the_textbook(schedule: str) -> None:
         rhos = [scale * 0.7 * j**power for j in range(1, k + 1)]
         np.testing.assert_allclose(result.rhos, [0.0, *rhos], rtol=1e-12)
         averages, fits = textbook.ridge_rounds(sites, a, 3.0 / n, rhos)
-        np.testing.assert_allclose(result.coefficients[0], averages[-1], rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(result.slopes[0], averages[-1], rtol=1e-8, atol=1e-10)
         for ours, theirs in zip(ridge_coefficients(result), fits[-1], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
         assert result.reason == "not-measured"
@@ -219,7 +219,7 @@ def test_logistic_rounds_are_those_of_the_textbook() -> None:
     run = study(tables, estimator=LOGISTIC, reference=a, levels="ab", max_rounds=3, **BARE)
     rhos = run.result.rhos[1:].tolist()
     chances, averages = textbook.logistic_rounds(sites, a, rhos, 1 / (0.5 * n))
-    np.testing.assert_allclose(run.result.coefficients[0], averages[-1], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(run.result.slopes[0], averages[-1], rtol=1e-8, atol=1e-8)
     mine = run.result.to_estimator().predict_proba(a)[:, 1]
     np.testing.assert_allclose(mine, chances[-1], rtol=1e-8, atol=1e-8)
     # Averages of probabilities, not probabilities of averages: the two differ here.
@@ -277,7 +277,7 @@ def test_held_out_losses_are_those_of_the_textbook() -> None:
     n = sum(len(y) for _, y in sites)
     rhos = result.rhos[1 : result.chosen_round + 1].tolist()
     averages, _ = textbook.ridge_rounds(sites, a, 3.0 / n, rhos)
-    np.testing.assert_allclose(result.coefficients[0], averages[-1], rtol=1e-8)
+    np.testing.assert_allclose(result.slopes[0], averages[-1], rtol=1e-8)
     best = int(np.argmin(gains))
     expected = best if gains[best] + errors[best] < 0 else 0
     assert result.chosen_round == expected
@@ -352,7 +352,7 @@ def test_fixed_weights_end_at_the_closed_form(schedule: str, seed: int) -> None:
     run = study(tables, reference=a, schedule=schedule, max_rounds=40, **settings, **BARE)
     rho = float(run.result.rhos[-1])
     closed = textbook.ridge_fixed_point(sites, a, rho, 60.0 / n)
-    np.testing.assert_allclose(run.result.coefficients[0], closed, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(run.result.slopes[0], closed, rtol=1e-8, atol=1e-8)
     # It is neither averaging nor the fit of all rows: a wrong end would be seen.
     for other in (textbook.ridge_average(sites, 60.0 / n), textbook.ridge_global(sites, 60.0 / n)):
         assert np.abs(closed - other).max() > 1e-4
@@ -389,7 +389,7 @@ def test_asynchronous_rounds_tend_to_the_fit_of_all_rows(engine: type[LocalEngin
     rhos = run.result.rhos[1:].tolist()
     averages, _ = textbook.ridge_rounds(sites, a, 3.0 / 150, rhos)
     start, synchronous = (np.linalg.norm(averages[k] - goal) for k in (0, -1))
-    away = np.linalg.norm(run.result.coefficients[0] - goal)
+    away = np.linalg.norm(run.result.slopes[0] - goal)
     assert away < 0.5 * start
     # As close as rounds in step come, or nearly so where one site answers once in four rounds.
     assert away < (3.0 if engine is Slow else 1.3) * synchronous, (away, synchronous, start)
@@ -445,7 +445,7 @@ def test_asynchronous_rounds_one_by_one() -> None:
             betas[b] = new
             answered += 1
     assert answered == 12
-    np.testing.assert_allclose(run.result.coefficients[0], average, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(run.result.slopes[0], average, rtol=1e-8, atol=1e-10)
 
 
 def test_no_rounds_are_plain_averaging() -> None:
@@ -454,7 +454,7 @@ def test_no_rounds_are_plain_averaging() -> None:
     expected = textbook.ridge_average(sites, 3.0 / 90)
     for settings in (BARE, {}, {"schedule": "asynchronous"}):
         result = study(tables, max_rounds=0, **settings).result
-        np.testing.assert_allclose(result.coefficients[0], expected, rtol=1e-10)
+        np.testing.assert_allclose(result.slopes[0], expected, rtol=1e-10)
         assert (result.chosen_round, result.kept) == (0, False)
         assert result.n_rounds == 0 and result.contributed.shape == (1, 2)
         assert "Averaging is returned" in result.summary()
@@ -517,7 +517,7 @@ def test_a_site_that_misses_rounds_keeps_its_last_predictions(
     present = [[b for b in range(3) if not (b == 1 and k in missed)] for k in range(4)]
     assert [np.flatnonzero(row).tolist() for row in result.contributed] == present
     average, betas = masked_rounds(sites, a, 3.0 / 125, result.rhos[1:].tolist(), present)
-    np.testing.assert_allclose(result.coefficients[0], average, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(result.slopes[0], average, rtol=1e-8, atol=1e-10)
     assert result.owners == ("s0", "s1", "s2")
     for ours, theirs in zip(ridge_coefficients(result), betas, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
@@ -563,7 +563,7 @@ def test_a_site_that_misses_the_offer_is_left_out() -> None:
     ).result
     assert result.sites == ("s1", "s2")
     two = study({s: tables[s] for s in ("s1", "s2")}, reference=a, max_rounds=2, **BARE).result
-    np.testing.assert_allclose(result.coefficients, two.coefficients, rtol=1e-12)
+    np.testing.assert_allclose(result.slopes, two.slopes, rtol=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["adaptive", "asynchronous"])
@@ -753,7 +753,7 @@ def test_what_is_kept_is_the_fit_of_the_chosen_round() -> None:
         assert 0 < result.chosen_round < result.n_rounds < 12, "it did not end early"
         # Rounds go the same way whether rows are held out or not.
         bare = study(tables, max_rounds=result.chosen_round, **given, **BARE).result
-        np.testing.assert_allclose(result.coefficients, bare.coefficients, rtol=1e-9)
+        np.testing.assert_allclose(result.slopes, bare.slopes, rtol=1e-9)
 
 
 def test_rounds_that_change_nothing_are_not_kept() -> None:
@@ -781,7 +781,7 @@ def test_where_averaging_is_as_good_little_is_changed() -> None:
         result = study(tables, max_rounds=4).result
         sites = sites_of(tables)
         base = textbook.ridge_average(sites, 3.0 / 900)
-        assert np.abs(result.coefficients[0] - base).max() < 1 / np.sqrt(900)
+        assert np.abs(result.slopes[0] - base).max() < 1 / np.sqrt(900)
 
 
 WRONG: dict[str, tuple[Any, str, bool]] = {
@@ -806,7 +806,7 @@ def test_a_wrong_convention(name: str) -> None:
     right = study(tables, estimator=learner, max_rounds=5).result
     assert right.separable
     if not caught:
-        np.testing.assert_allclose(result.coefficients, right.coefficients, rtol=1e-4)
+        np.testing.assert_allclose(result.slopes, right.slopes, rtol=1e-4)
     else:
         assert "convention" in result.summary()
 
@@ -898,13 +898,11 @@ def test_whole_weights_are_repeated_rows() -> None:
     for estimator in (RIDGE, "lasso(alpha=0.1, tol=1e-10)"):
         one = study(weighted, weight="w", estimator=estimator, reference=a, max_rounds=4, **BARE)
         other = study(repeated, estimator=estimator, reference=a, max_rounds=4, **BARE)
-        np.testing.assert_allclose(
-            one.result.coefficients, other.result.coefficients, rtol=1e-6, atol=1e-8
-        )
+        np.testing.assert_allclose(one.result.slopes, other.result.slopes, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(one.result.shares, other.result.shares)
     plain = study(tables, reference=a, max_rounds=4, **BARE).result
     one = study(weighted, weight="w", reference=a, max_rounds=4, **BARE)
-    assert np.abs(plain.coefficients - one.result.coefficients).max() > 1e-3
+    assert np.abs(plain.slopes - one.result.slopes).max() > 1e-3
 
 
 def test_weights_count_in_held_out_losses() -> None:
@@ -953,7 +951,7 @@ def test_declared_levels_are_encoded() -> None:
         result = run.result
         assert len(result.feature_names) == 4
         # In the units of the columns: slopes on pooled scales over those scales.
-        slopes = result.coefficients[0] / result.scaling[2]
+        slopes = result.slopes[0] / result.scaling[2]
         np.testing.assert_allclose(slopes[2:], [2.0, -1.0], atol=0.6)
         encoded = np.array([[0.1, 0.2, 1.0, 0.0], [0.1, 0.2, 0.0, 0.0]])
         at = run.site("s0").predictor.predict(encoded)
@@ -992,7 +990,7 @@ def test_public_rows_with_missing_cells_are_filled_as_the_study_does() -> None:
     again = study(
         tables, preparation=Preparation(missing="aggregated-mean"), reference=filled, max_rounds=3
     )
-    np.testing.assert_array_equal(run.result.coefficients, again.result.coefficients)
+    np.testing.assert_array_equal(run.result.slopes, again.result.slopes)
 
 
 def test_a_pipeline_is_frozen_on_the_reference_rows() -> None:
@@ -1056,9 +1054,9 @@ def test_result_and_sites_say_the_same(name: str, make: Callable[[], Run]) -> No
         if result.levels:
             np.testing.assert_array_equal(ours.predict_proba(rows), theirs.predict_proba(rows))
             assert set(ours.predict(rows)) <= set(result.levels)
-    if result.coefficients.size and not result.levels and not result.scaling.size:
+    if result.slopes.size and not result.levels and not result.scaling.size:
         np.testing.assert_allclose(
-            ours.predict(rows), rows @ result.coefficients[0] + result.intercepts[0], rtol=1e-9
+            ours.predict(rows), rows @ result.slopes[0] + result.intercepts[0], rtol=1e-9
         )
     frame = result.to_frame()
     assert len(frame) == len(result.gains) * (result.n_rounds + 1)
@@ -1082,7 +1080,7 @@ def test_a_run_directory_is_read_again(tmp_path: Any) -> None:
     run = study(curved([90, 80]), "strict", max_rounds=3, out=tmp_path / "run")
     again = load_run(tmp_path / "run")
     assert again.result.summary() == run.result.summary()
-    np.testing.assert_array_equal(again.result.coefficients, run.result.coefficients)
+    np.testing.assert_array_equal(again.result.slopes, run.result.slopes)
 
 
 def test_same_seed_same_result() -> None:
@@ -1098,7 +1096,7 @@ def test_names_objects_and_texts_are_the_same_learner() -> None:
         for e in ("ridge(alpha=2.5)", Ridge(alpha=2.5), " ridge( alpha = 2.5 ) ")
     ]
     for other in found[1:]:
-        np.testing.assert_array_equal(found[0].coefficients, other.coefficients)
+        np.testing.assert_array_equal(found[0].slopes, other.slopes)
     assert found[0].estimator == "ridge(alpha=2.5)"
 
 

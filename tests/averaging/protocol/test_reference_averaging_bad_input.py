@@ -412,7 +412,7 @@ def test_a_site_with_three_rows() -> None:
 def test_fewer_rows_than_columns(learner: str) -> None:
     tables = draw([20, 25, 30], p=40)
     result = study(tables, estimator=learner, max_rounds=3, reference=spread_rows(60, 40)).result
-    assert np.isfinite(result.coefficients).all()
+    assert np.isfinite(result.slopes).all()
     for policy in ("simulation", "strict"):
         with pytest.raises(StudyError, match="give public rows as the reference"):
             study(tables, policy, estimator=learner, max_rounds=3)
@@ -439,7 +439,7 @@ def test_one_site_only() -> None:
         result = study(draw([90]), policy, estimator="ridge", max_rounds=3).result
         assert (result.kept, result.reason) == (False, "no-gain")
         goal = Ridge().fit(*_xy(draw([90])))
-        np.testing.assert_allclose(result.coefficients[0], goal.coef_, rtol=1e-9)
+        np.testing.assert_allclose(result.slopes[0], goal.coef_, rtol=1e-9)
 
 
 def _xy(tables: Tables) -> tuple[Any, Any]:
@@ -473,7 +473,7 @@ def test_one_giant_row(policy: str) -> None:
     tables["s2"].loc[4, "x0"] = 1e9
     try:
         result = study(tables, policy, estimator="ridge", max_rounds=3).result
-        assert result.summary() and np.isfinite(result.coefficients).all()
+        assert result.summary() and np.isfinite(result.slopes).all()
     except ConsilienceError as error:
         said(error)
 

@@ -100,7 +100,7 @@ def result_of(
         owners=tuple(f"s{i:03d}" for i in range(n_sites)),
         shares=np.full(n_sites, 1 / n_sites),
         models=(),
-        coefficients=np.linspace(-1, 1, p)[None, :],
+        slopes=np.linspace(-1, 1, p)[None, :],
         intercepts=np.array([0.5]),
         scaling=np.empty((0, 0)),
         remarks=(),
@@ -141,7 +141,7 @@ def forest() -> ReferenceAveragingResult:
         movement=np.zeros((1, 1)),
         influence=result_of().influence[:, :1],
         probes=np.tile([0.15, 1e-12], (5, 1)),
-        coefficients=np.empty((0, 0)),
+        slopes=np.empty((0, 0)),
         intercepts=np.empty(0),
     )
 
@@ -153,7 +153,7 @@ def classes() -> ReferenceAveragingResult:
         loss="log",
         estimator="logistic(C=1.0)",
         least_squares=False,
-        coefficients=np.arange(12.0).reshape(3, 4),
+        slopes=np.arange(12.0).reshape(3, 4),
         intercepts=np.zeros(3),
         penalty_name="C",
     )
@@ -200,7 +200,7 @@ CASES = {
     "not-separable": forest,
     "classes": classes,
     "two-levels": lambda: dataclasses.replace(
-        classes(), levels=("a", "b"), coefficients=np.ones((1, 4)), intercepts=np.zeros(1)
+        classes(), levels=("a", "b"), slopes=np.ones((1, 4)), intercepts=np.zeros(1)
     ),
     "gaps": gaps,
     "asynchronous": asynchronous,
@@ -363,7 +363,7 @@ def test_totals_are_those_of_the_rounds() -> None:
     assert total["site"] == "all sites"
     assert total["held out"] == "100"
     assert float(total["averaging"]) == pytest.approx(50.0)
-    assert total["saved over averaging"] == "14.7 %"
+    assert total["reduction against averaging"] == "14.7 %"
 
 
 def test_no_total_is_made_of_different_sites() -> None:
@@ -483,7 +483,7 @@ def test_coefficients_by_level_and_the_largest_of_many() -> None:
     ten = dataclasses.replace(
         classes(),
         levels=levels,
-        coefficients=np.arange(40.0).reshape(10, 4),
+        slopes=np.arange(40.0).reshape(10, 4),
         intercepts=np.arange(10.0),
     )
     (table,) = blocks(ten)["The model"].tables

@@ -121,7 +121,7 @@ def test_both_doors_are_one_method(rounds: int) -> None:
     result = federation.run(
         ReferenceAveraging(estimator=Ridge(alpha=20), **settings), seed=0
     ).result
-    np.testing.assert_allclose(np.ravel(result.coefficients), tall.coef_, rtol=1e-10)
+    np.testing.assert_allclose(np.ravel(result.slopes), tall.coef_, rtol=1e-10)
     np.testing.assert_allclose(np.ravel(result.intercepts), tall.intercept_, rtol=1e-10)
 
 
@@ -140,7 +140,7 @@ def test_both_doors_are_one_method_for_classes() -> None:
         policy="simulation",
     )
     result = ReferenceAveraging(estimator=learner, **settings).run(federation, seed=0).result
-    np.testing.assert_allclose(np.ravel(result.coefficients)[-5:], np.ravel(tall.coef_), rtol=1e-10)
+    np.testing.assert_allclose(np.ravel(result.slopes)[-5:], np.ravel(tall.coef_), rtol=1e-10)
 
 
 def federated(x: np.ndarray, y: np.ndarray, **settings: Any) -> Any:
@@ -193,4 +193,4 @@ def test_both_doors_keep_the_last_round_where_nothing_is_held_out() -> None:
     assert tall.chosen_round_ == result.chosen_round == 3
     assert tall.kept_ and result.kept
     assert tall.history_["probes"].shape == (3, 2)
-    np.testing.assert_allclose(np.ravel(result.coefficients), tall.coef_, rtol=1e-10)
+    np.testing.assert_allclose(np.ravel(result.slopes), tall.coef_, rtol=1e-10)

@@ -283,7 +283,7 @@ def test_one_blob_is_voted_one_class() -> None:
     run = cluster(tables, n_clusters="vote", stability_pairs=3)
     assert run.result.n_clusters == 1
     assert set(labels(run, tables)) == {0}
-    assert run.result.stability["n_clusters"] >= 2
+    assert run.result.stability_figures["n_clusters"] >= 2
     assert "One class only" in run.result.summary()
 
 
@@ -304,7 +304,7 @@ def test_outlying_rows_get_class_minus_one_and_are_not_counted() -> None:
 def test_classes_are_more_than_one_cloud() -> None:
     tables, _ = draw({s: 200 for s in "abc"}, sigma=0.3)
     result = cluster(tables, n_clusters=4, stability_pairs=6).result
-    s = result.stability
+    s = result.stability_figures
     assert s["pairs"] == 6
     assert s["mean"] >= 0.95
     assert result.evidence == "classes"
@@ -331,18 +331,18 @@ def test_a_correlated_cloud_is_called_a_gradient() -> None:
 def test_one_class_too_many_is_told_less_surely_than_one_fewer() -> None:
     tables, _ = draw({s: 150 for s in "ab"}, sigma=0.1)
     many = cluster(tables, n_clusters=5, stability_pairs=1, n_init=2).result
-    assert many.stability["strength"] < 0.8 < many.stability["fewer_strength"]
+    assert many.stability_figures["strength"] < 0.8 < many.stability_figures["fewer_strength"]
     assert "with 4 classes" in many.summary() and "4 are told more surely than 5." in many.summary()
 
 
 def test_as_many_classes_as_there_are_need_no_fewer() -> None:
     tables, _ = draw({s: 200 for s in "abc"}, sigma=0.3)
     right = cluster(tables, n_clusters=4, stability_pairs=3).result
-    assert right.stability["strength"] > 0.9
+    assert right.stability_figures["strength"] > 0.9
     assert "together in the other half's classes too" in right.summary()
     assert "more surely" not in right.summary()
     two = cluster(tables, n_clusters=2, stability_pairs=3).result
-    assert np.isnan(two.stability["fewer_strength"]), "one class is found again by itself"
+    assert np.isnan(two.stability_figures["fewer_strength"]), "one class is found again by itself"
     assert "together in the other half" not in two.summary()
 
 

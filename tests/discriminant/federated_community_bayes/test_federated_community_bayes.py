@@ -123,7 +123,7 @@ def test_the_exact_fit_is_that_of_the_pooled_rows(
     assert result.how == "exact" and len(result.communities) == n_communities
     base = LogisticRegression(C=2.0, tol=1e-14, max_iter=1000, solver="newton-cholesky")
     for columns, coef, intercept in zip(
-        result.communities, result.coefficients, result.intercepts, strict=True
+        result.communities, result.slopes, result.intercepts, strict=True
     ):
         fitted = base.fit(scaled[:, columns], y)
         np.testing.assert_allclose(coef, fitted.coef_, rtol=0, atol=1e-8)

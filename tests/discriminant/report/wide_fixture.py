@@ -204,7 +204,7 @@ def federated_community_bayes(
         "candidate_gain_se": np.array([0.0, 0.02, 0.02, 0.03]),
         "cv_errors": np.full(4, np.nan),
         "chosen": 2,
-        "coefficients": tuple(rng.normal(size=(lines, len(c))) for c in found["communities"]),
+        "slopes": tuple(rng.normal(size=(lines, len(c))) for c in found["communities"]),
         "community_rows": np.full(n_communities, 100 * k * b),
     }
     made.pop("site_held")

@@ -64,7 +64,7 @@ def run_on(frame: pd.DataFrame, policy: str = "simulation", **changes: Any) -> R
 def sound(run: Run) -> None:
     """Everything that people read is made of numbers."""
     result = run.result
-    for name in ("coefficients", "coefficient_errors", "intercepts", "class_sizes", "class_shares"):
+    for name in ("slopes", "coefficient_errors", "intercepts", "class_sizes", "class_shares"):
         assert np.isfinite(getattr(result, name)).all(), name
     assert result.sigma > 0
     assert np.isfinite(result.sigma)
@@ -104,7 +104,7 @@ def test_nothing_to_regress_on() -> None:
     said(caught.value)
     run = run_on(TABLE, columns=bare)
     sound(run)
-    assert run.result.coefficients.shape == (run.result.n_classes, 0)
+    assert run.result.slopes.shape == (run.result.n_classes, 0)
 
 
 def test_units_of_each_site() -> None:
@@ -266,9 +266,9 @@ def test_collinear_and_constant_columns(policy: str) -> None:
     assert "The same in all events, as far as sums of squares tell: seven." in run.result.summary()
     assert "follow from one another: x1, x2, same, again." in run.result.summary()
     assert "follow from one another" not in run_on(TABLE, policy).result.summary()
-    np.testing.assert_allclose(run.result.coefficients[:, 3], 0.0, atol=1e-9)
+    np.testing.assert_allclose(run.result.slopes[:, 3], 0.0, atol=1e-9)
     # What is told twice is shared: the prior pulls both halves alike.
-    together = run.result.coefficients[:, [0, 4]]
+    together = run.result.slopes[:, [0, 4]]
     np.testing.assert_allclose(together[:, 0], together[:, 1], atol=1e-6)
 
 
@@ -282,10 +282,8 @@ def test_units_do_not_matter(factor: float, start: str) -> None:
     moved = run_on(frame, start=start).result
     assert moved.n_classes == plain.n_classes
     np.testing.assert_allclose(moved.class_sizes, plain.class_sizes, rtol=1e-9)
-    np.testing.assert_allclose(moved.coefficients[:, 0], plain.coefficients[:, 0], rtol=1e-9)
-    np.testing.assert_allclose(
-        moved.coefficients[:, 1], plain.coefficients[:, 1] * power, rtol=1e-9
-    )
+    np.testing.assert_allclose(moved.slopes[:, 0], plain.slopes[:, 0], rtol=1e-9)
+    np.testing.assert_allclose(moved.slopes[:, 1], plain.slopes[:, 1] * power, rtol=1e-9)
     np.testing.assert_allclose(moved.intercepts, plain.intercepts * power, rtol=1e-9)
     assert moved.sigma == pytest.approx(plain.sigma * power)
 
@@ -293,7 +291,7 @@ def test_units_do_not_matter(factor: float, start: str) -> None:
 def test_columns_far_from_zero() -> None:
     plain = run_on(TABLE).result
     moved = run_on(TABLE.assign(x1=TABLE["x1"] + 1e4, y=TABLE["y"] - 1e4)).result
-    np.testing.assert_allclose(moved.coefficients, plain.coefficients, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(moved.slopes, plain.slopes, rtol=1e-4, atol=1e-4)
     assert moved.sigma == pytest.approx(plain.sigma, rel=1e-3)
 
 
@@ -316,7 +314,7 @@ def test_outcomes_that_are_explained_without_a_rest() -> None:
     sound(run)
     assert run.result.sigma < 0.05
     best = int(np.argmax(run.result.class_sizes))
-    np.testing.assert_allclose(run.result.coefficients[best], [3.0, -1.0], atol=0.05)
+    np.testing.assert_allclose(run.result.slopes[best], [3.0, -1.0], atol=0.05)
 
 
 def test_a_target_of_zeros_and_ones() -> None:
@@ -347,7 +345,7 @@ def test_one_class(policy: str, start: str) -> None:
     assert result.class_sizes[0] == pytest.approx(TABLE["entity"].nunique())
     design = np.column_stack([np.ones(len(TABLE)), TABLE[list(FEATURES)]])
     plain = np.linalg.lstsq(design, TABLE["y"].to_numpy(), rcond=None)[0]
-    found = np.array([result.intercepts[0], *result.coefficients[0]])
+    found = np.array([result.intercepts[0], *result.slopes[0]])
     np.testing.assert_allclose(found, plain, atol=0.02)  # the prior pulls by about 1 / 500
 
 

@@ -60,7 +60,7 @@ def test_classes_are_found_under_a_strict_policy(strict: tuple[Any, Run, pd.Data
     drawn, run, _ = strict
     result = run.result
     assert result.n_classes == 3
-    found = np.column_stack([result.intercepts, result.coefficients])
+    found = np.column_stack([result.intercepts, result.slopes])
     errors = np.column_stack([result.intercept_errors, result.coefficient_errors])
     nearest = np.abs(found[:, None] - drawn.weights[None]).sum(axis=2).argmin(axis=1)
     assert sorted(nearest) == [0, 1, 2]
@@ -183,7 +183,7 @@ def test_to_estimator(standardize: Any) -> None:
             site.predict_interval(new, **nobody), stranger.predict_interval(new), rtol=1e-6
         )
     if standardize == "none":
-        by_class = result.intercepts + new @ result.coefficients.T
+        by_class = result.intercepts + new @ result.slopes.T
         np.testing.assert_allclose(said, by_class @ result.class_shares, rtol=1e-9)
     chances = stranger.predict_proba(new)
     np.testing.assert_allclose(chances, np.tile(result.class_shares, (50, 1)), rtol=1e-9)
@@ -246,7 +246,7 @@ def test_summary_and_frame(strict: tuple[Any, Run, pd.DataFrame]) -> None:
     np.testing.assert_allclose(width, 2 * norm.ppf(0.95), rtol=1e-9)
     np.testing.assert_allclose(
         table["estimate"].to_numpy().reshape(3, 3),
-        np.column_stack([result.intercepts, result.coefficients]),
+        np.column_stack([result.intercepts, result.slopes]),
     )
 
 

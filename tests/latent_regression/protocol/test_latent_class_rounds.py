@@ -46,7 +46,7 @@ def test_the_same_events_are_held_out_in_every_step(
 # --------------------------------------------------------------------------- textbook, and grouping
 
 SAME = (
-    "coefficients",
+    "slopes",
     "coefficient_errors",
     "intercepts",
     "mean",
@@ -154,8 +154,8 @@ def test_grouping_of_agents_after_a_local_start() -> None:
 
 def _apart(one: Any, other: Any) -> float:
     """Largest difference of coefficients, in standard errors of the other."""
-    mine, theirs = (np.argsort(found.coefficients[:, 0]) for found in (one, other))
-    step = one.coefficients[mine] - other.coefficients[theirs]
+    mine, theirs = (np.argsort(found.slopes[:, 0]) for found in (one, other))
+    step = one.slopes[mine] - other.slopes[theirs]
     return float(np.abs(step / other.coefficient_errors[theirs]).max())
 
 

@@ -48,7 +48,7 @@ def result_of(
         target_name="y",
         n_classes=k,
         chosen="given",
-        coefficients=rng.normal(size=(k, p)),
+        slopes=rng.normal(size=(k, p)),
         intercepts=120 + 5 * rng.normal(size=k),
         coefficient_errors=np.full((k, p), 0.06),
         intercept_errors=np.full(k, 0.3),

@@ -177,7 +177,7 @@ def test_what_is_saved_is_weighted_by_events_with_the_errors_that_sites_tell() -
     assert said.tone == "good"
     assert "50.0 % below" in said.text and "(95 % interval over entities 25.8 % to 74" in said.text
     (table,) = blocks(result)[HELD_OUT].tables
-    at = table.head.index("saved over one ridge")
+    at = table.head.index("reduction against one ridge")
     assert [row[at] for row in table.rows] == [f"{v} ± {h}" for v, h in WANTED]
     # What a site withholds is in neither sum.
     result.heldout_gain[1] = result.heldout_gain_error[1] = np.nan
@@ -238,7 +238,7 @@ def test_coefficients_and_intervals_are_in_the_table() -> None:
     rows = {row[0]: row[1:] for row in tables[1].rows}
     assert list(rows) == ["intercept", "x0", "x1", "x2"]
     value, half = rows["x0"][2].split(" \N{PLUS-MINUS SIGN} ")
-    assert float(value) == pytest.approx(result.coefficients[2, 0], abs=5e-3)
+    assert float(value) == pytest.approx(result.slopes[2, 0], abs=5e-3)
     assert float(half) == pytest.approx(1.645 * 0.06, abs=5e-3)
     plain = {t.caption: t for t in blocks_of("without-intercept")["The classes"].tables}
     assert plain["Coefficients by class"].rows[0][0] == "x0"
@@ -246,7 +246,7 @@ def test_coefficients_and_intervals_are_in_the_table() -> None:
 
 def test_classes_that_nothing_tells_apart_are_named() -> None:
     result = result_of()
-    result.coefficients[3] = result.coefficients[1] + 0.05
+    result.slopes[3] = result.slopes[1] + 0.05
     result.intercepts[3] = result.intercepts[1]
     warning = blocks(result)["The classes"].warning
     assert "class 2 and class 4" in warning
@@ -255,8 +255,8 @@ def test_classes_that_nothing_tells_apart_are_named() -> None:
 
 def test_of_many_coefficients_those_that_differ_most_are_drawn() -> None:
     result = result_of(p=30)
-    result.coefficients[:] = 0.3
-    result.coefficients[:, 17] = [1.0, -1.0, 2.0, 0.0]
+    result.slopes[:] = 0.3
+    result.slopes[:, 17] = [1.0, -1.0, 2.0, 0.0]
     classes = figures_latent.fitted_classes(result)
     shown = figures_latent.most_telling(classes)
     assert len(shown) == figures_latent.MOST_PANELS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Sett
 from consilience.assisted.kernels.sandwich import quantile
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.wire.sealing import senders
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class AssistedGLMResult(Result):
         its standard ``error``.
     pseudo_r2, auc : dict
         ``alone``, ``joint``.
-    coefficients : dict
+    own_coefficients : dict
         Of the initiator: ``name``, ``estimate``, ``error``, ``z``, ``p``, ``status``, ``factor``.
         Shared coefficients have no estimate: only their sum over the parties is known.
     alone : dict
@@ -90,6 +91,8 @@ class AssistedGLMResult(Result):
         Directions of its columns that earlier runs had told, and that the fit had from the start.
     """
 
+    often = ("partners", "stopped", "rounds", "deviance", "holdout", "auc", "intervals")
+
     initiator: str
     partners: tuple[str, ...]
     family: str
@@ -107,7 +110,7 @@ class AssistedGLMResult(Result):
     holdout: dict[str, float]
     pseudo_r2: dict[str, float]
     auc: dict[str, float]
-    coefficients: dict[str, Any]
+    own_coefficients: dict[str, Any] = field(metadata={"stored": "coefficients"})
     alone: dict[str, Any]
     calibration: dict[str, Any]
     intervals: dict[str, Any]
@@ -174,7 +177,8 @@ class AssistedGLMResult(Result):
         if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
             said += " All directions were known by then, which completed the joint fit."
         elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
-            said += f" At least {self.remaining:.3g} of deviance was left."
+            more = f"{self.remaining:.3g}"
+            said += f" One more fit by the partners would lower the deviance by {more} or more."
         if self.stopped == "rank" and not self.rounds and not self.complete:
             said += " More takes a larger max_revealed_rank at the party that ended the training."
         return f"{said} {self._inference(with_)}"
@@ -207,7 +211,7 @@ class AssistedGLMResult(Result):
             return "Penalised coefficients have no intervals."
         if self.intervals["kind"] != "joint":
             return 'Coefficients have standard errors by interval = "joint" only.'
-        status = [str(word) for word in self.coefficients["status"]]
+        status = [str(word) for word in self.own_coefficients["status"]]
         exact, wider, shared = (status.count(w) for w in ("identified", "bounded", "shared"))
         if self.complete:
             less = f"; {shared} cannot be told from those of other columns and have none"
@@ -225,16 +229,51 @@ class AssistedGLMResult(Result):
             'granted by max_revealed_rank, for instance "full".'
         )
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the initiator's coefficients, its own model beside the joint one."""
-        import pandas as pd
-
+    @Frame
+    def coefficients(self) -> pd.DataFrame:
+        """The initiator's coefficients, those of its own model beside the joint one."""
         # A result that was read back has its keys in the order of the alphabet.
-        order = ("name", "estimate", "error", "z", "p", "status", "factor")
-        frame = pd.DataFrame({k: list(self.coefficients[k]) for k in order})
+        names = {"name": "name", "estimate": "estimate", "error": "error", "z": "z"}
+        names |= {"p": "p_value", "status": "status", "factor": "factor"}
+        frame = lines({new: list(self.own_coefficients[old]) for old, new in names.items()})
         frame["alone"] = list(self.alone.get("estimate", ()))
         frame["alone_error"] = list(self.alone.get("error", ()))
         return frame
+
+    @Frame
+    def models(self) -> pd.DataFrame:
+        """The constant, the initiator's own model and the joint one: how well they fit."""
+        told = {"deviance": self.deviance, "held_out_deviance": self.holdout}
+        told |= {"pseudo_r2": self.pseudo_r2, "auc": self.auc}
+        kinds = ("null", "alone", "joint")
+        return lines(
+            {name: [by.get(kind, math.nan) for kind in kinds] for name, by in told.items()},
+            model=kinds,
+        )
+
+    @Frame
+    def training(self) -> pd.DataFrame:
+        """The deviance after every contribution, with how many numbers were sent so far."""
+        names = ("round", "partner", "deviance", "change", "numbers_sent")
+        return lines({name: list(self.rounds_table.get(name, ())) for name in names})
+
+    @Frame
+    def directions(self) -> pd.DataFrame:
+        """Directions known of each party's columns, of all that these have."""
+        rows = ((site, *known) for site, known in sorted(self.revealed.items()))
+        return of_rows(rows, "site", "known", "of")
+
+    @Frame
+    def calibrated(self) -> pd.DataFrame:
+        """Held-out rows by predicted mean: what was predicted and what was observed."""
+        parts = (
+            (model, part, said, seen)
+            for model, by in sorted(self.calibration.items())
+            for part, (said, seen) in enumerate(
+                zip(by["predicted"], by["observed"], strict=True), 1
+            )
+        )
+        return of_rows(parts, "model", "part", "predicted", "observed")
 
 
 class Course:
@@ -370,7 +409,7 @@ def fitted_result(
         },
         pseudo_r2={k: fit[f"r2_{k}"] for k in both},
         auc={k: fit[f"auc_{k}"] for k in both},
-        coefficients={
+        own_coefficients={
             "name": np.array(concluded.names),
             **{k: table[k] for k in ("estimate", "error", "factor")},
             "z": z,

@@ -85,13 +85,15 @@ class AssistedGLMReport(TemplateReport[AssistedGLMResult]):
             "calibrated": any(np.isfinite(o).sum() > 1 for o in observed),
             "withheld": any(np.isnan(o).any() for o in observed),
             "groups": _groups(result),
-            "status": [str(s) for s in result.coefficients["status"]],
+            "status": [str(s) for s in result.own_coefficients["status"]],
             "told_rows": [
                 (site_name(p), *TOLD.get(course, (DASH, DASH)))
                 for p, course in sorted(result.courses.items())
             ],
             "coefficients": _coefficients(result),
-            "clear": int((np.abs(np.nan_to_num(result.coefficients["z"])) > result.reach).sum()),
+            "clear": int(
+                (np.abs(np.nan_to_num(result.own_coefficients["z"])) > result.reach).sum()
+            ),
             "rounds": _rounds(result),
         }
 
@@ -174,7 +176,7 @@ def _groups(result: AssistedGLMResult) -> tuple[list[Row], list[str]]:
 
 def _coefficients(result: AssistedGLMResult) -> list[Row]:
     rows: list[Row] = []
-    found, alone = result.coefficients, result.alone
+    found, alone = result.own_coefficients, result.alone
     for i, (name, status) in enumerate(zip(found["name"], found["status"], strict=True)):
         estimate, error, z, p, factor = (
             float(found[k][i]) for k in ("estimate", "error", "z", "p", "factor")

@@ -289,7 +289,7 @@ def plot_assisted_rounds(result: Any) -> Figure:
 
 def shown_coefficients(result: Any) -> IntArray:
     """Rows of the coefficient table that are drawn, in its order."""
-    found = result.coefficients
+    found = result.own_coefficients
     z = np.abs(np.nan_to_num(np.asarray(found["z"], dtype=float)))
     if len(z) <= MOST_COEFFICIENTS:
         return np.arange(len(z))
@@ -298,7 +298,7 @@ def shown_coefficients(result: Any) -> IntArray:
 
 def half_widths(result: Any) -> FloatArray:
     """Half width of each coefficient's 95 % interval; NaN where none can be given."""
-    found = result.coefficients
+    found = result.own_coefficients
     error = np.asarray(found["error"], dtype=float)
     status = np.asarray([str(s) for s in found["status"]])
     return np.where(np.isin(status, INFERRED), result.reach * error, np.nan)
@@ -316,13 +316,18 @@ def plot_assisted_coefficients(result: Any) -> Figure:
     matplotlib.figure.Figure
     """
     rows = shown_coefficients(result)
-    found, alone = result.coefficients, result.alone
+    found, alone = result.own_coefficients, result.alone
     status = np.asarray([str(s) for s in found["status"]])[rows]
     joint = np.asarray(found["estimate"], dtype=float)[rows]
     half = half_widths(result)[rows]
     own = np.asarray(alone["estimate"], dtype=float)[rows]
     own_half = result.reach * np.asarray(alone["error"], dtype=float)[rows]
     joint = np.where(status == "shared", np.nan, joint)
+    unit, error = "coefficient", np.asarray(alone["error"], dtype=float)[rows]
+    if _far(own) and (error > 0).all() and np.isfinite(error).all():
+        # Columns in units of their own: a coefficient of minutes would flatten one of years.
+        joint, half, own, own_half = (x / error for x in (joint, half, own, own_half))
+        unit = "coefficient in standard errors of the own model"
     at = np.arange(len(rows), dtype=float)
     with charts.style():
         fig, ax = charts.sheet(0.3 * len(rows) + 1.15)
@@ -340,7 +345,7 @@ def plot_assisted_coefficients(result: Any) -> Figure:
             ax.annotate("no coefficient: shared", **place, **look, color=charts.MUTED)
         ax.set_yticks(at, [charts.label(found["name"][i], 30) for i in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.set_xlabel("coefficient, with its 95 % interval")
+        ax.set_xlabel(f"{unit}, with its 95 % interval")
         charts.bare(ax)
         fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4, fontsize=8.5)
     return fig
@@ -363,13 +368,19 @@ def _joint_marks(
         charts.marks(ax, x, y, marker, face, charts.BLUE, size, label=words, zorder=3)
 
 
+def _far(values: FloatArray) -> bool:
+    """Whether one value would flatten all others."""
+    size = np.abs(values[np.isfinite(values) & (values != 0)])
+    return len(size) > 0 and float(size.max()) > _SPREAD * float(np.median(size))
+
+
 def _reach(ax: Axes, ends: Sequence[FloatArray]) -> None:
     """Scale of coefficients: straight where they are of one size, else by powers of ten."""
-    far = np.abs(np.concatenate(ends))
-    far = far[np.isfinite(far) & (far > 0)]
+    known = np.concatenate(ends)
     # one wide interval would press all others together
-    if len(far) and float(far.max()) > _SPREAD * float(np.median(far)):
-        ax.set_xscale("symlog", linthresh=float(np.median(far)), linscale=1.5)
+    if _far(known):
+        median = float(np.median(np.abs(known[np.isfinite(known) & (known != 0)])))
+        ax.set_xscale("symlog", linthresh=median, linscale=1.5)
         ax.locator_params(axis="x", numticks=7)
         ax.minorticks_off()
     else:

@@ -52,7 +52,7 @@ from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.families import NAMES, family
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines, of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +113,8 @@ class AssistanceTestResult(Result):
     left_out : dict of partner to str
         Partners without a sketch, and why.
     """
+
+    often = ("partners", "useful", "p_value", "tests", "epsilon")
 
     initiator: str
     partners: tuple[str, ...]
@@ -176,26 +178,56 @@ class AssistanceTestResult(Result):
             return ""
         return f"; power {chance:.0%} if they explain {SHOWN_EFFECT:.0%} of what is left"
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each partner, kind of test and draw."""
-        import pandas as pd
-
-        rows = [
-            {
-                "partner": partner,
-                "test": kind,
-                "draw": draw + 1,
-                "statistic": float(found["statistic"][draw]),
-                "df": int(found["df"][draw]),
-                "p": float(found["p"][draw]),
-                "combined_p": float(found["combined"]),
-            }
-            for partner, kinds in self.tests.items()
+    @Frame
+    def draws(self) -> pd.DataFrame:
+        """Every partner, kind of test and draw."""
+        rows = (
+            (
+                partner,
+                kind,
+                draw + 1,
+                float(found["statistic"][draw]),
+                int(found["df"][draw]),
+                float(found["p"][draw]),
+                float(found["combined"]),
+            )
+            for partner, kinds in sorted(self.tests.items())
             # The one that decides first; a result that was read back has another order.
-            for kind, found in sorted(kinds.items(), key=lambda item: item[0] != self.test)
+            for kind, found in sorted(
+                kinds.items(), key=lambda item: (item[0] != self.test, item[0])
+            )
             for draw in range(self.n_draws)
+        )
+        names = ("partner", "test", "draw", "statistic", "df", "p_value", "combined_p_value")
+        return of_rows(rows, *names)
+
+    @Frame
+    def verdicts(self) -> pd.DataFrame:
+        """Every partner: what the deciding test says, and what it cost."""
+        known = {
+            "p_value": [self.p_value(partner) for partner in self.partners],
+            "useful": self.useful,
+            "epsilon": self.epsilon,
+            "reliability": self.reliability,
+            "directions_known": self.revealed,
+            "directions": self.n_columns,
+        }
+        of = {
+            name: [by[p] for p in self.partners] if isinstance(by, dict) else by
+            for name, by in known.items()
+        }
+        return lines(of, partner=self.partners)
+
+    @Frame
+    def powers(self) -> pd.DataFrame:
+        """Chance of finding a partner, by what its columns explain and by price."""
+        rows = [
+            (partner, float(price), float(effect), float(known["power"][i][j]))
+            for partner, known in sorted(self.power.items())
+            for i, price in enumerate(known.get("epsilon", ()))
+            for j, effect in enumerate(known.get("effect", ()))
         ]
-        return pd.DataFrame(rows)
+        return of_rows(rows, "partner", "epsilon", "effect", "power")
 
 
 @register

@@ -559,7 +559,7 @@ class Rounds:
             owners=owners,
             shares=shares,
             models=models,
-            coefficients=_mean(models, "coef", shares) if linear else np.empty((0, 0)),
+            slopes=_mean(models, "coef", shares) if linear else np.empty((0, 0)),
             intercepts=_mean(models, "intercept", shares) if linear else np.empty(0),
             scaling=np.empty((0, 0)) if self.ctx.scaling is None else np.asarray(self.ctx.scaling),
             remarks=self._remarks(owners),

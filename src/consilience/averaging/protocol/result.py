@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
 from consilience.numerics.reference_average import pooled_gain
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,13 +86,15 @@ class ReferenceAveragingResult(Result):
     shares : (M,) array
     models : tuple
         Their models, as they travel.
-    coefficients : (q, p) array
+    slopes : (q, p) array
         Of the average of linear predictors; empty where the learner is not linear.
     intercepts : (q,) array
     scaling : (3, p) array
         Fill values, centres and scales of the features; empty where nothing was done to them.
     remarks : tuple of str
     """
+
+    often = ("sites", "kept", "reason", "n_rounds", "chosen_round", "to_estimator")
 
     feature_names: tuple[str, ...]
     target_name: str
@@ -136,7 +138,7 @@ class ReferenceAveragingResult(Result):
     owners: tuple[str, ...]
     shares: FloatArray
     models: tuple[Any, ...]
-    coefficients: FloatArray
+    slopes: FloatArray = field(metadata={"stored": "coefficients"})
     intercepts: FloatArray
     scaling: FloatArray
     remarks: tuple[str, ...]
@@ -212,17 +214,16 @@ class ReferenceAveragingResult(Result):
             )
         return " ".join((*sentences, *self.remarks))
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line for each track and round."""
-        import pandas as pd
-
+    @Frame
+    def rounds(self) -> pd.DataFrame:
+        """Every round of each penalty: movement, and held-out loss against averaging."""
         shape = (len(self.gains), len(self.rhos))
         track, k = np.indices(shape).reshape(2, -1)
         # A run that measured nothing has gains of round 0 only.
         measured = np.full((2, *shape), np.nan)
         measured[:, :, : self.gains.shape[1]] = self.gains, self.gain_errors
         gain, error = measured[:, track, k]
-        return pd.DataFrame(
+        return lines(
             {
                 "penalty": self.penalties[track] if self.penalties.size else np.nan,
                 "round": k,
@@ -234,3 +235,25 @@ class ReferenceAveragingResult(Result):
                 "kept": (track == self.chosen_track) & (k == self.chosen_round),
             }
         )
+
+    @Frame
+    def coefficients(self) -> pd.DataFrame:
+        """Every coefficient of the average of linear predictors; a column for each outcome."""
+        if not self.slopes.size:
+            return lines({})
+        names = self.levels if len(self.slopes) == len(self.levels) else self.levels[1:]
+        heads = names if len(self.slopes) > 1 else ("estimate",)
+        values = np.column_stack([self.intercepts, self.slopes])
+        told = dict(zip(heads, values, strict=True))
+        return lines(told, column=("(intercept)", *self.feature_names))
+
+    @Frame
+    def held_out(self) -> pd.DataFrame:
+        """Every site's held-out losses: of its own fit, of averaging, and of what is kept."""
+        fits = ("own", "averaging", "kept")
+        told = {"rows": self.sizes, "held_out_rows": self.held}
+        told |= {f"loss_{fit}": loss for fit, loss in zip(fits, self.local_losses.T, strict=True)}
+        for j, fit in enumerate(fits[:2]):
+            told[f"{fit}_minus_kept"] = self.local_differences[:, j]
+            told[f"{fit}_minus_kept_error"] = self.local_errors[:, j]
+        return lines(told, site=self.sites)

@@ -286,7 +286,7 @@ def plot_reference_comparison(result: Any) -> Figure:
             charts.bare(ax)
         _sites(axes[0], result.sites)
         fig.supxlabel(
-            "loss saved, share of the loss of averaging (right of 0: better)", fontsize=9.5
+            "reduction, share of the loss of averaging (right of 0: better)", fontsize=9.5
         )
     return fig
 

@@ -43,7 +43,10 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
         if result.kept and figures.measured(result):
             gain, error = (values[result.chosen_round] for values in figures.curve(result))
             facts.append(
-                ("saved over averaging", f"{percent(-gain)} (standard error {percent(error)})")
+                (
+                    "reduction against averaging",
+                    f"{percent(-gain)} (standard error {percent(error)})",
+                )
             )
         return facts
 
@@ -148,7 +151,7 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
             "sent": sent,
             "needed": needed,
             "unmeasured": math.isinf(np.nansum(result.base_loss)) or not figures.measured(result),
-            "model": _coefficients(result) if np.size(result.coefficients) else {},
+            "model": _coefficients(result) if np.size(result.slopes) else {},
         }
 
 
@@ -225,7 +228,7 @@ def _losses(values: Sequence[float]) -> tuple[str, ...]:
 
 def _coefficients(result: ReferenceAveragingResult) -> dict[str, Any]:
     """Largest coefficients of a linear learner, a column for each of the first levels."""
-    found = np.atleast_2d(result.coefficients)
+    found = np.atleast_2d(result.slopes)
     # Over all levels, also those that are not shown.
     largest = np.abs(found).max(axis=0)
     order = np.sort(np.argsort(-largest, kind="stable")[:MOST_COEFFICIENTS])

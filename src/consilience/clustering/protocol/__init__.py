@@ -180,7 +180,7 @@ class EnsembleClustering(Method):
     stability_pairs : int
         Pairs of runs on disjoint halves. The classes of each half are judged on the other half,
         beside one cloud of rows, and the two are compared: see `EnsembleClusteringResult.evidence`
-        and ``stability``. More pairs detect weaker classes; 0 asks neither.
+        and ``stability_figures``. More pairs detect weaker classes; 0 asks neither.
     n_folds : int
         Folds of entries that each site holds out for ``n_clusters="cv"``; a site with few rows
         makes fewer.
@@ -500,7 +500,7 @@ class EnsembleClustering(Method):
             features=features[0],
             centres=centres[0],
             counted=how,
-            stability=stability,
+            stability_figures=stability,
         )
         if said := result.support_sentence():
             ctx.note(said)

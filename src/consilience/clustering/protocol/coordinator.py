@@ -248,7 +248,7 @@ def stability(
     Returns
     -------
     dict
-        See `EnsembleClusteringResult.stability`; empty where no site says anything.
+        See `EnsembleClusteringResult.stability_figures`; empty where no site says anything.
     """
     usable = [i for i in range(len(built) // 2) if all(built[2 * i : 2 * i + 2])]
     voiced = {s: p for s, p in profiles.items() if s in tables}

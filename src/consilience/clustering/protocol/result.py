@@ -13,7 +13,7 @@ from consilience.arrays import FloatArray
 from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.protocol.one_table import counted
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines, of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ class EnsembleClusteringResult(Result):
         Distinct label tuples.
     counted : dict of str to str
         How each site counted: "exact", "merged", "coarsened" or "none".
-    stability : dict
+    stability_figures : dict
         ``n_clusters``, ``pairs`` and the adjusted Rand index of runs on disjoint halves: ``mean``,
         ``low``, ``high``, of sites that label their own rows alone (``alone_mean``) and of one
         site's model on all rows (``ported_mean``, mean over the models); ``by_site``. How clearly
@@ -148,6 +148,8 @@ class EnsembleClusteringResult(Result):
         and ``pairs`` of sites, see ``clustering.kernels.site_differences``; empty for one site.
     """
 
+    often = ("n_clusters", "n_records", "feature_names", "evidence", "p_value")
+
     feature_names: tuple[str, ...]
     n_clusters: int
     chosen_by: str
@@ -170,7 +172,7 @@ class EnsembleClusteringResult(Result):
     agreement: FloatArray
     n_patterns: int
     counted: dict[str, str]
-    stability: dict[str, Any]
+    stability_figures: dict[str, Any] = field(metadata={"stored": "stability"})
     models: tuple[dict[str, Any], ...]
     features: FloatArray
     centres: FloatArray
@@ -297,8 +299,8 @@ class EnsembleClusteringResult(Result):
         return "gradient" if related <= LEVEL else "nothing"
 
     def p_value(self, comparison: str) -> float:
-        """One-sided p-value of "apart" or "related", see `stability`; NaN if untold."""
-        return float(norm.sf(self.stability.get(comparison, np.nan)))
+        """One-sided p-value of "apart" or "related", see `stability_figures`; NaN if untold."""
+        return float(norm.sf(self.stability_figures.get(comparison, np.nan)))
 
     @property
     def without_classes(self) -> str:
@@ -308,7 +310,7 @@ class EnsembleClusteringResult(Result):
     @property
     def unknown_because(self) -> str:
         """Why nothing can be said of classes, in words."""
-        if "apart" not in self.stability:
+        if "apart" not in self.stability_figures:
             return "the version that made this result did not compare them with one cloud"
         if not self.model and len(self.feature_names) == 1:
             return "one column has nothing in common with others"
@@ -318,7 +320,7 @@ class EnsembleClusteringResult(Result):
 
     def stability_sentence(self) -> str:
         """Whether these are classes, and whether they are found again."""
-        s = self.stability
+        s = self.stability_figures
         if not s:
             one = self.n_clusters == 1
             return "" if one else "Whether these are classes was not examined."
@@ -328,7 +330,7 @@ class EnsembleClusteringResult(Result):
 
     def agreement_sentence(self) -> str:
         """How well runs on disjoint halves agree."""
-        s = self.stability
+        s = self.stability_figures
         # Two decimals, without a minus sign before zero.
         two = {
             name: f"{round(value, 2) + 0.0:.2f}"
@@ -349,7 +351,7 @@ class EnsembleClusteringResult(Result):
 
     def strength_sentence(self) -> str:
         """Whether as many classes are found again as surely as one fewer."""
-        s = self.stability
+        s = self.stability_figures
         strength, fewer = s.get("strength", np.nan), s.get("fewer_strength", np.nan)
         if np.isnan(strength) or np.isnan(fewer):
             return ""
@@ -368,7 +370,7 @@ class EnsembleClusteringResult(Result):
         Classes of a prediction strength of .8 are sure enough, see the source of
         `consilience.numerics.agreement.prediction_strength`; figures of sites are coarse.
         """
-        s = self.stability
+        s = self.stability_figures
         strength, fewer = s.get("strength", np.nan), s.get("fewer_strength", np.nan)
         return self.evidence == "classes" and strength < 0.8 and fewer >= strength + 0.05
 
@@ -396,7 +398,7 @@ class EnsembleClusteringResult(Result):
             "The classes found on half of the rows also divide the other half, more clearly than "
             f"{cloud} would be divided ({shown})."
         )
-        between, expected = (self.stability[name] for name in ("between", "cloud_between"))
+        between, expected = (self.stability_figures[name] for name in ("between", "cloud_between"))
         if between < expected:  # both are coarse, and equal ones say nothing
             said += (
                 f" {between:.0%} of the rows lie between classes; in one cloud it would be "
@@ -421,15 +423,18 @@ class EnsembleClusteringResult(Result):
         shares, kinds = self.target_shares_by_site[site], self.target_kinds_by_site[site]
         return np.asarray(np.where(kinds == HIDDEN, np.nan, shares), dtype=np.float64)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line per class: size, share, means of the columns, and the target.
+    @property
+    def _names(self) -> list[str]:
+        return [f"class {k}" for k in range(self.n_clusters)]
+
+    @Frame
+    def classes(self) -> pd.DataFrame:
+        """Every class: size, share, means of the columns, and the target.
 
         Of a target with declared levels these are shares of the levels; a level that few rows of a
-        class have is empty at a site.
+        class have is empty at a site. What was withheld is NaN.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame(self.class_means, columns=list(self.feature_names))
+        frame = lines(dict(zip(self.feature_names, self.class_means.T, strict=True)))
         frame.insert(0, "share", self.class_sizes / max(self.n_records, 1))
         frame.insert(0, "size", self.class_sizes)
         sites = self.target_means_by_site if self.model else ()
@@ -443,8 +448,98 @@ class EnsembleClusteringResult(Result):
             frame[f"mean {self.target}"] = self.target_means
             for site in sites:
                 frame[f"mean {self.target} at {site}"] = self.target_means_by_site[site]
-        frame.index = pd.Index([f"class {k}" for k in range(self.n_clusters)], name="class")
+        frame.index = lines({}, **{"class": self._names}).index
         return frame
+
+    @Frame
+    def sizes(self) -> pd.DataFrame:
+        """Rows of each class over all sites, and at every site."""
+        counts = {"all sites": self.class_sizes, **dict(sorted(self.class_sizes_by_site.items()))}
+        by_class = np.array(list(counts.values())).T
+        return lines(dict(zip(self._names, by_class, strict=True)), site=counts)
+
+    @Frame
+    def targets(self) -> pd.DataFrame:
+        """Mean of the target in each class, over all sites and at every site."""
+        if not self.target or self.target_levels:
+            return lines({})
+        means = {"all sites": self.target_means, **dict(sorted(self.target_means_by_site.items()))}
+        return lines(means, **{"class": self._names})
+
+    @Frame
+    def stability(self) -> pd.DataFrame:
+        """Every measure of whether these are classes that would be found again.
+
+        "agreement" of runs on disjoint halves (adjusted Rand index; "low" and "high" over the
+        pairs of halves), of sites alone and of one site's model; "above ..." in standard
+        deviations, with one-sided p-values; shares of rows between classes; prediction strengths.
+        """
+        s = self.stability_figures
+        if not s:
+            return lines({})
+        measures = {
+            "agreement": "mean",
+            "agreement of sites alone": "alone_mean",
+            "agreement of one site's model": "ported_mean",
+            f"above {self.without_classes}": "apart",
+            "above unrelated columns": "related",
+            "share between classes": "between",
+            f"share between classes in {self.without_classes}": "cloud_between",
+            "prediction strength": "strength",
+            "prediction strength with one class fewer": "fewer_strength",
+        }
+        told = {said: key for said, key in measures.items() if key in s}
+        tested = {key: self.p_value(key) for key in ("apart", "related")}
+        return lines(
+            {
+                "value": [s[key] for key in told.values()],
+                "low": [s["low"] if key == "mean" else np.nan for key in told.values()],
+                "high": [s["high"] if key == "mean" else np.nan for key in told.values()],
+                "p_value": [tested.get(key, np.nan) for key in told.values()],
+            },
+            measure=told,
+        )
+
+    @Frame
+    def stability_by_site(self) -> pd.DataFrame:
+        """Agreement of halves at every site, and how far its classes exceed one cloud."""
+        s = self.stability_figures
+        sites = sorted(s.get("by_site", ()))
+        apart = s.get("apart_by_site", {})
+        told = {"agreement": [s["by_site"][site] for site in sites]}
+        return lines(told | {"apart": [apart.get(site, np.nan) for site in sites]}, site=sites)
+
+    @Frame
+    def criteria(self) -> pd.DataFrame:
+        """BIC of every site for each number of classes, with the site's vote (0: none)."""
+        rows = [
+            (site, self.votes[site], number, float(score))
+            for site in sorted(self.votes)
+            for number, score in enumerate(self.vote_scores[site], 1)
+        ]
+        return of_rows(rows, "site", "vote", "n_clusters", "bic")
+
+    @Frame
+    def local_models(self) -> pd.DataFrame:
+        """Every local model with its weight in the ensemble distance."""
+        return lines({"site": self.owners, "weight": self.weights}, model=self.model_names)
+
+    @Frame
+    def transitions(self) -> pd.DataFrame:
+        """Chance of every state after each one, by class; the first state comes after ""."""
+        if not self.class_initial.size:
+            return lines({})
+        chances = np.concatenate([self.class_initial[:, None, :], self.class_transition], axis=1)
+        k, before, after = np.indices(chances.shape).reshape(3, -1)
+        states = np.array(["", *self.states], dtype=object)
+        told = {"class": np.array(self._names)[k], "from": states[before], "to": states[1:][after]}
+        return lines(told | {"chance": chances.ravel()})
+
+    @Frame
+    def held_out(self) -> pd.DataFrame:
+        """Error of held-out entries for each number of classes that they judged."""
+        curve = self.cv_curve()
+        return lines({}) if curve is None else curve.to_frame()
 
 
 def curve_of(errors: FloatArray, entries: NDArray[Any], se: FloatArray) -> EntryCurve:

@@ -12,7 +12,7 @@ from consilience.clustering.report.sequence_evidence import Facts, Row
 from consilience.report import charts, figures, selection_evidence
 from consilience.report.figures_selection import curve_of
 from consilience.report.run import Run
-from consilience.report.sections import Block, Table, number, numbers
+from consilience.report.sections import Block, Table, numbers
 from consilience.report.words import TemplateReport
 
 
@@ -39,7 +39,7 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
         """Rows, classes and stability."""
         result = self.read(run)
-        s = result.stability
+        s = result.stability_figures
         facts = [("rows counted", f"{result.n_records:,}"), ("classes", str(result.n_clusters))]
         if s:
             facts.append(("agreement of halves", f"{s['mean']:.2f}"))
@@ -56,12 +56,12 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
             ("rows", *(f"{int(n):,}" for n in result.class_sizes)),
             ("share", *(f"{share:.1%}" for share in shares)),
             *(
-                (name, *numbers(np.where(np.abs(means) < 1e-12, 0.0, means)))
+                (name, *numbers(np.where(np.abs(means) < 1e-12, 0.0, means), "withheld"))
                 for name, means in zip(result.feature_names, result.class_means.T, strict=True)
             ),
         ]
         if result.target and not result.target_levels:
-            rows.append((f"mean {result.target}", *numbers(result.target_means)))
+            rows.append((f"mean {result.target}", *numbers(result.target_means, "withheld")))
         names = [charts.short(name, 40) for name in result.feature_names]
         portraits = []
         if standard and 1 < result.n_clusters <= 12:
@@ -85,13 +85,13 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
         """Mean of the target by class, over all sites and at each."""
         by_site = [means for _, means in sorted(result.target_means_by_site.items())]
         return [
-            (f"class {k}", number(mean), *numbers(means[k] for means in by_site))
+            (f"class {k}", *numbers((mean, *(means[k] for means in by_site)), "withheld"))
             for k, mean in enumerate(result.target_means)
         ]
 
     def agreement_rows(self, result: EnsembleClusteringResult) -> list[Row]:
         """Agreement of halves by site."""
-        by_site = result.stability["by_site"]
+        by_site = result.stability_figures["by_site"]
         return [(site, f"{value:.2f}") for site, value in sorted(by_site.items())]
 
     def choice(self, result: EnsembleClusteringResult) -> tuple[Block, tuple[Table, ...]]:

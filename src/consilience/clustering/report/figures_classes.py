@@ -143,7 +143,7 @@ def plot_one_cloud(result: Any) -> Figure:
     -------
     matplotlib.figure.Figure
     """
-    s = result.stability
+    s = result.stability_figures
     rows = [
         (name, s[key])
         for name, key in (
@@ -193,7 +193,7 @@ def plot_stability(result: Any) -> Figure:
     -------
     matplotlib.figure.Figure
     """
-    s = result.stability
+    s = result.stability_figures
     rows: list[tuple[str, float, float, float, str]] = [
         ("all sites together", s["mean"], s["low"], s["high"], charts.BLUE),
     ]

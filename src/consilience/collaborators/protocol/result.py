@@ -24,7 +24,7 @@ from consilience.learners.candidates import label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.one_table import counted
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +113,8 @@ class MetaClusteringResult(Result):
     means, inverse, trace, standardize, models
         What a later run needs: means of each site (L, p), S*^{-1}, tr(S*^{-1} S), and the models.
     """
+
+    often = ("sites", "labels", "groups", "n_clusters", "status", "left_out", "to_estimator")
 
     sites: tuple[str, ...]
     labels: IntArray
@@ -423,23 +425,35 @@ class MetaClusteringResult(Result):
             float(np.sqrt((n**2 * error[known] ** 2).sum()) / unit),
         )
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line per site: group, rows, chosen method, explained share, gain."""
-        import pandas as pd
+    @Frame
+    def site_groups(self) -> pd.DataFrame:
+        """Every site: group, rows, method, share of the response's variance explained, gain."""
+        told = {"group": self.labels, "rows": self.n_records, "method": list(self.chosen)}
+        gains = ("own_minus_group", "own_minus_group_error")
+        told |= {"explained": self.explained} | {k: self.gain[k] for k in gains if k in self.gain}
+        return lines(told, site=self.sites)
 
-        frame = pd.DataFrame(
-            {
-                "group": self.labels,
-                "rows": self.n_records,
-                "method": list(self.chosen),
-                "explained": self.explained,
-            },
-            index=pd.Index(self.sites, name="site"),
-        )
-        for key in ("own_minus_group", "own_minus_group_error"):
-            if key in self.gain:
-                frame[key] = self.gain[key]
-        return frame
+    @Frame
+    def pairs(self) -> pd.DataFrame:
+        """Every pair of sites: the test whether one's model serves the other, and its power."""
+        i, j = np.triu_indices(len(self.sites), 1)
+        names = np.array(self.sites, dtype=object)
+        told: dict[str, Any] = {"site": names[i], "other": names[j]}
+        for name in ("difference", "standard_error", "z", "power", "detectable", "together"):
+            values = getattr(self, name)
+            told[name] = values[i, j] if values.shape == (len(names),) * 2 else np.nan
+        return lines(told)
+
+    @Frame
+    def held_out(self) -> pd.DataFrame:
+        """Every site's losses on rows that took no part in the grouping, by model."""
+        return lines(dict(sorted(self.gain.items())), site=self.sites if self.gain else ())
+
+    @Frame
+    def methods(self) -> pd.DataFrame:
+        """Loss of every candidate method at every site."""
+        by_name = dict(zip(self.candidates, self.candidate_losses.T, strict=True))
+        return lines(by_name, site=self.sites)
 
     def to_estimator(self, group: int = 0) -> CollaborativePredictor:
         """Average of the models of a group, weighted by their rows.

@@ -477,7 +477,7 @@ def plot_gain(result: Any) -> Figure:
         axes[0].set_ylim(n, 0)
         _list_sites(axes[0], result, order, "{site}")
         fig.supxlabel(
-            "loss saved, share of the response variance (right of 0: better)", fontsize=9.5
+            "reduction of loss, share of the response variance (right of 0: better)", fontsize=9.5
         )
     return fig
 

@@ -86,7 +86,10 @@ class MetaClusteringReport(TemplateReport[MetaClusteringResult]):
         gained = "own_minus_group" in figures_meta.gains(result)
         if gained and result.status != "no-signal":
             facts.append(
-                ("saved by the group's model", percent(result.overall_gain("own_minus_group")[0]))
+                (
+                    "reduction of loss by the group's model",
+                    percent(result.overall_gain("own_minus_group")[0]),
+                )
             )
         return facts
 

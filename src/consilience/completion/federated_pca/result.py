@@ -12,7 +12,7 @@ from consilience.completion.estimators.low_rank import ProbabilisticPCA
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
 from consilience.completion.kernels.ppca import PPCAModel
 from consilience.numerics.held_out_entries import EntryCurve
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +75,8 @@ class FederatedPCAResult(Result):
         Fill values, centres and scales of the preparation; empty where nothing was done.
     remarks : tuple of str
     """
+
+    often = ("rank", "sites", "n", "curve", "to_estimator", "mean", "noise_variance")
 
     feature_names: tuple[str, ...]
     withheld: tuple[str, ...]
@@ -186,10 +188,9 @@ class FederatedPCAResult(Result):
             which = "is the smallest within one standard error of the best"
         return f"This rank {which}: {how}."
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line for each rank that was judged."""
-        import pandas as pd
-
+    @Frame
+    def ranks(self) -> pd.DataFrame:
+        """Every rank that was judged: error on left-out entries, variance that it carries."""
         curve = self.curve()
         ranks = self.candidates
         error = np.zeros(0) if curve is None else curve.mean
@@ -204,4 +205,22 @@ class FederatedPCAResult(Result):
         }
         for site, line, n in zip(self.sites, self.site_errors, self.site_entries, strict=True):
             table[f"error at {site}"] = line / max(int(n), 1)
-        return pd.DataFrame(table)
+        return lines(table)
+
+    @Frame
+    def loadings(self) -> pd.DataFrame:
+        """Weight of every column in each component."""
+        told = {f"component {k}": weights for k, weights in enumerate(self.components, 1)}
+        return lines(told, column=self.feature_names if told else ())
+
+    @Frame
+    def variance(self) -> pd.DataFrame:
+        """Variance along every component, and its share."""
+        told = {"variance": self.explained_variance, "share": self.explained_variance_ratio}
+        return lines(told, component=range(1, self.rank + 1))
+
+    @Frame
+    def site_rows(self) -> pd.DataFrame:
+        """Every site: rows, groups of which it told moments, share that the components carry."""
+        told = {"rows": self.n_by_site, "groups": self.groups_by_site}
+        return lines(told | {"explained": self.site_explained}, site=self.sites)

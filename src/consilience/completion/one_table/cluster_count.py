@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,10 @@ from consilience.numerics.random import stream
 from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import SiteContext, register
 from consilience.protocol.one_table import counted
+from consilience.protocol.result import Frame, lines
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAME = "cluster-count"
 MOST_CLUSTERS = 100
@@ -80,6 +84,21 @@ class ClusterCountResult(EntryStudyResult):
     centers: FloatArray
     criteria: dict[str, int]
     criteria_curves: dict[str, FloatArray]
+
+    errors = EntryStudyResult.errors  # the main table first
+
+    @Frame
+    def classes(self) -> pd.DataFrame:
+        """Every class: rows, and the means of the columns."""
+        told = {"size": self.sizes}
+        told |= dict(zip(self.feature_names, self.centers.T, strict=True))
+        return lines(told, **{"class": range(len(self.sizes))})
+
+    @Frame
+    def other_criteria(self) -> pd.DataFrame:
+        """Values of other criteria for each number of classes, on the complete rows."""
+        curves = dict(sorted(self.criteria_curves.items()))
+        return lines(curves, n_clusters=self.candidates if curves else ())
 
     def summary(self) -> str:
         """Say how many classes there are, by what, and what other criteria say."""

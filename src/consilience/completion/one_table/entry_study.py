@@ -49,7 +49,7 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.one_table import hidden
 from consilience.protocol.phases import entry_errors
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, count, model
 from consilience.wire.message import Aggregate, Model, Public, message, part
 
@@ -255,13 +255,12 @@ class EntryStudyResult(Result):
         other = self.one_standard_error if self.rule == "minimum" else self.minimiser
         return other if other != self.chosen and other < len(self.candidates) else -1
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line per candidate: error per held-out entry and its standard error."""
-        import pandas as pd
-
+    @Frame
+    def errors(self) -> pd.DataFrame:
+        """Every candidate: error per held-out entry and its standard error."""
         found = self.curve()
         if found is None:
-            return pd.DataFrame({self.parameter: [], "error": [], "standard_error": []})
+            return lines({self.parameter: [], "error": [], "standard_error": []})
         return found.to_frame()[[self.parameter, "error", "standard_error"]]
 
 

@@ -31,7 +31,7 @@ row makes most of them. Scores, loadings, the completed table and the predictor 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,11 @@ from consilience.protocol.method import (
     register,
 )
 from consilience.protocol.one_table import counted
+from consilience.protocol.result import Frame, lines
 from consilience.wire.disclosure import Limits, aggregate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAME = "matrix-completion"
 MODELS = ("soft", *RANK_MODELS)
@@ -110,6 +114,21 @@ class MatrixCompletionResult(EntryStudyResult):
     final_gain_se: FloatArray
     gap: float
     capped: bool
+
+    errors = EntryStudyResult.errors  # the main table first
+
+    @Frame
+    def final(self) -> pd.DataFrame:
+        """Mean squared error of every rule on cells that took no part in the choice."""
+        told = {"error": self.final_errors, "standard_error": self.final_se}
+        told |= {"difference_error": self.final_gain_se}
+        return lines(told, rule=RULES) if self.n_final else lines({})
+
+    @Frame
+    def components(self) -> pd.DataFrame:
+        """Singular value of every component, as far as they are told."""
+        numbers = range(1, len(self.singular_values) + 1)
+        return lines({"singular_value": self.singular_values}, component=numbers)
 
     @property
     def final_error(self) -> float:

@@ -77,7 +77,7 @@ rule of size stops that, so sites answer only where their policy lets values of 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
@@ -95,6 +95,7 @@ from consilience.exceptions import ParameterError, QuorumError
 from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
+from consilience.protocol.result import Frame, of_rows
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -130,7 +131,7 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
         Mean log loss on choosing rows, and by how much it is below that of the first candidate.
     cv_rows : int
         Choosing rows of sites that tell numbers of wrong ones.
-    coefficients : tuple of L (1 or m, q) arrays
+    slopes : tuple of L (1 or m, q) arrays
         One row for two classes: log odds of the second. In the units of the prepared columns.
     intercepts : tuple of L (1 or m,) arrays
     community_rows : (L,) array
@@ -152,7 +153,7 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
     candidate_gain: FloatArray
     candidate_gain_se: FloatArray
     cv_rows: int
-    coefficients: tuple[FloatArray, ...]
+    slopes: tuple[FloatArray, ...] = field(metadata={"stored": "coefficients"})
     intercepts: tuple[FloatArray, ...]
     community_rows: FloatArray
     error_rows: int
@@ -179,7 +180,7 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
         """
         return CommunityBayesPredictor(
             communities=self.communities,
-            rows=list(zip(self.coefficients, self.intercepts, strict=True)),
+            rows=list(zip(self.slopes, self.intercepts, strict=True)),
             priors=self.priors,
             classes=np.array(self.levels),
             feature_names=self.feature_names,
@@ -211,19 +212,18 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
         ]
         return " ".join((*sentences, *self.remarks))
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line for each community, feature and class: the coefficient."""
-        import pandas as pd
-
-        lines = [
+    @Frame
+    def coefficients(self) -> pd.DataFrame:
+        """One line for each community, feature and class: the coefficient."""
+        rows = (
             (number, self.feature_names[j], level, slopes[k, place])
             for number, (columns, slopes) in enumerate(
-                zip(self.communities, self.coefficients, strict=True), 1
+                zip(self.communities, self.slopes, strict=True), 1
             )
             for k, level in enumerate(self.levels[1:] if len(slopes) == 1 else self.levels)
             for place, j in enumerate(columns)
-        ]
-        return pd.DataFrame(lines, columns=["community", "feature", "class", "coefficient"])
+        )
+        return of_rows(rows, "community", "feature", "class", "coefficient")
 
 
 @register
@@ -391,7 +391,7 @@ class FederatedCommunityBayes(SitesMethod):
             chosen=choice.index,
             fixed=not chooses,
             communities=kept.communities,
-            coefficients=tuple(coefficients for coefficients, _ in rows),
+            slopes=tuple(coefficients for coefficients, _ in rows),
             intercepts=tuple(intercepts for _, intercepts in rows),
             community_rows=kept.rows,
             judged=tuple(rules),

@@ -82,6 +82,7 @@ from consilience.numerics.block_moments import BlockMoments
 from consilience.parameters import LEFT_OUT, Allowed, allows, just, number, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
+from consilience.protocol.result import Frame
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -294,8 +295,9 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
             f"{sparse}, at the smallest alpha {dense}."
         )
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line for each penalty of the path."""
+    @Frame
+    def penalties(self) -> pd.DataFrame:
+        """Every penalty of the path."""
         chosen = np.arange(len(self.candidates)) == self.chosen
         frame = self.path.to_frame().drop(columns="cv_se")
         return frame.assign(loss=self.candidate_loss, chosen=chosen)

@@ -43,6 +43,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.phases.holdout import say_share
+from consilience.protocol.result import Frame, lines
 from consilience.wire.disclosure import count, estimator, estimator_fault, model
 
 if TYPE_CHECKING:
@@ -117,14 +118,19 @@ class OneTableResult(ClassesResult):
             sentence += f" Mean log losses: {', '.join(losses)}."
         return sentence
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line per rule: errors and scores on held-out rows."""
-        import pandas as pd
-
+    @Frame
+    def rules(self) -> pd.DataFrame:
+        """Every rule: errors and scores on held-out rows."""
         columns = {"errors": self.errors, "error_rate": self.error_rates}
         for name in messages.SCORES:
             columns |= {name: getattr(self, name), f"{name}_se": getattr(self, f"{name}_se")}
-        return pd.DataFrame(columns, index=pd.Index(self.judged, name="rule"))
+        return lines(columns, rule=self.judged)
+
+    @Frame
+    def predicted(self) -> pd.DataFrame:
+        """Held-out rows of every class by the class predicted by the first rule."""
+        by_level = dict(zip(self.levels, self.confusion.T, strict=True))
+        return lines(by_level, **{"class": self.levels})
 
 
 # --------------------------------------------------------------------------- the study

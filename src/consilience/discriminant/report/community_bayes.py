@@ -90,7 +90,7 @@ def _coefficients(result: Any) -> tuple[list[str], list[tuple[str, ...]]]:
     rows = [
         (names[j], str(number), *numbers(slopes))
         for number, (members, by_class) in enumerate(
-            zip(result.communities, result.coefficients, strict=True), 1
+            zip(result.communities, result.slopes, strict=True), 1
         )
         for j, slopes in zip(members, np.asarray(by_class, dtype=float).T, strict=True)
     ]

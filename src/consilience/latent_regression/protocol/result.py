@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
 from consilience.protocol.method import CoordinatorContext
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ class LatentClassRegressionResult(Result):
     n_classes : int
     chosen : {"given", "auto"}
         How the number of classes came about.
-    coefficients, coefficient_errors : (K, p) arrays
+    slopes, coefficient_errors : (K, p) arrays
     intercepts, intercept_errors : (K,) arrays
         Posterior means and standard deviations, uncertain labels included.
     class_sizes : (K,) array
@@ -106,11 +106,13 @@ class LatentClassRegressionResult(Result):
     remarks : tuple of str
     """
 
+    often = ("n_classes", "sites", "sigma", "verdict", "to_estimator")
+
     feature_names: tuple[str, ...]
     target_name: str
     n_classes: int
     chosen: str
-    coefficients: FloatArray
+    slopes: FloatArray = field(metadata={"stored": "coefficients"})
     coefficient_errors: FloatArray
     intercepts: FloatArray
     intercept_errors: FloatArray
@@ -263,28 +265,58 @@ class LatentClassRegressionResult(Result):
             said += " Read the data as one regression: run again with n_classes = 1."
         return said + (" A mixed model may fit better." if verdict == DEGREES else "")
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one line for each class and coefficient."""
-        import pandas as pd
+    @Frame
+    def coefficients(self) -> pd.DataFrame:
+        """Every coefficient of each class with its standard deviation and limits."""
         from scipy.stats import norm
 
-        estimate = np.column_stack([self.intercepts, self.coefficients])
+        estimate = np.column_stack([self.intercepts, self.slopes])
         error = np.column_stack([self.intercept_errors, self.coefficient_errors])
         terms = ("(intercept)", *self.feature_names)
         first = 0 if self.fit_intercept else 1
         n_terms, z = len(terms[first:]), float(norm.ppf(0.5 + self.level / 2))
         value, away = estimate[:, first:].ravel(), error[:, first:].ravel()
-        return pd.DataFrame(
+        return lines(
             {
                 "class": np.repeat(np.arange(1, self.n_classes + 1), n_terms),
                 "share": np.repeat(self.class_sizes / self.class_sizes.sum(), n_terms),
                 "term": terms[first:] * self.n_classes,
                 "estimate": value,
                 "error": away,
-                "lower": value - z * away,
-                "upper": value + z * away,
+                "low": value - z * away,
+                "high": value + z * away,
             }
         )
+
+    @Frame
+    def classes(self) -> pd.DataFrame:
+        """Every class: entities and events counted in it, and its share over agents."""
+        told = {"entities": self.class_sizes, "events": self.class_events}
+        numbers = np.arange(1, self.n_classes + 1)
+        return lines(told | {"share_over_agents": self.class_shares}, **{"class": numbers})
+
+    @Frame
+    def site_classes(self) -> pd.DataFrame:
+        """Entities of each class at every site."""
+        by_class = enumerate(self.site_class_sizes.T, 1)
+        return lines({f"class {k}": sizes for k, sizes in by_class}, site=self.sites)
+
+    @Frame
+    def held_out(self) -> pd.DataFrame:
+        """Every site's errors on held-out events, of the classes and of simpler models."""
+        models = ("one_regression", "regression_by_entity", "classes", "mean")
+        told = {"events": self.heldout_weight}
+        told |= {f"mse_{name}": mse for name, mse in zip(models, self.heldout_mse.T, strict=True)}
+        told |= {"gain": self.heldout_gain, "gain_error": self.heldout_gain_error}
+        told |= {"coverage": self.coverage, "interval_width": self.interval_width}
+        return lines(told, site=self.sites)
+
+    @Frame
+    def rounds(self) -> pd.DataFrame:
+        """Noise, share of labels that moved, log marginal likelihood and classes, by round."""
+        traced = ("sigma", "moved", "log_marginal", "classes")
+        told = {name: getattr(self, f"trace_{name}") for name in traced}
+        return lines(told, round=range(len(self.trace_sigma)))
 
 
 # ------------------------------------------------------------------------------- kinds or degrees
@@ -401,7 +433,7 @@ def build_result(
         target_name=str(ctx.columns.target),
         n_classes=len(cells),
         chosen="auto" if isinstance(method.n_classes, str) else "given",
-        coefficients=coefficients,
+        slopes=coefficients,
         coefficient_errors=errors[:, 1:],
         intercepts=intercepts,
         intercept_errors=errors[:, 0],

@@ -86,7 +86,7 @@ def fitted_classes(fitted: Any) -> Fitted:
     """
     if federated(fitted):
         names: Sequence[str] = fitted.feature_names
-        slopes, at = fitted.coefficients, fitted.intercepts
+        slopes, at = fitted.slopes, fitted.intercepts
         errors = np.column_stack([fitted.intercept_errors, fitted.coefficient_errors])
         shares, level, start = fitted.class_shares, float(fitted.level), FIRST
     else:

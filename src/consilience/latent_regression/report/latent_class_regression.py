@@ -132,7 +132,9 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             ("noise (standard deviation)", numbers([result.sigma])[0]),
         ]
         if n_telling(result):
-            facts.append(("held-out error saved over one ridge", percent(saved(result).share)))
+            facts.append(
+                ("reduction of held-out error against one ridge", percent(saved(result).share))
+            )
         return facts
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.protocol.result import Result
+from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.regression.kernels import chi2_tail
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class PooledRegressionResult(Result):
         Sites that are not in the fit.
     remarks : tuple of str
     """
+
+    often = ("n", "sites", "covariance", "to_text", "wald_test", "likelihood_ratio")
 
     family: str
     errors: str
@@ -194,43 +196,30 @@ class PooledRegressionResult(Result):
             parts.append(f"Not in it: {', '.join(self.left_out)}.")
         return " ".join([*parts, *self.remarks])
 
-    def to_frame(self, table: str = "coefficients") -> pd.DataFrame:
-        """Return the coefficient table, or one of how sites differ.
+    @Frame
+    def coefficients(self) -> pd.DataFrame:
+        """Every coefficient with its standard error, statistic, p-value and limits."""
+        told = ("estimate", "error", "statistic", "p_value", "low", "high")
+        return lines({name: getattr(self, name) for name in told}, column=self.names)
 
-        Parameters
-        ----------
-        table : {"coefficients", "sites", "differences"}
-            "sites": a line for each site and slope, with its error. "differences": Cochran's Q of
-            each slope, with p-value and I squared.
+    @Frame
+    def site_coefficients(self) -> pd.DataFrame:
+        """Every slope at every site, with its standard error."""
+        s, m = self.site_estimates.shape
+        named = {"site": np.repeat(self.sites, m), "column": np.tile(self.columns, s)}
+        slopes = {"estimate": self.site_estimates.ravel(), "error": self.site_errors.ravel()}
+        return lines({**named, **slopes})
 
-        Raises
-        ------
-        ParameterError
-            Another table.
-        """
-        import pandas as pd
+    @Frame
+    def differences(self) -> pd.DataFrame:
+        """Cochran's Q of every slope, whether sites differ in it, with p-value and I squared."""
+        return lines({"Q": self.q, "p_value": self.q_p_values, "I2": self.i2}, column=self.columns)
 
-        if table == "differences":
-            told = {"Q": self.q, "P>Q": self.q_p_values, "I2": self.i2}
-            return pd.DataFrame(told, index=pd.Index(self.columns, name="column"))
-        if table == "sites":
-            s, m = self.site_estimates.shape
-            lines = {"site": np.repeat(self.sites, m), "column": np.tile(self.columns, s)}
-            slopes = {"coef": self.site_estimates.ravel(), "std err": self.site_errors.ravel()}
-            return pd.DataFrame({**lines, **slopes})
-        if table != "coefficients":
-            names = 'one of "coefficients", "sites", "differences"'
-            raise ParameterError.of("table", names, table)
-        low, high = (f"{(1 + s * self.level) / 2:.3g}" for s in (-1, 1))
-        columns = {
-            "coef": self.estimate,
-            "std err": self.error,
-            self.z_name: self.statistic,
-            f"P>|{self.z_name}|": self.p_value,
-            f"[{low}": self.low,
-            f"{high}]": self.high,
-        }
-        return pd.DataFrame(columns, index=pd.Index(self.names, name="column"))
+    @Frame
+    def overall_tests(self) -> pd.DataFrame:
+        """Tests that all slopes are 0."""
+        told = ((name, *found) for name, found in sorted(self.tests.items()))
+        return of_rows(told, "test", "statistic", "df", "p_value")
 
     def to_text(self) -> str:
         """Return the table as statistical packages print it."""
@@ -251,7 +240,10 @@ class PooledRegressionResult(Result):
             else f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
             f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}"
         )
-        table = self.to_frame().to_string(float_format="{:.4f}".format)
+        low, high = (f"{(1 + s * self.level) / 2:.3g}" for s in (-1, 1))
+        heads = ("coef", "std err", self.z_name, f"P>|{self.z_name}|", f"[{low}", f"{high}]")
+        frame = self.coefficients.set_axis(heads, axis="columns")
+        table = frame.to_string(float_format="{:.4f}".format)
         width = max(map(len, [*head, *table.splitlines()]))
         lines = ["=" * width, *head, "-" * width, *table.splitlines(), "=" * width]
         return "\n".join([*lines, self.summary()])
