@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tools import docs_api
+from tools import docs_api, notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "docs" / "site"
@@ -53,7 +53,7 @@ def place(path: str) -> str:
         inner = path.removeprefix("docs/").removesuffix(".md")
         return inner.removesuffix("/README") + "/index" if inner.endswith("/README") else inner
     for pattern, there in (
-        (r"examples/(\w+)/README\.md", r"examples/\1"),
+        (r"examples/(\w+)(?:/README\.md|\.ipynb)", r"examples/\1"),
         (r"replications/(\w+)/(\w+)/README\.md", r"evidence/\1/\2"),
         (r"benchmarks/README\.md", "evidence/benchmarks"),
         (r"deploy/README\.md", "guide/containers"),
@@ -216,7 +216,10 @@ def pages() -> dict[str, str]:
             if place(path).startswith("source/"):
                 made[f"{place(path)}.md"] = shown(path)
             else:
-                text = moved((ROOT / path).read_text("utf-8"), path, seen)
+                file = ROOT / path
+                book = file.suffix == ".ipynb"
+                text = notebooks.page(file) if book else file.read_text("utf-8")
+                text = moved(text, path, seen)
                 made[f"{place(path)}.md"] = text + openings.get(path, "") + inner_tree(path)
     for name, text in made.items():
         if _WIDE.match(name) and not text.startswith("---"):

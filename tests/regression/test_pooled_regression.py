@@ -282,7 +282,7 @@ def test_sites_that_differ_are_sent_to_meta_clustering() -> None:
     assert result.to_frame("differences")["P>Q"].idxmin() == "dose"
     same = fitted(tables_of("gaussian"), "strict")
     assert not same.sites_differ and "No sign" in same.summary()
-    assert list(result.to_frame("sites")["site"].unique()) == list(SITES)
+    assert list(result.site_coefficients["site"].unique()) == list(SITES)
 
 
 def test_constants_that_differ_neither_hide_nor_make_a_difference_of_slopes() -> None:

@@ -21,11 +21,13 @@ from consilience.clustering.report.ensemble_clustering import EnsembleClustering
 from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
-from consilience.report import charts, disclosure, figures, html, sections
+from consilience.protocol import BUILT_IN
+from consilience.protocol.method import get_method
+from consilience.report import charts, disclosure, figures, general, html, sections
 from consilience.report.words import said
 from tests.granted import GRANTED
 
-ANCHORS = ("question", "answer", "evidence", "left", "limits")
+ANCHORS = ("question", "answer", "evidence", "left", "limits", "methods")
 EVIL = "<script>alert(1)</script>"
 COLUMNS = ("a", "b", f"c{EVIL}", "price $ in $")
 CANARY = "canary-7c31"
@@ -101,7 +103,7 @@ def with_result(run: Run, **changes: Any) -> Run:
 # --- structure ------------------------------------------------------------------------------
 
 
-def test_five_sections_in_order(page: str, moments: Run) -> None:
+def test_sections_in_order(page: str, moments: Run) -> None:
     for text in (page, html.render(moments)):
         ids = [attrs.get("id") for tag, attrs in Page(text).tags if tag == "section"]
         assert tuple(ids) == ANCHORS
@@ -538,3 +540,38 @@ def test_a_slot_that_may_be_empty_is(tmp_path: Path) -> None:
 def test_ticks_at_whole_numbers_reach_the_end() -> None:
     assert [list(charts.whole_ticks(top)) for top in (0, 1, 6)] == [[0], [0, 1], list(range(7))]
     assert list(charts.whole_ticks(14)) == [0, 3, 6, 9, 12]
+
+
+# --- for a paper ------------------------------------------------------------------------------
+
+
+def test_a_paragraph_for_a_paper_says_method_settings_rounds_what_left_and_sources(
+    run: Run, moments: Run, page: str
+) -> None:
+    told, ours, theirs = run.methods_paragraph().split("\n\n")
+    facts = disclosure.in_short(run)
+    for words in (
+        f"Data of {len(run.info.sites)} sites",
+        f"ensemble-clustering (version {run.info.method_version}) of Consilience",
+        "but for n_clusters = vote, n_init = 3, stability_pairs = 2; the seed was 1",
+        f"In {facts['rounds']} rounds of messages {sections.size(facts['total'])} left them",
+        "aggregate (counts, sums and statistics over records)",
+    ):
+        assert words in told, words
+    assert run.info.release in ours and run.info.run in ours and "arXiv 2409.08396" in theirs
+    assert "Departures" not in theirs and "*" not in theirs
+    assert told[:60] in page
+    assert len(moments.methods_paragraph().split("\n\n")) == 2, "a mean has no source"
+
+
+def test_every_method_of_a_paper_has_a_source() -> None:
+    cited = {name: general.source(get_method(name)) for name in BUILT_IN}
+    assert [name for name, source in cited.items() if not source] == ["mean-and-sd"]
+    assert not any(set("*`") & set(source) for source in cited.values())
+
+
+def test_withheld_means_say_so(run: Run) -> None:
+    means = run.result.class_means.copy()  # type: ignore[attr-defined]
+    means[0, 0] = np.nan
+    text = html.render(with_result(run, class_means=means))
+    assert ">withheld</td>" in text and "Withheld: no site had enough rows" in text

@@ -493,13 +493,13 @@ def _from_memory(source: object) -> Table:
     where = f"the {type(source).__name__} that was given"
     # Polars and others by Arrow; pandas has its own way, in which NaN is missing.
     if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "items"):
-        source = pa.table(source)
+        given: Any = pa.table(source)
         texts = [
             # texts of polars are views, which have no dictionary
             field.with_type(pa.large_string()) if field.type == pa.string_view() else field
-            for field in source.schema
+            for field in given.schema
         ]
-        source = source.cast(pa.schema(texts))
+        source = given.cast(pa.schema(texts))
     if isinstance(source, pa.Table):
         columns = dict(zip(_distinct(source.column_names, where), source.columns, strict=True))
     elif hasattr(source, "items") and hasattr(source, "columns"):
