@@ -44,7 +44,14 @@ TABLE_LIBRARIES = {"pandas", "pyarrow", "polars", "adbc_driver_manager"} | {
     f"adbc_driver_{name}" for name in ("postgresql", "sqlite")
 }
 # The rooms and modules that may speak of tables; elsewhere only methods named to_frame may.
-TABLE_PLACES = ("sites/source", "sites/outputs", "datasets/", "averaging/tall/")
+TABLE_PLACES = (
+    "sites/source",
+    "sites/outputs",
+    "datasets/",
+    "averaging/tall/",
+    "protocol/result",
+    "numerics/row_units",
+)
 
 
 def name_of(path: Path) -> str:
