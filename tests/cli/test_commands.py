@@ -359,7 +359,7 @@ def test_show_puts_first_what_a_reader_looks_for(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")  # in a narrow terminal the table is turned
     for method, head in (
-        ("assisted-glm", r"name +estimate +error +z +p +status +factor +alone +alone_error"),
+        ("assisted-glm", r"name +estimate +error +z +p_value +status +factor +alone +alone_error"),
         ("assistance-test", r"partner +test .*\n0 +laboratory +score "),
     ):
         assert call("demo", method, "--folder", method).exit_code == 0

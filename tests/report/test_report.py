@@ -553,7 +553,10 @@ def test_a_paragraph_for_a_paper_says_method_settings_rounds_what_left_and_sourc
     for words in (
         f"Data of {len(run.info.sites)} sites",
         f"ensemble-clustering (version {run.info.method_version}) of Consilience",
-        "but for n_clusters = vote, n_init = 3, stability_pairs = 2; the seed was 1",
+        "Parameters were the defaults but for ",
+        "n_init = 3",
+        "stability_pairs = 2",
+        "; the seed was 1",
         f"In {facts['rounds']} rounds of messages {sections.size(facts['total'])} left them",
         "aggregate (counts, sums and statistics over records)",
     ):
