@@ -117,7 +117,7 @@ def test_gaussian_tables_are_those_of_least_squares() -> None:
     expected = sm.OLS(y, design_of(x, sites, False)).fit()
     frame = result.to_frame()
     np.testing.assert_allclose(frame["t"], expected.tvalues, rtol=1e-8)
-    np.testing.assert_allclose(frame["P>|t|"], expected.pvalues, rtol=1e-7)
+    np.testing.assert_allclose(frame["p_value"], expected.pvalues, rtol=1e-7)
     np.testing.assert_allclose(frame[["[0.025", "0.975]"]], expected.conf_int(), rtol=1e-7)
     ratio = expected.compare_lr_test(sm.OLS(y, np.ones(len(y))).fit())
     np.testing.assert_allclose(result.tests["likelihood ratio"], (ratio[0], 3, ratio[1]), rtol=1e-8)
@@ -279,7 +279,7 @@ def test_sites_that_differ_are_sent_to_meta_clustering() -> None:
     tables = tables_of("gaussian") | {"cedar": draw("gaussian", 230, 9, apart=1.0)}
     result = fitted(tables, "strict")
     assert result.sites_differ and "MetaClustering" in result.summary()
-    assert result.to_frame("differences")["P>Q"].idxmin() == "dose"
+    assert result.to_frame("differences")["p_value"].idxmin() == "dose"
     same = fitted(tables_of("gaussian"), "strict")
     assert not same.sites_differ and "No sign" in same.summary()
     assert list(result.site_coefficients["site"].unique()) == list(SITES)
