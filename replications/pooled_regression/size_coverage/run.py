@@ -25,7 +25,8 @@ LEVEL = 0.05
 ERRORS = ("model", "HC1", "cluster")
 FEW, MANY = (10, 100), (30, 40)
 """Sites and rows of each."""
-FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
+FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "negative-binomial")
+ALPHA = 0.7
 LINES: tuple[tuple[str, str, tuple[int, int]], ...] = (
     *crossed(("null", "independent"), FAMILIES, (FEW,)),
     *crossed(("spread",), ("gaussian", "poisson"), (FEW,)),
@@ -61,50 +62,66 @@ def draw(design: str, family: str, n_sites: int, n: int, seed: int) -> tuple[Any
     else:
         more = rng.gamma(2.0, 0.5, size=len(eta)) if design == "spread" else 1.0
         mean = np.exp(eta) * more
-        y = rng.poisson(mean).astype(float) if family == "poisson" else rng.gamma(2, mean / 2)
+        if family == "negative-binomial":
+            mean = rng.gamma(1 / ALPHA, ALPHA * mean)
+        y = rng.gamma(2, mean / 2) if family == "gamma" else rng.poisson(mean).astype(float)
     return x, y, site
 
 
-def pool_of(family: str, x: Any, y: Any, site: Any) -> tuple[Pool, Pool]:
-    """The null model and the pooled fit, from what sites tell."""
+def pool_of(family: str, x: Any, y: Any, site: Any) -> tuple[Pool, Pool, str]:
+    """The null model, the pooled fit, from what sites tell, and how alpha was estimated."""
+    estimate, alpha = ("likelihood" if family == "negative-binomial" else ""), 1.0
     centre, scale = x.mean(axis=0), x.std(axis=0)
     parts = [(x[site == s], y[site == s]) for s in np.unique(site)]
-    start, pieces = kernels.start_of(family, float(y.mean())), []
-    for own, response in parts:
-        z = np.column_stack([own, response])
-        mean = z.mean(axis=0)
-        moments = (float(len(z)), mean, (z - mean).T @ (z - mean))
-        pieces.append(kernels.piece_from_moments(family, *moments, centre, scale, start))
-    null = Pool(tuple(pieces), False, np.zeros(x.shape[1]))
+    start = kernels.start_of(family, float(y.mean()))
+
+    def null_at(alpha: float) -> Pool:
+        pieces = []
+        for own, response in parts:
+            z = np.column_stack([own, response])
+            mean = z.mean(axis=0)
+            moments = (float(len(z)), mean, (z - mean).T @ (z - mean))
+            pieces.append(kernels.piece_from_moments(family, *moments, centre, scale, start, alpha))
+        return Pool(tuple(pieces), False, np.zeros(x.shape[1]))
+
+    null = null_at(alpha)
     theta = null.theta + null.step()
     for _ in range(30):
         told = []
-        for (own, response), first in zip(parts, pieces, strict=True):
+        for (own, response), first in zip(parts, null.pieces, strict=True):
             design = kernels.design_of(own, centre, scale)
             rows = kernels.Rows(design, response)
-            piece = kernels.piece_of(family, rows, theta, squares=True)
-            expected = first.curvature if family == "gamma" else None
+            piece = kernels.piece_of(
+                family, rows, theta, squares=True, alpha=alpha, estimate=estimate
+            )
+            expected = first.curvature if family == "gamma" else piece.expected
             told.append(dataclasses.replace(piece, expected=expected))
         full = Pool(tuple(told), False, null.penalty)
-        step = full.step()
-        theta = theta + step
-        if np.abs(step).max() < 1e-9:
+        step, other = full.step(), alpha
+        if estimate:  # Newton's step of both together
+            value, bend, turn = full.shape
+            drag = np.linalg.solve(full.curvature, turn)
+            other = alpha - (value + turn @ step) / (bend - turn @ drag)
+            other = float(np.clip(other, alpha / 2, 2 * alpha))
+            step = step - drag * (other - alpha)
+        theta, moved, alpha = theta + step, abs(other - alpha), other
+        if max(np.abs(step).max(), moved) < 1e-9:
             break
-    return null, full.at(theta)
+    return (null_at(alpha) if estimate else null), full.at(theta), estimate
 
 
 def one(design: str, family: str, shape: tuple[int, int], seed: int) -> dict[str, float]:
     x, y, site = draw(design, family, *shape, seed)
-    null, full = pool_of(family, x, y, site)
+    null, full, estimate = pool_of(family, x, y, site)
     truth = np.zeros(3) if design == "null" else SLOPES
     unit = x.std(axis=0)
     found: dict[str, float] = {}
     for errors in ERRORS:
-        fit = kernels.conclude(family, full, errors)
+        fit = kernels.conclude(family, full, errors, estimate)
         half = student.ppf(1 - LEVEL / 2, fit.df) * np.sqrt(np.diag(fit.covariance))[1:] / unit
         inside = np.abs(fit.theta[1:] / unit - truth) <= half
         found[f"covers_{errors}"] = float(inside[0])
-    fit = kernels.conclude(family, full, "model")
+    fit = kernels.conclude(family, full, "model", estimate)
     for name, (_, _, p) in kernels.slope_tests(family, null, full, fit).items():
         found[name.replace(" ", "_").lower()] = float(p < LEVEL)
     apart = kernels.heterogeneity(full, fit.scale)

@@ -514,7 +514,9 @@ class Fit:
 ERRORS = ("model", "HC0", "HC1", "cluster")
 
 
-def conclude(name: str, pool: Pool, errors: str, estimate: str = "") -> Fit:
+def conclude(
+    name: str, pool: Pool, errors: str, estimate: str = "", *, own_fits: bool = False
+) -> Fit:
     """Covariance, dispersion and likelihood at the optimum.
 
     Parameters
@@ -530,10 +532,13 @@ def conclude(name: str, pool: Pool, errors: str, estimate: str = "") -> Fit:
     estimate : str
         How alpha was estimated. By likelihood errors of the model are of the observed curvature of
         coefficients and alpha together; all others take alpha as known.
+    own_fits : bool
+        Whether residuals are about the own fit of each site, which has as many coefficients.
     """
     n, k, g = pool.n, pool.size, len(pool.pieces)
     left = n - k
-    scale = pool.pearson(name) / left if name in DISPERSED else 1.0
+    about = n - sum(len(p.theta) for p in pool.pieces) if own_fits else left
+    scale = pool.pearson(name) / about if name in DISPERSED else 1.0
     bread = np.linalg.inv(pool.curvature)
     df = left if name == "gaussian" else math.inf
     if errors == "model":

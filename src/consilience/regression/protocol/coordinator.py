@@ -416,7 +416,8 @@ def build_result(
 
     if method.errors == "cluster" and len(survey.sites) < 2:
         raise QuorumError("errors by site need two sites or more: set errors to 'model'")
-    fit = kernels.conclude(method.family, pool, method.errors, estimate)
+    own_fits = method.settings.one_shot
+    fit = kernels.conclude(method.family, pool, method.errors, estimate, own_fits=own_fits)
     constants = pool.n_constants
     theta, covariance = kernels.in_units(
         fit.theta, fit.covariance, constants, survey.centre, survey.scale
