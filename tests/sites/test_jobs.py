@@ -337,7 +337,7 @@ def test_the_local_engine_waits_for_the_steward(name: str, monkeypatch: pytest.M
 
 def test_the_local_engine_hears_of_a_refusal() -> None:
     case = CASES["mean-and-sd"]
-    with pytest.raises(QuorumError, match=f"ash refused: {NOT_RELEASED}"):
+    with pytest.raises(QuorumError, match=f"ash, birch-2 refused: {NOT_RELEASED}"):
         federation(case, "all", refuse=True).run(case.method(), seed=3)
 
 

@@ -679,13 +679,17 @@ class CoordinatorContext:
         Raises
         ------
         QuorumError
-            Fewer sites answered; the sentence names each missing site and its reason.
+            Fewer sites answered; the sentence names the missing sites, and each reason once.
         """
         needed = self.quorum if at_least is None else at_least
         if len(replies.present) < needed:
+            alike: dict[tuple[bool, str], list[str]] = {}
+            for site, r in replies.missing.items():
+                alike.setdefault((isinstance(r, Refused), r.reason), []).append(site)
             reasons = "; ".join(
-                f"{site} {'refused' if isinstance(r, Refused) else 'was absent'}: {r.reason}"
-                for site, r in replies.missing.items()
+                f"{', '.join(sites)} "
+                f"{'refused' if refused else 'were absent' if sites[1:] else 'was absent'}: {why}"
+                for (refused, why), sites in alike.items()
             )
             raise QuorumError(
                 f"{len(replies.present)} of {len(replies)} sites answered and the study needs "

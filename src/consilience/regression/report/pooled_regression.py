@@ -99,13 +99,12 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
         }
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
-        """Rows, sites, columns, rounds, fit."""
+        """Rows, sites, columns, fit."""
         result = self.read(run)
         return (
             ("rows", f"{result.n:,}"),
             ("sites in the fit", f"{len(result.sites):,}"),
             ("columns", f"{len(result.columns):,}"),
-            ("rounds", f"{result.rounds:,}"),
             ("log likelihood", _or_not(result.log_likelihood)),
             ("AIC", _or_not(result.aic)),
         )
