@@ -519,7 +519,9 @@ CASES: dict[str, Case] = {
     ),
     "pooled-regression": Case(PooledRegression(), predicting, pooled_least_squares),
     "pooled-regression by rounds": Case(
-        PooledRegression(family="binomial", errors="HC0"), labelled_by_partners, pooled_logistic
+        PooledRegression(family="binomial", errors="HC0", performance=True),
+        labelled_by_partners,
+        pooled_logistic,
     ),
     "pooled-regression of counts": Case(
         PooledRegression(family="negative-binomial", dispersion="moments", weights="frequency"),

@@ -170,6 +170,9 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "expected curvature": "sums.expected",
         "an equation of alpha with its derivatives": "sums.shape",
         "squared scores": "sums.squares",
+        "rows with and without an event in bands of predicted risk": "judged.counts",
+        "expected numbers": "judged.expected",
+        "intercept and slope of a recalibration": "judged.calibration",
         "coefficients and curvature of each site's own fit": "own-fit.fit",
     },
     "assistance-test": {

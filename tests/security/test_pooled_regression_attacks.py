@@ -17,6 +17,7 @@ from consilience.protocol.method import Ask, Refused
 from consilience.regression.protocol.messages import (
     Coefficients,
     Conclude,
+    Judge,
     OwnFitRequest,
     Request,
     Settings,
@@ -218,6 +219,34 @@ def test_a_run_asks_for_what_its_study_needs() -> None:
         named = PooledRegression(family="binomial").contradicted(Request(settings=settings))
         assert named == ("fit" if settings is one_shot else "errors",)
     assert not PooledRegression(family="binomial").contradicted(Request(settings=BINOMIAL))
+
+
+def test_bands_of_risk_tell_no_count_of_few_rows() -> None:
+    """At steep coefficients, and only where values of single records may leave, once in a run."""
+    table, asked = table_of(120, 0), dataclasses.replace(BINOMIAL, performance=True)
+    x = np.sort(table["x0"].to_numpy())
+
+    def judge(settings: Settings, cuts: Sequence[float]) -> Ask:
+        told = sums_at([0.0, 1e6, 0.0], 1, settings=settings).message
+        fields = ("columns", "centre", "scale", "sites", "constants", "slopes")
+        same = {name: getattr(told, name) for name in fields}
+        bands = relayed(np.array(cuts, dtype=float), MODEL)
+        return Ask("judge", Judge(settings=settings, cuts=bands, **same))
+
+    # a band about one person
+    cuts = [1e6 * (x[59] + x[60]) / 2, 1e6 * (x[60] + x[61]) / 2]
+    _, told = hostile(table, "consortium", [judge(asked, cuts)], asked)
+    counts = told.counts.value
+    assert ((counts == 0) | (counts >= 10)).all()
+    _, free = hostile(table, "simulation", [judge(asked, cuts)], asked)
+    assert free.counts.value.sum() == 120
+    for policy, settings, bands in (
+        ("strict", asked, cuts),
+        ("consortium", BINOMIAL, cuts),
+        ("consortium", asked, cuts[::-1]),
+    ):
+        _, refused = hostile(table, policy, [judge(settings, bands)], settings)
+        assert isinstance(refused, Refused)
 
 
 def test_alpha_is_that_of_the_study() -> None:

@@ -12,6 +12,9 @@ sums: Coefficients, rounds 1..R ->  (exact; not for gaussian with errors of the 
                                     squares, expected (q, q) if needed      AGGREGATE
 own-fit: OwnFitRequest          ->  (one-shot, in place of rounds)
                                 <-  OwnFit: coefficients and curvature          MODEL
+judge: Judge                    ->  (binomial, if asked for)
+  coefficients, cuts (c)        <-  Judged: counts (d), expected (e)        AGGREGATE
+                                    calibration (f)                         MODEL
 conclude: Conclude              ->  keeps the model and the fitted values of its rows
                                 <-  Concluded                                  PUBLIC
 ==================================  ====================================================
@@ -97,6 +100,9 @@ class PooledRegression(Method):
         variance is one over its weight of the others'), or how many alike it stands for.
     alpha : float
         Of the negative binomial, whose variance is ``mean + alpha mean^2``; 0: it is estimated.
+    performance : bool
+        Of a binomial fit, ask each site for counts of events in bands of predicted risk and for a
+        recalibration, in one more round.
     dispersion : {"likelihood", "moments"}
         How: by maximum likelihood, together with the coefficients, or so that Pearson's sum is its
         degrees of freedom. A site that protects records tells what the first needs only where each
@@ -124,19 +130,22 @@ class PooledRegression(Method):
     weights: str = allows(one_of(*messages.WEIGHTS), default="precision")
     alpha: float = allows(number(0), default=0.0)
     dispersion: str = allows(one_of(*kernels.DISPERSIONS), default="likelihood")
+    performance: bool = allows(FLAG, default=False)
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
         "A site that misses the moments is not in the fit, down to the quorum. One that misses a "
-        "round of sums, or of own fits, stops the run. One that misses the end keeps no model."
+        "round of sums, or of own fits, stops the run. One that does not judge its risks is left "
+        "out there. One that misses the end keeps no model."
     )
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
         "sums": "all",
         "own-fit": "all",
+        "judge": "any",
         "conclude": "any",
     }
     leakage: ClassVar[str] = (
@@ -149,7 +158,9 @@ class PooledRegression(Method):
         "likelihood, only where each value of a whole number has enough rows): steep coefficients "
         "can single out rows, so a site tells such sums only where its policy lets values of "
         "single records leave. The one-shot fit tells coefficients and curvature "
-        "of each site's own fit instead. All sites know the model."
+        "of each site's own fit instead. Where the study asks for performance, sites tell by the "
+        "same grants rows with and without an event in bands of predicted risk, expected numbers, "
+        "and intercept and slope of a recalibration. All sites know the model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor
@@ -168,6 +179,8 @@ class PooledRegression(Method):
             fault = "one-shot fits of the negative binomial need its alpha: give it"
         elif (self.alpha or self.dispersion != "likelihood") and self.family != kernels.NEGATIVE:
             fault = "alpha and dispersion are of the negative binomial: leave them out"
+        elif self.performance and (self.family != "binomial" or columns.weight):
+            fault = "performance is of risks that a binomial fit without weights predicts"
         elif levels and (self.family != "binomial" or len(levels) != 2):
             fault = (
                 "only a binomial regression has a response of levels, and of two: leave out the "
@@ -195,6 +208,7 @@ class PooledRegression(Method):
             weights=self.weights,
             alpha=self.alpha,
             dispersion=self.dispersion,
+            performance=self.performance,
         )
 
     # ------------------------------------------------------------------ the exchange
@@ -213,7 +227,9 @@ class PooledRegression(Method):
                 null, rounds, alpha = survey.null, 2, self.alpha
             else:
                 null, pool, rounds, alpha = yield from self._by_sums(ctx, survey)
-            fit = coordinator.Fitted(null, pool, rounds, alpha)
+            judged = yield from self._judged(ctx, survey, pool)
+            rounds += bool(judged)
+            fit = coordinator.Fitted(null, pool, rounds, alpha, judged)
             result, model = coordinator.build_result(ctx, self, survey, fit)
         except np.linalg.LinAlgError:
             raise QuorumError(
@@ -317,13 +333,11 @@ class PooledRegression(Method):
     ) -> Generator[Ask, Replies, Pool]:
         """One round of sums at coefficients of the model."""
         pool = survey.null
-        constants = np.array([theta[pool.places(b)[0]] for b in range(len(survey.sites))])
         message = messages.Coefficients(
             settings=survey.settings,
             round=turn,
             sites=survey.sites,
-            constants=relayed(constants, _MODEL),
-            slopes=relayed(np.array(theta[pool.n_constants :]), _MODEL),
+            **survey.coefficients(theta),
             alpha=relayed(np.array([alpha]), _MODEL),
             **survey.frame(),
         )
@@ -334,6 +348,21 @@ class PooledRegression(Method):
             for b, name in enumerate(survey.sites)
         )
         return dataclasses.replace(pool, pieces=pieces)
+
+    def _judged(
+        self, ctx: CoordinatorContext, survey: Survey, pool: Pool
+    ) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
+        """What sites say of the risks that the fit predicts, by site; nothing unless asked for."""
+        if not self.performance:
+            return {}
+        message = messages.Judge(
+            settings=survey.settings,
+            sites=survey.sites,
+            cuts=relayed(survey.cuts(pool), _MODEL),
+            **survey.coefficients(pool.theta),
+            **survey.frame(),
+        )
+        return ctx.require((yield Ask("judge", message, to=survey.sites)), at_least=0)
 
     def _own_fits(
         self, ctx: CoordinatorContext, survey: Survey

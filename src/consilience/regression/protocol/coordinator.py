@@ -13,7 +13,7 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import QuorumError, StudyError, listed
 from consilience.numerics.block_moments import pooled
 from consilience.protocol.method import CoordinatorContext
-from consilience.regression import kernels
+from consilience.regression import kernels, performance
 from consilience.regression.kernels import Piece, Pool
 from consilience.regression.protocol import messages
 from consilience.regression.protocol.messages import Moments, Sums, square_of
@@ -107,6 +107,23 @@ class Survey:
             "centre": relayed(self.centre, kind),
             "scale": relayed(self.scale, kind),
         }
+
+    def coefficients(self, theta: FloatArray) -> dict[str, Any]:
+        """Coefficients of the model as they travel: the constant of each site, and slopes."""
+        pool, kind = self.null, Disclosure.MODEL
+        constants = np.array([theta[pool.places(b)[0]] for b in range(len(self.sites))])
+        slopes = np.array(theta[pool.n_constants :])
+        return {"constants": relayed(constants, kind), "slopes": relayed(slopes, kind)}
+
+    def cuts(self, pool: Pool) -> FloatArray:
+        """Linear predictors between bands of predicted risk, from moments of the columns."""
+        slopes = pool.theta[pool.n_constants :] / self.scale
+        of_site = [pool.theta[pool.places(b)[0]] for b in range(len(self.sites))]
+        means = np.array(of_site) + (self.means[:, :-1] - self.centre) @ slopes
+        inside = np.einsum("bij,i,j->b", self.products[:, :-1, :-1], slopes, slopes)
+        mean = float(self.rows @ means / self.rows.sum())
+        variance = (inside.sum() + self.rows @ (means - mean) ** 2) / self.rows.sum()
+        return performance.cuts_of(mean, max(float(np.sqrt(variance)), 1e-6))
 
     def with_expected(self, b: int, piece: Piece) -> Piece:
         """A piece with its expected curvature, where that is not the observed one."""
@@ -349,12 +366,13 @@ def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The model of constants, the fit, rounds of questions, and alpha (0: there is none)."""
+    """The model of constants, the fit, rounds of questions, alpha (0: none), and what is judged."""
 
     null: Pool
     pool: Pool
     rounds: int
     alpha: float
+    judged: Mapping[str, messages.Judged]
 
 
 def step_of_alpha(
@@ -479,6 +497,7 @@ def build_result(
         q_p_values=apart.p_values,
         i2=apart.i2,
         heterogeneity=(apart.statistic, apart.df, apart.p_value),
+        **_performance(survey, fitted),
         ridge=method.ridge,
         rounds=fitted.rounds,
         withheld=dict(survey.withheld),
@@ -494,6 +513,36 @@ def build_result(
         "level": np.array([method.level]),
     }
     return result, model
+
+
+def _performance(survey: Survey, fitted: Fitted) -> dict[str, Any]:
+    """Counts in bands of predicted risk, calibration and areas, by site; empty unless asked for."""
+    if not fitted.judged:
+        gap = np.zeros((0, 0))
+        return dict.fromkeys(("bands", "expected", "calibration", "areas", "cuts"), gap) | {
+            "bands": np.zeros((0, 0, 2), dtype=np.int64)
+        }
+    cuts = survey.cuts(fitted.pool)
+    s, k = len(survey.sites), len(cuts) + 1
+    bands = np.zeros((s, k, 2), dtype=np.int64)
+    expected, calibration = np.full((s, k), np.nan), np.full((s, 4), np.nan)
+    for b, name in enumerate(survey.sites):
+        if name not in fitted.judged:
+            continue
+        reply = fitted.judged[name]
+        bands[b] = reply.counts.value.reshape(k, 2)
+        expected[b] = reply.expected.value
+        if len(reply.calibration.value):
+            intercept, slope, first, _, second = reply.calibration.value
+            calibration[b] = intercept, slope, np.sqrt(first), np.sqrt(second)
+    areas = [*(performance.area(one[None]) for one in bands), performance.area(bands)]
+    return {
+        "bands": bands,
+        "expected": expected,
+        "calibration": calibration,
+        "areas": np.array(areas),
+        "cuts": kernels.family_of("binomial").mean(cuts)[:, None],
+    }
 
 
 def _scale_within(pool: Pool) -> float:

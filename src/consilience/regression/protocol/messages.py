@@ -41,6 +41,8 @@ class Settings:
         As the method's parameters: they decide which sums a site tells.
     alpha, dispersion
         Of the negative binomial.
+    performance : bool
+        Whether sites judge the risks that the fit predicts.
     offset, weighted : bool
         Whether the study names such a column.
     """
@@ -52,6 +54,7 @@ class Settings:
     weights: str = allows(one_of(*WEIGHTS), default="precision")
     alpha: float = allows(number(0), default=0.0)
     dispersion: str = allows(one_of(*DISPERSIONS), default="likelihood")
+    performance: bool = allows(FLAG, default=False)
     offset: bool = allows(FLAG, default=False)
     weighted: bool = allows(FLAG, default=False)
 
@@ -219,6 +222,44 @@ class Sums:
         if len(self.shape.value) != wanted or np.isnan(self.shape.value[2:]).any():
             return "other sums for alpha than were asked for"
         return None
+
+
+@message("pooled-regression/judge", version=1)
+class Judge:
+    """Ask how the risks that a fit predicts agree with what happened."""
+
+    settings: Settings = states(Settings)
+    columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
+    centre: Released = Aggregate("m", "pooled means", to="all")
+    scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
+    sites: tuple[str, ...] = Public("s", "sites that take part", kind="str", to="all")
+    constants: Released = Model("s", "constant of each site", to="all")
+    slopes: Released = Model("m", "coefficients of the columns", to="all")
+    cuts: Released = Model("c", "linear predictors between bands", to="all")
+
+
+@message("pooled-regression/judged", version=1)
+class Judged:
+    """Rows without and with an event in bands of predicted risk, and a recalibration."""
+
+    counts: Released = Aggregate(
+        "d",
+        "rows by band, without and with an event; 0 in a band that is part of one before it",
+        kind="int",
+        low=0,
+        high=_MOST_ROWS,
+    )
+    expected: Released = Aggregate("e", "sums of predicted risks by band", gaps=True)
+    calibration: Released = Model(
+        "f", "intercept, slope, and their covariance; empty where the site has none to tell"
+    )
+
+    def check(self, request: Judge, known: Mapping[str, Any]) -> str | None:
+        """As many numbers as bands."""
+        bands = len(request.cuts.value) + 1
+        if len(self.counts.value) != 2 * bands or len(self.expected.value) != bands:
+            return "counts of other bands"
+        return None if len(self.calibration.value) in (0, 5) else "another calibration"
 
 
 @message("pooled-regression/conclude", version=3)

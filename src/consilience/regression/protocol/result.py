@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from consilience.regression.kernels import chi2_tail
 if TYPE_CHECKING:
     import pandas as pd
 
+_CALIBRATION = ("intercept", "slope", "intercept_error", "slope_error")
 SIGNIFICANT = 0.05
 """Below it a p-value is said to show something."""
 UNTESTED = "Whether slopes differ by site is tested with site_effects = true only."
@@ -73,6 +74,18 @@ class PooledRegressionResult(Result):
     heterogeneity : (statistic, df, p)
         All slopes at once; df is 0 where fewer than two sites have estimates, and unless
         :attr:`compares_sites`.
+    cuts : (K - 1, 1) array
+        Risks between bands; empty, as the next four are, unless the study asks for performance.
+    bands : (S, K, 2) int array
+        Rows without and with an event by site and band of predicted risk. A band without rows is
+        part of the one before it: each told one has enough rows of either kind.
+    expected : (S, K) array
+        Sums of predicted risks; NaN where they may not leave.
+    calibration : (S, 4) array
+        Intercept and slope of the regression of the response on the linear predictor, and their
+        standard errors: 0 and 1 where risks are right. NaN of a site that tells none.
+    areas : (S + 1, 2) array
+        Least and largest area under the ROC curve that the bands allow, by site and over all.
     ridge : float
     rounds : int
         Rounds of questions about rows.
@@ -121,6 +134,11 @@ class PooledRegressionResult(Result):
     q_p_values: FloatArray
     i2: FloatArray
     heterogeneity: tuple[float, int, float]
+    cuts: FloatArray
+    bands: IntArray
+    expected: FloatArray
+    calibration: FloatArray
+    areas: FloatArray
     ridge: float
     rounds: int
     withheld: dict[str, tuple[str, ...]]
@@ -220,6 +238,34 @@ class PooledRegressionResult(Result):
         """Tests that all slopes are 0."""
         told = ((name, *found) for name, found in sorted(self.tests.items()))
         return of_rows(told, "test", "statistic", "df", "p_value")
+
+    @Frame
+    def performance(self) -> pd.DataFrame:
+        """A site whose predicted risks were judged: events, calibration, area under the ROC."""
+        s = len(self.bands)
+        rows, events = (self.bands[:, :, v].sum(axis=1) for v in (0, 1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            over = events / self.expected.sum(axis=1)
+        told: dict[str, Any] = {
+            "rows": rows + events,
+            "events": events,
+            "observed_by_expected": over,
+        }
+        told |= dict(zip(_CALIBRATION, self.calibration.T if s else [[]] * 4, strict=True))
+        told |= dict(zip(("auc_low", "auc_high"), self.areas[:s].T if s else [[]] * 2, strict=True))
+        return lines(told, site=self.sites[:s])
+
+    @Frame
+    def risk_bands(self) -> pd.DataFrame:
+        """A band of predicted risk at a site: its limits, rows, events and expected events."""
+        edges = np.concatenate([[0.0], self.cuts.ravel(), [1.0]])
+        found = []
+        for b, site in enumerate(self.sites[: len(self.bands)]):
+            full = np.flatnonzero(self.bands[b].sum(axis=1))
+            for k, end in zip(full, [*full[1:], len(edges) - 1], strict=True):
+                n, events = int(self.bands[b, k].sum()), int(self.bands[b, k, 1])
+                found.append((site, edges[k], edges[end], n, events, self.expected[b, k]))
+        return of_rows(found, "site", "low", "high", "rows", "events", "expected")
 
     def to_text(self) -> str:
         """Return the table as statistical packages print it."""

@@ -11,7 +11,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.regression import kernels
+from consilience.regression import kernels, performance
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
@@ -169,7 +169,7 @@ def _check_size(n: int, m: int, limits: Limits) -> None:
 
 
 def _rows_of(
-    message: messages.Coefficients | messages.OwnFitRequest,
+    message: messages.Coefficients | messages.OwnFitRequest | messages.Judge,
     data: SiteData,
     state: State,
     limits: Limits,
@@ -311,6 +311,50 @@ def own_fit(
     return messages.OwnFit(fit=made), state
 
 
+@step("judge", once=True)
+def judge(
+    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Judged, State]:
+    """Tell how predicted risks agree with what happened, in bands of enough rows of each kind."""
+    settings = message.settings
+    if not (settings.performance and settings.family == "binomial"):
+        raise ProtocolError("the study judges no risks")
+    granted = site.limits.max_detection == np.inf if settings.one_shot else site.per_record
+    if not granted:
+        sentence = (
+            "this site counts no rows by risks that a coordinator's coefficients predict (its "
+            "steward grants it by per_record): set performance to false"
+        )
+        raise DisclosureError(sentence, public=sentence)
+    rows = _rows_of(message, data, state, site.limits)
+    cuts = np.asarray(message.cuts.value)
+    if message.sites.count(site.site) != 1 or not (np.diff(cuts) > 0).all():
+        raise ProtocolError("the question is not for this site, or bands are not in order")
+    constant = float(message.constants.value[message.sites.index(site.site)])
+    eta = rows.eta(np.concatenate([[constant], np.asarray(message.slopes.value)]))
+    band = performance.bands_of(eta, rows.y, cuts, site.limits.min_records)
+    n = len(cuts) + 1
+    cell = np.where(band < 0, -1, 2 * band + rows.y.astype(np.int64))
+    risk = kernels.family_of(settings.family).mean(eta)
+    expected = disclosure.aggregate(risk, cells=band, n_cells=n, entities=data.entity)
+    empty = np.zeros((0, 1))
+    told = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
+    fit, again, found = performance.recalibration(eta, rows.y)
+    if fit is not None:
+        weight = kernels.weights_of(settings.family, again, fit.theta)[0][:, None]
+        own = disclosure.local_fit(
+            found, rows=_judged(again.design), weights=weight, n_parameters=2
+        )
+        fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
+        told = own if fault is None else told
+    reply = messages.Judged(
+        counts=disclosure.cell_counts(cell, 2 * n),
+        expected=expected.withhold_unsafe(site.limits),
+        calibration=told,
+    )
+    return reply, state
+
+
 @step("conclude", once=True)
 def conclude(
     message: messages.Conclude, data: SiteData, state: State, site: SiteContext
@@ -351,4 +395,4 @@ def conclude(
     return messages.Concluded(), {}
 
 
-STEPS = (moments, sums, own_fit, conclude)
+STEPS = (moments, sums, own_fit, judge, conclude)

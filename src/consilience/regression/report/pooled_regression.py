@@ -92,6 +92,17 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "SUPPOSES": SUPPOSES,
             "untested": "" if result.compares_sites else UNTESTED,
             "compared": result.heterogeneity[1] > 0,
+            "performance": [
+                (
+                    site_name(str(site)),
+                    f"{int(line['rows']):,}",
+                    f"{int(line['events']):,}",
+                    *(_or_not(float(line[name])) for name in _JUDGED),
+                    _between(line["auc_low"], line["auc_high"]),
+                )
+                for site, line in result.performance.iterrows()
+            ],
+            "area": _between(*result.areas[-1]) if len(result.areas) else "",
             "plot_regression": figures.plot_regression,
             "plot_forest": figures.plot_forest,
             "known": bool(np.isfinite(result.site_estimates[:, j]).any()),
@@ -108,6 +119,13 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             ("log likelihood", _or_not(result.log_likelihood)),
             ("AIC", _or_not(result.aic)),
         )
+
+
+_JUDGED = ("observed_by_expected", "intercept", "slope", "slope_error")
+
+
+def _between(low: float, high: float) -> str:
+    return "not told" if math.isnan(low) else f"{number(float(low))} to {number(float(high))}"
 
 
 def _or_not(value: float) -> str:

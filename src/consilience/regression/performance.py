@@ -1,0 +1,99 @@
+"""How well predicted risks agree with what happened, from counts in bands of risk.
+
+Bands are joined until each has enough events and enough rows without one. A pair of an event and a
+row without one is in order, out of order, or of bands that overlap: so the area under the ROC curve
+(Hanley and McNeil 1982) is known up to the share of the last. Calibration is the regression of the
+response on the linear predictor (Cox 1958): intercept 0 and slope 1 where it is perfect.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.regression.kernels import Piece, Rows, fit_alone
+
+BANDS = 50
+"""Before some are joined."""
+
+
+def cuts_of(mean: float, spread: float) -> FloatArray:
+    """Linear predictors between bands of as many rows each, if they were normal."""
+    parts = [NormalDist().inv_cdf(k / BANDS) for k in range(1, BANDS)]
+    return np.asarray(mean + spread * np.array(parts))
+
+
+def bands_of(eta: FloatArray, y: FloatArray, cuts: FloatArray, least: int) -> IntArray:
+    """Band of each row, (n,), where each band has `least` events and rows without one; else -1.
+
+    A band with fewer is joined with the next ones, and the last with those before it: rows have the
+    number of the first of them.
+
+    Parameters
+    ----------
+    eta, y : (n,) arrays
+        Linear predictor, and response of 0 and 1.
+    cuts : (k,) array
+        In order.
+    least : int
+    """
+    band = np.searchsorted(cuts, eta, side="right")
+    counts = np.stack([np.bincount(band[y == v], minlength=len(cuts) + 1) for v in (0, 1)])
+    found, first, there = np.zeros(len(cuts) + 1, dtype=np.int64), 0, np.zeros(2, dtype=np.int64)
+    last = -1
+    for k in range(len(cuts) + 1):
+        there += counts[:, k]
+        found[k] = first
+        if there.min() >= least:
+            last, first, there = first, k + 1, np.zeros(2, dtype=np.int64)
+    # what is left over at the end goes with the last band that was full
+    found[found == first] = last
+    return np.asarray(found[band], dtype=np.int64)
+
+
+def recalibration(eta: FloatArray, y: FloatArray) -> tuple[Piece | None, Rows, FloatArray]:
+    """Regression of a response of 0 and 1 on a linear predictor.
+
+    Returns
+    -------
+    Piece or None
+        None where there is none: separated rows, or a predictor of one value.
+    Rows
+        With ones and the predictor about its mean in units of its spread.
+    (5,) array
+        Intercept, slope, and of their covariance variance, covariance, variance; empty without fit.
+    """
+    mean, spread = float(eta.mean()), float(eta.std())
+    rows = Rows(np.column_stack([np.ones(len(eta)), (eta - mean) / (spread or 1.0)]), y)
+    fit = fit_alone("binomial", rows) if spread > 0 else None
+    if fit is None:
+        return None, rows, np.zeros(0)
+    turn = np.array([[1.0, -mean / spread], [0.0, 1 / spread]])
+    covariance = turn @ np.linalg.inv(fit.curvature) @ turn.T
+    return fit, rows, np.concatenate([turn @ fit.theta, covariance[np.triu_indices(2)]])
+
+
+def area(counts: IntArray) -> tuple[float, float]:
+    """Least and largest area under the ROC curve that counts in bands allow.
+
+    Parameters
+    ----------
+    counts : (S, K, 2) int array
+        Of rows without and with an event by site and band; a band without rows is part of the one
+        before it.
+    """
+    low, high, n = [], [], []
+    for site in counts:
+        full = np.flatnonzero(site.sum(axis=1))
+        low += full.tolist()
+        high += [*full[1:].tolist(), len(site)]
+        n += site[full].tolist()
+    start, end, rows = np.array(low), np.array(high), np.array(n, dtype=float).reshape(-1, 2)
+    pairs = np.outer(rows[:, 0], rows[:, 1])
+    if not pairs.sum() > 0:
+        return np.nan, np.nan
+    ordered = pairs[end[:, None] <= start[None, :]].sum() / pairs.sum()
+    reverse = pairs[start[:, None] >= end[None, :]].sum() / pairs.sum()
+    return float(ordered), float(1 - reverse)
