@@ -438,8 +438,8 @@ def test_table_one_in_four_forms() -> None:
     assert "most in age: boston and osaka" in run.result.summary()
     assert "within sites p" in run.result.summary()
     assert "Some levels of stage, or all, are withheld by osaka." in run.notes
-    with pytest.raises(ParameterError, match="kind must be one of"):
-        run.result.to_frame("nothing")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="table must be one of"):
+        run.result.to_frame("nothing")
     with pytest.raises(ParameterError, match="column must be one of age, dose"):
         run.result.quantile("sex", 0.5)
     again = DescribeResult.from_files(run.result.to_files())

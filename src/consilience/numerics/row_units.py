@@ -22,6 +22,12 @@ _MOST = 50.0  # what one value may add: half its square in standard deviations
 _PLAINLY = 2.0  # mean log density of a value by which prepared rows must fit better
 
 
+def column_names(X: Any) -> Any:
+    """Names of the columns of a table of pandas, polars or pyarrow; None of an array."""
+    # What pyarrow calls `columns` are the columns themselves.
+    return getattr(X, "column_names", getattr(X, "columns", None))
+
+
 def check_names(X: Any, names: Sequence[str]) -> None:
     """Refuse a table of pandas, polars or pyarrow with other columns; arrays have no names.
 
@@ -30,8 +36,7 @@ def check_names(X: Any, names: Sequence[str]) -> None:
     DataError
         Other columns than `names`, or in another order.
     """
-    # What pyarrow calls `columns` are the columns themselves.
-    given = getattr(X, "column_names", getattr(X, "columns", None))
+    given = column_names(X)
     if given is not None and [str(name) for name in given] != list(names):
         more = len(names) - _NAMED
         raise DataError(

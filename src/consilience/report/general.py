@@ -174,7 +174,8 @@ def source(method: type[Method]) -> str:
     cited = " ".join(found.group(1).split()) if found else ""
     # What follows is about this software.
     cited = re.split(r"\s(?:Departures|Phases):|; (?:[\w ,]+ )?see `|; the second round", cited)[0]
-    cited = re.sub(r"[*`]", "", cited).rstrip(" .;,")
+    # Nor does a paper cite a module of it.
+    cited = re.sub(r"`[^`]*`|\*", "", cited).strip(" .;,")
     return "" if cited == "any textbook" else cited
 
 

@@ -21,7 +21,7 @@ from consilience.numerics.centring import CENTRES, Centre
 from consilience.numerics.entries import Entries
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, places
 from consilience.numerics.observed_kmeans import nearest_centres
-from consilience.numerics.row_units import read_rows
+from consilience.numerics.row_units import column_names, read_rows
 
 # --- Tables with gaps as predictors take them: names and units of the columns.
 
@@ -396,10 +396,9 @@ class ComponentsPredictor:
         return self.model.log_likelihood(self._rows(X))
 
     def _chosen(self, X: Any) -> Any:
-        names = getattr(X, "columns", None)
-        wanted = self.feature_names_in_.tolist()
+        names, wanted = column_names(X), self.feature_names_in_.tolist()
         if names is not None and set(wanted) <= set(names):
-            return X[wanted]
+            return X.select(wanted) if hasattr(X, "select") else X[wanted]
         return X
 
     def _rows(self, X: Any) -> FloatArray:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,9 +32,18 @@ SIGNIFICANT = 0.05
 NOTABLE = 0.1
 """Standardised differences above it are said to be notable (Austin, 2009)."""
 ALL = "all sites"
-Kind = Literal[
-    "table", "numbers", "levels", "quantiles", "bins", "sites", "differences", "cells", "tests"
-]
+KINDS = (
+    "table",
+    "numbers",
+    "levels",
+    "quantiles",
+    "bins",
+    "sites",
+    "differences",
+    "cells",
+    "tests",
+)
+"""Tables of `DescribeResult.to_frame`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,12 +300,18 @@ class DescribeResult(Result):
 
     # --- tables
 
-    def to_frame(self, kind: Kind = "table") -> pd.DataFrame:
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Tables of `to_frame` by name, Table 1 first; empty ones are left out."""
+        found = {name: self.to_frame(name) for name in KINDS}
+        return {name: frame for name, frame in found.items() if len(frame)}
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """Return Table 1, or a tidy table of what is behind it.
 
         Parameters
         ----------
-        kind : str
+        table : str, optional
             "table" (Table 1, as text), "numbers", "levels", "quantiles", "bins" (one line for each
             column and site), "sites" (whether they differ), "differences" (standardised, for each
             two sites), "cells" and "tests" (of the pairs of categories).
@@ -304,25 +319,16 @@ class DescribeResult(Result):
         Raises
         ------
         ParameterError
-            Another kind.
+            Another table.
         """
         import pandas as pd
 
-        kinds = {
-            "table": self._table_one,
-            "numbers": self._numbers,
-            "levels": self._levels,
-            "quantiles": self._quantiles,
-            "bins": self._bins,
-            "sites": self._sites,
-            "differences": self._differences,
-            "cells": self._cells,
-            "tests": self._tests,
-        }
-        if kind not in kinds:
-            raise ParameterError.of("kind", f"one of {', '.join(kinds)}", kind)
-        frame = pd.DataFrame(list(kinds[kind]()))
-        return frame.set_index("") if kind == "table" else frame
+        name = KINDS[0] if table is None else table
+        if name not in KINDS:
+            raise ParameterError.of("table", f"one of {', '.join(KINDS)}", table)
+        made = getattr(self, "_table_one" if name == KINDS[0] else f"_{name}")
+        frame = pd.DataFrame(list(made()))
+        return frame.set_index("") if name == KINDS[0] else frame
 
     def to_text(self) -> str:
         """Return Table 1 as text."""
@@ -411,7 +417,9 @@ class DescribeResult(Result):
                 )
 
     def _levels(self) -> Iterator[dict[str, Any]]:
-        for name, levels in self.levels.items():
+        # A result that was read back has another order.
+        for name in (column for column in self.columns if column in self.levels):
+            levels = self.levels[name]
             counts, known = self.level_counts(name)
             by_site, missing = self._rows_with(name), self.missing(name)
             for k, level in enumerate((*levels, None)):
@@ -438,7 +446,8 @@ class DescribeResult(Result):
             yield {"column": name, "site": site or ALL, "share": share, **found._asdict()}
 
     def _bins(self) -> Iterator[dict[str, Any]]:
-        for name, lines in self.bins.items():
+        for name in (column for column in self.columns if column in self.bins):
+            lines = self.bins[name]
             ends = np.concatenate([[-np.inf], self.edges[name], [np.inf]])
             for site, line in zip(self.sites, lines, strict=True):
                 heads = np.flatnonzero(~np.isnan(line))

@@ -26,8 +26,9 @@ the model of constants first. The one-shot way adds up the sites' own log likeli
 parabolas about their own fits (Jordan, Lee and Yang, JASA 114 (2019), section 2.1, with all sites'
 curvatures): it differs from the exact fit by the order of one over the rows of a site.
 
-Sources: McCullagh and Nelder (1989); for errors, tests and heterogeneity see
-`regression/kernels.py`. Phases: opening, agree_levels, standardise (before all methods).
+Sources: McCullagh and Nelder, *Generalized Linear Models* (1989); for errors, tests and
+heterogeneity see `regression/kernels.py`. Phases: opening, agree_levels, standardise (before all
+methods).
 
 Rule: the moments are judged by the rule for moments of columns (docs/proofs/told-moments.md), the
 response being one column among them, and beside what other runs told. Sums at coefficients let out
