@@ -209,14 +209,23 @@ def test_likelihood_ratio_of_fits_with_alphas_of_their_own() -> None:
     small = PooledRegression(family=FAMILY).run(made, seed=0).result
     value = full.likelihood_ratio(small)[0]
     assert value == pytest.approx(2 * (full.log_likelihood - small.log_likelihood))
-    hidden = (
-        PooledRegression(family=FAMILY, dispersion="moments")
-        .run(federation(tables, columns=c), seed=0)
-        .result
-        for c in (Columns(features=NAMES, target="y"), columns)
-    )
-    with pytest.raises(ParameterError, match="alpha of the larger one"):
-        next(hidden).likelihood_ratio(next(hidden))
+    # By moments it is no ratio of likelihoods unless alpha is the same, and then it needs none.
+    for policy in ("consortium", "simulation"):
+        full, small = (
+            PooledRegression(family=FAMILY, dispersion="moments")
+            .run(federation(tables, policy, columns=c), seed=0)
+            .result
+            for c in (Columns(features=NAMES, target="y"), columns)
+        )
+        with pytest.raises(ParameterError, match="that of the larger one"):
+            full.likelihood_ratio(small)
+    given = PooledRegression(family=FAMILY, alpha=full.alpha)
+    for policy in ("consortium", "simulation"):
+        small = given.run(federation(tables, policy, columns=columns), seed=0).result
+        again = given.run(federation(tables, "simulation"), seed=0).result
+        value, df, _ = full.likelihood_ratio(small)
+        loose = given.run(federation(tables, "simulation", columns=columns), seed=0).result
+        assert value == pytest.approx(2 * (again.log_likelihood - loose.log_likelihood)) and df == 1
 
 
 def test_page(tmp_path: Path) -> None:

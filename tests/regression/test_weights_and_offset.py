@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 
-from consilience import Columns, PooledRegression
+from consilience import Columns, Policy, PooledRegression
 from consilience.exceptions import QuorumError, StudyError
 from consilience.regression import kernels
 from tests.reference import pooled_regression as textbook
@@ -177,6 +177,12 @@ def test_digits_of_a_weight_that_few_rows_have_do_not_count() -> None:
     plain, there = (run(t, "consortium", **of).result for t in (tables, odd))
     np.testing.assert_array_equal(there.estimate, plain.estimate)
     assert (run(odd, **of).result.estimate != plain.estimate).all()
+    # one that is near 0 beside the step of all others counts one step, and the site does answer
+    small = {s: t.assign(weight=t["weight"].where(t.index > 0, 0.3)) for s, t in tables.items()}
+    one = {s: t.assign(weight=t["weight"].where(t.index > 0, 1.0)) for s, t in tables.items()}
+    for policy in ("consortium", Policy(per_record=True, foreign_models=True)):
+        there, plain = (run(t, policy, **of).result for t in (small, one))
+        np.testing.assert_array_equal(there.estimate, plain.estimate)
 
 
 def test_weights_of_frequency_are_whole() -> None:
@@ -204,6 +210,28 @@ def test_a_likelihood_ratio_is_of_the_same_offset_and_weights() -> None:
     )
     with pytest.raises(Exception, match="the same rows"):
         full.likelihood_ratio(other.result)
+
+
+@pytest.mark.parametrize("policy", ["consortium", "simulation"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_likelihood_ratio_needs_no_likelihood_that_is_told(family: str, policy: str) -> None:
+    tables = tables_of(family)
+    x, y, sites = stacked(tables)
+    full, small = (
+        PooledRegression(family=family)
+        .run(federation(tables, policy, columns=Columns(features=f, target="y")), seed=0)
+        .result
+        for f in (NAMES, NAMES[:1])
+    )
+    value, df, _ = full.likelihood_ratio(small)
+    fits = [
+        sm.GLM(y, design_of(x[:, :m], sites, False), family=FAMILIES[family]).fit(tol=1e-14)
+        for m in (3, 1)
+    ]
+    expected = (fits[1].deviance - fits[0].deviance) / fits[0].scale
+    if family == "gaussian":
+        expected = 2 * (fits[0].llf - fits[1].llf)
+    assert value == pytest.approx(expected, rel=1e-7) and df == 2
 
 
 def test_a_study_file_with_offset_and_weight(tmp_path: Path) -> None:

@@ -179,6 +179,45 @@ def test_a_centre_far_away_hides_no_row_that_dominates(centre: float) -> None:
         assert bool(len(fit.fit.value)) is (effect == 0)
 
 
+@pytest.mark.parametrize("dispersion", ["moments", "likelihood"])
+@pytest.mark.parametrize(("steep", "refused"), [(0.0, False), (14.0, True)])
+def test_pearsons_sum_for_alpha_is_judged_by_its_own_terms(
+    steep: float, refused: bool, dispersion: str
+) -> None:
+    """Where means go to 0 it is the y^2 / mean of one row, which the curvature hardly weighs."""
+    settings = Settings("negative-binomial", False, dispersion=dispersion)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(200, 2)), columns=["x0", "x1"])
+    table["y"] = rng.negative_binomial(2, 0.4, 200).astype(float)
+    table.loc[0, ["x0", "y"]] = 3.4, 5.0
+    asks = [sums_at([0, -slope, 0], 1, settings=settings) for slope in (steep, 14)]
+    _, told = hostile(table, "consortium", asks[:1], settings)
+    assert isinstance(told, Refused) is (refused and dispersion == "moments")
+    _, free = hostile(table, "simulation", asks[1:], settings)
+    if dispersion == "moments":
+        np.testing.assert_allclose(free.shape.value[0], 25 * np.exp(14 * 3.4), rtol=1e-3)
+
+
+@pytest.mark.parametrize("errors", ["model", "HC1"])
+def test_a_loss_that_is_mostly_one_persons_stays(errors: str) -> None:
+    """Neither weight nor response is far out, nor their product with one another, but w y^2 is."""
+    rng = np.random.default_rng(0)
+    x, w, y = rng.normal(size=200), rng.uniform(0.5, 5, 200), rng.normal(size=200)
+    table = pd.DataFrame({"x": x, "w": w, "y": y})
+    columns = Columns(features=("x",), target="y", weight="w")
+    said = []
+    for far in (False, True):
+        if far:
+            table.loc[0, ["x", "w", "y"]] = 0.0, 14.0, 11.0
+        made = Federation.local({"a": table}, columns=columns, policy="consortium")
+        try:
+            PooledRegression(errors=errors).run(made, seed=0)
+            said.append("")
+        except QuorumError as error:
+            said.append(str(error))
+    assert not said[0] and "figures" in said[1]
+
+
 @pytest.mark.parametrize("family", ["poisson", "gamma", "negative-binomial"])
 @pytest.mark.parametrize("rare", [2, 20])
 def test_sums_over_the_response_tell_no_count_of_few_rows(family: str, rare: int) -> None:

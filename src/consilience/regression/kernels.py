@@ -192,6 +192,10 @@ def piece_of(
     # Without weights the moments tell the expected curvature of gamma.
     known = same or (name == "gamma" and rows.weight is None)
     told = None if known else _products(rows.design, rows.weighted(expected))
+    shape = None
+    if estimate:
+        first, second, turn = shape_of(rows, theta, alpha, estimate)
+        shape = np.concatenate([[first.sum(), second.sum()], rows.design.T @ turn])
     return Piece(
         n=rows.n,
         theta=np.asarray(theta, dtype=float),
@@ -203,17 +207,18 @@ def piece_of(
         curvature=_products(rows.design, rows.weighted(weight)),
         expected=told,
         squares=_products(rows.design, rows.squared(score)) if squares else None,
-        shape=shape_of(rows, eta, alpha, estimate) if estimate else None,
+        shape=shape,
     )
 
 
-def shape_of(rows: Rows, eta: FloatArray, alpha: float, estimate: str) -> FloatArray:
-    """What is to be 0 for alpha, its derivative, and that of the score, (q + 2,).
+def shape_of(rows: Rows, theta: FloatArray, alpha: float, estimate: str) -> FloatArray:
+    """What rows add to what is to be 0 for alpha, to its derivative, and to that of the score.
 
-    By likelihood minus the derivative of the log likelihood in alpha; by moments Pearson's sum,
-    from which the coordinator takes the degrees of freedom.
+    Three lines, (3, n); the last one is times the design. By likelihood minus the derivative of the
+    log likelihood in alpha; by moments Pearson's sum, from which the coordinator takes the degrees
+    of freedom.
     """
-    y, mu = rows.y, np.exp(np.minimum(eta, 500.0))
+    y, mu = rows.y, np.exp(np.minimum(rows.eta(theta), 500.0))
     over, gap = 1 / (1 + alpha * mu), y - mu
     if estimate == "likelihood":
         r = 1 / alpha
@@ -225,8 +230,7 @@ def shape_of(rows: Rows, eta: FloatArray, alpha: float, estimate: str) -> FloatA
         first, second = gap**2 * over / mu, -((gap * over) ** 2)
     # of (mu - y) / (1 + alpha mu)
     turn = gap * mu * over**2
-    sums = [rows.weighted(each).sum() for each in (first, second)]
-    return np.concatenate([sums, rows.design.T @ rows.weighted(turn)])
+    return np.stack([rows.weighted(each) for each in (first, second, turn)])
 
 
 def constant_of(name: str, rows: Rows, alpha: float = 1.0) -> float:

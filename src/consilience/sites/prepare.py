@@ -37,7 +37,7 @@ from consilience.sites import encoding
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Table, is_number, plain_text, row_list
-from consilience.wire.digits import off_grid
+from consilience.wire.digits import whole_steps
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
@@ -75,7 +75,8 @@ def load_with_report(
         Over rows, leave out rows without a value in any column that the site lists and that fewer
         than `min_records` rows lack, whether the study names it or not: so studies with it and
         without rest on the same rows. At most a tenth of the rows are left out so. And digits that
-        fewer than `min_records` rows have in a column of numbers are rounded away (`off_grid`).
+        fewer than `min_records` rows have in a column of numbers are rounded away, but no weight to
+        0 (`whole_steps`).
 
     Returns
     -------
@@ -317,11 +318,9 @@ class _Loader:
                 "text where the study expects numbers; a category needs declared levels",
             )
         # In units of the table, in which somebody wrote the digits.
-        finer = off_grid(values, self.round_below) if rounded and self.round_below > 1 else None
-        while finer is not None:  # what is rounded may be few beside a coarser step
-            values = finer.rounded(values)
-            self.rounded[name] = finer.step
-            finer = off_grid(values, self.round_below)
+        if rounded:
+            values, step = whole_steps(values, self.round_below)
+            self.rounded |= {name: step} if step else {}
         unit = self.site.units.get(name)
         if unit is not None:
             with np.errstate(over="ignore"):  # infinite values are refused below
@@ -480,7 +479,7 @@ class _Loader:
         name = self.columns.weight
         if name is None:
             return None
-        weight = self._numbers(name, rounded=False)  # a small one would count nothing
+        weight = self._numbers(name, rounded=False)  # below, so that a small one counts
         wrong = np.flatnonzero(weight <= 0)
         if len(wrong) >= self.few:
             raise _refusal(
@@ -493,6 +492,8 @@ class _Loader:
             weight = np.where(weight > 0, weight, np.nan)
             self.odd[name] += len(wrong)
             self.missing[name] = np.isnan(weight)
+        weight, step = whole_steps(weight, self.round_below, above=0.0)
+        self.rounded |= {name: step} if step else {}
         return weight
 
     def _sequence(self) -> NDArray[np.int64] | None:

@@ -41,6 +41,29 @@ class Finer(NamedTuple):
         return np.where(self.off, whole, column)
 
 
+def whole_steps(
+    column: FloatArray, least: int, *, above: float = -np.inf
+) -> tuple[FloatArray, float]:
+    """Round digits away that fewer than `least` records have, and say to which step (0: to none).
+
+    What is rounded may be few beside a coarser step, so it is done until none is left.
+
+    Parameters
+    ----------
+    column : (n,) array
+        NaN where a value is missing.
+    least : int
+        At 1 nothing is rounded.
+    above : float
+        Values above it stay above it: what would fall there goes one step up.
+    """
+    step = 0.0
+    while least > 1 and (finer := off_grid(column, least)) is not None:
+        step, whole = finer.step, finer.rounded(column)
+        column = np.where((whole <= above) & (column > above), whole + step, whole)
+    return column, step
+
+
 def off_grid(column: FloatArray, least: int) -> Finer | None:
     """Records that do not keep to a step that all others keep to, if they are fewer than `least`.
 

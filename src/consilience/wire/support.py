@@ -326,7 +326,7 @@ def fit_fault(evidence: Support, limits: Limits) -> str | None:
         return "a linear model needs at least twice as many rows as parameters"
     effective = 0 if evidence.records is None else int(evidence.records)
     if effective < max(limits.min_records, evidence.n_parameters):
-        return "the curvature of a fit rests on too few rows: its classes are nearly separate"
+        return "it rests on too few rows, as where classes are nearly separate"
     if evidence.dominated(limits).any():
         return f"one record has more than {limits.max_share:g} of a cell of a curvature"
     return None

@@ -26,6 +26,15 @@ FITS = ("exact", "one-shot")
 WEIGHTS = ("precision", "frequency")
 FIGURES = ("loss", "least", "constant", "pearson")
 """Sums over rows beside score and curvature, in the order in which they travel."""
+SUMS = {
+    "figures": np.zeros(0),
+    "score": np.zeros(0),
+    "curvature": np.zeros((0, 0)),
+    "squares": np.zeros((0, 0)),
+    "expected": np.zeros((0, 0)),
+    "shape": np.zeros(0),
+}
+"""Fields of `Sums`, and what stands where one is not asked for."""
 
 
 @dataclass(frozen=True)

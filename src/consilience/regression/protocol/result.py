@@ -322,6 +322,10 @@ class PooledRegressionResult(Result):
     def likelihood_ratio(self, smaller: PooledRegressionResult) -> tuple[float, int, float]:
         """Compare with a fit of fewer columns to the same rows: statistic, df, p-value.
 
+        It rests on losses, so it is known also where log likelihoods are not told. Of negative
+        binomial fits both have one alpha, or each its likeliest one; Pearson's sum has no
+        likelihood.
+
         Parameters
         ----------
         smaller : PooledRegressionResult
@@ -329,7 +333,8 @@ class PooledRegressionResult(Result):
         Raises
         ------
         ParameterError
-            It is not nested in this one, or rests on other rows.
+            It is not nested in this one, rests on other rows, or has an alpha with which
+            likelihoods do not compare.
         """
         of = ("family", "response", "offset", "weight", "weights", "n", "sites", "fit")
         same = [*(getattr(self, what) for what in of), self.ridge]
@@ -340,13 +345,16 @@ class PooledRegressionResult(Result):
                 "without a ridge"
             )
         df = len(self.names) - len(smaller.names)
-        if self.alpha != smaller.alpha and math.isnan(self.log_likelihood):
-            raise ParameterError(
-                "the two fits have estimated alpha by themselves, and log likelihoods are not "
-                "told: fit the smaller one with alpha of the larger one"
-            )
-        if self.family == "gaussian" or self.dispersion in ("likelihood", "moments"):
+        if self.dispersion and self.alpha != smaller.alpha:
             value = 2 * (self.log_likelihood - smaller.log_likelihood)
+            if {self.dispersion, smaller.dispersion} != {"likelihood"} or math.isnan(value):
+                raise ParameterError(
+                    "the two fits have other alphas, and not both the likeliest ones with log "
+                    f"likelihoods that are told: fit the smaller one with alpha = {self.alpha!r}, "
+                    "that of the larger one"
+                )
+        elif self.family == "gaussian":
+            value = self.n * math.log(smaller.loss / self.loss)
         else:
             value = 2 * (smaller.loss - self.loss) / self.scale
         return value, df, chi2_tail(value, df)

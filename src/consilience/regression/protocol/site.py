@@ -15,7 +15,7 @@ from consilience.regression import kernels, performance
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
-from consilience.wire.digits import off_grid
+from consilience.wire.digits import whole_steps
 from consilience.wire.disclosure import Limits, Released, aggregate, replaced
 from consilience.wire.moment_facts import coded_within
 
@@ -90,9 +90,7 @@ def _beside(data: SiteData, settings: messages.Settings, limits: Limits) -> list
     found = [] if data.offset is None else [data.offset]
     if data.weight is None:
         return found
-    weight = data.weight
-    while limits.min_records > 1 and (finer := off_grid(weight, limits.min_records)) is not None:
-        weight = np.maximum(finer.rounded(weight), np.minimum(weight, finer.step))
+    weight = whole_steps(data.weight, limits.min_records, above=0.0)[0]
     if settings.weights == "frequency" and not (weight == np.floor(weight)).all():
         raise DataError(NO_FREQUENCY, public=NO_FREQUENCY)
     return [*found, weight]
@@ -237,25 +235,62 @@ def sums(
     alpha = float(message.alpha.value[0])
     if not alpha > 0 or (settings.family == kernels.NEGATIVE and settings.alpha not in (0, alpha)):
         raise ProtocolError("the question has another alpha than the study")
+    how: dict[str, Any] = {"alpha": alpha, "estimate": settings.estimate}
     with np.errstate(all="ignore"):  # of made-up coefficients; what is no number is no release
-        how_alpha: dict[str, Any] = {"alpha": alpha, "estimate": settings.estimate}
         squares = settings.squares
-        piece = kernels.piece_of(settings.family, rows, theta, squares=squares, **how_alpha)
-        weights = kernels.weights_of(settings.family, rows, theta, alpha)
+        piece = kernels.piece_of(settings.family, rows, theta, squares=squares, **how)
+        judged = _judged(rows.design)
+        weights = _weights_of(settings, rows, theta, alpha, np.abs(judged))
     piece = _without_counts(settings, piece, rows, site.limits)
-    how: dict[str, Any] = {"rows": _judged(rows.design), "n_parameters": rows.design.shape[1]}
-
     figures = np.array([getattr(piece, name) for name in messages.FIGURES])
-    shape = np.zeros(0) if piece.shape is None else piece.shape
-    values = [figures, piece.score, piece.curvature, *[np.empty((0, 0))] * 2, shape]
-    told = list(disclosure.weighted_sums(values, weights=weights[0][:, None], **how))
-    # Rows weigh in squared scores by these, in the expected curvature as the loss expects.
-    loss = kernels.family_of(settings.family, alpha)
-    by_loss = rows.weighted(loss.expected_weight(rows.eta(theta))) if settings.expects else None
-    for place, value, by in ((3, piece.squares, weights[1]), (4, piece.expected, by_loss)):
-        if value is not None and by is not None:
-            told[place] = disclosure.weighted_sums([value], weights=by[:, None], **how)[0]
-    return messages.Sums(*told), state
+    ones, told = np.ones((len(rows.y), 1)), {}
+    for name, empty in messages.SUMS.items():
+        value = figures if name == "figures" else getattr(piece, name)
+        by = weights.get(name, weights["curvature"])
+        (told[name],) = disclosure.weighted_sums(
+            [empty if value is None or name not in weights else value],
+            rows=judged if empty.ndim == 2 else ones,
+            weights=by,
+            n_parameters=1 if name in ("figures", "shape") else rows.design.shape[1],
+        )
+    return messages.Sums(**told), state
+
+
+def _weights_of(
+    settings: messages.Settings,
+    rows: kernels.Rows,
+    theta: FloatArray,
+    alpha: float,
+    sizes: FloatArray,
+) -> dict[str, FloatArray]:
+    """Weights by which the sums of a reply are judged, (n, k): for effective rows, and for shares.
+
+    Each sum has its own: at made-up coefficients one row may have all of a sum of squared residuals
+    and next to nothing of the curvature. Of what is no matrix they hold all that rows add. Of
+    squared residuals effective rows are those of the residuals, as with the response of moments:
+    squares of honest counts have few.
+    """
+    family = settings.family
+    loss, eta = kernels.family_of(family, alpha), rows.eta(theta)
+    curvature, squares = kernels.weights_of(family, rows, theta, alpha)
+    expected, score = loss.expected_weight(eta), loss.score(rows.y, eta)
+    by_score = rows.weighted(np.abs(score))
+    # Of the others the loss is a line in the response, whose sums are in the score.
+    dispersed = family in kernels.DISPERSED
+    figures = rows.weighted(score**2 / expected) if dispersed else by_score
+    found = {
+        "figures": [np.sqrt(figures) if dispersed else by_score, figures],
+        "score": [by_score, by_score[:, None] * sizes],
+        "curvature": [curvature],
+    }
+    if settings.squares:
+        found["squares"] = [squares]
+    if settings.expects:
+        found["expected"] = [rows.weighted(expected)]
+    if settings.estimate:
+        first, second, turn = np.abs(kernels.shape_of(rows, theta, alpha, settings.estimate))
+        found["shape"] = [np.sqrt(first), first, second, turn[:, None] * sizes]
+    return {name: np.column_stack(by) for name, by in found.items()}
 
 
 def _without_counts(
