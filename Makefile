@@ -34,7 +34,7 @@ STYLED := src tests tools $(wildcard replications benchmarks examples)
 
 .PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql \
 	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \
-	clean distclean
+	dist clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do \
@@ -151,6 +151,15 @@ docs: $(STAMP) ## build the documentation site into build/site; fails where a pa
 docs-table: $(STAMP) ## write the generated tables (every tools/table_*.py)
 	@set -e; for script in $(or $(sort $(wildcard tools/table_*.py)),tools/table_*.py); do \
 		echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
+
+# Built twice: what differs between two builds nobody could build again to compare.
+dist: $(STAMP) ## build wheel and source archive into dist, twice, and compare the two
+	@rm -rf dist build/dist
+	$(BIN)/python -m hatchling build --directory dist
+	@$(BIN)/python -m hatchling build --directory build/dist >/dev/null
+	@for file in dist/*; do cmp "$$file" "build/$$file" || exit 1; done
+	@cd dist && $(CURDIR)/$(BIN)/python -c "import hashlib, os; \
+		[print(hashlib.sha256(open(f, 'rb').read()).hexdigest(), f) for f in sorted(os.listdir('.'))]"
 
 clean: ## remove caches and builds
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
