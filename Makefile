@@ -32,7 +32,7 @@ FAST := not slow and not long and not nightly and not replication and $(KINDS)
 NIGHTLY := (long or nightly)
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql \
+.PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql test-r \
 	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \
 	dist clean distclean
 
@@ -91,6 +91,9 @@ test-flower: $(STAMP) ## a Flower deployment on loopback
 
 test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests start themselves
 	$(PYTEST) -m "postgresql"
+
+test-r: $(STAMP) ## the client for R, where R and its package jsonlite are
+	$(PYTEST) -m "r"
 
 test-nightly: $(STAMP) ## all that the suites leave out: whole products, long simulations
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and $(KINDS)"

@@ -66,6 +66,7 @@ NEEDS = {
     "cluster-count": Needs(standardize="site", keeps_missing=True),
     "community-bayes": Needs("levels"),
     "contingency-table": Needs(levels=True),
+    "describe": Needs(),
     "ensemble-clustering": Needs(standardize="pooled"),
     "federated-community-bayes": Needs("levels", standardize="pooled"),
     "federated-pca": Needs(standardize="pooled"),
