@@ -60,6 +60,7 @@ def place(path: str) -> str:
         (r"src/consilience/(\w+)/README\.md", r"develop/\1"),
         (r"CONTRIBUTING\.md", "develop/contributing"),
         (r"CHANGELOG\.md", "develop/changes"),
+        (r"SECURITY\.md", "develop/security"),
     ):
         if re.fullmatch(pattern, path):
             return re.sub(pattern, there, path)
