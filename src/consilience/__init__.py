@@ -53,7 +53,7 @@ _PUBLIC: dict[str, str] = {
     "ProbabilisticPCA": "consilience.completion.estimators.low_rank",
     "EMLift": "consilience.completion.estimators.em_imputation",
     "SoftImpute": "consilience.completion.estimators.low_rank",
-    "MatrixImputer": "consilience.completion.estimators.matrix_imputer",
+    "MatrixImputer": "consilience.completion.matrix_imputer",
     "FederatedPCA": "consilience.completion.federated_pca",
     "MatrixCompletionStudy": "consilience.completion.one_table.matrix_completion",
     "ClusterCountStudy": "consilience.completion.one_table.cluster_count",

@@ -18,10 +18,10 @@ from consilience.completion.estimators.low_rank import HardImpute as HardImpute
 from consilience.completion.estimators.low_rank import OptSpace as OptSpace
 from consilience.completion.estimators.low_rank import ProbabilisticPCA as ProbabilisticPCA
 from consilience.completion.estimators.low_rank import SoftImpute as SoftImpute
-from consilience.completion.estimators.matrix_imputer import MatrixImputer as MatrixImputer
 from consilience.completion.estimators.observed_kmeans import KPOD as KPOD
 from consilience.completion.estimators.observed_kmeans import ObservedKMeans as ObservedKMeans
 from consilience.completion.federated_pca import FederatedPCA as FederatedPCA
+from consilience.completion.matrix_imputer import MatrixImputer as MatrixImputer
 from consilience.completion.one_table.cluster_count import ClusterCountStudy as ClusterCountStudy
 from consilience.completion.one_table.matrix_completion import (
     MatrixCompletionStudy as MatrixCompletionStudy,

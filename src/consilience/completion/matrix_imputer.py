@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators import entry_input
 from consilience.completion.estimators.entry_input import RowCompletion
+from consilience.completion.selection import NuclearNormCV
 from consilience.exceptions import ParameterError
 from consilience.numerics.entry_paths import copied
 
@@ -103,8 +104,6 @@ class MatrixImputer(OneToOneFeatureMixin, RowCompletion, TransformerMixin, BaseE
 
     def _model(self) -> Any:
         if self.estimator is None:
-            from consilience.completion.selection import NuclearNormCV
-
             return NuclearNormCV(random_state=0)
         lacking = [what for what in ("fit", "reconstruct") if not hasattr(self.estimator, what)]
         if isinstance(self.estimator, type) or lacking:
