@@ -43,12 +43,13 @@ def factory() -> Any:
 def test_every_method(case: Case) -> None:
     outcome = CANARIES["canaries"].run(case.method, case.factory)
     assert outcome.verdict == "blocked", outcome.evidence
-    # Three columns, id and entity at each site; over columns no site has entities, and codes of
-    # states and categories are no unusual values.
+    # Columns of numbers, id and entity at each site; over columns no site has entities, and its own
+    # columns are three. Codes of states and categories are no unusual values.
     federation = case.factory()
     columns = federation.columns
-    coded = bool({*columns.features, *columns.sequence} & columns.levels.keys())
-    at_each = 5 - 3 * coded - (federation.partition == "columns")
+    over_columns = federation.partition == "columns"
+    numbers = 3 if over_columns else len(set(columns.features) - columns.levels.keys())
+    at_each = numbers + 2 - over_columns
     planted = at_each * len(federation.engine.sites)
     assert f"none of {planted} planted values" in outcome.evidence
     assert "ended well" in outcome.evidence

@@ -259,8 +259,8 @@ class DescribeResult(Result):
             without = np.asarray(bare & ~hidden)
             if without.any():
                 yield f"No bins of {name} are told by {self._named(without)}."
-        for name, counts in self.counts.items():
-            few = np.isnan(counts).any(axis=1)
+        for name in (column for column in self.columns if column in self.counts):
+            few = np.isnan(self.counts[name]).any(axis=1)
             if few.any():
                 yield f"Some levels of {name}, or all, are withheld by {self._named(few)}."
         for (a, b), tables in zip(self.pairs, self.tables, strict=True):
