@@ -12,6 +12,9 @@ gglasso cannot stop at a gap: its tolerance is lowered from .1 by factors of 10^
 first run that is exact enough counts, so that choosing the tolerance costs it nothing. Its ADMM and
 its proximal point algorithm are both tried, the faster one counts. Compilation is left out on both
 sides. Seconds are CPU seconds.
+
+The last section has default fits of ``SparseQDA``, with the choice of the penalty, where most pairs
+of features are linked; no peer has this choice.
 """
 
 from __future__ import annotations
@@ -42,6 +45,56 @@ CASES = {
     "block, p = 100, path": ("block", 100, 1500, 2, list(np.geomspace(0.95, 0.01, 20))),
     "dense, p = 10, path": ("dense", 10, 48, 4, list(np.geomspace(0.95, 0.01, 20))),
 }
+FITS = "breast cancer, 30 columns", "200 genes, 7 classes", "256 log-periodograms, 5 classes"
+
+
+def dense_rows(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and classes of a default fit.
+
+    Genes share ten strong factors, 30 rows a class. Log-periodograms have a level, three peaks
+    whose places depend on the class, and logarithms of exponential variables as noise; 3,000 rows.
+    """
+    from consilience.numerics.random import stream
+
+    if name.startswith("breast"):
+        from sklearn.datasets import load_breast_cancer
+
+        x, codes = load_breast_cancer(return_X_y=True)
+        return x, codes
+    rng = stream(0, "benchmark", name)
+    if name.startswith("200"):
+        factors = 0.5 * rng.standard_normal((7, 10, 200))
+        rows = [
+            0.5 * rng.standard_normal(200)
+            + rng.standard_normal((30, 10)) @ (0.6 * factors[0] + 0.4 * factor)
+            + rng.standard_normal((30, 200))
+            for factor in factors
+        ]
+        return np.concatenate(rows), np.repeat(np.arange(7), 30)
+    codes, at = rng.integers(0, 5, 3_000), np.linspace(0, 1, 256)
+    x = 12 - 6 * at + rng.standard_normal((3_000, 1))
+    for peak in range(3):
+        centre = 0.08 + 0.05 * codes + 0.22 * peak + 0.03 * rng.standard_normal(3_000)
+        height, width = 4 - peak + 0.6 * rng.standard_normal(3_000), 0.04 + 0.01 * codes
+        x = x + height[:, None] * np.exp(-(((at - centre[:, None]) / width[:, None]) ** 2))
+    return x + np.log(rng.exponential(size=x.shape)), codes
+
+
+def default_fit(name: str) -> dict[str, Any]:
+    """CPU seconds of a default fit, with what it found."""
+    from consilience import SparseQDA
+
+    x, y = dense_rows(name)
+    SparseQDA(smallest=0.01).fit(x[:, :16], y)  # compiles
+    started = time.process_time()
+    fitted = SparseQDA().fit(x, y)
+    return {
+        "seconds": round(time.process_time() - started, 2),
+        "links": fitted.path_.n_links.tolist(),
+        "wrong": fitted.path_.cv_wrong.sum(axis=0).tolist(),
+        "alpha": fitted.alpha_,
+        "gap": fitted.gap_,
+    }
 
 
 def simulate(design: str, p: int, n: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -245,13 +298,17 @@ def main(python: str | None, names: list[str]) -> None:
     result: dict[str, Any] = {"machine": machine(), "gap": GAP, "cases": {}, "alone": []}
     if names:
         result = json.loads(RESULTS.read_text())
-    for name in names or CASES:
+    for name in [n for n in names or CASES if n not in FITS]:
         case = CASES[name]
         mine = ours(case)
         theirs = ask_peer(python, case, mine["lam_max"]) if python else None
         result["cases"][name] = summary(mine, theirs)
         short = ("our_total", "our_largest_gap", "gglasso_total", "ratio_total", "ratio_smallest")
         print(name, {key: result["cases"][name].get(key) for key in short}, flush=True)
+    result.setdefault("fits", {})
+    for name in [n for n in names or FITS if n in FITS]:
+        result["fits"][name] = default_fit(name)
+        print(name, result["fits"][name], flush=True)
     for p, n in () if names else SOLO:
         result["alone"].append(alone(p, n))
         print(result["alone"][-1], flush=True)

@@ -88,3 +88,49 @@ def components(s: np.ndarray, n: np.ndarray, lam: float) -> list[list[int]]:
             left -= near
         found.append(sorted(reached))
     return found
+
+
+def alternating_directions(
+    s: np.ndarray,
+    n: np.ndarray,
+    lam: float,
+    t: np.ndarray,
+    gamma: np.ndarray,
+    rho: float,
+    *,
+    over: float,
+    steps: int,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """ADMM with relaxation (Boyd et al. 2011, sections 3.4.3 and 6.5): all ``Z`` and ``Gamma``.
+
+    ``U = Gamma / rho`` is the scaled dual variable; class by class, nothing is accelerated.
+    """
+    z, u = t, gamma / rho
+    all_z, all_gamma = [], []
+    for _ in range(steps):
+        smooth = np.empty_like(z)
+        for k in range(len(n)):
+            values, vectors = np.linalg.eigh(rho * (z[k] - u[k]) - n[k] * s[k])
+            root = (values + np.sqrt(values**2 + 4 * rho * n[k])) / (2 * rho)
+            smooth[k] = vectors @ np.diag(root) @ vectors.T
+        relaxed = over * smooth + (1 - over) * z
+        z, before = shrink(relaxed + u, lam / rho), u
+        u = before + relaxed - z
+        all_z.append(z)
+        all_gamma.append(rho * u)
+    return all_z, all_gamma
+
+
+def anderson(states: list[np.ndarray], values: list[np.ndarray], memory: int) -> np.ndarray:
+    """Anderson's next state, by least squares over affine combinations (Walker and Ni 2011).
+
+    Weights that add up to 1 make the combined residual of the last states smallest; the next state
+    is that combination of their values.
+    """
+    states, values = states[-memory - 1 :], values[-memory - 1 :]
+    residuals = np.array(values) - np.array(states)
+    # The last weight is 1 minus the others.
+    design = (residuals[:-1] - residuals[-1]).T
+    weights = np.linalg.lstsq(design, -residuals[-1], rcond=None)[0]
+    weights = np.append(weights, 1 - weights.sum())
+    return weights @ np.array(values)

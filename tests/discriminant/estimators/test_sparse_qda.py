@@ -26,6 +26,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience import SparseQDA
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.sparse_qda import fitted_sparse_qda
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
@@ -561,3 +562,32 @@ def test_moments_of_rows_and_of_matrices_agree(table: Any) -> None:
     np.testing.assert_allclose(sums.moments.norms(*tile), rows.moments.norms(*tile), atol=1e-12)
     diagonal = rows.moments.block(some)[:, [0, 1, 2], [0, 1, 2]]
     np.testing.assert_allclose(diagonal, rows.moments.diagonal[:, some])
+
+
+def mixtures(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes of rows with factors of their own, whose errors change along the path."""
+    rng = np.random.default_rng(seed)
+    p, shared = 12 + 4 * (seed % 3), None
+    rows = []
+    for _ in range(3):
+        own = rng.normal(size=(3, p))
+        shared = own if shared is None else shared
+        mean = 0.3 * rng.normal(size=p)
+        rows.append(mean + rng.normal(size=(40, 3)) @ (shared + own) + rng.normal(size=(40, p)))
+    return np.concatenate(rows), np.repeat([0, 1, 2], 40)
+
+
+def test_folds_at_their_tolerance_choose_as_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is the same in every table, and of 1,200 labels in folds hardly any moves."""
+    tables = [mixtures(seed) for seed in range(5)]
+    found = [SparseQDA(n_alphas=10).fit(x, y) for x, y in tables]
+    monkeypatch.setattr(sparse_qda_fit, "FOLD_TOL", 1e-9)
+    exact = [SparseQDA(n_alphas=10, tol=1e-9).fit(x, y) for x, y in tables]
+    assert [fit.alpha_ for fit in found] == [fit.alpha_ for fit in exact]
+    moved = [
+        np.abs(a.path_.cv_wrong - b.path_.cv_wrong).sum() for a, b in zip(found, exact, strict=True)
+    ]
+    assert sum(moved) <= 5 * 10 * 120 / 2000
+    assert all(fit.gap_ <= 1e-8 and fit.path_.gaps.max() <= 1e-8 for fit in found)
+    places = [fit.path_.alphas.tolist().index(fit.alpha_) for fit in found]
+    assert min(places) > 0 and len(set(places)) > 1

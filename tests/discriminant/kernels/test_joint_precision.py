@@ -241,6 +241,50 @@ def test_warm_and_cold_starts_agree() -> None:
         )
 
 
+def factors(p: int, sizes: tuple[int, ...], seed: int) -> RowMoments:
+    """Rows with strong factors in common, where conjugate gradients need many steps."""
+    rng = stream(seed, "factors")
+    shared = rng.standard_normal((4, p))
+    rows = [
+        rng.standard_normal((n, 4)) @ (shared + 0.3 * rng.standard_normal((4, p)))
+        + 0.5 * rng.standard_normal((n, p))
+        for n in sizes
+    ]
+    return RowMoments.of(np.concatenate(rows), np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+
+
+@pytest.mark.parametrize("sizes", [(60, 90), (20, 15, 30)])
+def test_dense_blocks_along_a_path_agree_with_coordinate_descent_and_newton(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = factors(24, sizes, 22)
+    lams = largest_penalty(moments) * np.geomspace(1, 0.02, 12)
+    path = path_of(moments, lams)
+    check_path(moments, path)
+    dense = [fitted for fitted in path if list(fitted.solvers) == ["admm"]]
+    assert dense  # alternating directions alone, each from the two before
+    assert all(gamma is not None for fitted in dense for gamma in fitted.duals)
+    monkeypatch.setattr(joint_precision, "STEEP", 10_000)
+    for fitted in path[::3]:
+        other = fit_precisions(moments, fitted.lam)
+        assert "admm" not in other.solvers or other.solvers["newton"] > 0
+        gap = fitted.gap + other.gap + 1e-9 * abs(other.objective)
+        assert abs(other.objective - fitted.objective) <= gap
+        t = other.dense()
+        np.testing.assert_allclose(fitted.dense(), t, atol=5e-3 * np.abs(t).max())
+
+
+def test_a_dense_block_goes_on_where_alternating_directions_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = factors(20, (30, 25), 23)
+    lams = largest_penalty(moments) * np.geomspace(1, 0.02, 12)
+    monkeypatch.setattr(joint_precision, "LONGEST", 3)
+    path = path_of(moments, lams)
+    check_path(moments, path)
+    assert any(fitted.solvers.get("coordinate", 0) > 0 for fitted in path[6:])
+
+
 def test_repeats_and_workers_give_the_same_bytes() -> None:
     joblib = pytest.importorskip("joblib")
     rng = stream(15, "pair")

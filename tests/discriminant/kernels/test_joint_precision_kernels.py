@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
+    Anderson,
     Problem,
     Support,
     admm_burst,
+    alternate,
     dual_value,
     evaluate,
     gradient,
+    inverse_of,
     is_small,
+    off_diagonal,
     solve_block,
     solve_compiled,
     solve_general,
@@ -23,6 +28,7 @@ from consilience.discriminant.kernels.joint_precision_kernels import (
     sweeps,
 )
 from consilience.numerics.random import stream
+from tests.reference import joint_precision as textbook
 
 
 def positive(rng: np.random.Generator, classes: int, q: int) -> np.ndarray:
@@ -207,3 +213,90 @@ def test_small_blocks_with_few_links_stay_in_the_compiled_loop() -> None:
     assert early.gap > 1e-8 * problem.scale
     best = solve_general(problem, early.t, tol=1e-8, max_iter=100)
     assert early.dual <= best.objective <= early.objective
+
+
+def dense_start(q: int) -> tuple[Problem, np.ndarray, np.ndarray]:
+    problem = dense_block(q)
+    # Other units: alternating directions take those of unit pooled variance.
+    units = np.linspace(0.5, 3.0, q)
+    problem = Problem(problem.s * np.outer(units, units), problem.n, 1.5)
+    # As along a path, from the solution at a larger penalty.
+    before = Problem(problem.s, problem.n, 2.0)
+    cold = np.stack([np.diag(1 / np.diag(m)) for m in problem.s])
+    start = solve_general(before, cold, tol=1e-9, max_iter=100).t
+    return problem, start, off_diagonal(problem, np.linalg.inv(start))
+
+
+def test_alternating_directions_are_those_of_the_textbook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without acceleration, in units of unit pooled variance, where ``rho`` is the same."""
+    monkeypatch.setattr(Anderson, "next", lambda self, residual, value: value.copy())
+    problem = dense_block(8)
+    sd = np.sqrt(np.diagonal(problem.s, axis1=1, axis2=2).mean(axis=0))
+    problem = Problem(problem.s / np.outer(sd, sd), problem.n, problem.lam)
+    start = np.stack([np.diag(1 / np.diag(m)) for m in problem.s])
+    point = evaluate(problem, start)
+    assert point is not None
+    w = np.log(np.diagonal(problem.s, axis1=1, axis2=2)).mean()
+    rho = joint_precision.REACH * 48 * np.exp(2 * w)  # nothing is linked at the start
+    gamma = off_diagonal(problem, np.linalg.inv(start))
+    # Its groups are on the sphere, so that the first shrinkage gives back the start.
+    norms = np.sqrt((gamma**2).sum(axis=0))
+    gamma *= problem.lam / np.where(norms > 0, norms, 1.0)
+    all_z, all_gamma = textbook.alternating_directions(
+        problem.s, problem.n, problem.lam, start, gamma, rho, over=joint_precision.OVER, steps=6
+    )
+    for steps in (2, 5, 7):
+        found = alternate(problem, point, start, gamma, target=-np.inf, most=steps)
+        np.testing.assert_allclose(found.gamma, all_gamma[steps - 2], atol=1e-9 * 48)
+        if found.point is not None and np.linalg.eigvalsh(all_z[steps - 2]).min() > 0:
+            np.testing.assert_allclose(found.point.t, all_z[steps - 2], atol=1e-10)
+
+
+def test_anderson_is_that_of_the_textbook() -> None:
+    rng = stream(8, "anderson")
+    a = np.diag(rng.uniform(0.2, 0.9, 20)) + 0.02 * rng.standard_normal((20, 20))
+    b = rng.standard_normal(20)
+    past, states, values = Anderson(20), [np.zeros(20)], []
+    for step in range(9):
+        values.append(a @ states[-1] + b)
+        found = past.next(values[-1] - states[-1], values[-1])
+        wanted = textbook.anderson(states, values, joint_precision.MEMORY) if step else values[-1]
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        states.append(wanted)
+    # Far nearer to the fixed point than as many plain steps.
+    fixed, plain = np.linalg.solve(np.eye(20) - a, b), np.zeros(20)
+    for _ in range(9):
+        plain = a @ plain + b
+    assert np.linalg.norm(states[-1] - fixed) < 0.1 * np.linalg.norm(plain - fixed)
+    same = Anderson(20)
+    for _ in range(3):  # at the fixed point nothing moves, and nothing is divided by it
+        np.testing.assert_array_equal(same.next(np.zeros(20), fixed), fixed)
+
+
+@pytest.mark.parametrize("q", [6, 12, 24])
+def test_alternating_directions_are_bounded_at_every_step(q: int) -> None:
+    problem, start, gamma = dense_start(q)
+    point = evaluate(problem, start)
+    assert point is not None
+    best = solve_general(problem, start, tol=1e-11, max_iter=100)
+    assert best.gap <= 1e-11 * problem.scale
+    open_gaps = 0
+    for most in (1, 4, 8, 12):
+        found = alternate(problem, point, start, gamma, target=0.0, most=most)
+        assert found.dual <= best.objective + 1e-9
+        if found.point is not None:
+            assert found.point.objective >= best.dual - 1e-9
+            open_gaps += found.point.objective - found.dual > 1e-6 * problem.scale
+    assert open_gaps >= 1
+    target = 1e-9 * problem.scale
+    done = alternate(problem, point, start, gamma, target=target, most=500)
+    assert done.point is not None and done.point.objective - done.dual <= target
+    assert abs(done.point.objective - best.objective) <= target + best.gap
+    np.testing.assert_allclose(done.point.t, best.t, atol=1e-3 * np.abs(best.t).max())
+    # What it returns as Gamma is that of the optimum: of norm lam on the support, n_k (W_k - S_k).
+    norms = np.sqrt((done.gamma**2).sum(axis=0))
+    linked = done.point.norms * (1 - np.eye(q)) > 0
+    assert norms.max() <= problem.lam * (1 + 1e-9)
+    np.testing.assert_allclose(norms[linked], problem.lam, rtol=1e-9)
+    gamma = off_diagonal(problem, inverse_of(done.point))
+    np.testing.assert_allclose(done.gamma, gamma, atol=0.05 * problem.lam)

@@ -18,6 +18,7 @@ from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
 from consilience.discriminant.estimators.predictors import ScoredClasses, some
 from consilience.discriminant.estimators.sparse_qda_fit import (
+    FOLD_TOL,
     QDASettings,
     SparseQDAFit,
     SparseQDAInteractions,
@@ -61,7 +62,8 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
         Largest number of features that may be linked together. A grid ends before penalties that
         link more; a single penalty that does is refused.
     tol : float
-        Duality gap over ``p sum_k n_k`` at which a fit ends.
+        Duality gap over ``p sum_k n_k`` at which a fit ends; fits in folds end at 1e-6 where this
+        is smaller, as the choice among penalties does not need more.
     max_iter : int, optional
         Iterations for each block, by default those of the solver.
     n_jobs : int, optional
@@ -342,10 +344,12 @@ def _remarks(
             "some fold has fewer than two rows of a class to learn from, so that its rows there "
             f"count as errors at every penalty: {labels}"
         )
-    gap = max(float(found.precision.relative_gap), float(path.gaps.max()), found.fold_gap)
-    if gap > settings.tol:
+    gap, tol = max(float(found.precision.relative_gap), float(path.gaps.max())), settings.tol
+    if gap <= tol and found.fold_gap > max(tol, FOLD_TOL):
+        gap, tol = found.fold_gap, max(tol, FOLD_TOL)
+    if gap > tol:
         say(
-            f"a relative duality gap is {gap:.1e}, above tol = {settings.tol:.1e}: raise max_iter "
+            f"a relative duality gap is {gap:.1e}, above tol = {tol:.1e}: raise max_iter "
             "or leave out the smallest penalties",
             ConvergenceWarning,
         )

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 ROUNDING = 1e-12
 """Standard deviations below this times the size of the mean are rounding errors of a constant."""
 
+FOLD_TOL = 1e-6
+"""Relative gap at which fits in folds end, unless `tol` is larger: labels of held-out rows, and so
+the chosen penalty, hardly ever depend on more."""
+
 
 @dataclass(frozen=True, eq=False)
 class QDAUnits:
@@ -619,12 +623,14 @@ def precision_path(
             lams = lams[: large.index(True)] if True in large else lams
         moments = ForestMoments(moments, forest, float(lams[-1]) if len(lams) else np.inf)
     start: JointPrecision | None = None
+    before: JointPrecision | None = None
     for lam in lams:
         try:
-            start = fit_precisions(
+            found = fit_precisions(
                 moments,
                 float(lam),
                 start=start,
+                before=before,
                 tol=settings.tol,
                 max_iter=settings.max_iter or joint_precision.MOST_STEPS,
                 max_block=most,
@@ -638,7 +644,8 @@ def precision_path(
                 "inverse, and one has none: give a positive alpha, or drop columns that others add "
                 "up to"
             ) from None
-        yield start
+        start, before = found, start
+        yield found
 
 
 @dataclass(frozen=True, eq=False)
@@ -702,6 +709,7 @@ def judge_fold(
     except DataError:  # every column is constant in this part
         most = there[counts[there].argmax()]
         return answer(np.full(len(alphas), int((codes[test] != most).sum())))
+    settings = replace(settings, tol=max(settings.tol, FOLD_TOL))
     # Not scaled to sum 1: the same constant for every class.
     shares = None if priors is None else priors[there]
     errors: list[int] = []
@@ -855,7 +863,7 @@ def follow(
     for precision in precision_path(prepared, grid, settings, n_jobs=jobs, stop=len(alphas) > 1):
         # Only the chosen fit is kept: matrices may be large.
         if len(rows) == best:
-            kept = precision
+            kept = replace(precision, duals=())
         size = max((len(block) for block in precision.blocks), default=1)
         rows.append((precision.n_links, size, precision.penalty_norm, precision.relative_gap))
     if not rows:

@@ -360,7 +360,7 @@ class FederatedSparseQDA(SitesMethod):
     tol: float = allows(number(above=0, below=1), default=1e-8)
 
     name: ClassVar[str] = "federated-sparse-qda"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = STEPS
     absence: ClassVar[str] = (

@@ -14,14 +14,17 @@ needed before the blocks are known.
 In a block an iteration takes one proximal Newton step by coordinate descent, which finds the
 support (all of it while few pairs are linked, else its border), and Newton steps on that support,
 by conjugate gradients preconditioned with ``D -> T D T / n_k``. Coordinate descent alone stalls on
-real data at small penalties, Newton alone does not know the support. Where both are slow, a burst
-of alternating directions (ADMM) goes first.
+real data at small penalties, Newton alone does not know the support.
+
+Where conjugate gradients need many steps, as where features share strong factors and most pairs are
+linked, alternating directions (ADMM) by eigendecomposition go in their place, accelerated by
+Anderson's method; they start from the line through the two solutions before.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -223,6 +226,19 @@ repeated. Where an iteration of a hard block is slow, alternating directions go 
 BURST = 60
 """Steps of the first burst of alternating directions; later ones are up to four times as long."""
 
+STEEP, LONGEST = 8, 150
+"""Conjugate gradients of the first Newton step from which a block is left to alternating
+directions, and their steps before it is handed back."""
+
+REACH, SPREAD = 3.0, 30.0
+"""``rho`` of alternating directions over ``n_k`` and the squared geometric mean of the eigenvalues
+of W: `REACH` where nothing is linked, by a factor of `SPREAD` smaller where all is. Where few
+entries may move, they do on the scale of the diagonal; where all may, on that of the smallest
+eigenvalues."""
+
+MEMORY, OVER = 6, 1.6
+"""Differences that Anderson's method keeps, and the relaxation of alternating directions."""
+
 SMALL, SMALL_STEPS, SMALL_LINKED = 16, 5, 0.25
 """Features of a block that one compiled loop tries first, its iterations before it hands over, and
 the share of pairs that may be linked at the start. It saves the overhead of many small blocks with
@@ -271,6 +287,7 @@ class Solution:
     dual: float
     n_iter: int
     solvers: dict[str, int] = field(default_factory=dict)
+    gamma: FloatArray | None = None
 
     @property
     def gap(self) -> float:
@@ -513,53 +530,144 @@ class Support:
 
 
 def newton_step(
-    problem: Problem, point: Point, g: FloatArray, enough: float, precision: float = 1e-4
-) -> tuple[Point, float]:
-    """One Newton step on the support: the new point and the squared decrement."""
+    problem: Problem,
+    point: Point,
+    g: FloatArray,
+    enough: float,
+    precision: float = 1e-4,
+    most: int = 200,
+) -> tuple[Point, float, int]:
+    """One Newton step on the support: the new point, the squared decrement, conjugate gradients."""
     support = Support(problem, point, g)
     free = len(problem.n) * (np.count_nonzero(support.mask) + len(support.mask)) // 2
-    d = support.eliminate() if free <= DIRECT else None
+    d, steps = support.eliminate() if free <= DIRECT else None, 0
     if d is None:
-        d, _ = support.solve(precision, enough, 200)
+        d, steps = support.solve(precision, enough, most)
     d = 0.5 * (d + d.transpose(0, 2, 1))
     decrement = float(np.vdot(support.residual, d))
     keep = support.mask.copy()
     np.fill_diagonal(keep, False)
     found = search(problem, point, d, -decrement, keep) if decrement > 0 else None
-    return (point, 0.0) if found is None else (found, decrement)
+    return (point, 0.0, steps) if found is None else (found, decrement, steps)
 
 
-def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
-    """Alternating directions from a point and its gradient, on features of unit pooled variance.
+@dataclass(eq=False)
+class Alternation:
+    """What alternating directions found: a point, if one was positive definite, and its bound."""
 
-    The way out where many groups near zero keep Newton's method from finding the support; returns
-    the point itself unless the value falls. ``rho`` starts at the mean of n_k and follows the
-    residuals.
+    point: Point | None
+    gamma: FloatArray
+    dual: float
+    n_steps: int
+
+
+def off_diagonal(problem: Problem, w: FloatArray) -> FloatArray:
+    """``Gamma_k = n_k (W_k - S_k)`` without its diagonal."""
+    gamma = problem.n[:, None, None] * (w - problem.s)
+    diagonal = np.arange(gamma.shape[1])
+    gamma[:, diagonal, diagonal] = 0.0
+    return gamma
+
+
+def alternate(
+    problem: Problem, point: Point, t: FloatArray, gamma: FloatArray, *, target: float, most: int
+) -> Alternation:
+    """Alternating directions from ``t`` and ``gamma`` until the gap is at most ``target``.
+
+    They split the smooth part, minimised by eigendecompositions, from the penalty, minimised group
+    by group (Boyd et al. 2011, section 6.5; Danaher, Wang and Witten 2014). One vector holds their
+    state, ``T + Gamma / rho``, as in Douglas and Rachford's form, and Anderson's method (type II)
+    extrapolates it over the last differences: without it they need two to ten times the steps. The
+    groups that the penalty cuts off are a feasible ``Gamma``, so the bound takes a factorisation.
+
+    Parameters
+    ----------
+    problem : Problem
+    point : Point
+        Where ``rho`` is taken from.
+    t, gamma : ndarray of shape (K, q, q)
+        Start, of which ``t`` need not be positive definite.
+    target : float
+        Gap to reach.
+    most : int
+        Steps at most.
     """
-    n = problem.n[:, None, None]
-    # Units in which one rho suits all pairs.
-    sd = np.sqrt(problem.n @ np.diagonal(problem.s, axis1=1, axis2=2) / problem.n.sum())
+    from consilience.discriminant.kernels import joint_precision_kernels as loops
+
+    n, (classes, q) = problem.n, t.shape[:2]
+    # Units in which one rho suits all pairs: features of unit pooled variance.
+    sd = np.sqrt(n @ np.diagonal(problem.s, axis1=1, axis2=2) / n.sum())
     units = np.outer(sd, sd)
     s, lam = problem.s / units, problem.lam / units
     np.fill_diagonal(lam, 0.0)
-    rho = float(problem.n.mean())
-    z = point.t * units
-    u = n * (inverse_of(point) / units - s) / rho
-    for _ in range(steps):
-        values, vectors = np.linalg.eigh(rho * (z - u) - n * s)
-        # The root of the equation of each eigenvalue (Boyd et al. 2011, section 6.5).
-        values = (values + np.sqrt(values * values + 4 * rho * problem.n[:, None])) / (2 * rho)
-        t = np.matmul(vectors * values[:, None, :], vectors.transpose(0, 2, 1))
-        shifted = t + u
-        norms = pair_norms(shifted)
-        last, z = z, shifted * np.maximum(0.0, 1 - lam / rho / np.where(norms > 0, norms, 1.0))
-        u = shifted - z
-        primal, dual = np.linalg.norm(t - z), rho * np.linalg.norm(z - last)
-        # Residuals are kept within a factor of ten of each other.
-        change = 2.0 if primal * rho > 10 * dual else 0.5 if dual > 10 * primal * rho else 1.0
-        rho, u = rho * change, u / change
-    z = z / units
-    found = evaluate(problem, 0.5 * (z + z.transpose(0, 2, 1)))
+    share = (np.count_nonzero(point.norms) - q) / (q * (q - 1))
+    spread = float(n @ (point.log_det + 2 * np.log(sd).sum())) / (q * float(n.sum()))
+    rho = REACH * SPREAD**-share * float(n.mean()) * float(np.exp(-2 * spread))
+    state = loops.packed(t * units + gamma / units / rho)
+    z, moved, new = np.empty_like(state), np.empty_like(state), np.empty_like(state)
+    x, w = np.empty_like(s), np.empty_like(s)
+    past = Anderson(state.size)
+    found: Point | None = None
+    best, steps = -np.inf, 0
+    while steps < most:
+        steps += 1
+        loops.shrink(state, s, n, lam, rho, z, x)
+        loops.slack(state, z, s, n, rho, w)
+        bound = cholesky(w)
+        if bound is not None:
+            best = max(best, float(n @ (bound[1] + q + 2 * np.log(sd).sum())))
+        found = evaluate(problem, loops.unpacked(z, q) / units) or found
+        if found is not None and found.objective - best <= target:
+            break
+        values, vectors = np.linalg.eigh(x)
+        # The root of the equation of each eigenvalue.
+        values = (values + np.sqrt(values * values + 4 * rho * n[:, None])) / (2 * rho)
+        vectors *= np.sqrt(values)[:, None, :]
+        loops.advance(np.matmul(vectors, vectors.transpose(0, 2, 1)), z, state, OVER, moved, new)
+        state = past.next(moved.ravel(), new.ravel()).reshape(classes, -1)
+    return Alternation(found, off_diagonal(problem, w * units), best, steps)
+
+
+class Anderson:
+    """Anderson's acceleration, type II, of a fixed-point iteration (Walker and Ni 2011, SINUM).
+
+    Parameters
+    ----------
+    size : int
+        Numbers of the state.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._residuals, self._values = np.empty((MEMORY, size)), np.empty((MEMORY, size))
+        self._products = np.zeros((MEMORY, MEMORY))
+        self._last: tuple[FloatArray, FloatArray] | None = None
+        self._n = 0
+
+    def next(self, residual: FloatArray, value: FloatArray) -> FloatArray:
+        """The next state from ``value = F(state)`` and ``residual = value - state``."""
+        last, self._last = self._last, (residual.copy(), value.copy())
+        if last is None:
+            return value.copy()
+        place = self._n % MEMORY
+        np.subtract(residual, last[0], out=self._residuals[place])
+        np.subtract(value, last[1], out=self._values[place])
+        self._n += 1
+        u = min(self._n, MEMORY)
+        differences = self._residuals[:u]
+        self._products[place, :u] = self._products[:u, place] = differences @ differences[place]
+        products = self._products[:u, :u]
+        # A little of a ridge: differences become alike near the end.
+        ridge = 1e-10 * np.trace(products) * np.eye(u)
+        if not products.any():
+            return value.copy()
+        weights = np.linalg.solve(products + ridge, differences @ residual)
+        return np.asarray(value - weights @ self._values[:u])
+
+
+def admm_burst(problem: Problem, point: Point, steps: int, target: float = 0.0) -> Point:
+    """Alternating directions from a point; the point itself unless the value falls."""
+    gamma = off_diagonal(problem, inverse_of(point))
+    found = alternate(problem, point, point.t, gamma, target=target, most=steps).point
     return found if found is not None and found.objective < point.objective else point
 
 
@@ -581,9 +689,26 @@ def is_small(point: Point) -> bool:
     return bool(q <= 4 or (q <= SMALL and linked <= SMALL_LINKED * q * (q - 1)))
 
 
-def solve_block(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -> Solution:
+Ahead = tuple[FloatArray, FloatArray]
+
+
+def solve_dense(
+    problem: Problem, point: Point, ahead: Ahead, *, tol: float, max_iter: int
+) -> Solution:
+    """Alternating directions as far as they go; the point itself unless the value falls."""
+    most = min(LONGEST, max_iter)
+    found = alternate(problem, point, *ahead, target=tol * problem.scale, most=most)
+    at = point if found.point is None or found.point.objective > point.objective else found.point
+    used = {"admm": found.n_steps}
+    return Solution(at.t, at.log_det, at.objective, found.dual, found.n_steps, used, found.gamma)
+
+
+def solve_block(
+    problem: Problem, t: FloatArray, *, tol: float, max_iter: int, ahead: Ahead | None = None
+) -> Solution:
     """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``.
 
+    Where ``ahead`` has the matrices and ``Gamma`` to expect, alternating directions go first.
     Below ``tol = 1e-12`` the gap is mostly rounding, and Newton steps follow that it cannot judge.
     """
     point = evaluate(problem, t)
@@ -592,7 +717,12 @@ def solve_block(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -
         point = evaluate(problem, np.stack([np.diag(1.0 / row) for row in diagonal]))
     if point is None:
         raise DataError("a variance is not positive")
-    if is_small(point):
+    if ahead is not None:
+        found = solve_dense(problem, point, ahead, tol=tol, max_iter=max_iter)
+        left = max_iter - found.n_iter
+        if found.gap > tol * problem.scale and left > 0:
+            found = solve_general(problem, found.t, tol=tol, max_iter=left)
+    elif is_small(point):
         found = solve_compiled(problem, point.t, tol=tol, max_iter=min(max_iter, SMALL_STEPS))
         if found.gap > tol * problem.scale and max_iter > SMALL_STEPS:
             found = solve_general(problem, found.t, tol=tol, max_iter=max_iter)
@@ -602,7 +732,7 @@ def solve_block(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -
     if tol >= 1e-12 or found.gap > tol * problem.scale or point is None:
         return found
     for _ in range(2):  # two exact steps on the support that was found
-        point, _ = newton_step(problem, point, gradient(problem, point), 0.0, 1e-20)
+        point, _, _ = newton_step(problem, point, gradient(problem, point), 0.0, 1e-20)
     used = {**found.solvers, "newton": found.solvers.get("newton", 0) + 2}
     dual = max(found.dual, dual_value(problem, point))
     return Solution(point.t, point.log_det, point.objective, dual, found.n_iter, used)
@@ -626,16 +756,26 @@ def solve_general(problem: Problem, t: FloatArray, *, tol: float, max_iter: int)
             break
         if hard and gap > SLOW * last:
             used["admm"] += 1
-            point = admm_burst(problem, point, BURST * min(used["admm"], 4))
+            point = admm_burst(problem, point, BURST * min(used["admm"], 4), target)
         hard = hard or gap > (SLOW * last if n_iter > 2 else FAR * problem.scale)
         before = point
         if n_iter == 1:  # what is linked already moves together with the penalty
-            point, _ = newton_step(problem, point, gradient(problem, point), enough)
+            g = gradient(problem, point)
+            moved, _, steps = newton_step(problem, point, g, enough, most=STEEP)
             used["newton"] += 1
+            if steps == STEEP:
+                ahead = point.t, off_diagonal(problem, inverse_of(point))
+                found = solve_dense(problem, point, ahead, tol=tol, max_iter=max_iter - 1)
+                used["admm"] += found.n_iter
+                n_iter, best = n_iter + found.n_iter, max(best, found.dual)
+                if found.gap <= target:
+                    return replace(found, n_iter=n_iter, solvers=used)
+                moved = evaluate(problem, found.t) or moved
+            point = moved
         point = coordinate_step(problem, point, gradient(problem, point), whole=hard)
         used["coordinate"] += 1
         for _ in range(3):
-            point, decrement = newton_step(problem, point, gradient(problem, point), enough)
+            point, decrement, _ = newton_step(problem, point, gradient(problem, point), enough)
             used["newton"] += 1
             if decrement < (target if hard else 1e-2 * problem.scale):
                 break
@@ -687,6 +827,8 @@ class JointPrecision:
         Largest number of iterations of a block.
     solvers : dict
         Steps of each kind over all blocks.
+    duals : tuple of (ndarray of shape (K, q, q) or None)
+        ``Gamma`` of the blocks that alternating directions solved, from which the next fit starts.
     """
 
     lam: float
@@ -704,6 +846,7 @@ class JointPrecision:
     n_links: int
     n_iter: int
     solvers: dict[str, int] = field(default_factory=dict)
+    duals: tuple[FloatArray | None, ...] = ()
 
     def dense(self) -> FloatArray:
         """Whole precision matrices, shape (K, p, p)."""
@@ -732,6 +875,7 @@ def fit_precisions(
     lam: float,
     *,
     start: JointPrecision | None = None,
+    before: JointPrecision | None = None,
     tol: float = 1e-8,
     max_iter: int = MOST_STEPS,
     max_block: int | None = None,
@@ -747,6 +891,8 @@ def fit_precisions(
         Penalty, not negative; 0 gives the inverses of the covariance matrices.
     start : JointPrecision, optional
         A fit at another penalty, from which the iteration starts.
+    before : JointPrecision, optional
+        The fit before that one: dense blocks start from the line through both.
     tol : float
         Relative gap to reach.
     max_iter : int
@@ -788,8 +934,10 @@ def fit_precisions(
         )
     parts = [moments.block(block) for block in blocks]
     tasks: list[tuple[Any, ...]] = [
-        (Problem(part, n, lam), block, _start(block, variances[:, block], start), tol, max_iter)
+        (problem, block, _start(block, variances[:, block], start), tol, max_iter, ahead)
         for block, part in zip(blocks, parts, strict=True)
+        for problem in [Problem(part, n, lam)]
+        for ahead in [_ahead(problem, block, variances[:, block], start, before)]
     ]
     if n_jobs != 1 and sum(len(block) >= LARGE for block in blocks) > 1:
         solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
@@ -831,6 +979,7 @@ def fit_precisions(
         n_links=n_links,
         n_iter=max((solution.n_iter for solution in solutions), default=0),
         solvers=dict(solvers),
+        duals=tuple(solution.gamma for solution in solutions),
     )
 
 
@@ -841,20 +990,66 @@ def _start(block: Indices, variances: FloatArray, start: JointPrecision | None) 
     out[:, place, place] = 1.0 / variances
     if start is None:
         return out
-    for earlier, precision in zip(start.blocks, start.precisions, strict=True):
-        at = np.searchsorted(block, earlier)
-        inside = (at < len(block)) & (block[np.minimum(at, len(block) - 1)] == earlier)
-        if inside.any():
-            rows = at[inside]
-            out[:, rows[:, None], rows[None, :]] = precision[:, inside][:, :, inside]
+    for i, at, own in _inside(block, start):
+        out[:, at[:, None], at] = start.precisions[i][:, own[:, None], own]
     return out
 
 
-def _solve(task: tuple[Problem, Indices, FloatArray, float, int]) -> Solution:
+def _inside(block: Indices, fit: JointPrecision) -> list[tuple[int, Indices, Indices]]:
+    """Blocks of a fit that reach into a block: which, places in the block, and in their own."""
+    found = []
+    for place, earlier in enumerate(fit.blocks):
+        at = np.searchsorted(block, earlier)
+        shared = (at < len(block)) & (block[np.minimum(at, len(block) - 1)] == earlier)
+        if shared.any():
+            found.append((place, at[shared], np.flatnonzero(shared)))
+    return found
+
+
+def _ahead(
+    problem: Problem,
+    block: Indices,
+    variances: FloatArray,
+    start: JointPrecision | None,
+    before: JointPrecision | None,
+) -> Ahead | None:
+    """What to expect of a block of whose parts alternating directions solved one; else None."""
+    if start is None or not start.duals or problem.lam <= 0:
+        return None
+    if all(start.duals[i] is None for i, _, _ in _inside(block, start)):
+        return None
+    t, gamma = _start(block, variances, start), _slack(problem, block, start)
+    if before is None or not problem.lam < start.lam < before.lam:
+        return t, gamma
+    # On a geometric path T goes on along log lam, and Gamma, whose norms are lam, along lam.
+    along = np.log(problem.lam / start.lam) / np.log(start.lam / before.lam)
+    down = (problem.lam - start.lam) / (start.lam - before.lam)
+    t = t + min(1.0, along) * (t - _start(block, variances, before))
+    return t, gamma + min(1.0, down) * (gamma - _slack(problem, block, before))
+
+
+def _slack(problem: Problem, block: Indices, fit: JointPrecision) -> FloatArray:
+    """``Gamma`` of an earlier fit; ``-n_k S_k`` between features that it did not link."""
+    out = off_diagonal(problem, np.zeros_like(problem.s))
+    for i, at, own in _inside(block, fit):
+        gamma = fit.duals[i] if fit.duals else None
+        if gamma is None:
+            found = cholesky(fit.precisions[i])
+            if found is None:
+                continue
+            w = symmetric_inverse(found[0])[:, own[:, None], own]
+            part = Problem(problem.s[:, at[:, None], at], problem.n, fit.lam)
+            out[:, at[:, None], at] = off_diagonal(part, w)
+        else:
+            out[:, at[:, None], at] = gamma[:, own[:, None], own]
+    return out
+
+
+def _solve(task: tuple[Problem, Indices, FloatArray, float, int, Ahead | None]) -> Solution:
     """One block; picklable, so that workers can be processes."""
-    problem, block, t, tol, max_iter = task
+    problem, block, t, tol, max_iter, ahead = task
     if problem.lam > 0:
-        return solve_block(problem, t, tol=tol, max_iter=max_iter)
+        return solve_block(problem, t, tol=tol, max_iter=max_iter, ahead=ahead)
     # Without a penalty: the inverses.
     factors = []
     for k, s in enumerate(problem.s):

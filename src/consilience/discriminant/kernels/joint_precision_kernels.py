@@ -313,3 +313,78 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
         t[:] = new
         objective = found
     return objective, dual, max_iter
+
+
+# ------------------------------------------------------------------ alternating directions
+
+
+@compiled
+def packed(full):
+    """Lower triangles of symmetric matrices, row by row, (K, q (q + 1) / 2)."""
+    classes, q = full.shape[0], full.shape[1]
+    out = np.empty((classes, q * (q + 1) // 2))
+    for k in range(classes):
+        e = 0
+        for i in range(q):
+            for j in range(i + 1):
+                out[k, e] = full[k, i, j]
+                e += 1
+    return out
+
+
+@compiled
+def unpacked(v, q):
+    """Symmetric matrices of packed ones."""
+    out = np.empty((v.shape[0], q, q))
+    for k in range(v.shape[0]):
+        e = 0
+        for i in range(q):
+            for j in range(i + 1):
+                out[k, i, j] = v[k, e]
+                out[k, j, i] = v[k, e]
+                e += 1
+    return out
+
+
+@compiled
+def shrink(state, s, n, lam, rho, z, x):
+    """Groups of ``state`` shrunk by ``lam / rho`` into ``z``; ``rho (2 z - state) - n S``.
+
+    The latter, of which only lower triangles are written, has the eigenvectors of the next ``T``.
+    """
+    e = 0
+    for i in range(s.shape[1]):
+        for j in range(i + 1):
+            norm2, bound, factor = 0.0, lam[i, j] / rho, 1.0
+            for k in range(s.shape[0]):
+                norm2 += state[k, e] * state[k, e]
+            if i != j:
+                factor = 0.0 if norm2 <= bound * bound else 1.0 - bound / np.sqrt(norm2)
+            for k in range(s.shape[0]):
+                z[k, e] = factor * state[k, e]
+                x[k, i, j] = rho * (2.0 * z[k, e] - state[k, e]) - n[k] * s[k, i, j]
+            e += 1
+
+
+@compiled
+def slack(state, z, s, n, rho, w):
+    """``S + Gamma / n`` into ``w``, where ``Gamma = rho (state - z)`` has norms of at most lam."""
+    for k in range(s.shape[0]):
+        e = 0
+        for i in range(s.shape[1]):
+            for j in range(i + 1):
+                w[k, i, j] = s[k, i, j] + rho * (state[k, e] - z[k, e]) / n[k]
+                w[k, j, i] = w[k, i, j]
+                e += 1
+
+
+@compiled
+def advance(t, z, state, over, moved, new):
+    """Relaxed step ``over (T - Z)`` into ``moved``, the state after it into ``new``."""
+    for k in range(t.shape[0]):
+        e = 0
+        for i in range(t.shape[1]):
+            for j in range(i + 1):
+                moved[k, e] = over * (t[k, i, j] - z[k, e])
+                new[k, e] = state[k, e] + moved[k, e]
+                e += 1
