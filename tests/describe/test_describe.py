@@ -428,8 +428,9 @@ def test_table_one_in_four_forms() -> None:
     assert list(frame.columns) == [ALL, "boston", "lyon", "osaka", "difference", "p"]
     assert frame.loc["rows"].tolist() == ["630", "180", "240", "210", "", ""]
     age = sites["osaka"]["age"]
-    assert frame.loc["age, mean (SD)", "osaka"] == f"{age.mean():.4g} ({age.std():.3g})"
+    assert frame.loc["age, mean (SD)", "osaka"] == f"{age.mean():.1f} ({age.std():.1f})"
     assert frame.loc["  III", "osaka"] == "withheld"
+    assert frame.loc["stage, n (%)", ALL] == "2 of 3 sites"
     text = run.result.to_text()
     assert "median [quartiles]" in text and "known within a bin" in text
     assert run.result.to_csv().startswith(",all sites,boston")
@@ -444,6 +445,75 @@ def test_table_one_in_four_forms() -> None:
         run.result.quantile("sex", 0.5)
     again = DescribeResult.from_files(run.result.to_files())
     pd.testing.assert_frame_equal(again.to_frame(), frame)
+
+
+def made(
+    mean: Any, sd: Any = 1.0, counts: Any = (), bins: Any = (), tables: Any = ()
+) -> DescribeResult:
+    """Three sites of 100 rows: a number x (edges 0 and 1), categories c and d (levels I and II)."""
+    mean = np.array(mean, dtype=float)[:, None]
+    square = 99 * np.broadcast_to(sd, 3).astype(float)[:, None] ** 2
+    return DescribeResult(
+        columns=("x", *(("c", "d") if len(counts) else ())),
+        numbers=("x",),
+        levels={name: ("I", "II") for name in "cd" if len(counts)},
+        sites=("lima", "oslo", "rome"),
+        n=np.full(3, 100),
+        known=np.where(np.isnan(mean), np.nan, 100.0),
+        mean=mean,
+        square=np.where(np.isnan(mean), np.nan, square),
+        counts={name: np.array(counts, dtype=float) for name in "cd" if len(counts)},
+        edges={"x": np.array([0.0, 1.0])} if len(bins) else {},
+        bins={"x": np.array(bins, dtype=float)} if len(bins) else {},
+        pairs=(("c", "d"),) if len(tables) else (),
+        tables=(np.array(tables, dtype=float),) if len(tables) else (),
+        shares=(0.5,),
+    )
+
+
+NAN = float("nan")
+
+
+def test_pooled_levels_are_over_sites_that_tell_all_of_them() -> None:
+    """Else each level is of other rows: shares do not add up, and may say what no site has."""
+    counts = [[60, 20, 20], [NAN, 30, 20], [10, 90, 0]]
+    bins = [[20, 50, 30], [NAN, NAN, NAN], [20, 50, 30]]
+    result = made([1, NAN, 3], counts=counts, bins=bins)
+    frame = result.to_frame()
+    assert frame.loc["c, n (%)", ALL] == "2 of 3 sites"
+    levels = result.to_frame("levels").query("site == @ALL and column == 'c'").set_index("level")
+    assert levels.loc[["I", "II"], "rows"].tolist() == [70, 110]
+    assert levels.loc[["I", "II"], "share"].sum() == pytest.approx(1)
+    assert frame[ALL].iloc[[1, 2]].str.endswith(", 2 of 3 sites").all()
+    assert "number is given" in result.to_text()
+    none = made([1, 2, 3], counts=[[NAN, 50, 50], [NAN, NAN, 50], [NAN, NAN, NAN]])
+    assert none.to_frame().loc[["  I", "  II"], ALL].eq("withheld").all(axis=None)
+    assert none.to_frame()[ALL].str.contains("sites").sum() == 2  # missing values of c and of d
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "cell"),
+    [
+        (252_912.4, 65_132.0, "252,912 (65,132)"),
+        (62.684, 12.24, "62.7 (12.2)"),
+        (0.012345, 0.00123, "0.01235 (0.00123)"),
+        (-1e-9, 1.1, "0.00 (1.10)"),
+        (0.5, 0.0, "0.500 (0.000)"),
+        (0.0, 0.0, "0 (0)"),
+        (3e-20, 1e-20, "3e-20 (1e-20)"),
+    ],
+)
+def test_figures_have_the_decimals_of_their_spread(mean: float, sd: float, cell: str) -> None:
+    assert made([mean] * 3, sd).to_frame().loc["x, mean (SD)", "oslo"] == cell
+
+
+def test_a_site_in_other_units_keeps_two_digits() -> None:
+    frame = made([1200, 1.2, 1100], [300, 0.31, 280]).to_frame()
+    assert frame.loc["x, mean (SD)", ["lima", "oslo", "rome"]].tolist() == [
+        "1,200 (300)",
+        "1.20 (0.31)",
+        "1,100 (280)",
+    ]
 
 
 def test_names_are_no_latex() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.describe.kernels import (
     Quantile,
     difference_of_means,
@@ -107,15 +107,23 @@ class DescribeResult(Result):
         rows, mean, square = pooled(self.known[:, j], self.mean[:, j], self.square[:, j])
         return rows, mean, float(np.sqrt(square / max(rows - 1, 1)))
 
-    def level_counts(self, column: str) -> tuple[FloatArray, FloatArray]:
-        """Rows of each level over the sites that tell it, and rows with a value there, (L,)."""
-        counts = self.counts[column]
-        known = self._rows_with(column)[:, None] * np.ones(counts.shape[1] - 1)
-        told = ~np.isnan(counts[:, :-1]) & ~np.isnan(known)
-        return (
-            np.where(told, counts[:, :-1], 0.0).sum(axis=0),
-            np.where(told, known, 0.0).sum(axis=0),
+    def level_counts(self, column: str) -> tuple[FloatArray, float]:
+        """Rows of each level, (L,), and of all with a value, over the sites that tell all levels.
+
+        NaN where no site does. Over other sites for each level, shares would not add up to one.
+        """
+        told = self.telling(column)
+        if not told.any():
+            return np.full(len(self.levels[column]), np.nan), float("nan")
+        return self.counts[column][told, :-1].sum(axis=0), float(
+            self._rows_with(column)[told].sum()
         )
+
+    def telling(self, column: str) -> BoolArray:
+        """Which sites tell a column, a category with all its levels, (s,)."""
+        if column in self.levels:
+            return np.asarray(~np.isnan(self.counts[column]).any(axis=1))
+        return np.asarray(~np.isnan(self.mean[:, self._number(column)]))
 
     def _rows_with(self, column: str) -> FloatArray:
         """Rows with a value of a category by site; NaN where that does not follow."""
@@ -371,19 +379,17 @@ class DescribeResult(Result):
         for name in self.columns:
             if name in self.levels:
                 counts, known = self.level_counts(name)
-                yield line(f"{name}, n (%)", [""] * len(heads), name)
+                over = self._over(self.telling(name)).removeprefix(", ")
+                yield line(f"{name}, n (%)", [over, *[""] * len(self.sites)], name)
                 by_site = self._rows_with(name)
                 for k, level in enumerate(self.levels[name]):
-                    cells = [_part(counts[k], known[k])]
+                    cells = [_part(counts[k], known)]
                     cells += [
                         _part(c, m) for c, m in zip(self.counts[name][:, k], by_site, strict=True)
                     ]
                     yield line(f"  {level}", cells)
             else:
-                j = self._number(name)
-                _, mean, sd = self.moments(name)
-                cells = [_with_spread(mean, sd)]
-                cells += map(_with_spread, self.mean[:, j], self.sd[:, j])
+                cells = [self._spread(name, s) for s in (None, *self.sites)]
                 yield line(f"{name}, mean (SD)", cells, name)
                 if name in self.bins:
                     yield line(
@@ -392,18 +398,46 @@ class DescribeResult(Result):
             missing = self.missing(name)
             if np.nansum(missing) > 0:
                 told = ~np.isnan(missing)
-                cells = [_part(missing[told].sum(), float(self.n[told].sum()))]
+                cells = [_part(missing[told].sum(), float(self.n[told].sum())) + self._over(told)]
                 cells += [
                     _part(m, n) if m else "none or few"
                     for m, n in zip(missing, self.n, strict=True)
                 ]
                 yield line("  missing, n (%)", cells)
 
-    def _middle(self, name: str, site: str | None) -> str:
-        middle, low, high = (self.quantile(name, q, site) for q in (0.5, 0.25, 0.75))
-        if any(np.isnan(q.value) for q in (middle, low, high)):
+    def _spread(self, name: str, site: str | None) -> str:
+        mean, sd, places = self._written(name, site)
+        if np.isnan(mean):
             return "withheld"
-        return f"{_guess(middle)} [{_guess(low)}; {_guess(high)}]"
+        found = f"{_fixed(mean, places)} ({_fixed(sd, places)})"
+        return found if site else found + self._over(self.telling(name))
+
+    def _middle(self, name: str, site: str | None) -> str:
+        quantiles = [self.quantile(name, q, site) for q in (0.5, 0.25, 0.75)]
+        if any(np.isnan(q.value) for q in quantiles):
+            return "withheld"
+        places = self._written(name, site)[2]
+        middle, low, high = (_guess(q, places) for q in quantiles)
+        found = f"{middle} [{low}; {high}]"
+        return (
+            found
+            if site
+            else found + self._over(~np.asarray(np.isnan(self.bins[name]).all(axis=1)))
+        )
+
+    def _written(self, name: str, site: str | None) -> tuple[float, float, int]:
+        """Mean and standard deviation, and decimals for figures in the column's units."""
+        _, mean, pooled_sd = self.moments(name)
+        sd = pooled_sd
+        if site is not None:
+            place = self.sites.index(site), self._number(name)
+            mean, sd = float(self.mean[place]), float(self.sd[place])
+        return mean, sd, 0 if np.isnan(mean) else _places(mean, sd, pooled_sd)
+
+    def _over(self, told: BoolArray) -> str:
+        """Of how many sites a pooled figure is, where some withhold it."""
+        some = 0 < told.sum() < len(told)
+        return f", {told.sum()} of {len(told)} sites" if some else ""
 
     def _numbers(self) -> Iterator[dict[str, Any]]:
         for j, name in enumerate(self.numbers):
@@ -425,9 +459,10 @@ class DescribeResult(Result):
             for k, level in enumerate((*levels, None)):
                 if level is None:
                     told = ~np.isnan(missing)
-                    values = [(missing[told].sum(), float(self.n[told].sum()))]
+                    rows = missing[told].sum() if told.any() else np.nan
+                    values = [(rows, float(self.n[told].sum()))]
                 else:
-                    values = [(counts[k], known[k])]
+                    values = [(counts[k], known)]
                 own = self.n if level is None else by_site
                 values += list(zip(self.counts[name][:, k], own, strict=True))
                 for site, (rows, of) in zip((ALL, *self.sites), values, strict=True):
@@ -514,9 +549,11 @@ class DescribeResult(Result):
 
 
 FOOTNOTE = """\
-Medians and quartiles are known within a bin only. Fewer missing values than a site may tell of
-count as none. Difference: in standard deviations, between the two sites that differ most. p:
-whether all sites are alike in the column (F test, or chi-square test), not adjusted."""
+Where sites withhold a column, or a level of it, pooled figures are over the other sites, whose
+number is given. Medians and quartiles are known within a bin only. Fewer missing values than a
+site may tell of count as none. Difference: in standard deviations, between the two sites that
+differ most. p: whether all sites are alike in the column (F test, or chi-square test), not
+adjusted."""
 
 
 def _of_number(
@@ -550,8 +587,18 @@ def _p(value: float) -> str:
     return "" if np.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _with_spread(mean: float, sd: float) -> str:
-    return "withheld" if np.isnan(mean) else f"{mean:.4g} ({sd:.3g})"
+def _places(mean: float, sd: float, pooled_sd: float) -> int:
+    """Decimals that show three digits of the pooled standard deviation, and two of the own one."""
+    sizes = [(2, pooled_sd), (1, sd)] if sd > 0 or pooled_sd > 0 else [(2, abs(mean))]
+    # Powers of ten as they are printed: .9999 of a sum that is 1 but for rounding is 1.
+    powers = [(digits, int(f"{size:.2e}".partition("e")[2])) for digits, size in sizes if size > 0]
+    return max([0, *(digits - power for digits, power in powers)])
+
+
+def _fixed(value: float, places: int) -> str:
+    # With so many digits nobody can read it.
+    unusual = places > 9 or abs(value) >= 1e15
+    return f"{value:.4g}" if unusual else f"{value:z,.{places}f}"
 
 
 def _part(rows: float, of: float) -> str:
@@ -560,7 +607,7 @@ def _part(rows: float, of: float) -> str:
     return f"{int(rows):,}" if np.isnan(of) else f"{int(rows):,} ({100 * rows / of:.1f})"
 
 
-def _guess(found: Quantile) -> str:
+def _guess(found: Quantile, places: int) -> str:
     sign = (
         "<"
         if np.isinf(found.low)
@@ -568,7 +615,7 @@ def _guess(found: Quantile) -> str:
         if np.isinf(found.high)
         else ""
     )
-    return f"{sign}{found.value:.4g}"
+    return f"{sign}{_fixed(found.value, places)}"
 
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
