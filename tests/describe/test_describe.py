@@ -388,6 +388,46 @@ def test_bins_of_several_runs_tell_of_no_few() -> None:
     np.testing.assert_array_equal(again.bins["age"], result.bins["age"])
 
 
+def _of(table: pd.DataFrame, *names: str, **more: Any) -> Federation:
+    given = {"preparation": Preparation(missing="keep"), "policy": "consortium", **more}
+    return Federation.local({"s": table}, columns=Columns(features=names), **given)
+
+
+@pytest.mark.parametrize("runs", [("a", "ab"), ("b", "ab"), ("ab", "b"), ("abc", "c", "a", "bc")])
+def test_a_column_lacks_the_same_values_in_every_run(runs: tuple[str, ...]) -> None:
+    """Whatever other columns runs name: else two of them give the value of one person."""
+    x = np.random.default_rng(1).normal(60, 12, size=(300, 3)).round(1)
+    x[:30, 0] = x[:37, 1] = x[:44, 2] = np.nan
+    told: dict[str, tuple[float, ...]] = {}
+    federation = _of(pd.DataFrame(x, columns=list("abc")), *"abc")
+    for names in runs:
+        one = dataclasses.replace(federation, columns=Columns(features=tuple(names)))
+        result = Describe().run(one, seed=0).result
+        for j, name in enumerate(names):
+            bins = np.nansum(result.bins[name][0])
+            now = (result.known[0, j], result.mean[0, j], result.square[0, j], bins)
+            assert told.setdefault(name, now) == pytest.approx(now, rel=1e-12)
+    known = [one[0] for one in told.values()]
+    # A negative control: by themselves they differ by 7 and 14.
+    assert len(set(known)) == 1
+
+
+@pytest.mark.parametrize("extra", [0, 3, 9])
+def test_edges_that_were_told_leave_no_bin_of_few_later(extra: int) -> None:
+    """A second column must not take rows out of a bin, nor say how many it would."""
+    rng = np.random.default_rng(1)
+    a = np.concatenate([rng.normal(60, 5, 290), rng.uniform(90, 99, 10)]).round(1)
+    table = pd.DataFrame({"a": a, "b": rng.normal(0, 1, 300).round(2)})
+    table.loc[:29, ["a", "b"]] = np.nan
+    table.loc[290 : 289 + extra, "b"] = np.nan
+    federation, method = _of(table, "a"), Describe(bins={"a": (60.0, 85.0)})
+    first = method.run(federation, seed=0).result
+    both = dataclasses.replace(federation, columns=Columns(features=("a", "b")))
+    second = method.run(both, seed=0).result
+    assert first.bins["a"][0].min() == second.bins["a"][0].min() == 10
+    assert first.known[0].tolist() == [270.0] and second.known[0].tolist() == [270.0, 270.0]
+
+
 def test_edges_cannot_feel_for_a_value() -> None:
     """A site answers for edges a tenth of a standard deviation apart, over all runs."""
     site = {"boston": tables()["boston"]}

@@ -42,23 +42,43 @@ def default_edges(mean: float, sd: float) -> FloatArray:
 # --------------------------------------------------------------------------- bins that may be told
 
 
-def common_gaps(missing: BoolArray, least: int) -> BoolArray:
+def common_gaps(
+    missing: BoolArray, least: int, told: Sequence[BoolArray] = (), before: Sequence[int] = ()
+) -> BoolArray:
     """Rows that count as without a value, column by column, (n, v).
 
     Columns that lack a value in the same rows, but for fewer than `least`, count as lacking it in
     all rows in which one of them does: otherwise two numbers of missing values would tell of few.
-    Fewer than `least` missing values of a column count as none.
+    Fewer than `least` missing values of a column count as none. What was told before stays as it
+    was, whatever other columns are asked for now.
+
+    Parameters
+    ----------
+    missing : (n, v) bool array
+    least : int
+    told : sequence of (n,) bool arrays
+        Rows that counted as without a value of some column in earlier runs.
+    before : sequence of int, optional
+        Place in `told` of the rows of each column; -1 of one that was never told.
     """
     found = missing & (missing.sum(axis=0) >= least)
+    fixed = np.full(found.shape[1], -1)
+    for j, place in enumerate(before):
+        if place >= 0:
+            found[:, j], fixed[j] = told[place], place
     joined = True
     while joined:
         joined = False
-        for j in range(found.shape[1]):
-            for i in range(j):
-                apart = int((found[:, i] ^ found[:, j]).sum())
-                if 0 < apart < least and found[:, i].any() and found[:, j].any():
-                    found[:, i] = found[:, j] = found[:, i] | found[:, j]
-                    joined = True
+        for j in np.flatnonzero((fixed < 0) & found.any(axis=0)).tolist():
+            near = [k for k, rows in enumerate(told) if (rows ^ found[:, j]).sum() < least]
+            if near:
+                found[:, j], fixed[j] = told[near[0]], near[0]
+        free = np.flatnonzero((fixed < 0) & found.any(axis=0))
+        for j, i in itertools.combinations(free.tolist(), 2):
+            apart = int((found[:, i] ^ found[:, j]).sum())
+            if 0 < apart < least:
+                found[:, i] = found[:, j] = found[:, i] | found[:, j]
+                joined = True
     return found
 
 

@@ -251,15 +251,20 @@ class _Rows:
     whole: list[bool]
 
 
-def _rows_of(data: SiteData, least: int) -> _Rows:
-    """Columns by kind, with missing values as they are told."""
+def _rows_of(data: SiteData, least: int, memory: _Memory) -> _Rows:
+    """Columns by kind, with missing values as they are told, now and in earlier runs."""
     x = data.features
     coded = {j for group in data.coded for j in group.columns}
     places = [j for j in range(x.shape[1]) if j not in coded]
     groups = [list(group.columns) for group in data.coded]
     missing = [np.isnan(x[:, j]) for j in places] + [np.isnan(x[:, g]).any(axis=1) for g in groups]
     absent = np.stack(missing, axis=1) if missing else np.zeros((len(x), 0), dtype=bool)
-    gaps, q = common_gaps(absent, least), len(places)
+    by_level = {tuple(f"{c}={v}" for v in vs): c for c, vs in data.levels.items()}
+    number_names = tuple(data.feature_names[j] for j in places)
+    category_names = tuple(
+        by_level.get(tuple(data.feature_names[j] for j in group), "") for group in groups
+    )
+    gaps, q = memory.gaps((*number_names, *category_names), absent, least), len(places)
     levels = []
     for group, lacks, absent_here in zip(groups, gaps[:, q:].T, absent[:, q:].T, strict=True):
         part = (x[:, group] == 1).astype(float)
@@ -267,7 +272,6 @@ def _rows_of(data: SiteData, least: int) -> _Rows:
         part[filled, int(part.sum(axis=0).argmax())] = 1.0
         part[lacks] = 0.0
         levels.append(np.column_stack([part, lacks]))
-    by_level = {tuple(f"{c}={v}" for v in vs): c for c, vs in data.levels.items()}
     numbers = np.where(gaps[:, :q], np.nan, x[:, places])
     for j, filled in enumerate((absent & ~gaps)[:, :q].T):
         if filled.any():
@@ -275,10 +279,8 @@ def _rows_of(data: SiteData, least: int) -> _Rows:
             numbers[filled, j] = there[(len(there) - 1) // 2] if len(there) else 0.0
     return _Rows(
         numbers=numbers,
-        number_names=tuple(data.feature_names[j] for j in places),
-        category_names=tuple(
-            by_level.get(tuple(data.feature_names[j] for j in group), "") for group in groups
-        ),
+        number_names=number_names,
+        category_names=category_names,
         levels=levels,
         whole=[group.whole for group in data.coded],
     )
@@ -297,10 +299,16 @@ def _moments(rows: _Rows, site: SiteContext) -> tuple[tuple[Released, ...], Bool
     return tuple(one.withhold(unsafe) for one in (known, means, spreads)), np.asarray(unsafe)
 
 
-@step("sums", once=True)
+def _remembered(message: Request | Edges, data: SiteData) -> str | None:
+    """Where a site keeps what it told; nowhere if it knows no row again."""
+    return None if data.marks is None else "described columns"
+
+
+@step("sums", once=True, keeps=_remembered)
 def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Count, and sum the columns of numbers."""
-    rows = _rows_of(data, site.limits.min_records)
+    memory = _Memory.of(data, site)
+    rows = _rows_of(data, site.limits.min_records, memory)
     own = (rows.number_names, rows.category_names, [part.shape[1] - 1 for part in rows.levels])
     if own != (message.numbers, message.categories, [int(size) for size in message.sizes]):
         raise DataError(
@@ -320,6 +328,7 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
         levels=levels.withhold(np.concatenate([*hidden, np.zeros(0, dtype=bool)])),
         tables=_tables(rows, message.settings.tables, hidden, site),
     )
+    memory.keep(site)
     return reply, state
 
 
@@ -393,25 +402,22 @@ def _tables(
     return cell_counts(flat.astype(np.int64), start).withhold(mask)
 
 
-def _remembered(message: Edges, data: SiteData) -> str | None:
-    """Where a site keeps the edges that it told; nowhere if it knows no row again."""
-    return None if data.marks is None else "edges of described columns"
-
-
 @step("bins", once=True, keeps=_remembered)
 def count_bins(
     message: Edges, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Bins, State]:
     """Count the rows between edges."""
     least = site.limits.min_records
-    rows = _rows_of(data, least)
+    memory = _Memory.of(data, site)
+    rows = _rows_of(data, least, memory)
     if rows.number_names != message.numbers:
         raise DataError(
             f"the study bins {message.numbers} and the numbers are {rows.number_names}",
             public="the columns are not those of the description",
         )
     _, unsafe = _moments(rows, site)
-    memory = _Memory.of(data, site)
+    if memory.others:
+        site.note("No bins are told: earlier runs told some of other rows.")
     # As many columns as the policy lets be told of so many rows, edges being columns.
     room = site.limits.columns_for(data.n_rows, products=False) - data.features.shape[1]
     sizes = [int(size) for size in message.sizes]
@@ -429,9 +435,9 @@ def count_bins(
                 public="edges of bins that do not go with the study",
             )
         cuts: list[float] = []
-        withheld = bool(unsafe[j - 1]) or memory.others
+        values = x[~np.isnan(x)]
+        withheld = bool(unsafe[j - 1]) or memory.others or memory.leaves_few(name, values, least)
         if not withheld:
-            values = x[~np.isnan(x)]
             wanted = memory.apart(name, edges, float(values.std())) if least > 1 else edges
             cuts = (
                 cuts_to_tell(
@@ -459,25 +465,52 @@ def count_bins(
 
 
 class _Memory:
-    """Edges that a site was asked for, and that it told, of one set of rows; over all runs."""
+    """What a site told of its rows, over all runs, that later ones must go with.
 
-    def __init__(self, rows: str, told: Any, tried: Any, others: bool, known: bool) -> None:
-        self.rows, self.others, self._known = rows, others, known
-        self.told: dict[str, list[float]] = told
-        self._tried: dict[str, list[float]] = tried
+    Attributes
+    ----------
+    rows : str
+        Digest of the rows of this run; empty where a site knows none again.
+    others : bool
+        Whether bins were told of other rows.
+    told : dict of str to list of float
+        Edges that were told, by column.
+    """
 
-    @classmethod
-    def of(cls, data: SiteData, site: SiteContext) -> _Memory:
-        rows = "" if data.marks is None else digest(np.sort(data.marks).tobytes())
-        kept = site.kept or {}
-        others = bool(kept) and kept["rows"] != rows
-        if others:
-            site.note("No bins are told: earlier runs told some of other rows.")
-        told, tried = (
+    def __init__(self, rows: str, order: IntArray, kept: Mapping[str, Any]) -> None:
+        self.rows, self._order = rows, order
+        self._binned = str(kept.get("rows", ""))
+        self.others = self._binned not in ("", rows)
+        self.told, self._tried = (
             {name: list(edges) for name, edges in dict(kept.get(part, {})).items()}
             for part in ("told", "tried")
         )
-        return cls(rows, told, tried, others, data.marks is not None)
+        self._gaps: dict[str, dict[str, bytes]] = dict(kept.get("gaps", {}))
+
+    @classmethod
+    def of(cls, data: SiteData, site: SiteContext) -> _Memory:
+        marks = np.arange(data.n_rows) if data.marks is None else data.marks
+        rows = "" if data.marks is None else digest(np.sort(marks).tobytes())
+        return cls(rows, np.argsort(marks), site.kept or {})
+
+    def gaps(self, names: Sequence[str], missing: BoolArray, least: int) -> BoolArray:
+        """Rows that count as without a value, as they did in earlier runs on these rows."""
+        own, n = dict(self._gaps.get(self.rows, {})), len(missing)
+        packed = list(dict.fromkeys(own.values()))
+        told = []
+        for line in packed:
+            rows = np.zeros(n, dtype=bool)
+            bits = np.unpackbits(np.frombuffer(line, dtype=np.uint8), count=n)
+            rows[self._order] = bits.astype(bool)
+            told.append(rows)
+        before = [packed.index(own[name]) if name in own else -1 for name in names]
+        found = common_gaps(missing, least, told, before)
+        for name, rows in zip(names, found.T, strict=True):
+            if rows.any() and self.rows:
+                own.setdefault(name, np.packbits(rows[self._order]).tobytes())
+        if own:
+            self._gaps = {**self._gaps, self.rows: own}
+        return found
 
     def apart(self, name: str, edges: FloatArray, sd: float) -> FloatArray:
         """Edges that are told already, or far enough from all that were asked for."""
@@ -490,18 +523,27 @@ class _Memory:
         self._tried[name] = sorted({float(edge) for edge in tried})
         return np.asarray(found, dtype=float)
 
+    def leaves_few(self, name: str, values: FloatArray, least: int) -> bool:
+        """Whether edges that were told leave a bin of few: not while rows and values are theirs."""
+        told = self.told.get(name, [])
+        below = np.searchsorted(np.sort(values), told, side="left")
+        return bool(told) and int(np.diff(below, prepend=0, append=len(values)).min()) < least
+
     def add(self, name: str, edges: FloatArray, cuts: Sequence[float]) -> None:
         """Note what is told now."""
+        self._binned = self.rows
         told = set(self.told.get(name, [])) | {float(cut) for cut in cuts if cut in edges}
         self.told[name] = sorted(told)
 
     def keep(self, site: SiteContext) -> None:
-        if self._known and not self.others:
-            plain = {
-                part: {name: tuple(edges) for name, edges in of.items()}
-                for part, of in (("told", self.told), ("tried", self._tried))
-            }
-            site.keep({"rows": self.rows, **plain})
+        """Keep it, for all later runs."""
+        if not self.rows:
+            return
+        plain = {
+            part: {name: tuple(edges) for name, edges in of.items()}
+            for part, of in (("told", self.told), ("tried", self._tried))
+        }
+        site.keep({"rows": self._binned, "gaps": self._gaps, **plain})
 
 
 # --------------------------------------------------------------------------- at the coordinator
