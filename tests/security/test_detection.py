@@ -148,7 +148,7 @@ def digits() -> tuple[bool, bool, bool]:
 
 def test_digits_that_one_person_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert digits() == (False, False, False)
-    monkeypatch.setattr(prepare, "off_grid", lambda *_: None)
+    monkeypatch.setattr(prepare, "whole_steps", lambda column, *_, **__: (column, 0.0))
     monkeypatch.setattr(moment_facts, "off_grid", lambda *_: None)
     assert digits() == (True, True, True)
 
