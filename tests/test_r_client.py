@@ -30,7 +30,11 @@ def said_by_r(code: str, place: Path) -> str:
     top = f'source("{CLIENT}")\noptions(consilience.program = "{PROGRAM}")\n'
     script.write_text(top + code, encoding="utf-8")
     done = subprocess.run(
-        ["Rscript", "--vanilla", script], cwd=place, capture_output=True, text=True
+        ["Rscript", "--vanilla", script],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        input="an answer\n",
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -62,6 +66,8 @@ def test_a_study_from_r(tmp_path: Path) -> None:
     code = """
     found <- tryCatch(consilience_run("study.toml"), consilience_error = function(e) e)
     cat(found$code, conditionMessage(found), sep = "\\n")
+    options(consilience.program = "cat")
+    stopifnot(!length(consilience_call("-")))  # a question to nobody ends
     options(consilience.program = "no-such-program")
     found <- tryCatch(consilience_call("methods"), consilience_error = function(e) e)
     cat(conditionMessage(found), "\\n")

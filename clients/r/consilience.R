@@ -77,7 +77,10 @@ print.consilience_run <- function(x, ...) {
   out <- tempfile()
   err <- tempfile()
   on.exit(unlink(c(out, err)))
-  code <- suppressWarnings(system2(program, shQuote(words), stdout = out, stderr = err))
+  code <- suppressWarnings(system2(
+    program, shQuote(words),
+    stdout = out, stderr = err, stdin = nullfile() # nobody sees a question
+  ))
   if (code != 0) {
     said <- if (file.exists(err)) readLines(err, warn = FALSE, encoding = "UTF-8") else character()
     said <- sub("^Error: ", "", utils::tail(said[nzchar(said)], 1))

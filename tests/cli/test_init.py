@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from consilience.cli.init import _at_terminal
 from consilience.cli.main import app
 from consilience.engines.study_init import NEEDS
 from consilience.protocol import BUILT_IN
@@ -76,10 +77,13 @@ def test_three_commands(tables: Path, method: str) -> None:
 
 
 def test_what_is_written(tables: Path) -> None:
-    said = call("init", "pooled-regression", "east.csv", "w=west.csv", "--target", "ill").stdout
+    words = ("east.csv", "w=west.csv", "--target", "ill", "--consent")
+    said = " ".join(call("init", "pooled-regression", *words).stdout.split())
     study = Study.load("pooled-regression/study.toml")
     assert study.data.features == ("größe", "v", "w", "y")  # no id, no text
-    assert study.parameters == {"family": "binomial"}
+    assert study.parameters == {"family": "binomial", "fit": "one-shot"}
+    assert "Not used unless named by --features: id (whole numbers of its own" in said
+    assert "; ward (not only numbers at east); kind (not only numbers at east)." in said
     assert study.preparation.missing == "complete-rows"
     east, west = (SiteFile.load(f"pooled-regression/sites/{s}.toml") for s in ("east", "w"))
     assert (east.source.separator, east.source.decimal) == (";", ",")
@@ -90,7 +94,7 @@ def test_what_is_written(tables: Path) -> None:
     assert offered["größe"] == "number"
     assert "id" not in offered
     assert "east: east.csv, 120 of 120 rows complete; encoding 'cp1252', separator ';'" in said
-    assert "108 of 120 rows complete; missing NA." in " ".join(said.split())
+    assert "108 of 120 rows complete; missing NA." in said
 
 
 def test_a_text_among_features_is_a_category(tables: Path) -> None:
@@ -109,6 +113,61 @@ def test_whole_numbers_that_few_rows_share_are_numbers(tmp_path: Path) -> None:
     site = tomllib.loads((tmp_path / "s" / "sites" / "a.toml").read_text(encoding="utf-8"))
     assert site["columns"]["offered"] == {"x": "number", "age": "number"}
     assert call("check", tmp_path / "s" / "study.toml").exit_code == 0
+
+
+def columns_of(folder: Path, name: str, **columns: list[object]) -> Path:
+    """A table with semicolons."""
+    rows = ["; ".join(columns), *("; ".join(map(str, row)) for row in zip(*columns.values()))]
+    (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder / name
+
+
+def test_a_response_of_two_values_is_run_under_strict(tables: Path) -> None:
+    words = ("pooled-regression", "east.csv", "west.csv", "--target=ill", "--features=v,w")
+    assert "(foreign_models = true): give --consent" in sentence(call("init", *words))
+    assert call("init", *words, "--consent").exit_code == 0
+    with without_report():
+        ended = call("run", "pooled-regression/study.toml", "--json", "--quiet")
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout)["sites"] == ["east", "west"]
+    words = (*words, "--policy=consortium", "--folder=rounds")
+    assert call("init", *words).exit_code == 0
+    assert Study.load("rounds/study.toml").parameters == {"family": "binomial"}
+
+
+def test_a_decimal_comma_that_comes_late_is_seen(tmp_path: Path) -> None:
+    dose: list[object] = [*range(1, 31), *(f"{i},5" for i in range(30))]
+    table = columns_of(tmp_path, "u.csv", age=[40 + i % 7 for i in range(60)], dose=dose)
+    made = call("init", "mean-and-sd", table, "--folder", tmp_path / "s")
+    assert made.exit_code == 0, made.output
+    assert Study.load(tmp_path / "s" / "study.toml").data.features == ("age", "dose")
+
+
+def test_two_decimal_marks_stop(tmp_path: Path) -> None:
+    sums, kg = ["5.859", *["4.764"] * 59], [f"{i},5" for i in range(60)]
+    table = columns_of(tmp_path, "p.csv", kg=list(kg), sum=list(sums))
+    said = sentence(call("init", "mean-and-sd", table, "--folder", tmp_path / "s"))
+    assert "numbers have a comma in column 1 and a point in column 2, so the decimal mark" in said
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_id_with_one_repeated_value_is_no_feature(tmp_path: Path) -> None:
+    ids: list[object] = [*range(1000, 1059), 1000]
+    table = columns_of(tmp_path, "a.csv", patient=ids, x=[i + 0.5 for i in range(60)])
+    other = columns_of(tmp_path, "b.csv", patient=[7] * 60, x=[i + 0.5 for i in range(60)])
+    made = call("init", "mean-and-sd", table, other, "--folder", tmp_path / "s")
+    assert Study.load(tmp_path / "s" / "study.toml").data.features == ("x",)
+    said = " ".join(made.stdout.split())
+    assert "patient (whole numbers of its own in nearly each row at a, as ids have)" in said
+
+
+def test_a_folder_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    table = columns_of(tmp_path, "a.csv", x=[i + 0.5 for i in range(60)])
+    made = call("init", "mean-and-sd", table, "--folder", tmp_path / "link" / "s")
+    assert made.exit_code == 0, made.output
+    assert call("check", tmp_path / "link" / "s" / "study.toml").exit_code == 0
 
 
 def test_states_by_time(tmp_path: Path) -> None:
@@ -180,6 +239,12 @@ def test_nothing_is_replaced(tables: Path) -> None:
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("consilience.cli.init._at_terminal", lambda: True)
     yield
+
+
+def test_questions_need_somebody_who_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    assert not _at_terminal()
 
 
 def test_questions_at_a_terminal(tables: Path, at_terminal: None) -> None:

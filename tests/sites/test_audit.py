@@ -64,6 +64,16 @@ def test_a_later_one_goes_on(home: DiskStore) -> None:
     assert not verify(bundle("york", home, Policy(), None)).begins_with(before)
 
 
+def test_a_line_that_was_never_finished_is_no_line(home: DiskStore) -> None:
+    with (home.path / "log.jsonl").open("ab") as file:
+        file.write(b'{"event": "re')
+    before = verify(bundle("boston", home, Policy(), None))
+    assert before.n_lines == 3
+    again = DiskStore(home.path)
+    again.log("read", run="run-9")
+    assert verify(bundle("boston", again, Policy(), None)).begins_with(before)
+
+
 def changed_line(contents: Contents) -> None:
     contents["log.jsonl"] = contents["log.jsonl"].replace(b"run-1", b"run-7")
     redo_digests(contents)

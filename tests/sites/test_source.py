@@ -405,7 +405,6 @@ def test_bad_settings(settings: dict[str, Any], words: str) -> None:
         (b"a,b\n1.5,x\n", {}),
         ("\ufeffa,b\n1.5,x\n".encode(), {}),
         (b"a;b\n1,5;x\n", {"separator": ";", "decimal": ","}),
-        (b"a;b\n1,5;2.5\n", {"separator": ";"}),  # a comma of thousands, or of a text
         (b"a\tb\n1\tx y\n", {"separator": "tab"}),
         (b"a|b\n1|x\n", {"separator": "|"}),
         (b"a  b\n 1 2\n", {"separator": "whitespace"}),
@@ -425,6 +424,44 @@ def test_the_form_of_a_file_is_found_and_reads_it(
     assert guessed(tmp_path / "t.csv") == found
     if data.count(b"\n") > 1:
         assert read_csv(tmp_path, data, **found).n_rows == 1
+
+
+def test_two_decimal_marks_are_not_decided(tmp_path: Path) -> None:
+    written(tmp_path, b"a;b\n1,5;2.5\n", "t.csv")  # a comma of thousands, or of a text
+    with pytest.raises(DataError, match=r"a comma in column 1 and a point in column 2"):
+        guessed(tmp_path / "t.csv")
+
+
+VIEWS = pa.array(["x", "y"], pa.string_view())
+
+
+@pytest.mark.parametrize("place", ["memory", "file", "stream"])
+def test_texts_of_polars_are_read(tmp_path: Path, place: str) -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), VIEWS)
+    columns = {
+        "coded": pa.chunked_array([coded, coded]),
+        "text": pa.array(["1", None, "2"] * 2, pa.string_view()),
+        "bytes": pa.array([b"1", None, b"2"] * 2, pa.binary_view()),
+    }
+    frame, path = pa.table(columns), tmp_path / "t.arrow"
+    opened = pa.ipc.new_file if place == "file" else pa.ipc.new_stream
+    with pa.OSFile(str(path), "wb") as file, opened(file, frame.schema) as out:
+        out.write_table(frame)
+    table = read_source(frame if place == "memory" else Source(path=str(path)))
+    positions, texts = table.categories("coded")
+    assert [texts[i] if i >= 0 else "" for i in positions] == ["y", "", "x"] * 2
+    assert list(table.numbers("text")[0][[0, 2]]) == [1.0, 2.0]
+    assert table.kind("bytes") == "large_binary"
+
+
+def test_what_arrow_cannot_take_is_one_sentence() -> None:
+    class Broken:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            raise ValueError("a cell")
+
+    with pytest.raises(DataError, match="the Broken that was given cannot be read") as caught:
+        read_source(Broken())
+    assert "cell" not in str(caught.value)
 
 
 def test_the_form_of_other_files_is_theirs(tmp_path: Path) -> None:

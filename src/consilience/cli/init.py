@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 import tomllib
@@ -95,11 +96,6 @@ def init(
             features = typer.prompt(
                 "Features, separated by commas (nothing for all numbers)", "", err=True
             )
-    asked = consents_of(method, preset)
-    if asking and asked and consent is None:
-        for line in "".join(asked.values()).splitlines():
-            console.complain(line)
-        consent = typer.confirm("May the sites' files say so", err=True)
     wishes = Wishes(
         method=kind.name,
         folder=folder or Path(kind.name),
@@ -111,12 +107,19 @@ def init(
         consents=bool(consent),
         initiator=initiator or "",
     )
+    asked = consents_of(wishes, found)
+    if asking and asked and consent is None:
+        for line in "".join(asked.values()).splitlines():
+            console.complain(line)
+        agreed = typer.confirm("May the sites' files say so", err=True)
+        wishes = dataclasses.replace(wishes, consents=agreed)
     made = draft(wishes, found)
     _tell(made, found, wishes, write(made))
 
 
 def _at_terminal() -> bool:
-    return sys.stdin.isatty()
+    # A question that is written to a file, as R does, is seen by nobody.
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _tell_found(found: Mapping[str, Found]) -> None:

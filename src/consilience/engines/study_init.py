@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.engines.study_check import SiteCheck, check_sites, require_quorum
 from consilience.engines.study_run import SITES, method_of
@@ -131,13 +132,24 @@ class Found:
         values, wrong = self.table.numbers(name, self.codes)
         return not len(wrong) and bool(np.isfinite(values).any())
 
-    def is_measured(self, name: str) -> bool:
-        """Whether a column of numbers varies and seems to be no id."""
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """Finite numbers of a column."""
+        values, _ = self.table.numbers(name, self.codes)
+        return values[np.isfinite(values)]
+
+    def varies(self, name: str) -> bool:
+        """Whether a column holds different numbers."""
+        return len(np.unique(self.numbers(name))) > 1
+
+    def seems_id(self, name: str) -> bool:
+        """Whether a column holds whole numbers of which hardly two are equal, as ids are."""
         if not self.is_numeric(name):
             return False
-        values, _ = self.table.numbers(name, self.codes)
-        reason = self.proposal.left_out.get(name, "")
-        return len(np.unique(values[np.isfinite(values)])) > 1 and "own in each row" not in reason
+        values = self.numbers(name)
+        n_own = len(np.unique(values))
+        is_whole = bool((values == np.floor(values)).all())
+        # One id may be there twice by mistake; a few visits may be of the same people.
+        return is_whole and n_own > MAX_LEVELS and len(values) - n_own <= max(len(values) // 50, 1)
 
     def values(self, name: str) -> tuple[str, ...]:
         """Different texts of a column."""
@@ -204,13 +216,25 @@ def common(found: Mapping[str, Found]) -> list[str]:
 
 def measured(found: Mapping[str, Found], but: Collection[str | None] = ()) -> tuple[str, ...]:
     """Columns of all tables that hold numbers which vary somewhere, and are no ids."""
-    return tuple(
-        name
-        for name in common(found)
-        if name not in but
-        and all(one.is_numeric(name) for one in found.values())
-        and any(one.is_measured(name) for one in found.values())
-    )
+    return tuple(name for name in common(found) if name not in but and not _why_not(found, name))
+
+
+def _why_not(found: Mapping[str, Found], name: str) -> str:
+    """Why a column of all tables is no feature unless it is named; empty where it is one."""
+    for site, one in found.items():
+        if not one.is_numeric(name):
+            return f"not only numbers at {site}"
+        # What is an id at one site is one at all of them.
+        if one.seems_id(name):
+            return f"whole numbers of its own in nearly each row at {site}, as ids have"
+    return "" if any(one.varies(name) for one in found.values()) else "one value only"
+
+
+def _unused(found: Mapping[str, Found], used: Collection[str | None]) -> list[str]:
+    """Sentences on columns of all tables that a study does not use, with the reason."""
+    others = [(name, _why_not(found, name)) for name in common(found) if name not in used]
+    named = "; ".join(f"{name} ({why})" for name, why in others if why)
+    return [f"Not used unless named by --features: {named}."] if named else []
 
 
 def categories(found: Mapping[str, Found], but: Collection[str | None] = ()) -> tuple[str, ...]:
@@ -273,6 +297,10 @@ _MODELS = """\
 # Models that the other sites fitted may be asked how well they do on the rows here.
 foreign_models = true
 """
+_OWN_FIT = """\
+# The fit of the rows here, and its curvature, may leave.
+foreign_models = true
+"""
 _OPENS = """\
 # All combinations of the columns may come to be known, so they go to the initiator at once, with
 # exact standard errors. Leave the line out to let all but one be known, in turns.
@@ -284,22 +312,26 @@ share_names = true
 """
 
 
-def consents_of(method: str, preset: str) -> dict[str, str]:
+def consents_of(wishes: Wishes, found: Mapping[str, Found]) -> dict[str, str]:
     """What a study asks of policies beyond the preset: lines for site files, by whom they concern.
 
     Parameters
     ----------
-    method, preset : str
+    wishes : Wishes
+    found : mapping of site to Found
 
     Returns
     -------
     dict of {"site", "initiator", "partner"} to str
     """
-    kind, policy = get_method(method), Policy.from_settings(preset)
+    kind, policy = get_method(wishes.method), Policy.from_settings(wishes.preset)
     asked: dict[str, str] = {}
     if kind.foreign_models and not policy.foreign_models:
         asked["site"] = _MODELS
-    if method == "assisted-glm" and policy.max_revealed_rank != "full":
+    parameters = {**_parameters(wishes, kind, found), **wishes.parameters}
+    if kind.name == "pooled-regression" and parameters.get("fit") == "one-shot":
+        asked |= {} if policy.foreign_models else {"site": _OWN_FIT}
+    if kind.name == "assisted-glm" and policy.max_revealed_rank != "full":
         asked |= {"partner": _OPENS, "initiator": _NAMES}
     return asked
 
@@ -342,7 +374,7 @@ def draft(wishes: Wishes, found: Mapping[str, Found]) -> Draft:
             f"{kind.name} needs the column of the response: give --target COLUMN, one of "
             f"{', '.join(dict.fromkeys(n for one in found.values() for n in one.table.names))}"
         )
-    asked = consents_of(wishes.method, wishes.preset)
+    asked = consents_of(wishes, found)
     if asked and not wishes.consents:
         lines = [line for text in asked.values() for line in text.splitlines() if line[0] != "#"]
         raise StudyError(
@@ -389,7 +421,7 @@ def _over_rows(
         rules["categorical"] = "onehot" if needs.levels else "treatment"
     if needs.standardize != "none" and not wishes.sequence:
         rules["standardize"] = needs.standardize
-    parameters = {**_parameters(wishes, kind, found, target, levels), **wishes.parameters}
+    parameters = {**_parameters(wishes, kind, found), **wishes.parameters}
     data: dict[str, Any] = {"features": features, "sequence": wishes.sequence, **wishes.roles}
     study = _study(wishes, parameters, data, levels, rules, {"names": list(found)})
     numbers = {name for name in used if name not in levels}
@@ -401,6 +433,8 @@ def _over_rows(
         files[wishes.folder / SITES / f"{site}.toml"] = f"{text}\n{offered.to_toml()}"
     said = [f"Features: {', '.join(features)}."] if features else []
     said += [f"Levels of {name}: {', '.join(map(str, v))}." for name, v in levels.items()]
+    if features and not wishes.features and not needs.levels:
+        said += _unused(found, used)
     if others := _elsewhere(found):
         said.append(f"Not in all tables, so not used: {', '.join(others)}.")
     return Draft(wishes.folder / "study.toml", files, tuple(said))
@@ -436,7 +470,7 @@ def _over_columns(
     for name in wishes.features:
         if not any(name in mine for mine in features.values()):
             raise StudyError(f"column {name!r} is in no table: correct --features")
-    parameters = _parameters(wishes, kind, its, target, levels)
+    parameters = _parameters(wishes, kind, its)
     least = min(len(mine) for site, mine in features.items() if site != initiator)
     if kind.name == "assistance-test" and least < 4:
         parameters["n_directions"] = max(least - 1, 1)  # all but one may be known
@@ -503,21 +537,28 @@ def _parameters(
     wishes: Wishes,
     kind: type[Method],
     found: Mapping[str, Found],
-    target: str | None,
-    levels: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What follows from the response, and what has no default."""
+    """What follows from the response and the policy, and what has no default."""
+    target = wishes.roles.get("target")
     if kind.name == "ensemble-clustering" and wishes.sequence:
         return {"model": "markov-mixture"}
-    if target is None:
+    having = [one for one in found.values() if target in one.table.names]
+    if target is None or not having:
         return {}
-    values = {value for one in found.values() for value in one.values(target)}
-    is_binary = len(levels.get(target, ())) == 2 or values == {"0", "1"}
+    is_number = all(one.is_numeric(target) for one in having)
+    values = {value for one in having for value in one.values(target)}
+    is_binary = values == {"0", "1"} or (not is_number and len(levels_of(found, target)) == 2)
     if kind.name == "reference-averaging":
-        return {"estimator": "logistic" if target in levels else "ridge"}
+        return {"estimator": "ridge" if is_number else "logistic"}
     if kind.name in ("assisted-glm", "assistance-test"):
         return {"family": "binomial" if is_binary else "normal"}
-    return {"family": "binomial"} if kind.name == "pooled-regression" and is_binary else {}
+    if kind.name != "pooled-regression":
+        return {}
+    found_out = {"family": "binomial"} if is_binary else {}
+    family = wishes.parameters.get("family", "binomial" if is_binary else "gaussian")
+    # Sums at coefficients are told under a policy that grants them only.
+    by_rounds = family == "gaussian" or Policy.from_settings(wishes.preset).per_record
+    return found_out if by_rounds else {**found_out, "fit": "one-shot"}
 
 
 def _missing(one: Found) -> dict[str, Any]:
@@ -573,7 +614,9 @@ def _study(
 
 
 def _site(wishes: Wishes, site: str, one: Found, consent: str, own: Mapping[str, Any]) -> str:
-    path = os.path.relpath(one.path.absolute(), (wishes.folder / SITES).absolute())
+    # Where the folders are: ".." behind a symbolic link leads to another place.
+    table = one.path.parent.resolve() / one.path.name
+    path = os.path.relpath(table, (wishes.folder / SITES).resolve())
     columns = f"\n[columns]\n{_lines(own)}" if own else ""
     return (
         "# Stays at its site: where the table is, which columns studies may name, and what may\n"
@@ -626,7 +669,7 @@ def _checked(made: Draft) -> list[SiteCheck]:
         if path != made.study:
             # The folder of the file is not there yet, so no path can begin in it.
             source = settings["source"]
-            source["path"] = os.path.normpath(path.parent.absolute() / source["path"])
+            source["path"] = os.path.normpath(path.parent.resolve() / source["path"])
             files[path.stem] = SiteFile.from_settings(settings, path=path)
     checks = check_sites(study, files, method_of(study))
     require_quorum(study, checks)

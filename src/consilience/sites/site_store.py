@@ -450,7 +450,8 @@ class DiskStore(SiteStore):
 
     def read_log(self) -> tuple[dict[str, Any], ...]:
         """Return the lines of the site's own log."""
-        return _log_lines(self._read("log.jsonl") or b"")
+        # What stands behind the last end of a line is being written, or was never finished.
+        return _log_lines((self._read("log.jsonl") or b"").rpartition(b"\n")[0])
 
     def read_log_end(self, most: int) -> tuple[bool, tuple[dict[str, Any], ...]]:
         """Return whole lines from the last `most` bytes of the log, and whether these are all."""

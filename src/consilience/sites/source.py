@@ -399,12 +399,34 @@ def fail(sentence: str) -> DataError:
     return DataError(sentence, public=UNREADABLE)
 
 
-def finished(frame: Any, content_hash: str, where: str, decimal: str = ".") -> Table:
-    """Check names and size of a table that was read."""
+def finished(frame: Any, content_hash: str | None, where: str, decimal: str = ".") -> Table:
+    """Check names and size of a table that was read; without a hash, take that of its columns."""
     names = _distinct(frame.column_names, where)
     if not names or frame.num_rows == 0:
         raise fail(f"{where} has no rows: a site needs at least one")
-    return Table(frame.rename_columns(names), content_hash, where, decimal)
+    import pyarrow as pa
+
+    frame = pa.table([_without_views(column) for column in frame.columns], names=names)
+    return Table(frame, content_hash or column_hash(frame), where, decimal)
+
+
+def _without_views(column: Any) -> Any:
+    """The same where texts are views, as polars writes them: Arrow computes little of these."""
+    import pyarrow as pa
+    import pyarrow.types as t
+
+    is_coded = t.is_dictionary(column.type)
+    kind = column.type.value_type if is_coded else column.type
+    if not (t.is_string_view(kind) or t.is_binary_view(kind)):
+        return column
+    whole = pa.large_string() if t.is_string_view(kind) else pa.large_binary()
+    if not is_coded:
+        return column.cast(whole)
+    coded = [
+        pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(whole))
+        for one in column.chunks
+    ]
+    return pa.chunked_array(coded, type=pa.dictionary(column.type.index_type, whole))
 
 
 def source_path(source: Source, base: Path) -> Path | None:
@@ -493,13 +515,10 @@ def _from_memory(source: object) -> Table:
     where = f"the {type(source).__name__} that was given"
     # Polars and others by Arrow; pandas has its own way, in which NaN is missing.
     if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "items"):
-        given: Any = pa.table(source)
-        texts = [
-            # texts of polars are views, which have no dictionary
-            field.with_type(pa.large_string()) if field.type == pa.string_view() else field
-            for field in given.schema
-        ]
-        source = given.cast(pa.schema(texts))
+        try:
+            source = pa.table(source)
+        except (pa.ArrowException, TypeError, ValueError):  # their own words may show a cell
+            raise fail(f"{where} cannot be read by Arrow: give a pyarrow table") from None
     if isinstance(source, pa.Table):
         columns = dict(zip(_distinct(source.column_names, where), source.columns, strict=True))
     elif hasattr(source, "items") and hasattr(source, "columns"):
@@ -515,8 +534,7 @@ def _from_memory(source: object) -> Table:
     arrays = {name: _array(name, values) for name, values in columns.items()}
     if len({len(a) for a in arrays.values()}) > 1:
         raise fail(f"{where} has columns of different lengths")
-    frame = pa.table(arrays)
-    return finished(frame, column_hash(frame), where)
+    return finished(pa.table(arrays), None, where)
 
 
 def _distinct(names: list[Any], where: str) -> list[str]:
@@ -890,7 +908,7 @@ def read_database(source: Source, base: Path) -> Table:
         raise fail(f"{where} failed ({failure[0]}): {failure[1]}")
     columns = [_plain_column(i, one, frame.column(i)) for i, one in enumerate(frame.schema)]
     frame = pa.Table.from_arrays(columns, names=frame.column_names)
-    return finished(frame, column_hash(frame), where)
+    return finished(frame, None, where)
 
 
 def _explained(error: Exception) -> tuple[str, str]:

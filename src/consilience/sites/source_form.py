@@ -13,10 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from consilience.exceptions import DataError
+
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";"}
 LOOK = 1 << 16
 """Bytes at the beginning of a file by which its form is guessed."""
 LINES = 20
+"""By which the separator is guessed."""
 TEXTS = (".csv", ".txt", ".data", ".dat", ".tsv")
 
 _COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -52,11 +55,22 @@ def form_of(data: bytes) -> Form:
     ----------
     data : bytes
         The whole file: a letter that is no UTF-8 may stand at its end.
+
+    Raises
+    ------
+    DataError
+        Some numbers have a decimal comma and some a point: either would be read wrongly.
     """
     encoding = encoding_of(data)
     rows = lines(data, encoding)
     separator = separator_of(rows, blanks=True) or ","
-    return Form(encoding, separator, decimal_of(rows, separator))
+    commas, points = _marks(rows, separator)
+    if commas and points:
+        raise DataError(
+            f"numbers have a comma in {_named(commas)} and a point in {_named(points)}, so the "
+            "decimal mark cannot be told: write all with one mark, and thousands without any"
+        )
+    return Form(encoding, separator, "," if commas else ".")
 
 
 def guessed(path: Path) -> dict[str, str]:
@@ -66,11 +80,17 @@ def guessed(path: Path) -> dict[str, str]:
     ------
     OSError
         It cannot be read.
+    DataError
+        Its decimal mark cannot be told.
     """
     ending = path.suffix.lower()
     if ending not in TEXTS or not path.is_file():
         return {}
-    return form_of(path.read_bytes()).settings("tab" if ending == ".tsv" else ",")
+    try:
+        form = form_of(path.read_bytes())
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return form.settings("tab" if ending == ".tsv" else ",")
 
 
 def wide_encoding(data: bytes) -> str:
@@ -97,9 +117,12 @@ def encoding_of(data: bytes) -> str:
 
 
 def lines(data: bytes, encoding: str = "utf-8") -> list[str]:
-    """The first lines that are not blank."""
+    """The lines at the beginning that are whole and not blank."""
     text = data[:LOOK].decode(encoding, "replace").removeprefix("\ufeff")
-    return [line for line in text.splitlines() if line.strip()][:LINES]
+    found = text.splitlines()
+    # Half of a number may be another one.
+    whole = found[:-1] if len(data) > LOOK and len(found) > 1 else found
+    return [line for line in whole if line.strip()]
 
 
 def separator_of(rows: list[str], *, blanks: bool = False) -> str:
@@ -111,6 +134,7 @@ def separator_of(rows: list[str], *, blanks: bool = False) -> str:
     blanks : bool
         Whether blanks may be it.
     """
+    rows = rows[:LINES]
     for name in _CANDIDATES if len(rows) > 1 else ():
         each = {len(row) for row in _cells(rows, name)}
         if len(each) == 1 and max(each) > 1:
@@ -121,8 +145,24 @@ def separator_of(rows: list[str], *, blanks: bool = False) -> str:
 
 def decimal_of(rows: list[str], separator: str) -> str:
     """The decimal mark of the numbers below a first line: a comma only where no point is one."""
-    inside = [cell for row in _cells(rows[1:], separator) for cell in row]
-    return "," if separator != "," and has_commas(inside) else "."
+    commas, points = _marks(rows, separator)
+    return "," if commas and not points else "."
+
+
+def _marks(rows: list[str], separator: str) -> tuple[list[int], list[int]]:
+    """Positions, from 1, of columns with numbers that have a comma, and of those with a point."""
+    found: tuple[set[int], set[int]] = set(), set()
+    for row in _cells(rows[1:], separator) if separator != "," else ():
+        for place, cell in enumerate(row, start=1):
+            for pattern, places in zip((_COMMA, _POINT), found, strict=True):
+                if pattern.fullmatch(cell.strip(' "')):
+                    places.add(place)
+    return sorted(found[0]), sorted(found[1])
+
+
+def _named(places: list[int]) -> str:
+    shown = ", ".join(map(str, places[:5])) + (", ..." if len(places) > 5 else "")
+    return f"column{'s' * (len(places) > 1)} {shown}"
 
 
 def has_commas(cells: Iterable[str]) -> bool:
