@@ -77,20 +77,28 @@ def test_they_are_those_of_the_rows(policy: str, own: bool) -> None:
         np.testing.assert_allclose(frame["observed_by_expected"], 1, rtol=1e-8)
 
 
-def test_bands_are_joined_until_each_kind_is_there() -> None:
+def test_bands_are_joined_alike_until_each_kind_is_there() -> None:
     eta = np.arange(12.0)
-    y = np.array([0, 0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1], dtype=float)
+    y = np.array([0, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 1], dtype=float)
     cuts = np.arange(0.5, 11)
     band = performance.bands_of(eta, y, cuts, 2)
-    # the first that is full ends with row 4; rows 5 to 8 fill the next; the rest goes with it
-    assert band.tolist() == [0] * 5 + [5] * 7
+    # by fours the second have one row without an event; by eights all have two of either kind
+    assert band.tolist() == [0] * 8 + [8] * 4
+    assert performance.bands_of(eta, y, cuts, 1).tolist() == [0] * 4 + [4] * 4 + [8] * 4
     assert performance.bands_of(eta, y, cuts, 6).tolist() == [-1] * 12
+    # where a row lies within the first eight moves no band
+    assert (
+        performance.bands_of(eta, y[[4, 1, 2, 3, 0, *range(5, 12)]], cuts, 2).tolist()
+        == band.tolist()
+    )
     counts = np.zeros((1, 12, 2), dtype=np.int64)
     for k, v in zip(band, y.astype(int), strict=True):
         counts[0, k, v] += 1
-    # 3 + 2 rows without an event, 2 + 5 with one: 3 x 5 pairs are in order, 2 x 2 are not
+    # 3 + 2 rows without an event, 5 + 2 with one: 3 x 2 pairs are in order, 2 x 5 are not
     low, high = performance.area(counts)
-    assert (low, high) == (pytest.approx(15 / 35), pytest.approx(31 / 35))
+    assert (low, high) == (pytest.approx(6 / 35), pytest.approx(25 / 35))
+    # a site that told nothing changes nothing
+    assert performance.area(np.concatenate([counts, 0 * counts])) == (low, high)
 
 
 def test_what_is_not_judged() -> None:

@@ -1,35 +1,41 @@
 """How well predicted risks agree with what happened, from counts in bands of risk.
 
-Bands are joined until each has enough events and enough rows without one. A pair of an event and a
-row without one is in order, out of order, or of bands that overlap: so the area under the ROC curve
-(Hanley and McNeil 1982) is known up to the share of the last. Calibration is the regression of the
-response on the linear predictor (Cox 1958): intercept 0 and slope 1 where it is perfect.
+All bands of a site are joined in pairs, again and again, until each has enough events and enough
+rows without one: no band ends where one row lies. A pair of an event and a row without one is in
+order, out of order, or of bands that overlap: so the area under the ROC curve (Hanley and McNeil
+1982) is known up to the share of the last. Calibration is the regression of the response on the
+linear predictor (Cox 1958): intercept 0 and slope 1 where it is perfect.
 """
 
 from __future__ import annotations
-
-from statistics import NormalDist
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.regression.kernels import Piece, Rows, fit_alone
 
-BANDS = 50
-"""Before some are joined."""
+BANDS = 64
+"""Before they are joined."""
 
 
 def cuts_of(mean: float, spread: float) -> FloatArray:
-    """Linear predictors between bands of as many rows each, if they were normal."""
-    parts = [NormalDist().inv_cdf(k / BANDS) for k in range(1, BANDS)]
-    return np.asarray(mean + spread * np.array(parts))
+    """Linear predictors between bands that are as hard to fill, if predictors were normal.
+
+    In each as many rows are expected of the kind, with or without an event, that is the rarer one
+    at their risk.
+    """
+    z = np.linspace(-6, 6, 2401)
+    eta = mean + spread * z
+    rarer = np.exp(-(z**2) / 2 - np.logaddexp(0, np.abs(eta)))
+    share = np.cumsum(rarer) / rarer.sum()
+    return np.asarray(np.interp(np.arange(1, BANDS) / BANDS, share, eta))
 
 
 def bands_of(eta: FloatArray, y: FloatArray, cuts: FloatArray, least: int) -> IntArray:
     """Band of each row, (n,), where each band has `least` events and rows without one; else -1.
 
-    A band with fewer is joined with the next ones, and the last with those before it: rows have the
-    number of the first of them.
+    Bands are joined by twos, fours and so on, all of them alike, so that they end at cuts which no
+    row chooses. Rows have the number of the first of those joined.
 
     Parameters
     ----------
@@ -39,18 +45,16 @@ def bands_of(eta: FloatArray, y: FloatArray, cuts: FloatArray, least: int) -> In
         In order.
     least : int
     """
-    band = np.searchsorted(cuts, eta, side="right")
-    counts = np.stack([np.bincount(band[y == v], minlength=len(cuts) + 1) for v in (0, 1)])
-    found, first, there = np.zeros(len(cuts) + 1, dtype=np.int64), 0, np.zeros(2, dtype=np.int64)
-    last = -1
-    for k in range(len(cuts) + 1):
-        there += counts[:, k]
-        found[k] = first
-        if there.min() >= least:
-            last, first, there = first, k + 1, np.zeros(2, dtype=np.int64)
-    # what is left over at the end goes with the last band that was full
-    found[found == first] = last
-    return np.asarray(found[band], dtype=np.int64)
+    band = np.searchsorted(cuts, eta, side="right").astype(np.int64)
+    wide = 1
+    while True:
+        n = -(-(len(cuts) + 1) // wide)
+        counts = np.bincount(2 * (band // wide) + (y == 1), minlength=2 * n)
+        if counts.min() >= least:
+            return band // wide * wide
+        if n == 1:
+            return np.full(len(band), -1, dtype=np.int64)
+        wide *= 2
 
 
 def recalibration(eta: FloatArray, y: FloatArray) -> tuple[Piece | None, Rows, FloatArray]:
@@ -88,7 +92,7 @@ def area(counts: IntArray) -> tuple[float, float]:
     for site in counts:
         full = np.flatnonzero(site.sum(axis=1))
         low += full.tolist()
-        high += [*full[1:].tolist(), len(site)]
+        high += [*full[1:].tolist(), len(site)][: len(full)]
         n += site[full].tolist()
     start, end, rows = np.array(low), np.array(high), np.array(n, dtype=float).reshape(-1, 2)
     pairs = np.outer(rows[:, 0], rows[:, 1])
