@@ -52,6 +52,18 @@ class Allowed:
         return Allowed(lambda v: self.holds(v) and holds(v), f"{self.words}{words}")
 
 
+def table_size(value: Any) -> str:
+    """Size of a parameter that is rows of numbers ("40 rows of 2 numbers"); else an empty text.
+
+    People want to see the size only of such a one.
+    """
+    first = value[0] if isinstance(value, list | tuple) and value else None
+    if not isinstance(first, list | tuple) or any(isinstance(v, str) for v in first):
+        return ""
+    n, width = len(value), len(first)
+    return f"{n:,} row{'s' * (n != 1)} of {width:,} number{'s' * (width != 1)}"
+
+
 def is_whole(value: object) -> bool:
     """Whether a value is a whole number; True and False are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -491,6 +491,24 @@ def test_public_rows_are_checked_and_used(space: Workspace) -> None:
     assert str(a) not in report
 
 
+def test_pairs_of_columns_are_no_table_of_numbers(space: Workspace) -> None:
+    space.table("boston", "sex,arm", [f"{i % 2},{i % 3 % 2}" for i in range(90)])
+    space.site("boston", more="sex = [0, 1]\narm = [0, 1]\n[policy]\npreset = 'simulation'\n")
+    space.write(
+        method="describe",
+        parameters='tables = [["sex", "arm"]]',
+        features=("sex", "arm"),
+        data="levels = { sex = [0, 1], arm = [0, 1] }",
+        sites=("boston",),
+        more='[preparation]\ncategorical = "onehot"',
+    )
+    done = space.run()
+    assert done.exit_code == 0, done.output
+    assert "tables = [['sex', 'arm']]" in " ".join(call("show", space.out).stdout.split())
+    report = (space.out / "report.html").read_text(encoding="utf-8")
+    assert "rows of 2 numbers" not in report
+
+
 def test_too_few_or_dependent_reference_rows_are_remarked(space: Workspace) -> None:
     averaging(space, public(1))
     said = " ".join(call("check", space.file).stdout.split())

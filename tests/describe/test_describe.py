@@ -528,7 +528,41 @@ def test_pooled_levels_are_over_sites_that_tell_all_of_them() -> None:
     assert "number is given" in result.to_text()
     none = made([1, 2, 3], counts=[[NAN, 50, 50], [NAN, NAN, 50], [NAN, NAN, NAN]])
     assert none.to_frame().loc[["  I", "  II"], ALL].eq("withheld").all(axis=None)
+    told = none.to_frame("levels").query("site == @ALL and level in ('I', 'II')")
+    assert told[["rows", "share"]].isna().all(axis=None)
     assert none.to_frame()[ALL].str.contains("sites").sum() == 2  # missing values of c and of d
+
+
+def test_of_what_no_site_tells_nothing_is_known() -> None:
+    counts, tables = np.full((3, 3), NAN), np.full((3, 3, 3), NAN)
+    result = made([1, 2, 3], counts=counts, tables=tables)
+    levels = result.to_frame("levels").query("site == @ALL")
+    assert levels[["rows", "share"]].isna().all(axis=None)
+    assert result.to_frame("tests")[["rows", "statistic", "p_value"]].isna().all(axis=None)
+    tables[1] = [[20, 30, 0], [20, 30, 0], [0, 0, 0]]
+    tests = made([1, 2, 3], counts=counts, tables=tables).to_frame("tests")
+    assert (tests["rows"].tolist(), tests["p_value"].tolist()) == ([100, 100], [1.0, 1.0])
+
+
+def test_a_pooled_median_that_no_edge_bounds_is_not_withheld() -> None:
+    bins = [[100, NAN, NAN], [50, 50, NAN], [NAN, NAN, NAN]]
+    row = made([1, 2, 3], bins=bins).to_frame().loc["  median [quartiles]"]
+    assert (row[ALL], row["rome"]) == ("not known", "withheld")
+
+
+def test_means_that_differ_without_spread_within_sites() -> None:
+    for means, expected in (([1, 2, 2], (np.inf, 0.0)), ([0.1, 0.1, 0.1], (0.0, 1.0))):
+        assert made(means, 0.0).sites_test("x")[1:] == expected
+    # Sums of rows round: .3 is no other value than .1 + .2.
+    assert made([0.3, 0.1 + 0.2, 0.3], 0.0).sites_test("x")[1:] == (0.0, 1.0)
+
+
+def test_rare_levels_are_said_to_be_among_the_missing() -> None:
+    stage = np.repeat(["I", "II", "III", "IV", "V"], [100, 53, 9, 9, 9])
+    levels = {"stage": ("I", "II", "III", "IV", "V")}
+    columns = Columns(features=("stage",), levels=levels)
+    result = run_on({"boston": pd.DataFrame({"stage": stage})}, columns=columns).result
+    assert result.to_frame().loc["  missing or rare, n (%)", "boston"] == "27 (15.0)"
 
 
 @pytest.mark.parametrize(
@@ -540,7 +574,8 @@ def test_pooled_levels_are_over_sites_that_tell_all_of_them() -> None:
         (-1e-9, 1.1, "0.00 (1.10)"),
         (0.5, 0.0, "0.500 (0.000)"),
         (0.0, 0.0, "0 (0)"),
-        (3e-20, 1e-20, "3e-20 (1e-20)"),
+        (-62.684, 12.24, "\N{MINUS SIGN}62.7 (12.2)"),
+        (3e-20, 1.1e-20, "3e\N{MINUS SIGN}20 (1.1e\N{MINUS SIGN}20)"),
     ],
 )
 def test_figures_have_the_decimals_of_their_spread(mean: float, sd: float, cell: str) -> None:
@@ -561,6 +596,20 @@ def test_names_are_no_latex() -> None:
     result = run_on({"s_1": table}, columns=Columns(features=("a_b&c",))).result
     assert r"a\_b\&c, mean (SD)" in result.to_latex() and r"s\_1" in result.to_latex()
     assert "difference" not in result.to_frame()
+    table = table.set_axis(['=a>b|"'], axis=1)
+    result = run_on({"s": table}, columns=Columns(features=tuple(table))).result
+    assert r"=a$>$b$|$\textquotedblright{}, mean (SD)" in result.to_latex()
+    assert result.to_csv().startswith(",all sites,s\n")
+    assert """\n"'=a>b|"", mean (SD)",""" in result.to_csv()
+
+
+def test_html_keeps_lines_indented_below_one_head() -> None:
+    page = made([1, 2, 3], counts=[[50, 50, 0]] * 3).to_html()
+    assert "<th>&emsp;II</th>" in page
+    assert page.partition("</thead>")[0].count("<tr") == 1
+    table = pd.DataFrame({"<b>&": np.random.default_rng(0).normal(size=50)})
+    result = run_on({"s": table}, columns=Columns(features=("<b>&",))).result
+    assert "<th>&lt;b&gt;&amp;, mean (SD)</th>" in result.to_html()
 
 
 @pytest.mark.parametrize(

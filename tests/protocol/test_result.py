@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from consilience.exceptions import ParameterError, ProtocolError, RunError
-from consilience.protocol.result import Frame, Result, lines, of_rows
+from consilience.protocol.result import Frame, Result, lines, of_rows, to_csv
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,3 +132,22 @@ def test_a_result_with_a_table_of_its_own_making() -> None:
     assert list(Old(1).frames) == ["result"]
     with pytest.raises(NotImplementedError):
         Anything(1).to_frame()
+
+
+def test_no_text_of_a_table_is_a_formula_of_a_spreadsheet() -> None:
+    """Names are of the study's author; numbers stay as they are."""
+    frame = pd.DataFrame(
+        {
+            "=HYPERLINK(1)": ["@a", "b-c", None],
+            "x": [-1.5, np.nan, 2.0],
+            "mixed": [-1, "-1+1", "+2"],
+        },
+        index=pd.Index(["=1", "two", "\tthree"], name="column"),
+    )
+    assert to_csv(frame).splitlines() == [
+        "column,'=HYPERLINK(1),x,mixed",
+        "'=1,'@a,-1.5,-1",
+        "two,b-c,,'-1+1",
+        "'\tthree,,2.0,'+2",
+    ]
+    assert to_csv(frame.head(0).reset_index(drop=True)) == "'=HYPERLINK(1),x,mixed\n"

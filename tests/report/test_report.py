@@ -504,6 +504,8 @@ def test_no_figure_stays_open(run: Run) -> None:
 def test_numbers_are_written_for_people() -> None:
     assert sections.numbers([1.0, np.nan, -0.0001]) == ("1.00", sections.DASH, "0.00")
     assert sections.numbers([137.72, 2.0]) == ("137.7", "2.0")
+    assert sections.plain([[1, 2]]) == "1 row of 2 numbers"
+    assert sections.plain([["sex", "stage"], ["sex", "arm"]]) == "sex, stage; sex, arm"
     assert sections.numbers([0.0543]) == ("0.0543",)
     assert sections.numbers([1.2e-9]) == ("1.20e\N{MINUS SIGN}09",)
     assert sections.numbers([-12.5, 3.0]) == ("\N{MINUS SIGN}12.5", "3.0")

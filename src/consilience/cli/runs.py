@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli import console
+from consilience.parameters import table_size
 
 if TYPE_CHECKING:
     from consilience.engines.federation import Run
@@ -87,12 +88,12 @@ def _plain(value: Any) -> tuple[Any, int]:
 
 def write_tables(run: Run, folder: Path) -> None:
     """Write the tables of a run's result as CSV files, named as in `Result.frames`."""
+    from consilience.protocol.result import to_csv
     from consilience.wire.files import atomic_write
 
     for name, frame in run.result.frames.items():
         path = folder / f"{name}.csv"
-        text = frame.to_csv(index=frame.index.name is not None, lineterminator="\n")
-        atomic_write(path, text.encode())
+        atomic_write(path, to_csv(frame).encode())
         console.line(str(path))
 
 
@@ -131,10 +132,7 @@ def show(
     given = found.info.parameters.items()
     parameters = []
     for name, value in given:
-        shown = repr(value)
-        if isinstance(value, list) and value and isinstance(value[0], list):
-            shown = f"{len(value)} rows of {len(value[0])} numbers"  # of a table only its size
-        parameters.append(f"{name} = {shown}")
+        parameters.append(f"{name} = {table_size(value) or repr(value)}")
     info = found.info
     libraries = ", ".join(f"{k} {v}" for k, v in sorted(info.libraries.items()) if k != "lock")
     method = f"{info.method} version {info.method_version}"

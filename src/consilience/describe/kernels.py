@@ -330,14 +330,19 @@ def equal_means(n: FloatArray, mean: FloatArray, square: FloatArray) -> FTest:
     Returns
     -------
     FTest
-        Where nothing can be tested (one group, or no spread within): 0 and p-value 1.
+        Where nothing can be tested (one group): 0 and p-value 1. Without spread within groups:
+        infinite and p-value 0 if their means differ, but for rounding; else 0 and 1.
     """
     told = ~np.isnan(mean)
     rows, _, total = pooled(n, mean, square)
     within = float(square[told].sum())
     above, under = int(told.sum()) - 1, int(rows) - int(told.sum())
-    if above < 1 or under < 1 or not within > 0:
+    if above < 1 or under < 1:
         return FTest(0.0, max(above, 0), max(under, 0), 1.0)
+    rounding = rows * (1e-14 * np.abs(mean[told]).max()) ** 2
+    if not within > rounding:
+        differ = total - within > rounding
+        return FTest(np.inf if differ else 0.0, above, under, 0.0 if differ else 1.0)
     from scipy.stats import f  # scipy.stats takes long to load
 
     statistic = (total - within) / above / (within / under)

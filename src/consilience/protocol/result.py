@@ -61,6 +61,18 @@ def of_rows(rows: Iterable[tuple[Any, ...]], *names: str) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(names))
 
 
+def to_csv(frame: pd.DataFrame) -> str:
+    """Write a table as comma-separated values; spreadsheets take no text in it for a formula."""
+
+    def plain(value: Any) -> Any:
+        formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        return f"'{value}" if formula else value
+
+    safe = frame.rename(index=plain, columns=plain)
+    safe = safe.apply(lambda column: column.map(plain) if column.dtype.kind == "O" else column)
+    return str(safe.to_csv(index=frame.index.name is not None, lineterminator="\n"))
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """Base of the results of methods.

@@ -11,13 +11,13 @@ from typing import Any
 
 import consilience
 from consilience.engines.federation import Run
+from consilience.parameters import table_size
 from consilience.protocol.method import Method, get_method
 from consilience.report import disclosure, sections, words
 from consilience.report.sections import (
     MOST_NAMES,
     Block,
     MethodReport,
-    is_table,
     listed,
     number,
     plain,
@@ -120,7 +120,7 @@ def repeat_code(run: Run, method: type[Method]) -> str:
     name = method.__name__
     home = "consilience" if hasattr(consilience, name) else method.__module__
     given = ", ".join(
-        f"{key}={key if is_table(value) else repr(value)}" for key, value in _changed(run, method)
+        f"{key}={key if table_size(value) else repr(value)}" for key, value in _changed(run, method)
     )
     return f"from {home} import {name}\n\n{name}({given}).run(federation, seed={run.info.seed})"
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run
+from consilience.parameters import table_size
 from consilience.protocol import BUILT_IN
 from consilience.report.charts import minus, short
 
@@ -160,17 +161,13 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        if is_table(value):
-            return f"{len(value)} rows of {len(value[0])} numbers"
-        return ", ".join(plain(v) for v in value)
+        if size := table_size(value):
+            return size
+        deep = any(isinstance(v, list | tuple) for v in value)
+        return ("; " if deep else ", ").join(plain(v) for v in value)
     if isinstance(value, dict):
         return "; ".join(f"{k}: {plain(v)}" for k, v in value.items())
     return str(value)
-
-
-def is_table(value: Any) -> bool:
-    """Whether a parameter is rows of numbers, of which people want to see the size only."""
-    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], list | tuple)
 
 
 def percent(value: float, decimals: int = 1) -> str:

@@ -21,11 +21,13 @@ def test_page(tmp_path: Path) -> None:
     sites["osaka"] = sites["osaka"].assign(stage="I")
     run = run_on(sites, Describe(tables=(("sex", "stage"),)))
     page = report.write(run, tmp_path / "page.html").read_text(encoding="utf-8")
-    text = re.sub(r"\s+", " ", page)
+    text = re.sub(r"[ \n]+", " ", page)
     for words in (
         "2,300 rows of 3 sites",
         "The sites differ in 2 of 4 columns, most of all in age",
         "age, mean (SD)",
+        "\N{EM SPACE}III",
+        "sex, stage",
         "known within a bin only",
         "How the numbers are distributed",
         "Where do sites differ?",

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from consilience.describe.kernels import (
 )
 from consilience.exceptions import ParameterError
 from consilience.numerics.two_way_tables import ChiSquareTest, cramers_v, pearson, within_strata
-from consilience.protocol.result import Result
+from consilience.protocol.result import Result, to_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ SIGNIFICANT = 0.05
 NOTABLE = 0.1
 """Standardised differences above it are said to be notable (Austin, 2009)."""
 ALL = "all sites"
+EM_SPACE = "\N{EM SPACE}"
 KINDS = (
     "table",
     "numbers",
@@ -65,7 +67,8 @@ class DescribeResult(Result):
         Rows with a value, means, and sums of squares about them; NaN where a site withholds the
         column. Fewer than `min_records` missing values count as none.
     counts : dict of str to (s, L + 1) array
-        Rows of each level of a category, those without a value last; NaN where withheld.
+        Rows of each level of a category, those without a value last; NaN where withheld. Rare
+        levels, of which a site has no list of its own, count as none.
     edges : dict of str to (e,) array
         Edges of the bins of each number.
     bins : dict of str to (s, e + 1) array
@@ -344,11 +347,14 @@ class DescribeResult(Result):
 
     def to_csv(self) -> str:
         """Return Table 1 as comma-separated values."""
-        return str(self.to_frame().to_csv(lineterminator="\n"))
+        return to_csv(self.to_frame())
 
     def to_html(self) -> str:
         """Return Table 1 as an HTML table."""
-        return str(self.to_frame().to_html(escape=True, border=0))
+        # pandas strips the blanks that it escapes.
+        frame = self.to_frame().rename_axis(None).map(escape).rename(columns=escape)
+        frame.index = frame.index.map(lambda n: escape(indented(n)).replace(EM_SPACE, "&emsp;"))
+        return str(frame.to_html(escape=False, border=0))
 
     def to_latex(self) -> str:
         """Return Table 1 as a LaTeX table, for the package booktabs."""
@@ -403,7 +409,8 @@ class DescribeResult(Result):
                     _part(m, n) if m else "none or few"
                     for m, n in zip(missing, self.n, strict=True)
                 ]
-                yield line("  missing, n (%)", cells)
+                rare = " or rare" if name in self.levels else ""
+                yield line(f"  missing{rare}, n (%)", cells)
 
     def _spread(self, name: str, site: str | None) -> str:
         mean, sd, places = self._written(name, site)
@@ -415,7 +422,8 @@ class DescribeResult(Result):
     def _middle(self, name: str, site: str | None) -> str:
         quantiles = [self.quantile(name, q, site) for q in (0.5, 0.25, 0.75)]
         if any(np.isnan(q.value) for q in quantiles):
-            return "withheld"
+            bare = np.isnan(self.bins[name]).all(axis=1)
+            return "not known" if site is None and not bare.all() else "withheld"
         places = self._written(name, site)[2]
         middle, low, high = (_guess(q, places) for q in quantiles)
         found = f"{middle} [{low}; {high}]"
@@ -537,13 +545,16 @@ class DescribeResult(Result):
     def _tests(self) -> Iterator[dict[str, Any]]:
         for i, (a, b) in enumerate(self.pairs):
             table, *tests, v = self.tests(i)
+            told = not np.isnan(self.tables[i]).any(axis=(1, 2)).all()
             for name, test in zip(("pooled", "within sites"), tests, strict=True):
                 yield {
                     "first": a,
                     "second": b,
                     "test": name,
-                    "rows": int(table.sum()),
-                    **test._asdict(),
+                    "rows": int(table.sum()) if told else np.nan,
+                    "statistic": test.statistic if told else np.nan,
+                    "df": test.df,
+                    "p_value": test.p_value if told else np.nan,
                     "Cramér's V": v if name == "pooled" else np.nan,
                 }
 
@@ -587,6 +598,11 @@ def _p(value: float) -> str:
     return "" if np.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def indented(name: str) -> str:
+    """Name of a line of Table 1 that stays indented where HTML drops blanks."""
+    return EM_SPACE + name[2:] if name.startswith("  ") else name
+
+
 def _places(mean: float, sd: float, pooled_sd: float) -> int:
     """Decimals that show three digits of the pooled standard deviation, and two of the own one."""
     sizes = [(2, pooled_sd), (1, sd)] if sd > 0 or pooled_sd > 0 else [(2, abs(mean))]
@@ -598,7 +614,8 @@ def _places(mean: float, sd: float, pooled_sd: float) -> int:
 def _fixed(value: float, places: int) -> str:
     # With so many digits nobody can read it.
     unusual = places > 9 or abs(value) >= 1e15
-    return f"{value:.4g}" if unusual else f"{value:z,.{places}f}"
+    found = f"{value:.4g}" if unusual else f"{value:z,.{places}f}"
+    return found.replace("-", "\N{MINUS SIGN}")
 
 
 def _part(rows: float, of: float) -> str:
@@ -620,7 +637,8 @@ def _guess(found: Quantile, places: int) -> str:
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-_TEX |= {"<": "$<$", "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$"}
+_TEX |= {"<": "$<$", ">": "$>$", "|": "$|$", '"': r"\textquotedblright{}"}
+_TEX |= {"\N{GREATER-THAN OR EQUAL TO}": r"$\geq$", "\N{MINUS SIGN}": "$-$"}
 
 
 def _tex(text: str) -> str:

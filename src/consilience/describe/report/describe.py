@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.describe.protocol.result import ALL, NOTABLE, DescribeResult
+from consilience.describe.protocol.result import ALL, NOTABLE, DescribeResult, indented
 from consilience.describe.report import figures_describe as figures
 from consilience.report.charts import short
 from consilience.report.run import Run
@@ -36,7 +36,7 @@ class DescribeReport(TemplateReport[DescribeResult]):
         return {
             "heads": ["", *(head if head == ALL else site_name(head) for head in heads)],
             "lines": [
-                (short(name, 40), *map(str, line))
+                (short(indented(name), 40), *map(str, line))
                 for name, line in zip(frame.index, frame[heads].to_numpy(), strict=True)
             ],
             "notable": [short(name, 40) for name in result.differing],
