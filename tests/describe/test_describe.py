@@ -16,7 +16,7 @@ from consilience.describe.protocol import Bins, Describe, Edges, Request, Settin
 from consilience.describe.protocol.result import ALL, DescribeResult
 from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ParameterError, StudyError
-from consilience.protocol.method import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation, get_method
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 from tests.reference import described
@@ -426,6 +426,49 @@ def test_edges_that_were_told_leave_no_bin_of_few_later(extra: int) -> None:
     second = method.run(both, seed=0).result
     assert first.bins["a"][0].min() == second.bins["a"][0].min() == 10
     assert first.known[0].tolist() == [270.0] and second.known[0].tolist() == [270.0, 270.0]
+
+
+@pytest.mark.parametrize("extra", [0, 1, 5])
+def test_bins_and_rows_of_other_runs_tell_of_no_few(extra: int) -> None:
+    """Who lacks y is below 60, but for few: complete rows beside a bin would tell of them."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(60, 12, 400).round(1), rng.normal(size=400).round(2)
+    y[x < 60] = y[np.flatnonzero(x >= 60)[:extra]] = np.nan
+    table, complete = pd.DataFrame({"x": x, "y": y}), Preparation(missing="complete-rows")
+    describe, means = Describe(bins={"x": (60.0,)}), get_method("mean-and-sd")()
+    for bins_first in (False, True):
+        federation = _of(table, "x", preparation=complete, policy="strict")
+        both = dataclasses.replace(federation, columns=Columns(features=("x", "y")))
+        first = describe.run(federation, seed=0).result if bins_first else None
+        n_complete = int(np.sum(means.run(both, seed=0).result.n))
+        again = describe.run(federation, seed=0)
+        if first is None:
+            assert n_complete == np.isfinite(y).sum()
+            # A negative control: with bins this would be n_complete - extra.
+            assert again.result.n.tolist() == [400]
+            assert np.isnan(again.result.bins["x"]).all()
+        else:
+            # Rows stay out whatever they hold, so the numbers give no difference.
+            assert first.bins["x"][0, 1] - n_complete > 40
+            np.testing.assert_array_equal(again.result.bins["x"], first.bins["x"])
+            more = Describe(bins={"x": (50.0, 60.0)}).run(federation, seed=0)
+            assert np.isnan(more.result.bins["x"][0]).tolist() == [False, True, False]
+
+
+def test_edges_of_all_runs_count_as_columns() -> None:
+    """Of 100 rows a strict site tells 50 columns, edges being columns, in whatever order."""
+    names = [f"c{i}" for i in range(60)]
+    table = pd.DataFrame(np.random.default_rng(1).normal(60, 12, (100, 60)).round(1), columns=names)
+    rules = Preparation(missing="complete-rows")
+    federation = _of(table, *names, preparation=rules, policy="strict")
+    edges = 0
+    for name in names[:12]:
+        one = dataclasses.replace(federation, columns=Columns(features=(name,)))
+        line = Describe().run(one, seed=0).result.bins[name][0]
+        edges += max(int((~np.isnan(line)).sum()) - 1, 0)
+    assert edges == 25
+    result = get_method("mean-and-sd")().run(federation, seed=0).result
+    assert edges + len(result.to_frame().dropna()) == 50
 
 
 def test_edges_cannot_feel_for_a_value() -> None:

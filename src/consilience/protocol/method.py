@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,6 +179,30 @@ class Preparation:
         object.__setattr__(self, "indicators", indicators)
 
 
+class OtherRuns(NamedTuple):
+    """What all runs so far, this one among them, tell of the rows of a run.
+
+    Attributes
+    ----------
+    row_set : int
+        Number of the set of these rows.
+    parted : bool
+        Whether a run has some of these rows and lacks others.
+    joint, alone : int
+        Columns that were told over these very rows, with products and without.
+    """
+
+    row_set: int
+    parted: bool
+    joint: int
+    alone: int
+
+
+EDGES = "described columns"
+"""Name under which a site keeps the edges of bins that it told: ``told``, by column, of the rows
+with the number ``row_set``. Each counts as a column that was told."""
+
+
 @dataclass(frozen=True, eq=False)
 class SiteData:
     """A site's prepared rows: read-only arrays by role, with names.
@@ -221,6 +245,9 @@ class SiteData:
     beside : ((n, q) array, tuple of Coded) or None
         Other columns of which earlier runs told products over these rows: what is told of parts of
         the rows is judged with them.
+    other_runs : OtherRuns or None
+        What all runs tell of these rows, for steps that keep something; None where models of
+        others are granted.
     """
 
     features: NDArray[np.float64]
@@ -248,6 +275,7 @@ class SiteData:
     entity_name: str = ""
     marks: NDArray[np.uint64] | None = None
     beside: tuple[NDArray[np.float64], tuple[Coded, ...]] | None = None
+    other_runs: OtherRuns | None = None
     cluster: NDArray[np.str_] | None = None
     offset: NDArray[np.float64] | None = None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError
-from consilience.protocol.method import Method, SiteData
+from consilience.protocol.method import EDGES, Method, OtherRuns, SiteData
 from consilience.protocol.phases.holdout import parts_of_table
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import AllRows, Everyone
@@ -48,6 +48,8 @@ KEPT = "rows of all releases"
 """Name under which they are kept."""
 HIDDEN = "_hidden"
 """Ledger of the columns of which a run is told nothing."""
+_SETS = "_row_sets"
+"""Ledger of the number of the row set of each run."""
 _SECRET = 16
 _NEW: dict[str, list[int]] = {"sets": [], "joint": []}
 _COVER = 4
@@ -306,6 +308,7 @@ class RowGuard:
         this = np.zeros(history.sets.shape[1], dtype=bool)
         this[atom[used]] = True
         number = int(np.argmax((history.sets == this).all(axis=1)))
+        home.write_ledger(_SETS, {**home.ledger(_SETS), run: number})
         if method.tells == "other":
             others = sorted({*map(int, kept.get("other", [])), number})
             home.write_kept(self._policy.data_id, KEPT, {**kept, "other": others})
@@ -314,12 +317,18 @@ class RowGuard:
         record = {name: dict(of) for name, of in dict(kept.get("told", {})).items()}
         # It takes a while where rows are many, and comes out the same as long as nothing is new.
         limits = self._policy.limits
-        state = (data.content_hash, list(everyone.prepared), number, joint, record, limits)
+        binned, edges = _edges(self._policy.data_id, home)
+        state = (data.content_hash, list(everyone.prepared), number, joint, record, limits, edges)
         key = digest(repr(state).encode())[:20]
         judged = dict(kept.get("judged", {}))
         if key not in judged:
             told = self._told(data, everyone, kept)
             views = _views(told, history.sets, this, atom, joint, self._policy.min_records)
+            if edges:
+                rows = history.sets[binned][atom]
+                views = [
+                    replace(v, edges=edges) if np.array_equal(v.rows, rows) else v for v in views
+                ]
             again = np.zeros(len(told.names), dtype=bool)
             if number < len(told.sets):
                 again = (told.joint if joint else told.sets)[number]
@@ -362,9 +371,34 @@ class RowGuard:
         part = told.take(told.joint[over].any(axis=0) & (~told.asked | hidden))
         return (part.x[used], part.coded) if part.names else None
 
+    def other_runs(self, run: str, home: SiteStore) -> OtherRuns | None:
+        """What all runs so far tell of the rows of one of them."""
+        number = home.ledger(_SETS).get(run)
+        if self._policy.foreign_models or number is None:
+            return None
+        kept = home.kept(self._policy.data_id, KEPT) or {}
+        sets = RowHistory.from_plain(kept).sets
+        over = sets[:, sets[number]]
+        told = list(dict(kept.get("told", {})).values())
+        joint = sum(number in t["joint"] for t in told)
+        return OtherRuns(
+            row_set=int(number),
+            parted=bool((over.any(axis=1) & ~over.all(axis=1)).any()),
+            joint=joint,
+            alone=sum(number in t["sets"] for t in told) - joint,
+        )
+
     def hidden(self, run: str, home: SiteStore) -> tuple[str, ...]:
         """Columns of which a run is told nothing."""
         return tuple(home.ledger(HIDDEN).get(run, ()))
+
+
+def _edges(data_id: str, home: SiteStore) -> tuple[int, int]:
+    """Number of the rows of which bins were told, and edges of all columns; 0 edges of none."""
+    kept = home.kept(data_id, EDGES) or {}
+    edges = sum(len(of) for of in dict(kept.get("told", {})).values())
+    row_set = int(kept.get("row_set", -1))
+    return row_set, edges if row_set >= 0 else 0
 
 
 def _views(told: _Told, sets: Mask, this: Mask, atom: Atoms, joint: bool, least: int) -> list[View]:
@@ -463,6 +497,8 @@ class View:
         Those that an earlier run told of these rows, whatever this one does.
     inside : (n,) bool array, optional
         Rows of another run, of which the number and sums of what it tells follow.
+    edges : int
+        Edges of bins that were told of these rows: columns, too.
     """
 
     rows: BoolArray
@@ -470,6 +506,7 @@ class View:
     joint: BoolArray
     fixed: BoolArray
     inside: BoolArray | None = None
+    edges: int = 0
 
     def within(self) -> FloatArray | None:
         """The set of rows as a column of 0 and 1, over the rows of the view."""
@@ -570,7 +607,7 @@ def _too_many(
             left = told & (~hidden | view.fixed)
             joint = int((told & ~hidden & view.joint).sum())
             new = np.flatnonzero(told & free & ~again & ~hidden)
-            if not len(new) or limits.allow_columns(n, joint, int(left.sum()) - joint):
+            if not len(new) or limits.allow_columns(n, joint, int(left.sum()) - joint + view.edges):
                 break
             hidden[new[-1]] = True
     return hidden

@@ -375,6 +375,9 @@ class Site:
         if r.step != agree_levels.NAME:
             accounting.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
         name = self._kept_name(r, data)
+        if name:  # not of a moment ago: other runs may have been told of these rows since
+            others = self._row_guard.other_runs(r.run, self.home)
+            data = dataclasses.replace(data, other_runs=others)
         accounting.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
             work,

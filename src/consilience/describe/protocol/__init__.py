@@ -24,7 +24,8 @@ Rules, at a site that protects records (docs/proofs/described-columns.md):
 - Bins that hold fewer than `min_records` rows, none included, are joined to the one before; of
   columns of few values more are, so that no count follows from bins, mean and spread together.
   Edges of all runs on these rows count as if they were told at once, and lie at least a tenth of a
-  standard deviation from any other that was ever asked for; other rows get no bins.
+  standard deviation from any other that was ever asked for; other rows get no bins. Where no
+  models of others are granted no edge is new once a run told of some of these rows and not of all.
 - A level of few rows is withheld, with another one where it would follow.
 - A table is told whole or not at all, by the rule of products of columns; at a site that grants no
   models of others not at all: `contingency-table` is compared with other runs there.
@@ -56,6 +57,7 @@ from consilience.describe.protocol.result import DescribeResult
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.parameters import RULE, Allowed, allows, is_number, number, several
 from consilience.protocol.method import (
+    EDGES,
     Ask,
     CoordinatorContext,
     Exchange,
@@ -301,7 +303,7 @@ def _moments(rows: _Rows, site: SiteContext) -> tuple[tuple[Released, ...], Bool
 
 def _remembered(message: Request | Edges, data: SiteData) -> str | None:
     """Where a site keeps what it told; nowhere if it knows no row again."""
-    return None if data.marks is None else "described columns"
+    return None if data.marks is None else EDGES
 
 
 @step("sums", once=True, keeps=_remembered)
@@ -418,9 +420,11 @@ def count_bins(
     _, unsafe = _moments(rows, site)
     if memory.others:
         site.note("No bins are told: earlier runs told some of other rows.")
-    # As many columns as the policy lets be told of so many rows, edges being columns.
-    room = site.limits.columns_for(data.n_rows, products=False) - data.features.shape[1]
+    parted = data.other_runs is not None and data.other_runs.parted
+    if parted and not memory.others:
+        site.note("No further bins are told: other runs told of some of the rows only.")
     sizes = [int(size) for size in message.sizes]
+    room = _room(data, memory, site) // max(sum(size > 0 for size in sizes), 1)
     cells, masks, start = [], [], 0
     for j, edges in split(message.edges.value, sizes):
         name, x = rows.number_names[j - 1], rows.numbers[:, j - 1]
@@ -438,20 +442,25 @@ def count_bins(
         values = x[~np.isnan(x)]
         withheld = bool(unsafe[j - 1]) or memory.others or memory.leaves_few(name, values, least)
         if not withheld:
-            wanted = memory.apart(name, edges, float(values.std())) if least > 1 else edges
+            before = memory.told.get(name, [])
+            if parted:
+                wanted = edges[np.isin(edges, before)]
+            else:
+                wanted = memory.apart(name, edges, float(values.std())) if least > 1 else edges
             cuts = (
                 cuts_to_tell(
                     values,
                     wanted,
                     least=least,
                     max_share=site.limits.max_share,
-                    told=memory.told.get(name, ()),
-                    most=max(room // len(sizes), 0),
+                    told=before,
+                    most=len(before) + room,
                 )
                 if least > 1
                 else list(edges)
             )
             memory.add(name, edges, cuts)
+            withheld = parted and not len(cuts)
         known = np.isin(edges, cuts)
         heads = np.concatenate([[0], np.flatnonzero(known) + 1])
         place = heads[np.searchsorted(edges[known], x, side="right")]
@@ -462,6 +471,19 @@ def count_bins(
     flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
     mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
     return Bins(counts=cell_counts(flat.astype(np.int64), start).withhold(mask)), state
+
+
+def _room(data: SiteData, memory: _Memory, site: SiteContext) -> int:
+    """Edges that may still be told: each is a column, of which the rows may tell so many in all.
+
+    At most half are edges, so that runs to come may tell something, too.
+    """
+    runs, p = data.other_runs, data.features.shape[1]
+    joint, alone = (0, p) if runs is None else (runs.joint, runs.alone)
+    # Columns with products count for more (`Limits.allow_columns`).
+    columns = alone + int(np.ceil(joint / 2 + joint**2 / 4))
+    most = site.limits.columns_for(data.n_rows, products=False)
+    return max(min(most - columns, most // 2) - sum(map(len, memory.told.values())), 0)
 
 
 class _Memory:
@@ -477,9 +499,9 @@ class _Memory:
         Edges that were told, by column.
     """
 
-    def __init__(self, rows: str, order: IntArray, kept: Mapping[str, Any]) -> None:
-        self.rows, self._order = rows, order
-        self._binned = str(kept.get("rows", ""))
+    def __init__(self, rows: str, row_set: int, order: IntArray, kept: Mapping[str, Any]) -> None:
+        self.rows, self._order, self._number = rows, order, row_set
+        self._binned, self._row_set = str(kept.get("rows", "")), int(kept.get("row_set", -1))
         self.others = self._binned not in ("", rows)
         self.told, self._tried = (
             {name: list(edges) for name, edges in dict(kept.get(part, {})).items()}
@@ -491,7 +513,8 @@ class _Memory:
     def of(cls, data: SiteData, site: SiteContext) -> _Memory:
         marks = np.arange(data.n_rows) if data.marks is None else data.marks
         rows = "" if data.marks is None else digest(np.sort(marks).tobytes())
-        return cls(rows, np.argsort(marks), site.kept or {})
+        number = -1 if data.other_runs is None else data.other_runs.row_set
+        return cls(rows, number, np.argsort(marks), site.kept or {})
 
     def gaps(self, names: Sequence[str], missing: BoolArray, least: int) -> BoolArray:
         """Rows that count as without a value, as they did in earlier runs on these rows."""
@@ -531,7 +554,7 @@ class _Memory:
 
     def add(self, name: str, edges: FloatArray, cuts: Sequence[float]) -> None:
         """Note what is told now."""
-        self._binned = self.rows
+        self._binned, self._row_set = self.rows, self._number
         told = set(self.told.get(name, [])) | {float(cut) for cut in cuts if cut in edges}
         self.told[name] = sorted(told)
 
@@ -543,7 +566,8 @@ class _Memory:
             part: {name: tuple(edges) for name, edges in of.items()}
             for part, of in (("told", self.told), ("tried", self._tried))
         }
-        site.keep({"rows": self._binned, "gaps": self._gaps, **plain})
+        bins = {"rows": self._binned, "row_set": self._row_set, **plain}
+        site.keep({**bins, "gaps": self._gaps})
 
 
 # --------------------------------------------------------------------------- at the coordinator
