@@ -93,8 +93,8 @@ def test_what_is_written(tables: Path) -> None:
     assert offered["ward"] == ("a", "b", "c")
     assert offered["größe"] == "number"
     assert "id" not in offered
-    assert "east: east.csv, 120 of 120 rows complete; encoding 'cp1252', separator ';'" in said
-    assert "108 of 120 rows complete; missing NA." in said
+    assert "east: east.csv, 120 of 120 rows kept; encoding 'cp1252', separator ';'" in said
+    assert "108 of 120 rows kept; missing NA." in said
 
 
 def test_a_text_among_features_is_a_category(tables: Path) -> None:
@@ -159,6 +159,15 @@ def test_an_id_with_one_repeated_value_is_no_feature(tmp_path: Path) -> None:
     assert Study.load(tmp_path / "s" / "study.toml").data.features == ("x",)
     said = " ".join(made.stdout.split())
     assert "patient (whole numbers of its own in nearly each row at a, as ids have)" in said
+
+
+def test_no_row_goes_for_a_column_that_is_not_used(tmp_path: Path) -> None:
+    ward = ["a"] * 57 + ["b"] * 3
+    table = columns_of(tmp_path, "a.csv", x=[i + 0.5 for i in range(60)], ward=[*ward])
+    made = call("init", "mean-and-sd", table, "--folder", tmp_path / "s")
+    assert "60 of 60 rows kept" in " ".join(made.stdout.split())
+    site = SiteFile.load(tmp_path / "s" / "sites" / "a.toml")
+    assert dict(site.columns.offered or {}) == {"x": "number"}
 
 
 def test_a_folder_behind_a_link(tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def test_runs_studies_and_reports(opened: Opened) -> None:
     report = opened.get(f"/run/{opened.run}/report")
     assert report.content == (opened.space.out / "report.html").read_bytes()
     assert "script-src" not in report.headers["content-security-policy"]
-    assert "img-src data:" in report.headers["content-security-policy"]
+    policy = report.headers["content-security-policy"]
+    assert "img-src data:; sandbox allow-popups" in policy and "form-action 'none'" in policy
+    assert report.headers["referrer-policy"] == "no-referrer"
     assert str(CANARY_NUMBER) not in first + studies + one
 
 

@@ -569,6 +569,15 @@ def test_a_paragraph_for_a_paper_says_method_settings_rounds_what_left_and_sourc
     assert len(moments.methods_paragraph().split("\n\n")) == 2, "a mean has no source"
 
 
+def test_defaults_as_files_keep_them_are_no_settings(moments: Run) -> None:
+    kept = {"bins": {}, "tables": [], "quantiles": [0.25, 0.5, 0.75]}
+    info = dataclasses.replace(moments.info, method="describe", parameters=kept)
+    run = dataclasses.replace(moments, info=info)
+    assert general._changed(run, get_method("describe")) == []
+    kept["tables"] = [["a", "b"]]
+    assert general._changed(run, get_method("describe")) == [("tables", [["a", "b"]])]
+
+
 def test_every_method_of_a_paper_has_a_source() -> None:
     cited = {name: general.source(get_method(name)) for name in BUILT_IN}
     assert {name for name, source in cited.items() if not source} == {"mean-and-sd", "describe"}

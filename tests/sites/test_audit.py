@@ -156,6 +156,12 @@ def test_commands(tmp_path: Path) -> None:
     assert done.exit_code == 0 and f"signed by {key.public}" in done.stdout
     done = run_cli("verify", str(tmp_path / "b.zip"), "--earlier", str(tmp_path / "a.zip"))
     assert done.exit_code == 0 and "goes on from line" in done.stdout
+    new = SigningKey.generate()
+    new.save(tmp_path / "new")
+    held.call("audit", str(tmp_path / "c.zip"), "--key", str(tmp_path / "new"))
+    words = [str(tmp_path / "c.zip"), "--key", new.public, "--earlier", str(tmp_path / "b.zip")]
+    assert run_cli("verify", *words).exit_code == 5
+    assert run_cli("verify", *words, "--earlier-key", key.public).exit_code == 0
     done = run_cli("verify", str(tmp_path / "a.zip"), "--key", key.public)
     assert done.exit_code == 5 and done.stderr.count("\n") == 1
     assert run_cli("verify", str(tmp_path / "none.zip")).exit_code == 7

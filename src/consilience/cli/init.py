@@ -134,8 +134,10 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
         how = [f"{name} {value!r}" for name, value in one.settings.items()]
         how += [f"missing {', '.join(one.codes)}"] if one.codes else []
         kept = next(check.report for check in checks if check.name == site)
-        rows = "" if kept is None else f", {kept.rows_kept} of {kept.rows_read} rows complete"
+        rows = "" if kept is None else f", {kept.rows_kept} of {kept.rows_read} rows kept"
         console.say(f"{site}: {one.path}{rows}{'; ' if how else ''}{', '.join(how)}.")
+        for name, count in ({} if kept is None else kept.dropped_by).items():
+            console.say(f"{site}: {count} of the dropped rows have no value on offer in {name}.")
     for sentence in made.said:
         console.say(sentence)
     console.say(

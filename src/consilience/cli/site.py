@@ -492,6 +492,10 @@ def verify(
         Path | None,
         typer.Option(metavar="BUNDLE", help="One that was made before: its log must go on here."),
     ] = None,
+    earlier_key: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="The key of the earlier one; as --key unless given."),
+    ] = "",
 ) -> None:
     """Verify an audit bundle: digests, the chain of its log, its signature.
 
@@ -506,7 +510,7 @@ def verify(
     lines = f"{found.n_lines} line{'s' * (found.n_lines != 1)}"
     typer.echo(console.clean(f"site {found.site}, {found.made}: {lines} of log, whole; {by}"))
     if earlier is not None:
-        before = verified(_bytes_of(earlier), key)
+        before = verified(_bytes_of(earlier), earlier_key or key)
         if not found.begins_with(before):
             raise DamageError(f"the log does not go on from that of {earlier}: lines were changed")
         typer.echo(f"its log goes on from line {before.n_lines} of {earlier}")

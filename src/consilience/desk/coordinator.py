@@ -32,8 +32,10 @@ FOOT = "Nothing is decided on these pages; runs are begun and go on by 'consilie
 AT_WORK = ("begun", "running")
 _REPORT_POLICY = {
     "Content-Security-Policy": (
-        f"{HEADERS['Content-Security-Policy']}; img-src data:".replace("form-action 'self'; ", "")
-    )
+        HEADERS["Content-Security-Policy"].replace("form-action 'self'", "form-action 'none'")
+        + "; img-src data:; sandbox allow-popups"
+    ),
+    "Referrer-Policy": "no-referrer",
 }
 
 

@@ -428,7 +428,7 @@ def _over_rows(
     ids = {name for role, name in wishes.roles.items() if role in ("id", "agent", "entity")}
     files = {wishes.folder / "study.toml": study}
     for site, one in found.items():
-        offered = _offered(one, numbers, ids)
+        offered = _offered(one, numbers, ids, levels)
         text = _site(wishes, site, one, asked.get("site", ""), _missing(one))
         files[wishes.folder / SITES / f"{site}.toml"] = f"{text}\n{offered.to_toml()}"
     said = [f"Features: {', '.join(features)}."] if features else []
@@ -565,7 +565,9 @@ def _missing(one: Found) -> dict[str, Any]:
     return {"missing_codes": {"*": one.codes}} if one.codes else {}
 
 
-def _offered(one: Found, numbers: Collection[str], ids: Collection[str]) -> Proposal:
+def _offered(
+    one: Found, numbers: Collection[str], ids: Collection[str], levels: Collection[str]
+) -> Proposal:
     """The proposal, with what the study uses on offer in its role."""
     offered: dict[str, Offer] = dict(one.proposal.offered)
     left_out, rare = dict(one.proposal.left_out), dict(one.proposal.rare)
@@ -579,6 +581,14 @@ def _offered(one: Found, numbers: Collection[str], ids: Collection[str]) -> Prop
         left_out.pop(name, None)
         if isinstance(offered.get(name), str):
             rare.pop(name, None)
+    for name in set(offered) - {*numbers, *ids, *levels}:
+        # What is on offer has a say in which rows are kept.
+        if name in rare:
+            left_out[name] = f"not used, and rows with its {rare.pop(name)} rarer values would go"
+        elif one.seems_id(name):
+            left_out[name] = "not used, and whole numbers of its own in nearly each row"
+        if name in left_out:
+            offered.pop(name)
     return replace(one.proposal, offered=offered, left_out=left_out, rare=rare)
 
 

@@ -127,12 +127,22 @@ def repeat_code(run: Run, method: type[Method]) -> str:
 
 def _changed(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
     """Parameters that are not the defaults: what is to be read, and retyped."""
-    defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    defaults = {
+        f.name: f.default_factory() if callable(f.default_factory) else f.default
+        for f in dataclasses.fields(method)  # type: ignore[arg-type]
+    }
     return [
         (key, value)
         for key, value in _parameters(run, method)
-        if key not in defaults or defaults[key] != value
+        if key not in defaults or not _is_same(defaults[key], value)
     ]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal as files keep them, where a tuple is a list."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other)
 
 
 def methods_paragraph(run: Run) -> str:

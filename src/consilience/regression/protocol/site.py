@@ -221,7 +221,7 @@ def sums(
         sentence = (
             "this site tells no sums at coefficients that a coordinator chose (its steward grants "
             'them by per_record): ask for errors = "model" or "cluster" without a weight, and '
-            'where the family is not gaussian for fit = "one-shot"'
+            'where the family is not gaussian for fit = "one-shot" (granted by foreign_models)'
         )
         raise DisclosureError(sentence, public=sentence)
     settings = message.settings
