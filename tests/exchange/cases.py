@@ -186,7 +186,7 @@ def counting() -> Federation:
             **{f"{role}_name": column for role, column in of.items()},
             "target": rng.poisson(rng.gamma(2, mean / 2)).astype(float),
             "offset": years,
-            "weight": rng.integers(1, 3, len(x)).astype(float),
+            "weight": rng.integers(1, 20, len(x)).astype(float),
         }
     made = dataclasses.replace(federation_of(TABLES, roles=roles), columns=columns)
     return with_policy(made, Policy(preset="consortium"))

@@ -34,6 +34,18 @@ def derivatives(family: str, y: float, eta: float) -> tuple[float, float, float]
     return mu - y, weight, weight
 
 
+def slope_in_alpha(y, mean, alpha):
+    """Derivative in alpha of the negative binomial log likelihood.
+
+    log f = sum_{j < y} log(1 + alpha j) - (y + 1 / alpha) log(1 + alpha mu) + y log mu - log y!
+    """
+    total = 0.0
+    for one, mu in zip(y, mean, strict=True):
+        total += sum(j / (1 + alpha * j) for j in range(int(one)))
+        total += math.log1p(alpha * mu) / alpha**2 - (one + 1 / alpha) * mu / (1 + alpha * mu)
+    return total
+
+
 def sums(family, design, y, theta, offset=None, weight=None):
     """Score, observed and expected information, and sum of squared scores.
 

@@ -155,6 +155,31 @@ def test_derivatives_in_alpha_are_those_of_differences(estimate: str) -> None:
         )
 
 
+def test_a_small_alpha_settles() -> None:
+    """Digits that rounding leaves to alpha near 0 are not waited for."""
+    for y in (1, 7, 300):
+        apart = kernels._digamma_apart(np.array([float(y)]), 4e3)
+        terms = [1 / (4e3 + j) for j in range(y)]
+        expected = math.fsum(terms), -math.fsum(t**2 for t in terms)
+        np.testing.assert_allclose(np.ravel(apart), expected, rtol=1e-14)
+    rng, tables = np.random.default_rng(4), {}
+    for site in SITES[:2]:
+        x = rng.normal(0, 1, 4000)
+        y = rng.poisson(np.exp(1 + 0.2 * x) * rng.gamma(500, 0.002, 4000)).astype(float)
+        tables[site] = pd.DataFrame({"x": x, "y": y})
+    from consilience import Columns
+
+    made = federation(tables, "simulation", columns=Columns(features=["x"], target="y"))
+    result = PooledRegression(family=FAMILY).run(made, seed=0).result
+    rows = pd.concat(tables.values())
+    mean = np.exp(result.estimate[0] + result.estimate[1] * rows["x"])
+    left, there, right = (
+        textbook.slope_in_alpha(rows["y"], mean, result.alpha * by) for by in (0.99, 1, 1.01)
+    )
+    assert left > 0 > right and abs(there) < 1e-4 * (left - right)
+    assert result.alpha < 0.01 and result.rounds <= 12
+
+
 def test_what_is_refused() -> None:
     tables = counts()
     with pytest.raises(QuorumError, match=r"ash, birch, cedar: .*dispersion to .moments."):

@@ -171,9 +171,9 @@ def test_a_weight_or_an_offset_of_few_rows_stays(role: str) -> None:
 
 
 def test_digits_of_a_weight_that_few_rows_have_do_not_count() -> None:
-    tables = with_roles("binomial", whole=True)
+    tables = with_roles("gaussian", whole=True)
     odd = {s: t.assign(weight=t["weight"] + (t.index < 3) * 1e-3) for s, t in tables.items()}
-    of = {"roles": {"weight": "weight"}, "family": "binomial"}
+    of = {"roles": {"weight": "weight"}, "family": "gaussian"}
     plain, there = (run(t, "consortium", **of).result for t in (tables, odd))
     np.testing.assert_array_equal(there.estimate, plain.estimate)
     assert (run(odd, **of).result.estimate != plain.estimate).all()
@@ -183,6 +183,21 @@ def test_digits_of_a_weight_that_few_rows_have_do_not_count() -> None:
     for policy in ("consortium", Policy(per_record=True, foreign_models=True)):
         there, plain = (run(t, policy, **of).result for t in (small, one))
         np.testing.assert_array_equal(there.estimate, plain.estimate)
+
+
+def test_a_likelihood_of_weights_of_which_some_are_rare_is_named() -> None:
+    """Frequencies have no logarithm in it; of precisions the deviance is told all the same."""
+    tables = with_roles("gaussian", whole=True)
+    for table in tables.values():
+        table["weight"] += 3.0 * (table.index % 2) + 3.0 * (table.index < 3)
+    of: dict[str, Any] = {"roles": {"weight": "weight"}}
+    counted = run(tables, "consortium", **of, weights="frequency").result
+    free = run(tables, **of, weights="frequency").result
+    assert counted.aic == pytest.approx(free.aic, rel=1e-12)
+    precise, free = (run(tables, policy, **of).result for policy in ("consortium", "simulation"))
+    assert math.isnan(precise.aic) and "value of the weight" in precise.summary()
+    assert precise.deviance == pytest.approx(free.deviance, rel=1e-12)
+    assert "log likelihood and AIC not told, deviance" in precise.to_text()
 
 
 def test_weights_of_frequency_are_whole() -> None:

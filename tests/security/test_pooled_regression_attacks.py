@@ -82,9 +82,8 @@ def hostile(
             answers.append(next(iter({**replies.present, **replies.missing}.values())))
         raise _Answered
 
-    made = Federation.local(
-        {"a": tables}, columns=Columns(features=("x0", "x1"), target="y"), policy=policy
-    )
+    columns = Columns(features=("x0", "x1"), target="y", weight="w" if settings.weighted else None)
+    made = Federation.local({"a": tables}, columns=columns, policy=policy)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(PooledRegression, "coordinate", coordinate)
         PooledRegression(family=settings.family).run(made, seed=0)
@@ -198,6 +197,33 @@ def test_pearsons_sum_for_alpha_is_judged_by_its_own_terms(
         np.testing.assert_allclose(free.shape.value[0], 25 * np.exp(14 * 3.4), rtol=1e-3)
 
 
+@pytest.mark.parametrize("values", [2, 3, 6])
+def test_a_weight_opens_no_third_column_of_a_table(values: int) -> None:
+    """All pairs of x0, x1 and weight have ten rows; one person has both and another weight."""
+    cells = {(0, 0, 0): 60, (0, 1, 0): 30, (1, 0, 0): 30, (1, 1, 0): 25}
+    cells |= {(0, 0, 1): 15, (0, 1, 1): 14, (1, 0, 1): 16, (1, 1, 1): 1}
+    rows = [cell for cell, times in cells.items() for _ in range(times)]
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rows, columns=["x0", "x1", "w"]).astype(float)
+    table["w"] = 1.0 + table["w"] * rng.integers(1, values, len(table))
+    table["y"] = rng.normal(50, 10, len(table))
+    settings = dataclasses.replace(Settings("gaussian", False), weighted=True, errors="HC1")
+    asks = [sums_at([50.0, 0, 0], 1, settings=settings)]
+    moments, sums = hostile(table, "simulation", asks, settings)
+    plain = table.assign(w=1.0)
+    _, without = hostile(plain, "simulation", asks, settings)
+    more = sums.curvature.value - without.curvature.value
+    alone = table[(table["x0"] == 1) & (table["x1"] == 1) & (table["w"] > 1)]
+    assert len(alone) == 1 and more[1, 2] == pytest.approx(alone["w"].iloc[0] - 1)
+    moments, sums = hostile(table, "consortium", asks, settings)
+    assert np.isnan(moments.means.value[:2]).any() and isinstance(sums, Refused)
+    # The control: where the third cell has ten rows as well, all is told.
+    more_rows = [alone.assign(w=w) for w in table["w"].unique()]
+    fine = pd.concat([*[table] * 4, *more_rows * 20]).assign(y=lambda t: rng.normal(50, 10, len(t)))
+    moments, sums = hostile(fine, "consortium", asks, settings)
+    assert not np.isnan(moments.means.value).any() and not isinstance(sums, Refused)
+
+
 @pytest.mark.parametrize("errors", ["model", "HC1"])
 def test_a_loss_that_is_mostly_one_persons_stays(errors: str) -> None:
     """Neither weight nor response is far out, nor their product with one another, but w y^2 is."""
@@ -240,20 +266,42 @@ def test_sums_over_the_response_tell_no_count_of_few_rows(family: str, rare: int
     assert np.isfinite(free.figures.value).all() and np.isfinite(free.shape.value).all()
 
 
+def test_sums_of_logarithms_of_repeated_numbers_tell_no_count_of_few_rows() -> None:
+    """Halves as well as whole numbers: 136 rows of six values are of one table of counts."""
+    times = (30, 40, 30, 20, 14, 2)
+    halves = np.random.default_rng(1).permutation(np.repeat([0.5, 1, 1.5, 2, 2.5, 3], times))
+    table = table_of(136, 3)
+    gaussian = dataclasses.replace(Settings("gaussian", False), weighted=True)
+    frequency = dataclasses.replace(gaussian, weights="frequency")
+    for settings, place, gaps in (
+        (gaussian, {"w": halves}, [False, True]),
+        (frequency, {"w": 2 * halves}, [False, False]),  # it holds no logarithm
+        (Settings("gamma", False), {"y": halves}, [True, True]),
+        (Settings("gamma", False), {"y": np.round(np.exp(table["x1"]) + 1, 2)}, [False, False]),
+    ):
+        asks = [sums_at([0.5, 0.0, 0.0], 1, settings=settings)]
+        _, sums = hostile(table.assign(**place), "consortium", asks, settings)
+        assert np.isnan(sums.figures.value[1:3]).tolist() == gaps, settings
+
+
 def test_a_run_asks_for_what_its_study_needs() -> None:
     """Rounds or own fits, and squared scores only for errors that need them."""
-    table = table_of(120, 0)
+    table = table_of(120, 0).assign(w=np.linspace(1, 2, 120))
     one_shot, gaussian = dataclasses.replace(BINOMIAL, fit="one-shot"), Settings("gaussian", False)
     robust = dataclasses.replace(BINOMIAL, errors="HC0")
+    weighted = dataclasses.replace(one_shot, weighted=True)
     for settings, asked in (
         (BINOMIAL, own_fit(BINOMIAL)),
         (one_shot, sums_at([0.0] * 3, 1, settings=one_shot)),
         (gaussian, sums_at([0.0] * 3, 1, settings=gaussian)),
         (BINOMIAL, own_fit(one_shot)),
+        # whoever leaves the coordinator's own check out: own fits are no way around `per_record`
+        (weighted, own_fit(weighted)),
         (BINOMIAL, sums_at([0.0] * 3, 1, settings=robust)),
     ):
-        _, told = hostile(table, "consortium", [asked], settings)
-        assert isinstance(told, Refused)
+        policy = Policy(per_record=True, foreign_models=True) if settings.weighted else "consortium"
+        first, told = hostile(table, policy, [asked], settings)
+        assert isinstance(told, Refused) and not isinstance(first, Refused)
     for settings in (one_shot, robust):
         named = PooledRegression(family="binomial").contradicted(Request(settings=settings))
         assert named == ("fit" if settings is one_shot else "errors",)

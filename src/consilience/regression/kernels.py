@@ -37,6 +37,8 @@ DISPERSED = ("gaussian", "gamma")
 _DEPENDENT = 1e-10
 """Of a squared length of 1: what a column may have left beside the others."""
 _MOST_STEPS = 50
+_MANY_TABLES = 128 * math.log(2)
+"""Logarithm of tables of counts that four sums of doubles do not tell from one another."""
 
 
 def family_of(name: str, alpha: float = 1.0) -> Family:
@@ -222,15 +224,30 @@ def shape_of(rows: Rows, theta: FloatArray, alpha: float, estimate: str) -> Floa
     over, gap = 1 / (1 + alpha * mu), y - mu
     if estimate == "likelihood":
         r = 1 / alpha
-        far = digamma(y + r) - digamma(r) - np.log1p(alpha * mu)
+        far, bend = _digamma_apart(y, r)
+        far = far - np.log1p(alpha * mu)
         first = r**2 * far - gap * over * r
-        second = -2 * r**3 * far - r**4 * (polygamma(1, y + r) - polygamma(1, r))
+        second = -2 * r**3 * far - r**4 * bend
         second += gap * (1 + 2 * alpha * mu) * (over * r) ** 2 - r**2 * mu * over
     else:
         first, second = gap**2 * over / mu, -((gap * over) ** 2)
     # of (mu - y) / (1 + alpha mu)
     turn = gap * mu * over**2
     return np.stack([rows.weighted(each) for each in (first, second, turn)])
+
+
+def _digamma_apart(y: FloatArray, r: float) -> tuple[FloatArray, FloatArray]:
+    """``digamma(y + r) - digamma(r)`` and the same of trigamma, also where r is large.
+
+    There both are small differences of numbers that are not: of their series (Abramowitz and Stegun
+    6.3.18, 6.4.12) terms are subtracted one by one.
+    """
+    if r < 1000:  # above it the series leaves out less than doubles do
+        return digamma(y + r) - digamma(r), polygamma(1, y + r) - polygamma(1, r)
+    first, square = -y / (r * (y + r)), -y * (y + 2 * r) / (r * (y + r)) ** 2
+    cube, fourth = (y + r) ** -3 - r**-3, (y + r) ** -4 - r**-4
+    apart = np.log1p(y / r) - first / 2 - square / 12 + fourth / 120
+    return apart, first + square / 2 + cube / 6 - ((y + r) ** -5 - r**-5) / 30
 
 
 def constant_of(name: str, rows: Rows, alpha: float = 1.0) -> float:
@@ -250,12 +267,18 @@ def constant_of(name: str, rows: Rows, alpha: float = 1.0) -> float:
     return float(rows.weighted(np.log(rows.y)).sum()) if name == "gamma" else 0.0
 
 
-def rare_counts(name: str, rows: Rows, least: int) -> bool:
-    """Whether `least` and `constant` tell of whole numbers one that fewer rows than that have."""
-    told = rows.weight if name == "gaussian" else rows.y
-    if name == "binomial" or told is None or least <= 1 or not (told == np.floor(told)).all():
+def rare_counts(told: FloatArray, least: int) -> bool:
+    """Whether sums of logarithms of values tell of one that fewer rows than `least` have it.
+
+    Of whole numbers they do, and of others that repeat unless so many tables of counts are possible
+    that a sum of doubles, beside mean and variance, does not single one out.
+    """
+    times = np.unique(told, return_counts=True)[1]
+    if least <= 1 or times.min() >= least:
         return False
-    return bool(np.unique(told, return_counts=True)[1].min() < least)
+    n, k = len(told), len(times)
+    tables = gammaln(n + k) - gammaln(k) - gammaln(n + 1)
+    return bool((told == np.floor(told)).all() or (k < n and tables < _MANY_TABLES))
 
 
 def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
@@ -535,7 +558,7 @@ def conclude(
         times G / (G - 1) (n - 1) / (n - k) for G sites.
     estimate : str
         How alpha was estimated. By likelihood errors of the model are of the observed curvature of
-        coefficients and alpha together; all others take alpha as known.
+        coefficients and alpha together; all others, and beside a ridge, take alpha as known.
     own_fits : bool
         Whether residuals are about the own fit of each site, which has as many coefficients.
     """

@@ -68,6 +68,8 @@ _SETTLED = 1e-9
 """Newton step, in standard deviations of the columns, after which nothing is asked any more."""
 _NEAR = 0.3
 """Newton step of the coefficients below which alpha moves, too."""
+_SMALL_ALPHA = 0.1
+"""Below it steps of alpha are measured in tenths, above it in alphas."""
 _RUNS_AWAY = 15
 """Rounds after which steps that do not get small mean that columns separate the rows."""
 
@@ -135,7 +137,7 @@ class PooledRegression(Method):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -156,9 +158,9 @@ class PooledRegression(Method):
         "that the coordinator chooses, for HC errors squared scores, for a gamma regression with "
         "weights and for negative binomial ones expected curvature, for these also an equation of "
         "alpha with its derivatives (sums over response or weight alone, for deviance and "
-        "likelihood, only where each value of a whole number has enough rows): steep coefficients "
-        "can single out rows, so a site tells such sums only where its policy lets values of "
-        "single records leave. The one-shot fit tells coefficients and curvature "
+        "likelihood, only where each value of a number that repeats has enough rows): steep "
+        "coefficients can single out rows, so a site tells such sums only where its policy lets "
+        "values of single records leave. The one-shot fit tells coefficients and curvature "
         "of each site's own fit instead. Where the study asks for performance, sites tell by the "
         "same grants rows with and without an event in bands of predicted risk, expected numbers, "
         "and intercept and slope of a recalibration. All sites know the model."
@@ -306,7 +308,9 @@ class PooledRegression(Method):
             size = float(np.abs(step).max())
             if estimate and size < _NEAR:
                 step, other = coordinator.step_of_alpha(survey, pool, step, alpha)
-                size = max(float(np.abs(step).max()), abs(math.log(other / alpha)))
+                # Near 0 the last digits of alpha are rounding, and change nothing.
+                moved = abs(other - alpha) / max(alpha, _SMALL_ALPHA)
+                size = max(float(np.abs(step).max()), moved)
                 if size < _SETTLED:
                     return pool, turn, alpha
                 last, alpha, theta = None, other, theta + step
@@ -317,6 +321,11 @@ class PooledRegression(Method):
                 break
             last, theta = pool, theta + step
         else:
+            if estimate and float(np.abs(step).max()) < _NEAR:
+                raise QuorumError(
+                    f"alpha had not settled after {messages.MAX_ROUNDS} rounds, near {alpha:.2g}: "
+                    "give it, or set family to 'poisson' where it is nearly 0"
+                )
             raise QuorumError(
                 f"the fit had not settled after {messages.MAX_ROUNDS} rounds: put the columns on "
                 "one scale, or add a ridge"

@@ -31,6 +31,10 @@ NOT_TOLD = (
     "Deviance, log likelihood and AIC are not told: at some site fewer rows than may be counted "
     "have one value of the response, and sums over it would tell how many (tests need neither)."
 )
+NOT_TOLD_OF_WEIGHTS = (
+    "Log likelihood and AIC are not told: at some site fewer rows than may be counted have one "
+    "value of the weight, and the sum of its logarithms would tell how many (tests need neither)."
+)
 NO_LIKELIHOOD = (
     "Log likelihood and AIC are not known: by weights of precision each row has a shape of its own."
 )
@@ -224,9 +228,9 @@ def _giving_way(
         said = "; ".join(f"{name} withholds {', '.join(them)}" for name, them in withheld.items())
         raise QuorumError(
             f"some columns may not be told everywhere: {said}. A count behind them, or behind "
-            "their products with others, is too small, one row dominates, or the columns are too "
-            "many for the rows. Leave these columns or sites out, or set when_withheld to "
-            '"without-column" or "without-site"'
+            "their products with others or with the weight, is too small, one row dominates, or "
+            "the columns are too many for the rows. Leave these columns or sites out, or set "
+            'when_withheld to "without-column" or "without-site"'
         )
     if method.when_withheld == "without-column":
         return used, np.asarray(has.all(axis=0))
@@ -502,7 +506,7 @@ def build_result(
         rounds=fitted.rounds,
         withheld=dict(survey.withheld),
         left_out=survey.left_out,
-        remarks=_remarks(method, survey, apart, least),
+        remarks=_remarks(method, survey, apart, fit),
     )
     model = {
         "columns": survey.columns,
@@ -556,7 +560,7 @@ def _scale_within(pool: Pool) -> float:
 
 
 def _remarks(
-    method: PooledRegression, survey: Survey, apart: kernels.Heterogeneity, least: float
+    method: PooledRegression, survey: Survey, apart: kernels.Heterogeneity, fit: kernels.Fit
 ) -> tuple[str, ...]:
     """What a reader must know beside the answer."""
     found = []
@@ -576,10 +580,10 @@ def _remarks(
             f"No estimates of their own: {listed(silent)} (fewer than two rows for each "
             "coefficient, or columns that do not vary there); their rows are in the fit."
         )
-    if np.isnan(least):
+    if np.isnan(fit.deviance):
         found.append(NOT_TOLD)
-    elif method.family == "gamma" and survey.settings.weighted and method.weights == "precision":
-        found.append(NO_LIKELIHOOD)
+    elif np.isnan(fit.log_likelihood):
+        found.append(NO_LIKELIHOOD if method.family == "gamma" else NOT_TOLD_OF_WEIGHTS)
     if method.ridge:
         found.append("A ridge pulls coefficients to 0; limits and p-values take no account of it.")
     return tuple(found)

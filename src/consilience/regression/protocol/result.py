@@ -58,7 +58,8 @@ class PooledRegressionResult(Result):
     scale, loss, deviance, null_deviance, log_likelihood, aic : float
         Dispersion and fit; the null model has the constants alone. ``loss`` is minus the log
         likelihood at dispersion 1 but for terms in the response alone. All after it are NaN where a
-        site may not tell these terms: some whole number is the response of few rows.
+        site may not tell these terms: some whole number is the response of few rows; of a weighted
+        gaussian, where few rows have some weight, the last two alone.
     tests : dict of str to (statistic, df, p)
         "Wald", "score" and "likelihood ratio" tests that all slopes are 0; empty with a ridge.
     sites : tuple of str
@@ -283,6 +284,9 @@ class PooledRegressionResult(Result):
         head.append(
             f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
             if math.isnan(self.deviance)
+            else f"log likelihood and AIC not told, deviance {self.deviance:.5g} "
+            f"(null {self.null_deviance:.5g}), scale {self.scale:.5g}"
+            if math.isnan(self.aic)
             else f"log likelihood {self.log_likelihood:.5g}, deviance {self.deviance:.5g} "
             f"(null {self.null_deviance:.5g}), AIC {self.aic:.5g}, scale {self.scale:.5g}"
         )

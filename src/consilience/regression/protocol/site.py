@@ -36,6 +36,13 @@ NOT_BESIDE = (
 NO_FREQUENCY = (
     "weights of frequency must be whole numbers: set weights to 'precision' if they are none"
 )
+NO_SUMS = (
+    "this site tells no sums at coefficients that a coordinator chose (its steward grants "
+    'them by per_record): ask for errors = "model" or "cluster" without a weight, and '
+    'where the family is not gaussian for fit = "one-shot" (granted by foreign_models)'
+)
+_FEW_VALUES = 4
+"""Of a weight: sums with its powers 0 to 3 are those over the rows of each value."""
 FEW_ENTITIES = "its policy lets sums leave over more entities than it has: leave this site out"
 WANTED = {
     "binomial": "0 or 1, or of two declared levels",
@@ -101,6 +108,8 @@ def moments(
     message: messages.Request, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Moments, State]:
     """Tell rows, means and products of the columns that may be told, the response after them."""
+    if message.settings.by_rounds and not site.per_record:
+        raise DisclosureError(NO_SUMS, public=NO_SUMS)  # they would be told for nothing
     y = response_of(message.settings.family, data)
     x, centre, scale = data.in_own_units()
     beside = _beside(data, message.settings, site.limits)
@@ -126,6 +135,10 @@ def moments(
             fault = NOT_BESIDE if p in columns else NO_RESPONSE
             raise DataError(fault, public=fault)
         products = _products(z, columns, data, site.limits, cells)
+    if message.settings.weighted:
+        kept = _apart_by_weight(z, columns, p, data, site.limits)
+        if len(kept) < len(columns):
+            columns, products = kept, _products(z, kept, data, site.limits, cells)
     _check_size(len(z), len(columns), site.limits)
     if np.isnan(products.value).any():
         raise DataError(FEW_ENTITIES, public=FEW_ENTITIES)
@@ -137,13 +150,55 @@ def moments(
     units = np.outer(scale[columns], scale[columns])[upper]
     withheld = [data.feature_names[j] for j in range(p) if j not in columns]
     if withheld:
-        site.note(f"Moments of {', '.join(withheld)} stay here: few rows differ, or one dominates.")
+        few = (
+            "few rows differ, also of one weight,"
+            if message.settings.weighted
+            else "few rows differ,"
+        )
+        site.note(f"Moments of {', '.join(withheld)} stay here: {few} or one dominates.")
     reply = messages.Moments(
         n=disclosure.count(len(z)),
         means=replaced(means.withhold(hidden), told[0]),
         products=replaced(products, products.value[0] / units),
     )
     return reply, {"settings": plain(message.settings), "told": columns[:-more].tolist()}
+
+
+def _apart_by_weight(
+    z: FloatArray, columns: IntArray, p: int, data: SiteData, limits: Limits
+) -> IntArray:
+    """Columns whose moments may leave also over the rows that a weight sets apart.
+
+    Sums of products with a weight and without, of which it has two values, are those over the rows
+    of either: a third column beside two. So are sums with its powers where there are up to four.
+    Of more values each that many rows have is taken off: what is left are the other rows.
+
+    Raises
+    ------
+    DataError
+        The response may not leave so, or no row is apart from too many.
+    """
+    weight, told = z[:, -1], columns[:-1]
+    values, times = np.unique(weight, return_counts=True)
+    if limits.min_records <= 1:
+        return columns
+    few = len(values) <= _FEW_VALUES
+    common = values if few else values[10 * times >= len(weight)]
+    for value in common.tolist():
+        apart = weight == value if few else weight != value
+        cells = {
+            "cells": np.where(apart, 0, -1).astype(np.int64),
+            "n_cells": 1,
+            "entities": data.entity,
+        }
+        if not np.isnan(_products(z, told, data, limits, cells).value).any():
+            continue
+        inside, place = coded_within(data.coded, told), int(np.argmax(told == p))
+        told = told[disclosure.tellable_columns(z[apart][:, told], limits, inside, first=place)]
+        lost = not (told == p).any()
+        if lost or np.isnan(_products(z, told, data, limits, cells).value).any():
+            raise DataError(NOT_BESIDE, public=NOT_BESIDE)
+    return np.append(told, columns[-1])
 
 
 def _products(
@@ -218,12 +273,7 @@ def sums(
 ) -> tuple[messages.Sums, State]:
     """Tell loss, score and curvature at coefficients that the coordinator chose."""
     if not site.per_record:
-        sentence = (
-            "this site tells no sums at coefficients that a coordinator chose (its steward grants "
-            'them by per_record): ask for errors = "model" or "cluster" without a weight, and '
-            'where the family is not gaussian for fit = "one-shot" (granted by foreign_models)'
-        )
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError(NO_SUMS, public=NO_SUMS)
     settings = message.settings
     rows = _rows_of(message, data, state, site.limits)
     if not settings.by_rounds:
@@ -299,9 +349,18 @@ def _without_counts(
     """Leave out sums over response or weight alone from which exact numbers of few rows follow.
 
     With rows, mean and variance a sum of ``log y!`` or of ``y log y`` is of one table of counts of
-    whole numbers only. So it is with that of ``log Gamma(y + 1 / alpha)``, and its derivatives.
+    whole numbers only. So it is with that of ``log Gamma(y + 1 / alpha)``, and its derivatives. Nor
+    does one leave in which a weighted row rules: who knows it reads off the response.
     """
-    if not kernels.rare_counts(settings.family, rows, limits.min_records):
+    least, weight, y = limits.min_records, rows.weight, rows.y
+    if least <= 1 or settings.family == "binomial":
+        return piece
+    if settings.family == "gaussian":  # of the response it holds no logarithm
+        rare = weight is not None and not rows.frequency and kernels.rare_counts(weight, least)
+        return dataclasses.replace(piece, constant=np.nan) if rare else piece
+    squares = rows.weighted((y - y.mean()) ** 2)
+    rules = weight is not None and squares.max() > limits.max_share * squares.sum()
+    if not rules and not kernels.rare_counts(y, least):
         return piece
     shape = piece.shape
     if shape is not None and settings.estimate == "likelihood":
@@ -326,6 +385,8 @@ def own_fit(
     family = settings.family
     if settings.estimate:
         raise ProtocolError("an own fit of the negative binomial has a given alpha")
+    if settings.weighted or settings.offset:
+        raise ProtocolError("an own fit knows neither weights nor an offset")
     rows = _rows_of(message, data, state, site.limits)
     empty = np.zeros((0, 1))
     made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
