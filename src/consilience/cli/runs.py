@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli import console
-from consilience.parameters import table_size
 
 if TYPE_CHECKING:
     from consilience.engines.federation import Run
@@ -111,6 +110,8 @@ def show(
 
     Its answer, main table and notes, and the seed and versions behind them.
     """
+    from consilience.parameters import table_size  # brings NumPy
+
     found = load(run)
     if methods:
         for paragraph in found.methods_paragraph().split("\n\n"):

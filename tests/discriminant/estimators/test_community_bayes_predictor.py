@@ -80,7 +80,7 @@ def test_names_are_kept() -> None:
     assert again.feature_names_in_.tolist() == [f"f{j}" for j in range(8)]
     frame = pd.DataFrame(new, columns=again.feature_names_in_)
     np.testing.assert_array_equal(again.predict_proba(frame), again.predict_proba(new))
-    with pytest.raises(DataError, match="in its order"):
+    with pytest.raises(DataError, match="in this order"):
         again.predict(frame[frame.columns[::-1]])
 
 

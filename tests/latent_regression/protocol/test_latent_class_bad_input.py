@@ -483,7 +483,7 @@ def test_weights_that_cannot_be(weight: float) -> None:
     columns = Columns(features=FEATURES, target="y", agent="agent", entity="entity", weight="w")
     with pytest.raises(QuorumError, match="w") as caught:
         run_on(TABLE.assign(w=weight), columns=columns)
-    said(caught.value, "site-0 refused", "column w")
+    said(caught.value, "site-0, site-1 refused", "column w")
 
 
 def test_no_intercept() -> None:
