@@ -174,7 +174,8 @@ def test_digits_of_the_difference_of_two_columns(monkeypatch: pytest.MonkeyPatch
 
 def test_digits_of_few_are_those_of_the_table() -> None:
     """Both rules of digits look for the same steps."""
-    assert prepare.off_grid is moment_facts.off_grid is row_guard.off_grid is digits.off_grid
+    assert prepare.whole_steps is digits.whole_steps
+    assert moment_facts.off_grid is row_guard.off_grid is digits.off_grid
 
 
 def test_an_odd_cell_of_an_earlier_column_stops_no_run() -> None:
