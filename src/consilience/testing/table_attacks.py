@@ -83,7 +83,7 @@ def table_of(data: SiteData, columns: Columns) -> Table:
         else:
             places = [data.feature_names.index(f"{name}={level}") for level in levels]
             found[name] = [levels[i] for i in data.features[:, places].argmax(axis=1)]
-    for role in ("target", "id", "agent", "entity", "weight"):
+    for role in ("target", "id", "agent", "entity", "weight", "offset"):
         name, cells = getattr(columns, role), getattr(data, role)
         if name is not None:
             found[name] = [c if isinstance(c, str) else repr(float(c)) for c in cells.tolist()]
@@ -443,6 +443,8 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
     rules = dataclasses.replace(federation.preparation, standardize="none")
     asked = dataclasses.replace(federation, preparation=rules)
     found = told(method, over_tables(asked, meeting, meeting))
+    columns = federation.columns
+    beside = (columns.offset is not None) + (columns.weight is not None)
     read = 0
     for (round_, site), reply in found.items():
         if not reply.message:
@@ -451,11 +453,22 @@ def _counts_of_few(method: Method, federation: Federation, least: int) -> Outcom
             name: content.value if isinstance(content, Released) else content
             for name, _, content in iterate_fields(decode_message(reply.message))
         }
-        for count in counts_told(figures):
+        for count in counts_told(_of_zeros_and_ones(figures, beside)):
             read += 1
             if count < least - 0.5:
                 return Outcome("open", f"site {site} tells {count:.3g} rows in round {round_}")
     return Outcome("blocked", f"none of {read} counts of 0/1 columns is of few rows")
+
+
+def _of_zeros_and_ones(fields: dict[str, Any], beside: int) -> dict[str, Any]:
+    """Moments without the last columns, an offset and weights, which are no 0/1 columns."""
+    means = fields.get("means")
+    if not beside or not isinstance(means, np.ndarray) or means.ndim != 1:
+        return fields
+    whole = _whole(np.asarray(fields["products"]), np.flatnonzero(~np.isnan(means)), len(means))
+    left = np.flatnonzero(~np.isnan(means[:-beside]))
+    cut = whole[np.ix_(left, left)][np.triu_indices(len(left))]
+    return fields | {"means": means[:-beside], "products": cut}
 
 
 def counts_told(fields: Mapping[str, Any]) -> Iterator[float]:
