@@ -377,7 +377,8 @@ class Site:
         name = self._kept_name(r, data)
         if name:  # not of a moment ago: other runs may have been told of these rows since
             others = self._row_guard.other_runs(r.run, self.home)
-            data = dataclasses.replace(data, other_runs=others)
+            if others != data.other_runs:  # the very rows else: models may stay with them
+                data = dataclasses.replace(data, other_runs=others)
         accounting.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
             work,
