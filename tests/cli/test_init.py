@@ -135,6 +135,20 @@ def test_a_response_of_two_values_is_run_under_strict(tables: Path) -> None:
     assert Study.load("rounds/study.toml").parameters == {"family": "binomial"}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--target=v", "--features=w", "--set", "errors=HC1"),
+        ("--target=v", "--features=w", "--set", "family=negative-binomial", "--consent"),
+        ("--target=ill", "--features=v", "--weight=w", "--consent"),
+    ],
+)
+def test_no_study_is_written_that_strict_sites_refuse(tables: Path, more: tuple[str, ...]) -> None:
+    said = sentence(call("init", "pooled-regression", "east.csv", "west.csv", *more))
+    assert "tell no sums at coefficients" in said and "--policy consortium" in said
+    assert not (tables / "pooled-regression").exists()
+
+
 def test_a_decimal_comma_that_comes_late_is_seen(tmp_path: Path) -> None:
     dose: list[object] = [*range(1, 31), *(f"{i},5" for i in range(30))]
     table = columns_of(tmp_path, "u.csv", age=[40 + i % 7 for i in range(60)], dose=dose)

@@ -37,7 +37,15 @@ Data = Callable[[str], Path]
 
 
 def test_every_table_has_bounds() -> None:
-    assert TABLES == ["clusters", "rank", "real", "robustness", "stopping"]
+    assert TABLES == [
+        "assumptions",
+        "clusters",
+        "rank",
+        "real",
+        "robustness",
+        "standard_errors",
+        "stopping",
+    ]
 
 
 @pytest.mark.parametrize("table", TABLES)

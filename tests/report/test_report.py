@@ -559,7 +559,8 @@ def test_a_paragraph_for_a_paper_says_method_settings_rounds_what_left_and_sourc
         "n_init = 3",
         "stability_pairs = 2",
         "; the seed was 1",
-        f"In {facts['rounds']} rounds of messages {sections.size(facts['total'])} left them",
+        f"In {facts['rounds']} rounds of messages, also those that agree on columns, ",
+        f"{sections.size(facts['total'])} left them",
         "aggregate (counts, sums and statistics over records)",
     ):
         assert words in told, words

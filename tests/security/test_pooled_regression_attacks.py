@@ -71,7 +71,11 @@ def own_fit(settings: Settings, centre: float = 0.0) -> Ask:
 
 
 def hostile(
-    tables: Any, policy: Any, asks: Sequence[Ask], settings: Settings = BINOMIAL
+    tables: Any,
+    policy: Any,
+    asks: Sequence[Ask],
+    settings: Settings = BINOMIAL,
+    features: Sequence[str] = ("x0", "x1"),
 ) -> list[Any]:
     """What the first site answers to the moments and to these questions."""
     answers: list[Any] = []
@@ -82,7 +86,8 @@ def hostile(
             answers.append(next(iter({**replies.present, **replies.missing}.values())))
         raise _Answered
 
-    columns = Columns(features=("x0", "x1"), target="y", weight="w" if settings.weighted else None)
+    weight = "w" if settings.weighted else None
+    columns = Columns(features=tuple(features), target="y", weight=weight)
     made = Federation.local({"a": tables}, columns=columns, policy=policy)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(PooledRegression, "coordinate", coordinate)
@@ -222,6 +227,27 @@ def test_a_weight_opens_no_third_column_of_a_table(values: int) -> None:
     fine = pd.concat([*[table] * 4, *more_rows * 20]).assign(y=lambda t: rng.normal(50, 10, len(t)))
     moments, sums = hostile(fine, "consortium", asks, settings)
     assert not np.isnan(moments.means.value).any() and not isinstance(sums, Refused)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="cells of three: docs/proofs/pooled-sums.md"
+)
+def test_an_honest_run_tells_a_cell_of_three_columns() -> None:
+    """Curvatures of its rounds are sums over either value of a third 0/1 column."""
+    cells = {(0, 0, 0): 60, (0, 1, 0): 30, (1, 0, 0): 30, (1, 1, 0): 25}
+    cells |= {(0, 0, 1): 15, (0, 1, 1): 14, (1, 0, 1): 16, (1, 1, 1): 1}
+    rows = [cell for cell, times in cells.items() for _ in range(times)]
+    table = pd.DataFrame(rows, columns=["x0", "x1", "x2"]).astype(float)
+    mean = np.exp(1.2 + table @ [0.3, -0.4, 0.9])
+    table["y"] = np.random.default_rng(0).poisson(mean).astype(float)
+    settings = Settings("poisson", False)
+    points = [[1.1, 0.2, -0.3, 0.8], [1.2, 0.3, -0.4, 0.5], [1.2, 0.3, -0.4, 1.1]]
+    asks = [sums_at(b, i, range(3), settings) for i, b in enumerate(points, 1)]
+    _, *told = hostile(table, "consortium", asks, settings, ("x0", "x1", "x2"))
+    weights = [[np.exp(b[0] + b[1] + b[2] + b[3] * z) for z in (0, 1)] for b in points]
+    both = [reply.curvature.value[1, 2] for reply in told]
+    alone = np.linalg.lstsq(np.array(weights), np.array(both), rcond=None)[0][1]
+    assert abs(alone - 1) > 0.01
 
 
 @pytest.mark.parametrize("errors", ["model", "HC1"])

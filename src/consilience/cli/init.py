@@ -140,8 +140,9 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
             console.say(f"{site}: {count} of the dropped rows have no value on offer in {name}.")
     for sentence in made.said:
         console.say(sentence)
+    more = ", and grants what was consented to" if wishes.consents else ""
     console.say(
-        f"Each site file says which columns are on offer and grants the policy {wishes.preset!r}: "
+        f"Each site file says which columns are on offer, has the policy {wishes.preset!r}{more}: "
         "its steward looks at it."
     )
     console.heading("Next")

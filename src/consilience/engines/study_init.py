@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from consilience.engines.study_check import SiteCheck, check_sites, require_quorum
 from consilience.engines.study_run import SITES, method_of
-from consilience.exceptions import ConsilienceError, DataError, RunError, StudyError
+from consilience.exceptions import (
+    ConsilienceError,
+    DataError,
+    ParameterError,
+    RunError,
+    StudyError,
+)
 from consilience.protocol.method import Method, get_method
 from consilience.sites.own_columns import MAX_LEVELS, Offer, Proposal, SiteColumns, propose
 from consilience.sites.policy import Policy
@@ -424,7 +430,8 @@ def _over_rows(
     parameters = {**_parameters(wishes, kind, found), **wishes.parameters}
     data: dict[str, Any] = {"features": features, "sequence": wishes.sequence, **wishes.roles}
     study = _study(wishes, parameters, data, levels, rules, {"names": list(found)})
-    numbers = {name for name in used if name not in levels}
+    beside = [wishes.roles[role] for role in ("weight", "offset") if role in wishes.roles]
+    numbers = {name for name in (*used, *beside) if name not in levels}
     ids = {name for role, name in wishes.roles.items() if role in ("id", "agent", "entity")}
     files = {wishes.folder / "study.toml": study}
     for site, one in found.items():
@@ -557,8 +564,20 @@ def _parameters(
     found_out = {"family": "binomial"} if is_binary else {}
     family = wishes.parameters.get("family", "binomial" if is_binary else "gaussian")
     # Sums at coefficients are told under a policy that grants them only.
-    by_rounds = family == "gaussian" or Policy.from_settings(wishes.preset).per_record
-    return found_out if by_rounds else {**found_out, "fit": "one-shot"}
+    one_shot = {**found_out, "fit": "one-shot"}
+    regression: Any = kind(**{**found_out, **wishes.parameters})
+    made = replace(
+        regression.settings, offset="offset" in wishes.roles, weighted="weight" in wishes.roles
+    )
+    if not made.by_rounds or Policy.from_settings(wishes.preset).per_record:
+        return found_out
+    if family == "negative-binomial" or made.squares or made.weighted or "fit" in wishes.parameters:
+        raise ParameterError(
+            f"sites under {wishes.preset!r} tell no sums at coefficients, which this regression "
+            "needs (weights, robust errors, or its family): take --policy consortium, or leave "
+            "these out"
+        )
+    return one_shot
 
 
 def _missing(one: Found) -> dict[str, Any]:

@@ -615,8 +615,9 @@ class Describe(Method):
         "The coordinator knows, of each site, the number of rows; of each column of numbers rows "
         "with a value, mean and standard deviation, and the rows in bins; of each category the "
         "rows of its levels; and the tables that the study names. Counts of few are withheld or "
-        "joined to others, with what they would follow from. All sites know the edges of the bins, "
-        "which follow from pooled means and standard deviations or stand in the study."
+        "joined to others, with what of the same column they would follow from. All sites know the "
+        "edges of the bins, which follow from pooled means and standard deviations or stand in the "
+        "study."
     )
     Result = DescribeResult
 
