@@ -62,7 +62,13 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     assert (told["Name"], told["Version"]) == ("consilience", version)
     assert told["License-Expression"] == "Apache-2.0" and told["License-File"] == "LICENSE"
     assert "Typing :: Typed" in (told.get_all("Classifier") or [])
-    assert set(told.get_all("Provides-Extra") or []) >= {"desk", "flower", "privacy", "database"}
+    assert set(told.get_all("Provides-Extra") or []) >= {
+        "desk",
+        "flower",
+        "privacy",
+        "database",
+        "files",
+    }
 
     (tmp_path / source).write_bytes(first[source])
     with tarfile.open(tmp_path / source) as packed:

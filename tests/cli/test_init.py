@@ -296,3 +296,30 @@ def test_texts_as_toml(text: str) -> None:
     value = {text: [text, 1, 2.5, True]}
     assert tomllib.loads(f"x = {toml_value(value)}")["x"] == value
     assert tomllib.loads(f"{toml_key(text)} = 1") == {text: 1}
+
+
+def test_what_cannot_run_leaves_nothing(tables: Path) -> None:
+    before = sorted(tables.rglob("*"))
+    words = ("--target", "y", "--id", "ward", "--initiator", "east")  # an id of three values
+    made = call("init", "assistance-test", "east.csv", "west.csv", *words)
+    assert made.exit_code != 0
+    assert sentence(made)
+    assert sorted(tables.rglob("*")) == before
+
+
+def test_descriptions_have_numbers_and_categories(tables: Path) -> None:
+    made = call("init", "describe", "east.csv", "west.csv")
+    assert made.exit_code == 0, made.output
+    study = Study.load("describe/study.toml")
+    assert study.data.features == ("größe", "v", "w", "y", "ill", "ward", "kind")
+    assert study.columns.levels == {"ward": ("a", "b", "c"), "kind": ("no", "yes")}
+    rules = study.preparation
+    assert (rules.categorical, rules.missing) == ("onehot", "complete-rows")
+    named = ("--features", "größe,kind", "--folder", "d", "--policy", "consortium")
+    assert call("init", "describe", "east.csv", "west.csv", *named).exit_code == 0
+    other = Study.load("d/study.toml")
+    assert other.columns.levels == {"kind": ("no", "yes")}
+    assert other.preparation.missing == "keep"  # a description counts them
+    with without_report():
+        ran = call("run", "describe/study.toml", "--quiet")
+    assert ran.exit_code == 0, ran.output

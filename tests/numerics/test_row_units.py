@@ -57,6 +57,11 @@ def test_rows_of_every_kind_of_table() -> None:
     nullable = pd.DataFrame(cells).astype({"a": "Int64"})
     for given in (pd.DataFrame(cells), nullable, pa.table(cells), Foreign(), expected):
         np.testing.assert_array_equal(read_rows(given, 2, ["a", "b"]), expected)
+    coded = pa.table({**cells, "a": pa.array([1, None, 3]).dictionary_encode()})
+    np.testing.assert_array_equal(read_rows(coded, 2), expected)
+    for kind in (pa.timestamp("us"), pa.date32(), pa.duration("s")):  # that is missing is no number
+        dates = pa.table({"a": pa.array([0, None, 3], kind)})
+        assert np.isnan(read_rows(dates, 1)[:, 0]).tolist() == [False, True, False]
     for given in (nullable[["b", "a"]], pa.table(cells).select(["b", "a"])):
         with pytest.raises(DataError, match="must be a, b, in this order"):
             read_rows(given, 2, ["a", "b"])

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
+from consilience.sites.row_history import row_content
 from consilience.sites.source import Source, Table, read_source
 from consilience.sites.source_form import guessed
 
@@ -277,6 +278,18 @@ def test_what_is_no_number_is_found(tmp_path: Path, cell: str) -> None:
 def test_decimal_comma(tmp_path: Path) -> None:
     table = read_csv(tmp_path, b"a;b\n1,5;x\n-,5;y\n", separator=";", decimal=",")
     assert table.numbers("a")[0].tolist() == [1.5, -0.5]
+    # As readers of such files have it, a point is then no mark of decimals, and no other number.
+    both = read_csv(tmp_path, b"a\n1,5\n5.859\n1.234,5\n", separator=";", decimal=",")
+    values, wrong = both.numbers("a")
+    assert values[0] == 1.5 and wrong.tolist() == [1, 2]
+    assert "decimal in [source] is ',' and some are written with a point" in both.why_wrong(
+        "a", wrong[:1]
+    )
+    assert both.why_wrong("a", wrong[1:]) == ""
+    dotted = read_csv(tmp_path, b"a\n1.5\n5.859\n1.2345\n")
+    comma = read_csv(tmp_path, b"a\n1,5\n5,859\n1,2345\n", separator=";", decimal=",")
+    keys = [row_content(table, ("a",)).tolist() for table in (dotted, comma)]
+    assert keys[0] == keys[1]  # rows are known again in a file with the other mark
 
 
 @pytest.mark.parametrize(

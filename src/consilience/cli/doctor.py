@@ -27,6 +27,7 @@ EXTRAS = {
     "cluster": "sites on the machines of a dask cluster",
     "desk": "the desks of steward and coordinator, in a browser",
     "database": "tables in PostgreSQL and SQLite",
+    "files": "tables in files of Excel and SPSS",
 }
 """What each part is for that is installed by its name."""
 OLDEST = (3, 11)

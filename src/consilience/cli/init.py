@@ -31,6 +31,9 @@ def init(
     folder: Path | None = typer.Option(
         None, metavar="DIR", help="Where the files are written; named as the method unless given."
     ),
+    sheet: str | None = typer.Option(
+        None, metavar="NAME", help="The sheet of Excel workbooks that have several."
+    ),
     features: str | None = typer.Option(
         None, metavar="A,B,...", help="Columns; all that hold numbers at all sites unless given."
     ),
@@ -82,7 +85,7 @@ def init(
         files or _words("Tables, one for each site", asking, "name one file for each site")
     )
     preset = policy or preset_of(method)
-    found = look(named, preset)
+    found = look(named, preset, sheet or "")
     given = {"target": target, "id": id_, "entity": entity, "agent": agent, "weight": weight}
     roles = {role: name for role, name in given.items() if name is not None}
     if asking:
@@ -133,6 +136,8 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
     for site, one in found.items():
         how = [f"{name} {value!r}" for name, value in one.settings.items()]
         how += [f"missing {', '.join(one.codes)}"] if one.codes else []
+        labelled = [name for name in one.table.names if name in one.table.labelled]
+        how += [f"value labels of {', '.join(labelled)}"] if labelled else []
         kept = next(check.report for check in checks if check.name == site)
         rows = "" if kept is None else f", {kept.rows_kept} of {kept.rows_read} rows kept"
         console.say(f"{site}: {one.path}{rows}{'; ' if how else ''}{', '.join(how)}.")

@@ -36,6 +36,7 @@ from consilience.protocol.method import (
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.accounting import Budget
+from consilience.sites.cells import is_number, plain_text
 from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
@@ -44,7 +45,7 @@ from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.revealed_rank import RevealedRank, column_factor, rank_of
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
-from consilience.sites.source import Table, is_number, plain_text, read_source
+from consilience.sites.source import Table, read_source
 from consilience.sites.source_long import wide_schema
 from consilience.sites.study import SiteFile, Study
 
@@ -285,7 +286,7 @@ def _check(
     if loaded.data.id is not None:
         ids[file.name] = frozenset(loaded.data.id.tolist())
     # Levels are agreed by all: one site that differs stops the study, whatever its quorum.
-    foreign = _foreign(loaded.report, study.partition)
+    foreign = _foreign(loaded.report, study.partition, table.labelled)
     # Nothing goes without the one who asks; of several partners some may do. Private rows go to
     # nobody.
     essential = reference is not None or study.roles.get(file.name) == "initiator"
@@ -361,7 +362,7 @@ def _is_number(study: Study, columns: Columns, name: str) -> bool:
     return name in (*columns.features, columns.target, columns.weight, columns.offset)
 
 
-def _foreign(report: Report, partition: str) -> DataError | None:
+def _foreign(report: Report, partition: str, labelled: frozenset[str]) -> DataError | None:
     """Values outside the declared levels: sites must agree on the levels before anything runs."""
     where = "[data.levels]" if partition == "rows" else "[columns.levels]"
     found = [column for column in report.columns if column.foreign]
@@ -374,10 +375,13 @@ def _foreign(report: Report, partition: str) -> DataError | None:
         has = f"holds values outside the declared levels in {n} row{'s' * (n != 1)}"
         if not n:
             has = "is on offer with values outside the declared levels"
+        values = ""
+        if found[0].local_name in labelled:
+            values = "its value labels are read as texts, so set labels in [source] for values, "
         return DataError(
             f"column {found[0].name!r} {has}{more}: "
-            f"declare all levels in {where}, or list what stands for a missing value in [columns] "
-            "missing_codes"
+            f"{values}declare all levels in {where}, or list what stands for a missing value in "
+            "[columns] missing_codes"
         )
     return None
 

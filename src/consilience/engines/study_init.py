@@ -26,9 +26,10 @@ from consilience.exceptions import (
     StudyError,
 )
 from consilience.protocol.method import Method, get_method
+from consilience.sites.cells import is_number
 from consilience.sites.own_columns import MAX_LEVELS, Offer, Proposal, SiteColumns, propose
 from consilience.sites.policy import Policy
-from consilience.sites.source import Source, Table, is_number, read_source
+from consilience.sites.source import Source, Table, read_source
 from consilience.sites.source_form import guessed
 from consilience.sites.study import SiteFile, Study, check_name
 from consilience.sites.toml_text import toml_key, toml_value
@@ -37,6 +38,7 @@ from consilience.wire.files import atomic_write
 SINGLE_ROLES = ("target", "id", "agent", "entity", "weight")
 ABSENT = ("NA", "N/A", "n/a", "NULL", "null", "None", ".", "?", "-", "--")
 """What often stands for a missing value among numbers."""
+WORKBOOKS = (".xlsx", ".xlsm")
 PARTNER_KEY = "keys/partner.key"
 
 
@@ -53,6 +55,8 @@ class Needs:
     standardize : str
     levels : bool
         Its features are categories.
+    mixed : bool
+        Its features are numbers and categories, whose levels are all there.
     keeps_missing : bool
         Empty cells are what it is about.
     parameters : mapping
@@ -63,6 +67,7 @@ class Needs:
     roles: tuple[str, ...] = ()
     standardize: str = "none"
     levels: bool = False
+    mixed: bool = False
     keeps_missing: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,7 +78,7 @@ NEEDS = {
     "cluster-count": Needs(standardize="site", keeps_missing=True),
     "community-bayes": Needs("levels"),
     "contingency-table": Needs(levels=True),
-    "describe": Needs(),
+    "describe": Needs(mixed=True),
     "ensemble-clustering": Needs(standardize="pooled"),
     "federated-community-bayes": Needs("levels", standardize="pooled"),
     "federated-pca": Needs(standardize="pooled"),
@@ -167,7 +172,7 @@ class Found:
         return bool((self.table.categories(name, self.codes)[0] < 0).any())
 
 
-def look(files: Mapping[str, Path], preset: str) -> dict[str, Found]:
+def look(files: Mapping[str, Path], preset: str, sheet: str = "") -> dict[str, Found]:
     """Read the tables, and find out how they are written.
 
     Parameters
@@ -175,21 +180,28 @@ def look(files: Mapping[str, Path], preset: str) -> dict[str, Found]:
     files : mapping of site to path
     preset : str
         Of the policies: what fewer rows have is not proposed.
+    sheet : str, optional
+        Of the workbooks among the files.
 
     Raises
     ------
     StudyError
-        A name of a site is not allowed, or a file is named that cannot stand in a site file.
+        A name of a site is not allowed, a file is named that cannot stand in a site file, or a
+        sheet of no workbook is meant.
     DataError
         A table cannot be read.
     """
     found = {}
     least = Policy.from_settings(preset).min_records
+    if sheet and not any(path.suffix.lower() in WORKBOOKS for path in files.values()):
+        raise StudyError("no file is an Excel workbook: leave --sheet out")
     for site, path in files.items():
         check_name("site", site)
         if "${" in str(path):
             raise StudyError(f"{path}: ${{ begins a variable in a site file, so rename the file")
         settings = guessed(path)
+        if sheet and path.suffix.lower() in WORKBOOKS:
+            settings["sheet"] = sheet
         source: dict[str, Any] = {"path": str(path.absolute()), **settings}
         try:
             table = read_source(Source(**source))
@@ -223,6 +235,10 @@ def common(found: Mapping[str, Found]) -> list[str]:
 def measured(found: Mapping[str, Found], but: Collection[str | None] = ()) -> tuple[str, ...]:
     """Columns of all tables that hold numbers which vary somewhere, and are no ids."""
     return tuple(name for name in common(found) if name not in but and not _why_not(found, name))
+
+
+def _is_numeric(found: Mapping[str, Found], name: str) -> bool:
+    return all(one.is_numeric(name) for one in found.values())
 
 
 def _why_not(found: Mapping[str, Found], name: str) -> str:
@@ -405,6 +421,9 @@ def _over_rows(
     features = wishes.features
     if not features and not wishes.sequence:
         features = (categories if needs.levels else measured)(found, named)
+    if needs.mixed and not wishes.features:
+        words = [name for name in categories(found, named) if not _is_numeric(found, name)]
+        features = tuple(name for name in common(found) if name in {*features, *words})
     if not features and not wishes.sequence:
         what = "categories" if needs.levels else "numbers"
         raise StudyError(f"the tables have no columns in common that hold {what}: give --features")
@@ -422,9 +441,11 @@ def _over_rows(
     used = [*features, *wishes.sequence, *([target] if target else [])]
     gaps = any(one.lacks(name) for one in found.values() for name in used)
     keeps = needs.keeps_missing or bool(wishes.sequence)
+    # A description counts them where policies let it, and asks no grant for that.
+    keeps = keeps or (needs.mixed and Policy.from_settings(wishes.preset).foreign_models)
     rules = {"missing": ("keep" if keeps else "complete-rows") if gaps else "refuse"}
     if coded:
-        rules["categorical"] = "onehot" if needs.levels else "treatment"
+        rules["categorical"] = "onehot" if needs.levels or needs.mixed else "treatment"
     if needs.standardize != "none" and not wishes.sequence:
         rules["standardize"] = needs.standardize
     parameters = {**_parameters(wishes, kind, found), **wishes.parameters}
@@ -520,13 +541,9 @@ def _levels(
     needs: Needs, found: Mapping[str, Found], features: tuple[str, ...], target: str | None
 ) -> dict[str, tuple[str | int | float, ...]]:
     """Levels to declare: of categories, and of a response that is one."""
-    asked = [
-        name
-        for name in features
-        if needs.levels or not all(one.is_numeric(name) for one in found.values())
-    ]
+    asked = [name for name in features if needs.levels or not _is_numeric(found, name)]
     if target is not None:
-        numeric = all(one.is_numeric(target) for one in found.values())
+        numeric = _is_numeric(found, target)
         if needs.target == "number" and not numeric:
             raise StudyError(f"column {target!r} holds text, and the response must be a number")
         asked += [target] if needs.target == "levels" or not numeric else []
@@ -675,6 +692,7 @@ def write(made: Draft) -> list[SiteCheck]:
     key = made.study.parent / PARTNER_KEY
     made_key = any(f'key = "../{PARTNER_KEY}"' in text for text in made.files.values())
     made_key = made_key and not key.exists()
+    new_folders = [folder for folder in key.parents if not folder.exists()]
     if made_key:
         from consilience.wire.keys import new_partner_key, save_partner_key
 
@@ -684,6 +702,8 @@ def write(made: Draft) -> list[SiteCheck]:
     except ConsilienceError:
         if made_key:
             key.unlink()
+            for folder in new_folders:
+                folder.rmdir()
         raise
     for path, text in made.files.items():
         atomic_write(path, text.encode(), mode=0o644)

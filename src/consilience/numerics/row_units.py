@@ -65,11 +65,13 @@ def read_rows(X: Any, n_columns: int, names: Sequence[str] | None = None) -> Flo
     if names is not None:
         check_names(X, names)
     try:
-        if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "__array__"):
+        is_pandas = type(X).__module__.startswith("pandas")
+        if hasattr(X, "__arrow_c_stream__") and not is_pandas:
             import pyarrow as pa
 
-            X = pa.table(X)
-        elif type(X).__module__.startswith("pandas"):
+            # As pandas has it, where a date that is missing is no number.
+            X, is_pandas = pa.table(X).to_pandas(date_as_object=False), True
+        if is_pandas:
             X = X.to_numpy(dtype=np.float64, na_value=np.nan)
         rows = np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError):  # their own words would show a value

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Columns, Preparation
-from consilience.sites.source import is_number, plain_text
+from consilience.sites.cells import is_number, plain_text
 from consilience.wire.moment_facts import Coded
 
 

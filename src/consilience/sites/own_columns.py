@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from consilience.arrays import BoolArray as Mask
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Columns, Preparation
+from consilience.sites.cells import is_number, plain_text
 from consilience.sites.encoding import match
-from consilience.sites.source import Table, is_number, plain_text
+from consilience.sites.source import Table
 from consilience.sites.toml_text import toml_key, toml_value
 
 EVERY = "*"

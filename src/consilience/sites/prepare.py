@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, StudyError, listed
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites import encoding
+from consilience.sites.cells import is_number, plain_text, row_list
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_history import row_content
-from consilience.sites.source import Table, is_number, plain_text, row_list
+from consilience.sites.source import Table
 from consilience.wire.digits import whole_steps
 
 Mask = NDArray[np.bool_]
@@ -308,12 +309,11 @@ class _Loader:
         local = self._local(name, " and the study uses it as a number", "not a number")
         values, wrong = self.table.numbers(local, self.site.codes(name))
         if len(wrong) >= self.refused_from:
-            comma = self.table.has_decimal_commas(local, wrong)
-            decimal = "set decimal = ',' in [source], as some are written so, " if comma else ""
+            why = self.table.why_wrong(local, wrong)
             raise _refusal(
                 name,
                 f"holds text in {len(wrong)} cells where the study expects numbers"
-                f"{row_list(wrong + 1)}: {decimal}correct them, list what stands for a missing "
+                f"{row_list(wrong + 1)}: {why}correct them, list what stands for a missing "
                 "value in [columns] missing_codes, or declare levels",
                 "text where the study expects numbers; a category needs declared levels",
             )

@@ -48,7 +48,8 @@ from numpy.typing import NDArray
 
 from consilience.arrays import IntArray
 from consilience.exceptions import DataError
-from consilience.sites.source import Table, is_number
+from consilience.sites.cells import is_number
+from consilience.sites.source import Table
 
 Atoms = NDArray[np.int32]
 Keys = NDArray[np.uint64]
@@ -386,7 +387,12 @@ def _cells(table: Table, name: str) -> Content:
     if table.kind(name) in ("number", "boolean"):
         return _of_numbers(table.numbers(name)[0])
     positions, texts = table.categories(name)
-    known = [_of_numbers(np.array([float(t)]))[0] if is_number(t) else _of_text(t) for t in texts]
+    # The same number with either decimal mark.
+    plain = [t.replace(",", ".") for t in texts] if table.decimal == "," else texts
+    known = [
+        _of_numbers(np.array([float(number)]))[0] if is_number(number) else _of_text(text)
+        for number, text in zip(plain, texts, strict=True)
+    ]
     empty = _of_numbers(np.array([np.nan]))[0]
     return np.array([*known, empty], dtype=np.uint64)[positions]
 

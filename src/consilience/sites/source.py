@@ -29,10 +29,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
+from consilience.sites.cells import (
+    UNREADABLE,
+    check_header,
+    code_check,
+    fail,
+    is_number,
+    plain_text,
+    row_list,
+)
 from consilience.sites.source_form import (
     SEPARATORS,
+    binary_form,
     decimal_of,
-    has_commas,
+    has_marks,
     lines,
     separator_of,
     wide_encoding,
@@ -41,15 +51,25 @@ from consilience.sites.source_form import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-UNREADABLE = "the site's table cannot be read; the site's own log says why"
-
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))$"
 _FORMATS = {
     "csv": "csv", "txt": "csv", "data": "csv", "dat": "csv", "tsv": "csv",
     "parquet": "parquet", "pq": "parquet",
     "arrow": "arrow", "feather": "arrow", "ipc": "arrow",
+    # The last three are not read: what is said of them is said where they would be.
+    "xlsx": "excel", "xlsm": "excel", "xls": "excel", "xlsb": "excel", "ods": "excel",
+    "dta": "stata", "sav": "spss", "zsav": "spss",
 }  # fmt: skip
+
+
+_CALLED = {
+    "parquet": "a Parquet file",
+    "arrow": "an Arrow or Feather file",
+    "excel": "an Excel workbook",
+    "stata": "a file of Stata",
+    "spss": "a file of SPSS",
+}
 
 
 # --------------------------------------------------------------------------- settings
@@ -63,7 +83,7 @@ class Source:
     ----------
     path : str, optional
         File; relative to the site file. ``${NAME}`` is taken from the environment.
-    format : {"csv", "parquet", "arrow"}, optional
+    format : {"csv", "parquet", "arrow", "excel", "stata", "spss"}, optional
         By the ending of the file name where it is not given; ``.gz`` is unpacked.
     separator : str, optional
         One character, ``"tab"`` or ``"whitespace"`` (one or more blanks or tabs). A comma by
@@ -80,6 +100,11 @@ class Source:
         ``sqlite:PATH`` or ``postgresql://...``; ``${NAME}`` is taken from the environment.
     query : str, optional
         SQL that gives the table.
+    sheet : str, optional
+        Of an Excel workbook; needed where several sheets hold cells.
+    labels : bool or sequence of str
+        Whether value labels of Stata and SPSS are read as texts in place of their values, or the
+        columns in which they are.
 
     Raises
     ------
@@ -90,7 +115,7 @@ class Source:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     path: str | None = None
-    format: Literal["csv", "parquet", "arrow"] | None = None
+    format: Literal["csv", "parquet", "arrow", "excel", "stata", "spss"] | None = None
     separator: str | None = None
     header: bool = True
     column_names: tuple[str, ...] = ()
@@ -99,9 +124,13 @@ class Source:
     decimal: Literal[".", ","] = "."
     url: str | None = None
     query: str | None = None
+    sheet: str | None = None
+    labels: bool | tuple[str, ...] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column_names", tuple(self.column_names))
+        if not isinstance(self.labels, bool):
+            object.__setattr__(self, "labels", tuple(self.labels))
         if (self.path is None) == (self.url is None):
             raise StudyError("[source] needs either a path or a url with a query")
         if (self.url is None) != (self.query is None):
@@ -173,12 +202,15 @@ class Table:
         For the person at the site.
     decimal : str
         Decimal mark of numbers in text.
+    labelled : frozenset of str
+        Columns whose texts are value labels.
     """
 
     frame: pa.Table
     content_hash: str
     description: str
     decimal: str = "."
+    labelled: frozenset[str] = frozenset()
 
     @property
     def n_rows(self) -> int:
@@ -231,6 +263,8 @@ class Table:
         if self.kind(name) == "text":
             column = self._trimmed(column, codes)
             if self.decimal == ",":
+                # A point is then no decimal mark: what has one is no number, not another one.
+                column = pc.replace_substring(column, ".", "?")
                 column = pc.replace_substring(column, ",", ".")
             # Arrow's own message would show the cell, so its error is not passed on.
             if not _casts(column):
@@ -252,8 +286,8 @@ class Table:
             values = np.where(np.isin(values, numeric), np.nan, values)
         return values, wrong
 
-    def has_decimal_commas(self, name: str, wrong: NDArray[np.int64]) -> bool:
-        """Whether cells that are no number are numbers with a decimal comma, and none has a point.
+    def why_wrong(self, name: str, wrong: NDArray[np.int64]) -> str:
+        """What to do about cells that are no number, if that can be told; else empty.
 
         Parameters
         ----------
@@ -261,8 +295,20 @@ class Table:
         wrong : int array
             Positions, as `numbers` returns them.
         """
-        column = self._plain(name)
-        return self.decimal == "." and has_commas(column.take(wrong).to_pylist())
+        if name in self.labelled:
+            return (
+                "its value labels are read as texts, so set labels = false in [source], or to a "
+                "list of the other columns, "
+            )
+        cells = self._plain(name).take(wrong).to_pylist()
+        if self.decimal == "." and has_marks(cells, ","):
+            return "set decimal = ',' in [source], as some are written so, "
+        if self.decimal == "," and has_marks(cells, "."):
+            return (
+                "decimal in [source] is ',' and some are written with a point, so write all with "
+                "one mark and thousands without any, "
+            )
+        return ""
 
     def categories(
         self, name: str, codes: tuple[str, ...] = ()
@@ -339,31 +385,6 @@ def _to_numpy(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a finite or infinite number."""
-    try:
-        return float(text) == float(text) and "_" not in text
-    except ValueError:
-        return False
-
-
-def code_check(codes: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return whether a text is one of the missing codes, as a number where both are numbers."""
-    whole, numbers = frozenset(codes), frozenset(float(c) for c in codes if is_number(c))
-    if not numbers:
-        return whole.__contains__
-    return lambda text: text in whole or (is_number(text) and float(text) in numbers)
-
-
-def plain_text(value: object) -> str:
-    """Text of a cell: ``4.0`` and ``4`` are both ``"4"``."""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
 # --------------------------------------------------------------------------- reading
 
 
@@ -382,7 +403,7 @@ def read_source(source: object, base: Path | None = None) -> Table:
     DataError
         The table is missing, unreadable, empty, ragged, or has repeated column names.
     MissingExtraError
-        A database is asked for and its driver is not installed.
+        A database or a file of another program is asked for, and what reads it is not installed.
     """
     if isinstance(source, Table):
         return source
@@ -394,12 +415,13 @@ def read_source(source: object, base: Path | None = None) -> Table:
     return _from_memory(source)
 
 
-def fail(sentence: str) -> DataError:
-    """Error about the whole table, which says nothing to others."""
-    return DataError(sentence, public=UNREADABLE)
-
-
-def finished(frame: Any, content_hash: str | None, where: str, decimal: str = ".") -> Table:
+def finished(
+    frame: Any,
+    content_hash: str | None,
+    where: str,
+    decimal: str = ".",
+    labelled: frozenset[str] = frozenset(),
+) -> Table:
     """Check names and size of a table that was read; without a hash, take that of its columns."""
     names = _distinct(frame.column_names, where)
     if not names or frame.num_rows == 0:
@@ -407,7 +429,7 @@ def finished(frame: Any, content_hash: str | None, where: str, decimal: str = ".
     import pyarrow as pa
 
     frame = pa.table([_without_views(column) for column in frame.columns], names=names)
-    return Table(frame, content_hash or column_hash(frame), where, decimal)
+    return Table(frame, content_hash or column_hash(frame), where, decimal, labelled)
 
 
 def _without_views(column: Any) -> Any:
@@ -461,14 +483,28 @@ def _read_file(source: Source, base: Path) -> Table:
             raise fail(f"{path} is not a whole gzip file: copy it again") from None
     if not data.strip():
         raise fail(f"{path} is empty: check path in [source]")
+    if source.sheet is not None and form != "excel":
+        raise fail(f"{path} has no sheets, as only workbooks do: take sheet out of [source]")
+    if source.labels is not True and form not in ("stata", "spss"):
+        raise fail(f"{path} has no value labels: take labels out of [source]")
+    if (seems := binary_form(data)) not in ("", form):
+        raise fail(f"{path} is {_CALLED[seems]}: set format = {seems!r} in [source]")
+    if form in ("stata", "spss") and not seems:
+        raise fail(f"{path} is not {_CALLED[form]}, whatever its name says: set format in [source]")
+    labelled: frozenset[str] = frozenset()
     if form == "csv":
         separator = source.separator or ("tab" if ending.lower() == ".tsv" else ",")
         frame = Csv(source, separator, str(path)).read(data)
     elif form == "parquet":
         frame = _parse(_parquet, data, f"{path} is not a readable Parquet file")
-    else:
+    elif form == "arrow":
         frame = _parse(_arrow, data, f"{path} is not a readable Arrow or Feather file")
-    return finished(frame, content_hash, str(path), source.decimal)
+    else:
+        from consilience.sites import source_files as own
+
+        readers = {"excel": own.read_excel, "stata": own.read_stata, "spss": own.read_spss}
+        frame, labelled = readers[form](source, data, str(path))
+    return finished(frame, content_hash, str(path), source.decimal, labelled)
 
 
 def _parse(parser: Any, data: bytes, sentence: str) -> Any:
@@ -495,15 +531,6 @@ def _arrow(data: bytes) -> Any:
     if data[:4] == b"FEA1" or data[:6] == b"ARROW1":
         return feather.read_table(pa.BufferReader(data))
     return ipc.open_stream(pa.BufferReader(data)).read_all()
-
-
-def row_list(numbers: Any) -> str:
-    """``"; rows 3, 7, 9, ..."``, counted from 1 at the first row of data."""
-    shown = [str(int(n)) for n in numbers[:5]]
-    if not shown:
-        return ""
-    more = ", ..." if len(numbers) > 5 else ""
-    return f"; {'row' if len(numbers) == 1 else 'rows'} {', '.join(shown)}{more}"
 
 
 # --------------------------------------------------------------------------- memory
@@ -725,11 +752,7 @@ class Csv:
                 break
         else:
             raise self._not_csv()
-        if _look_like_data(names):
-            raise fail(
-                f"the first row of {self.where} holds numbers, not column names: "
-                "set header = false and column_names in [source]"
-            )
+        check_header(names, self.where)
         return names
 
     def _table(self, data: bytes, names: list[str]) -> Any:
@@ -775,14 +798,6 @@ class Csv:
             f"{expected} column names ({found} in the first{row_list(numbers)}): "
             "check separator, quote and column_names in [source]"
         )
-
-
-def _look_like_data(names: list[str]) -> bool:
-    """Whether a header is a row of numbers (0, 1, 2, ... are names that pandas gives)."""
-    numbers = [name for name in names if is_number(name)]
-    if not numbers or [int(n) for n in numbers if n.isdecimal()] == list(range(len(numbers))):
-        return False
-    return len(numbers) == len(names) or any(not n.isdecimal() for n in numbers)
 
 
 def _single_blanks(data: bytes, quote: str) -> bytes:

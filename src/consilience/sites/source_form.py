@@ -1,4 +1,4 @@
-"""How a text file is written: its encoding, separator and decimal mark, by its first lines.
+"""How a file is written: of a text, encoding, separator and decimal mark by its first lines.
 
 Nothing here decides how a table is read: what is found is proposed, to a person or in a new site
 file. Nothing that is found shows a cell.
@@ -93,6 +93,23 @@ def guessed(path: Path) -> dict[str, str]:
     return form.settings("tab" if ending == ".tsv" else ",")
 
 
+_BINARY = (
+    (rb"PAR1", "parquet"),
+    (rb"ARROW1|FEA1", "arrow"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "excel"),  # an old one, or one with a password
+    (rb"<stata_dta>|[\x66-\x73][\x01\x02]\x01", "stata"),
+    (rb"\$FL[23]@\(#\)|.{8}ENCRYPTEDSAV", "spss"),
+)
+
+
+def binary_form(data: bytes) -> str:
+    """Format of a file that is no text, as in ``[source]``, by its first bytes; empty otherwise."""
+    if data[:2] == b"PK":
+        return "excel" if b"xl/workbook." in data else ""
+    head = data[:LOOK]
+    return next((name for start, name in _BINARY if re.match(start, head, re.DOTALL)), "")
+
+
 def wide_encoding(data: bytes) -> str:
     """Encoding of two bytes a letter, by its mark or by where the zeros are; empty where none."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -165,11 +182,11 @@ def _named(places: list[int]) -> str:
     return f"column{'s' * (len(places) > 1)} {shown}"
 
 
-def has_commas(cells: Iterable[str]) -> bool:
-    """Whether some cells are numbers with a decimal comma, and none has a decimal point."""
+def has_marks(cells: Iterable[str], mark: str) -> bool:
+    """Whether some cells are numbers with this decimal mark, and none is one with the other."""
+    this, other = (_COMMA, _POINT) if mark == "," else (_POINT, _COMMA)
     stripped = [cell.strip(' "') for cell in cells]
-    commas = any(_COMMA.fullmatch(cell) for cell in stripped)
-    return commas and not any(_POINT.fullmatch(cell) for cell in stripped)
+    return any(map(this.fullmatch, stripped)) and not any(map(other.fullmatch, stripped))
 
 
 def _cells(rows: list[str], separator: str) -> list[list[str]]:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from consilience.arrays import IntArray
 from consilience.exceptions import DataError, StudyError
 from consilience.protocol.method import Columns
+from consilience.sites.cells import is_number, row_list
 from consilience.sites.encoding import match
 from consilience.sites.own_columns import EVERY, LongColumns, SiteColumns
-from consilience.sites.source import Table, is_number, row_list
+from consilience.sites.source import Table
 
 Mask = NDArray[np.bool_]
 _SINGLE = ("text", "number", "boolean", "empty", "date", "time")

@@ -503,6 +503,10 @@ class Study(_File):
         else:
             named = {"path": self.reference.file_name, "sha256": self.reference_hash()}
             content["reference"] |= named
+            # As of the offset.
+            for setting, usual in (("sheet", None), ("labels", True)):
+                if content["reference"][setting] == usual:
+                    del content["reference"][setting]
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def reference_hash(self) -> str:
