@@ -95,6 +95,11 @@ class Limits:
             return alone <= self.columns_for(n_records, products=False)
         return joint**2 / 2 + joint + 2 * alone <= self.max_detection**2 * n_records
 
+    def columns_left(self, n_records: int, joint: int, alone: int) -> int:
+        """How many more without products may be told beside these (`allow_columns`); 0 if none."""
+        counted = alone + int(np.ceil(joint / 2 + joint**2 / 4))
+        return max(self.columns_for(n_records, products=False) - counted, 0)
+
 
 @dataclass(frozen=True, eq=False)
 class Support:

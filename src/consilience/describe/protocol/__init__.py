@@ -480,10 +480,9 @@ def _room(data: SiteData, memory: _Memory, site: SiteContext) -> int:
     """
     runs, p = data.other_runs, data.features.shape[1]
     joint, alone = (0, p) if runs is None else (runs.joint, runs.alone)
-    # Columns with products count for more (`Limits.allow_columns`).
-    columns = alone + int(np.ceil(joint / 2 + joint**2 / 4))
-    most = site.limits.columns_for(data.n_rows, products=False)
-    return max(min(most - columns, most // 2) - sum(map(len, memory.told.values())), 0)
+    left = site.limits.columns_left(data.n_rows, joint, alone)
+    half = site.limits.columns_for(data.n_rows, products=False) // 2
+    return max(min(left, half) - sum(map(len, memory.told.values())), 0)
 
 
 class _Memory:
