@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import math
+import struct
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
 from consilience.sites import row_history
 from consilience.sites.row_history import RowHistory, row_keys
+from consilience.sites.source import is_number, read_source
 
 LEAST = 5
 SECRET = bytes(range(16))
@@ -191,3 +197,33 @@ def test_what_is_kept_is_read_back() -> None:
     back = RowHistory.from_plain(data.history.to_plain())
     assert (back.keys == data.history.keys).all()
     assert (back.atoms == data.history.atoms).all()
+
+
+CELLS = {
+    "numbers": ["1", "2.50", " 3 ", "-0", "0", ""],
+    "names of none": ["nan", "NaN", "1", "2", "", "3"],
+    "ends": ["inf", "-Infinity", "1e400", "1", "", ""],
+    "written otherwise": ["+5", "1_0", "0x10", ".5", "5.", "1e-400"],
+    "empty": ["", "", "", "", "", ""],
+    "digits": ["9007199254740993", "0.1", "1e22", "00012", "4.9e-324", "2.2250738585072011e-308"],
+    "words": ["true", "1", "0", "", "x", "3"],
+    "commas": ["1,5", "2", "0,25", "", "-1,0", "3"],
+    "blanks": ["\x1c1", "2\u00a0", "\u20033", "4", "5", "6"],
+}
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("name", CELLS)
+def test_the_content_of_a_cell_is_that_of_its_number_or_text(name: str, decimal: str) -> None:
+    """Cell by cell, whether a column is read as a whole or not."""
+    table = replace(read_source(pd.DataFrame(CELLS)), decimal=decimal)
+    wanted = []
+    for text in (cell.strip() for cell in CELLS[name]):
+        number = text.replace(decimal, ".")
+        if text and is_number(number):
+            bits = struct.pack("<d", float(number) + 0.0)
+        else:
+            bits = struct.pack("<d", math.nan)
+            bits = hashlib.blake2b(text.encode(), digest_size=8).digest() if text else bits
+        wanted.append(int.from_bytes(bits, "little"))
+    assert row_history._cells(table, name).tolist() == wanted

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import ProtocolError
+from consilience.wire import cell_facts as of_cells
 from consilience.wire import disclosure as d
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.disclosure import (
@@ -69,6 +70,17 @@ KINDS = (
     "indicator with gaps",
     "all gaps",
 )
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 9])
+def test_columns_by_the_block_have_the_sums_of_all(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, where few columns of many rows are looked at together."""
+    x = np.random.default_rng(p).normal(size=(900, p)) * 10.0 ** np.arange(p)
+    x[::7, 0] = np.nan
+    whole = of_cells.cell_facts(x)
+    monkeypatch.setattr(of_cells, "_CELLS", 2000)
+    for one, other in zip(of_cells.cell_facts(x), whole, strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -616,8 +616,10 @@ def _too_many(
 def _of_one(x: FloatArray, joint: BoolArray, limits: Limits) -> BoolArray:
     """Pairs of columns that rest on few of many rows, which are not among some of them."""
     found = finer_between(x, limits.min_records)
-    squares = (x - np.nanmean(x, axis=0)) ** 2
-    alone = np.nanmax(squares, axis=0) > limits.max_share * np.nansum(squares, axis=0)
+    alone = np.zeros(x.shape[1], dtype=bool)
+    for j, column in enumerate(x.T):  # one at a time, as copies of all are large
+        squares = (column - np.nanmean(column)) ** 2
+        alone[j] = np.nanmax(squares) > limits.max_share * np.nansum(squares)
     left = np.flatnonzero(joint & ~alone)
     weights = outweighed(x[:, left], limits.max_share) if len(left) > 1 else None
     if weights is not None:

@@ -386,15 +386,18 @@ def _cells(table: Table, name: str) -> Content:
     """A number for each cell of a column; of empty cells the same."""
     if table.kind(name) in ("number", "boolean"):
         return _of_numbers(table.numbers(name)[0])
+    if (values := table.plain_numbers(name)) is not None:
+        return _of_numbers(values)
     positions, texts = table.categories(name)
     # The same number with either decimal mark.
     plain = [t.replace(",", ".") for t in texts] if table.decimal == "," else texts
-    known = [
-        _of_numbers(np.array([float(number)]))[0] if is_number(number) else _of_text(text)
-        for number, text in zip(plain, texts, strict=True)
-    ]
-    empty = _of_numbers(np.array([np.nan]))[0]
-    return np.array([*known, empty], dtype=np.uint64)[positions]
+    numeric = np.array([is_number(text) for text in plain], dtype=bool)
+    known = np.empty(len(texts) + 1, dtype=np.uint64)
+    known[:-1][numeric] = _of_numbers(np.array([float(t) for t in plain if is_number(t)]))
+    words = [text for text, is_one in zip(texts, numeric, strict=True) if not is_one]
+    known[:-1][~numeric] = [_of_text(word) for word in words]
+    known[-1:] = _of_numbers(np.array([np.nan]))  # that of position -1: an empty cell
+    return known[positions]
 
 
 def _of_numbers(values: NDArray[np.float64]) -> Content:

@@ -266,8 +266,9 @@ class Table:
                 # A point is then no decimal mark: what has one is no number, not another one.
                 column = pc.replace_substring(column, ".", "?")
                 column = pc.replace_substring(column, ",", ".")
-            # Arrow's own message would show the cell, so its error is not passed on.
-            if not _casts(column):
+            if (whole := _as_numbers(column)) is not None:
+                column = whole
+            else:
                 lower = pc.utf8_lower(column)
                 fine = pc.is_in(lower, value_set=pa.array(["false", "true"], type=lower.type))
                 # Most cells decide, so that no single one does how the others are read.
@@ -285,6 +286,21 @@ class Table:
         if numeric:
             values = np.where(np.isin(values, numeric), np.nan, values)
         return values, wrong
+
+    def plain_numbers(self, name: str) -> NDArray[np.float64] | None:
+        """A column of texts as numbers, NaN where a cell is empty; None unless all others are some.
+
+        Texts like nan are none (`is_number`). Beside decimal commas a point is one, too.
+        """
+        import pyarrow.compute as pc
+
+        if self.kind(name) != "text":
+            return None
+        column = self._trimmed(self._plain(name), ())
+        if self.decimal == ",":
+            column = pc.replace_substring(column, ",", ".")
+        values = _as_numbers(column)
+        return None if values is None or pc.any(pc.is_nan(values)).as_py() else _to_numpy(values)
 
     def why_wrong(self, name: str, wrong: NDArray[np.int64]) -> str:
         """What to do about cells that are no number, if that can be told; else empty.
@@ -365,16 +381,15 @@ class Table:
         return pc.if_else(empty, pa.scalar(None, column.type), column)
 
 
-def _casts(column: Any) -> bool:
-    """Whether every text is a number."""
+def _as_numbers(column: Any) -> Any | None:
+    """Numbers of texts, if all that are not null are some."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
-        pc.cast(column, pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+        return pc.cast(column, pa.float64())
+    except pa.ArrowInvalid:  # whose message would show the cell, so it is not passed on
+        return None
 
 
 def _to_numpy(column: Any) -> NDArray[Any]:

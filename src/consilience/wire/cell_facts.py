@@ -15,13 +15,15 @@ import numpy as np
 from consilience.arrays import FloatArray, IntArray
 
 _FIRST = 64
-_BLOCK = 512
+_BLOCK, _CELLS = 512, 1 << 22
+"""Columns, and cells, that are looked at together at most; two columns always are."""
 
 
 def by_blocks(facts: Callable[[FloatArray], tuple[Any, ...]], x: FloatArray) -> tuple[Any, ...]:
     """Facts of each column of (n, d), of so many columns at a time that they fit into memory."""
     # Never one column alone, which would be added up in another order.
-    starts = range(0, max(x.shape[1] - 1, 1), _BLOCK)
+    size = max(2, min(_BLOCK, _CELLS // max(len(x), 1)))
+    starts = range(0, max(x.shape[1] - 1, 1), size)
     ends = (*starts[1:], x.shape[1])
     found = [facts(x[:, start:end]) for start, end in zip(starts, ends, strict=True)]
     return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))

@@ -166,7 +166,9 @@ def finer_between(x: FloatArray, least: int) -> BoolArray:
     picks = x[rows[rng.integers(len(rows), size=(_SAMPLES // 3, _OF))]].transpose(2, 0, 1)
     first, second = np.triu_indices(p, 1)
     forms = np.stack([picks[first] - picks[second], picks[first] + picks[second]])
-    span, size = np.ptp(x[rows], axis=0), np.abs(x[rows]).max(axis=0)
+    whole = x if len(rows) == len(x) else x[rows]  # a million rows are not copied
+    low, high = whole.min(axis=0), whole.max(axis=0)
+    span, size = high - low, np.maximum(np.abs(low), np.abs(high))
     own = _largest_steps(picks, np.array([_resolution(*of) for of in zip(span, size, strict=True)]))
     both = [
         _resolution(*of)
