@@ -197,6 +197,10 @@ def test_columnar_files(tmp_path: Path) -> None:
     with pa.ipc.new_stream(tmp_path / "t.arrow", frame.schema) as writer:
         writer.write_table(frame)
     for name in ("t.parquet", "t.feather", "t.arrow"):
+        for path in (tmp_path / name, str(tmp_path / name)):
+            assert (
+                read_source(path).content_hash == read_source(Source(path=str(path))).content_hash
+            )
         assert content(read_source(Source(path=name), tmp_path)) == {
             "a": [1, None],
             "b": ["x", "y"],
@@ -234,7 +238,8 @@ def test_column_hash_looks_at_cells_not_at_chunks() -> None:
     ("given", "words"),
     [
         ([1, 2], "cannot be a list"),
-        ("t.csv", "cannot be a str"),
+        ("t.csv", "there is no file t.csv"),
+        (7, "cannot be a int"),
         (None, "cannot be a NoneType"),
         ({}, "has no rows"),
         ({"a": []}, "has no rows"),

@@ -206,11 +206,12 @@ class Federation:
         n_jobs: int | None = None,
         **settings: Any,
     ) -> Federation:
-        """Build a federation of tables in memory, one per site.
+        """Build a federation of tables in memory, or of files, one per site.
 
         Parameters
         ----------
-        tables : mapping of str to table of pandas, polars or pyarrow, or mapping of columns
+        tables : mapping of str to table
+            Of pandas, polars or pyarrow, a mapping of columns, or the path of a file.
         columns : Columns, or mapping of site to Columns
             The same for all sites, which then hold different rows; or each site's own, with an
             `id` by which the rows are matched. The site whose columns name a target is the

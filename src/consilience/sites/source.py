@@ -408,8 +408,8 @@ def read_source(source: object, base: Path | None = None) -> Table:
 
     Parameters
     ----------
-    source : Source, table of pandas, polars or pyarrow, mapping of name to column, or Table
-        The index of a DataFrame is not a column.
+    source : Source, table of pandas, polars or pyarrow, mapping of name to column, path, or Table
+        The index of a DataFrame is not a column. A path is that of a file that `Source` reads.
     base : Path, optional
         Directory that relative paths start from; the current one by default.
 
@@ -423,6 +423,8 @@ def read_source(source: object, base: Path | None = None) -> Table:
     if isinstance(source, Table):
         return source
     base = Path() if base is None else Path(base)
+    if isinstance(source, str | os.PathLike):
+        source = Source(path=os.fspath(source))
     if isinstance(source, Source):
         if source.url is not None:
             return read_database(source, base)
@@ -571,7 +573,7 @@ def _from_memory(source: object) -> Table:
     else:
         raise fail(
             f"a site's table cannot be a {type(source).__name__}: give a pandas DataFrame, "
-            "a polars or pyarrow table, a mapping of names to columns, or a Source"
+            "a polars or pyarrow table, a mapping of names to columns, or the path of a file"
         )
     arrays = {name: _array(name, values) for name, values in columns.items()}
     if len({len(a) for a in arrays.values()}) > 1:
