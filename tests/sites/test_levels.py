@@ -130,10 +130,10 @@ def test_missing_values_are_counted_column_by_column() -> None:
     assert load(three).data.n_rows == N - 27
     with pytest.raises(DataError) as caught:
         load(lacking(u=range(9), v=range(9, 19)))
-    assert caught.value.public == "column v: missing values, which the study refuses"
+    assert caught.value.public.startswith("column v: missing values, which the study refuses")
     with pytest.raises(DataError) as caught:
         load(lacking(u=range(1), v=range(1)), few=1)
-    assert caught.value.public == "column u, v: missing values, which the study refuses"
+    assert caught.value.public.startswith("column u, v: missing values, which the study refuses")
 
 
 def test_rows_of_rare_levels_are_no_missing_values_of_the_table() -> None:

@@ -21,7 +21,7 @@ from consilience.protocol.method import Columns, Method, Preparation, SiteData
 from consilience.sites.loaders import file_site, memory_site
 from consilience.sites.own_columns import SiteColumns, propose
 from consilience.sites.prepare import Loaded, load_with_report
-from consilience.sites.source import read_source
+from consilience.sites.source import Source, read_source
 from consilience.sites.study import SiteFile
 from consilience.testing.record import record_of
 from consilience.wire.envelope import Reply
@@ -285,3 +285,39 @@ def test_a_site_file_with_features_of_its_own_offers_nothing_over_rows(tmp_path:
     )
     with pytest.raises(DataError, match="the site does not offer it"):
         file_site(SiteFile.load(file))._loader(Columns(features=("age",)), Preparation())
+
+
+def test_decimal_commas_are_numbers_on_offer_too(tmp_path: Path) -> None:
+    text = "bmi;stage\n" + "".join(f"{18 + i % 23},{i % 10};{1 + i % 2}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text(text + "NA;1\n")
+    own = SiteColumns(missing_codes={"*": "NA"})
+    for decimal, bmi in ((",", "number"), (".", None)):
+        source = Source(path="t.csv", separator=";", decimal=decimal)
+        offered = propose(read_source(source, tmp_path), own, 10).offered
+        assert offered.get("bmi") == bmi
+        assert offered["stage"] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        ([*range(18, 48), 999, 999], (999,)),
+        ([*range(18, 48), 999], ()),  # one alone is an outlier, or a slip
+        ([*range(18, 48), 888, 888, 999, 999, -9, -9], (-9, 888, 999)),
+        ([*range(40), -9, -9], (-9,)),
+        ([*range(-4, 40), -9, -9], ()),
+        ([*range(20, 95), 99, 99], ()),  # an age
+        ([*range(900, 990), 999, 999], ()),
+        ([0, 1, 2, 3, 9, 9] * 9, ()),
+        ([999.0] * 50, ()),
+    ],
+)
+def test_codes_far_beyond_all_other_numbers_are_suspected(
+    values: list[int], codes: tuple[int, ...]
+) -> None:
+    table = pd.DataFrame({"x": [*values, *[np.nan] * 3]})
+    found = propose(read_source(table), SiteColumns(), 10)
+    assert found.codes.get("x", ()) == codes
+    assert ("# x: " in found.to_toml()) >= bool(codes)
+    again = SiteColumns(missing_codes={"x": codes})
+    assert not propose(read_source(table), again, 10).codes

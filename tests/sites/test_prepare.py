@@ -19,6 +19,8 @@ from consilience.sites.source import read_source
 from consilience.wire.moment_facts import Coded
 
 CANARY = "CANARY7731"
+REMEDY = '; missing = "complete-rows" in [preparation] would leave such rows out'
+
 NAN = float("nan")
 
 
@@ -64,6 +66,31 @@ def test_rename_and_units() -> None:
     assert data.features.tolist() == [[2.0], [3.0]]
 
 
+def test_recode() -> None:
+    """Spellings of the site become the study's; the rows are known by what is in the table."""
+    table = {"Geschlecht": ["w", "W", "m", "NA", "x"], "ill": [1, 2, 2, 1, 2]}
+    columns = Columns(features=("sex", "ill"), levels={"sex": ("F", "M")})
+    site = SiteColumns(
+        rename={"sex": "Geschlecht"},
+        recode={"sex": {"w": "F", "W": "F", "m": "M", "NA": "M"}, "ill": {"2.0": 0}},
+        missing_codes={"sex": "NA"},
+        offered={"sex": ["F", "M"], "ill": "number"},
+    )
+    found = loaded(table, columns, site, missing="complete-rows", categorical="onehot")
+    assert found.data.features.T.tolist() == [[1, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert found.data.rows.tolist() == [0, 1, 2]
+    assert found.data.content_hash == read_source(table).content_hash
+    for recode in ({"other": {"a": "b"}}, {"when": {"a": "b"}}):
+        own = SiteColumns(recode=recode)
+        with pytest.raises(StudyError, match=r"\[columns\] recode names '"):
+            load(
+                read_source({"ill": [1, 2], "when": [date(2020, 1, 1)] * 2}),
+                Columns(features=("ill",)),
+                Preparation(),
+                own,
+            )
+
+
 def test_names_can_be_swapped() -> None:
     site = SiteColumns(rename={"a": "b", "b": "a"})
     assert features({"a": [1], "b": [2]}, "a", "b", site=site).features.tolist() == [[2.0, 1.0]]
@@ -74,7 +101,7 @@ def test_kept_cells_stay_empty_in_features_only() -> None:
     assert data.n_rows == len(HOLES["a"])
     assert np.isnan(data.features).any()
     assert data.feature_names == ("a", "b")
-    public = "column y: missing values, which the study refuses"
+    public = "column y: missing values, which the study refuses" + REMEDY
     refused(lambda: loaded(HOLES, Columns(features=("a",), target="y"), missing="keep"), public)
 
 
@@ -177,7 +204,7 @@ HOLES: dict[str, Any] = {
 def test_refuse() -> None:
     refused(
         lambda: features(HOLES),
-        "column a, b, y: missing values, which the study refuses",
+        "column a, b, y: missing values, which the study refuses" + REMEDY,
         "1 of 4 rows; row 2",
         "so do b, y",
     )
@@ -225,7 +252,7 @@ def test_only_features_can_be_filled(role: str, rule: str) -> None:
     table = {"a": [1, 2], "z": [None, 2]}
     refused(
         lambda: loaded(table, columns, missing=rule),
-        "column z: missing values, which the study refuses",
+        "column z: missing values, which the study refuses" + REMEDY,
     )
     assert loaded(table, columns, missing="complete-rows").data.rows.tolist() == [1]
 
@@ -408,7 +435,10 @@ def test_sequences() -> None:
     assert got.data.foreign_levels == ("s1",)
     assert got.data.sequence_names == ("s1", "s2")
     assert loaded(table, columns, missing="complete-rows").data.n_rows == 3
-    refused(lambda: loaded(table, columns), "column s1: missing values, which the study refuses")
+    refused(
+        lambda: loaded(table, columns),
+        "column s1: missing values, which the study refuses" + REMEDY,
+    )
 
 
 IDS: dict[str, Any] = {"a": [1, 2, 3, None], "id": ["p", "p", None, "q"]}

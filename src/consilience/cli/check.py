@@ -22,6 +22,9 @@ def check(
     sites: Path | None = typer.Option(
         None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
     ),
+    site: Path | None = typer.Option(
+        None, metavar="SITE.toml", help="Your own site's file alone: the others are elsewhere."
+    ),
     engine: EngineName = typer.Option(
         EngineName.local, help="flower: ask the sites where they are, and check the connection."
     ),
@@ -44,17 +47,26 @@ def check(
     if engine is EngineName.flower or superlink is not None:
         _over_flower(study, superlink, keys, insecure=insecure)
         return
-    from consilience.engines.study_check import check_sites, differences, planned, require_quorum
+    from consilience.engines.study_check import (
+        check_own,
+        check_sites,
+        differences,
+        planned,
+        require_quorum,
+    )
     from consilience.engines.study_run import method_of, read_site_files
-    from consilience.sites.study import Study
+    from consilience.sites.study import SiteFile, Study
 
     read = Study.load(study)
     method = method_of(read)
     # All sites are looked at before anything is said: one that fails hides no other.
-    checks = check_sites(read, read_site_files(read, sites), method)
+    if site is None:
+        checks = check_sites(read, read_site_files(read, sites), method)
+    else:
+        checks = [check_own(read, SiteFile.load(site), method)]
     rules = read.preparation
     told = f"missing = {rules.missing!r}, standardize = {rules.standardize!r}"
-    remarked = _tell_study(read, study, method, len(checks), before=(("Rules", told),))
+    remarked = _tell_study(read, study, method, len(read.sites.names), before=(("Rules", told),))
     _tell_sites(checks)
     console.heading("Columns: type, and rows without a value")
     _tell_columns(read, checks)
@@ -62,10 +74,14 @@ def check(
     # Columns first: they are what the parties have to agree on.
     said = list(differences(read.columns, checks))
     said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
-    said += [f"{c.name}: Cannot take part: {c.error}" for c in checks if c.error is not None]
+    said += [
+        f"{c.name}: Cannot take part: {str(c.error).removeprefix(f'site {c.name}: ')}"
+        for c in checks
+        if c.error is not None
+    ]
     _tell_remarks(read, [*said, *remarked])
     require_quorum(read, checks)
-    console.say("The study can run.")
+    console.say("The study can run." if site is None else f"Site {checks[0].name} can take part.")
 
 
 def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecure: bool) -> None:

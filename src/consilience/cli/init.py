@@ -141,6 +141,12 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
         kept = next(check.report for check in checks if check.name == site)
         rows = "" if kept is None else f", {kept.rows_kept} of {kept.rows_read} rows kept"
         console.say(f"{site}: {one.path}{rows}{'; ' if how else ''}{', '.join(how)}.")
+        for name, codes in one.far.items():
+            console.say(
+                f"{site}: in {name}, {' and '.join(map(str, codes))} is far beyond all other "
+                "numbers and counts as missing; if it does not stand for that, take it out of "
+                "missing_codes in the site file."
+            )
         for name, count in ({} if kept is None else kept.dropped_by).items():
             console.say(f"{site}: {count} of the dropped rows have no value on offer in {name}.")
     for sentence in made.said:

@@ -71,6 +71,7 @@ class Progress:
         self._task: Any = None
         self._round, self._step, self._asked = 0, "", 0
         self._answered: list[str] = []
+        self._n_replies = 0
 
     def __enter__(self) -> Progress:
         if not self._quiet and on_terminal():
@@ -106,10 +107,11 @@ class Progress:
         if kind == "ask":
             self._round_over()
             self._round, self._step = facts["round"], facts["step"]
-            self._asked, self._answered = facts["sites"], []
+            self._asked, self._answered, self._n_replies = facts["sites"], [], 0
             self._draw(new=True)
         elif kind == "arrived":
             outcome = "" if facts["outcome"] == "reply" else f" ({facts['outcome']})"
+            self._n_replies += not outcome
             self._answered.append(f"{facts['site']}{outcome}")
             self._draw()
             if self._each_site:
@@ -136,7 +138,7 @@ class Progress:
             return
         if self._answered:
             who = shortened(self._answered)
-            self._print(f"{self._about}: {len(self._answered)} of {self._asked} sites ({who})")
+            self._print(f"{self._about}: {self._n_replies} of {self._asked} sites ({who})")
         else:
             self._print(f"{self._about}: already answered")
 

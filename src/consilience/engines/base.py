@@ -36,11 +36,15 @@ class Engine(ABC):
     sites : tuple of str
     seals : bool
         Whether only the party for whom a message is can open it; otherwise whoever carries it can.
+    apart : bool
+        Whether each site answers in its own time, perhaps days later: who has answered is then
+        written down, and said, before the others have.
     """
 
     name: str
     sites: tuple[str, ...]
     seals: bool = False
+    apart: bool = False
 
     @abstractmethod
     def send(self, requests: Mapping[Key, bytes]) -> None:

@@ -202,7 +202,9 @@ class Driver:
                 self._sent.update(unsent)
             waiting = frozenset(k for k in keys if k not in self._journal.replies)
             came = []
-            for arrival in self._engine.collect(waiting, wait=ask.wait, deadline=self._deadline):
+            # Also where all are waited for: who has answered shows at once, and outlives a crash.
+            wait = "any" if self._engine.apart else ask.wait
+            for arrival in self._engine.collect(waiting, wait=wait, deadline=self._deadline):
                 # An engine may deliver twice: only the first counts.
                 if arrival.key in waiting and arrival.key not in self._journal.replies:
                     self._accept(arrival)

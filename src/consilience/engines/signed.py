@@ -150,7 +150,7 @@ class SignedEngine(Engine):
         At which notes go to the log.
     """
 
-    seals = True
+    seals, apart = True, True
     log_level = logging.INFO
 
     def __init__(

@@ -152,6 +152,22 @@ def check_one(study: Study, file: SiteFile, method: Method) -> SiteCheck:
     return _check(study, file, method, {})
 
 
+def check_own(study: Study, file: SiteFile, method: Method) -> SiteCheck:
+    """Check one site as its own steward does, who has nobody else's files.
+
+    Raises
+    ------
+    StudyError
+        The study does not name the site, or asks what the method cannot do.
+    """
+    if file.name not in study.sites.names:
+        raise StudyError(
+            f"the study does not name the site {file.name!r}: it has {', '.join(study.sites.names)}"
+        )
+    check_admitted(study, method)
+    return check_one(study, file, method)
+
+
 def check_schema(study: Study, file: SiteFile) -> SiteCheck:
     """Check one site's columns and their types, for whoever must not learn more of its cells.
 
@@ -163,7 +179,7 @@ def check_schema(study: Study, file: SiteFile) -> SiteCheck:
         policy = Policy.from_settings(file.policy)
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
-        schema = wide_schema(table, columns, file.columns)
+        schema = wide_schema(file.columns.recoded(table), columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
         absent = [name for name in columns.used() if name not in kinds]
         if absent:
@@ -226,7 +242,9 @@ def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
         raise first or DataError("a site cannot take part")
     others = ", ".join(check.name for check in failing[1:])
     more = f" (nor can {others} take part)" if others else ""
-    raise type(first)(f"site {failing[0].name}: {first}{more}") from first
+    where = f"site {failing[0].name}: "
+    sentence = str(first).removeprefix(where)
+    raise type(first)(f"{where}{sentence}{more}") from first
 
 
 def differences(columns: Columns, checks: list[SiteCheck]) -> tuple[str, ...]:
@@ -258,7 +276,7 @@ def _check(
         if study.partition == "rows":
             asked = asked.only(type(method).roles)
         columns = file.columns.merged(asked, study.partition)
-        schema = wide_schema(table, columns, file.columns)
+        schema = wide_schema(file.columns.recoded(table), columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
         absent = [name for name in columns.used() if file.columns.local(name) not in schema.names]
         if len(absent) > 1:  # named all at once: loading stops at the first
@@ -387,7 +405,15 @@ def _foreign(report: Report, partition: str, labelled: frozenset[str]) -> DataEr
 
 
 def _about_table(report: Report, partition: str) -> list[str]:
+    used = {column.name for column in report.columns}
     said = [column.about_odd() for column in report.columns if column.n_odd]
+    said += [
+        f"{count} rows without a value in {name} are left out, though the study does not use it: "
+        "so few lack one that studies with and without the column would tell them apart. They stay "
+        f"if {name} is not on offer."
+        for name, count in report.dropped_by.items()
+        if name not in used and partition == "rows"
+    ]
     said += [f"Column {name} holds one value only." for name in report.constant]
     left_out = " and are left out" if partition == "columns" else ""
     if report.missing_ids:

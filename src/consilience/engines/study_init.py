@@ -123,6 +123,8 @@ class Found:
         Of ``[source]``, besides the path.
     codes : tuple of str
         Texts that stand for a missing value.
+    far : dict of str to tuple of int
+        Numbers that seem to, by column: far beyond all others.
     table : Table
     proposal : Proposal
         Columns that the site could offer.
@@ -131,8 +133,17 @@ class Found:
     path: Path
     settings: dict[str, str]
     codes: tuple[str, ...]
+    far: dict[str, tuple[int, ...]]
     table: Table
     proposal: Proposal
+
+    @property
+    def missing_codes(self) -> dict[str, tuple[str | int, ...]]:
+        """What stands for a missing value, as in a site file."""
+        return {**({"*": self.codes} if self.codes else {}), **self.far}
+
+    def _codes(self, name: str) -> tuple[str, ...]:
+        return (*self.codes, *map(str, self.far.get(name, ())))
 
     def is_numeric(self, name: str) -> bool:
         """Whether a column is there and holds numbers, and nothing else."""
@@ -140,12 +151,12 @@ class Found:
             return False
         if self.table.kind(name) not in ("text", "number", "boolean"):
             return False
-        values, wrong = self.table.numbers(name, self.codes)
+        values, wrong = self.table.numbers(name, self._codes(name))
         return not len(wrong) and bool(np.isfinite(values).any())
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Finite numbers of a column."""
-        values, _ = self.table.numbers(name, self.codes)
+        values, _ = self.table.numbers(name, self._codes(name))
         return values[np.isfinite(values)]
 
     def varies(self, name: str) -> bool:
@@ -164,12 +175,12 @@ class Found:
 
     def values(self, name: str) -> tuple[str, ...]:
         """Different texts of a column."""
-        positions, texts = self.table.categories(name, self.codes)
+        positions, texts = self.table.categories(name, self._codes(name))
         return tuple(texts[i] for i in np.unique(positions[positions >= 0]))
 
-    def lacks(self, name: str) -> bool:
-        """Whether cells of a column are missing."""
-        return bool((self.table.categories(name, self.codes)[0] < 0).any())
+    def n_lacking(self, name: str) -> int:
+        """How many cells of a column are missing."""
+        return int((self.table.categories(name, self._codes(name))[0] < 0).sum())
 
 
 def look(files: Mapping[str, Path], preset: str, sheet: str = "") -> dict[str, Found]:
@@ -209,7 +220,10 @@ def look(files: Mapping[str, Path], preset: str, sheet: str = "") -> dict[str, F
             raise DataError(f"site {site}: {error}", public=error.public) from None
         codes = _codes(table)
         own = SiteColumns(missing_codes={"*": codes} if codes else {})
-        found[site] = Found(path, settings, codes, table, propose(table, own, least))
+        first = propose(table, own, least)
+        # A column of codes alone has no numbers of which one could be far.
+        own = SiteColumns(missing_codes={**own.missing_codes, **first.codes})
+        found[site] = Found(path, settings, codes, first.codes, table, propose(table, own, least))
     return found
 
 
@@ -394,7 +408,7 @@ def draft(wishes: Wishes, found: Mapping[str, Found]) -> Draft:
     if needs.target != "none" and "target" not in wishes.roles:
         raise StudyError(
             f"{kind.name} needs the column of the response: give --target COLUMN, one of "
-            f"{', '.join(dict.fromkeys(n for one in found.values() for n in one.table.names))}"
+            f"{', '.join(_targets(kind, found))}"
         )
     asked = consents_of(wishes, found)
     if asked and not wishes.consents:
@@ -439,7 +453,7 @@ def _over_rows(
         levels[wishes.sequence[0]] = tuple(states)
     coded = [name for name in features if name in levels]
     used = [*features, *wishes.sequence, *([target] if target else [])]
-    gaps = any(one.lacks(name) for one in found.values() for name in used)
+    gaps = any(one.n_lacking(name) for one in found.values() for name in used)
     keeps = needs.keeps_missing or bool(wishes.sequence)
     # A description counts them where policies let it, and asks no grant for that.
     keeps = keeps or (needs.mixed and Policy.from_settings(wishes.preset).foreign_models)
@@ -455,8 +469,9 @@ def _over_rows(
     numbers = {name for name in (*used, *beside) if name not in levels}
     ids = {name for role, name in wishes.roles.items() if role in ("id", "agent", "entity")}
     files = {wishes.folder / "study.toml": study}
+    least = Policy.from_settings(wishes.preset).min_records
     for site, one in found.items():
-        offered = _offered(one, numbers, ids, levels)
+        offered = _offered(one, numbers, ids, levels, least)
         text = _site(wishes, site, one, asked.get("site", ""), _missing(one))
         files[wishes.folder / SITES / f"{site}.toml"] = f"{text}\n{offered.to_toml()}"
     said = [f"Features: {', '.join(features)}."] if features else []
@@ -502,7 +517,7 @@ def _over_columns(
     least = min(len(mine) for site, mine in features.items() if site != initiator)
     if kind.name == "assistance-test" and least < 4:
         parameters["n_directions"] = max(least - 1, 1)  # all but one may be known
-    gaps = any(one.lacks(name) for site, one in found.items() for name in features[site])
+    gaps = any(one.n_lacking(name) for site, one in found.items() for name in features[site])
     rules = {"missing": "complete-rows" if gaps else "refuse", "standardize": needs.standardize}
     sites = {"names": list(found), "roles": {initiator: "initiator"}}
     parameters |= wishes.parameters
@@ -526,9 +541,32 @@ def _require(name: str, found: Mapping[str, Found]) -> None:
     for site, one in found.items():
         if name not in one.table.names:
             raise StudyError(
-                f"column {name!r} is not in {one.path}, the table of {site}: it has "
-                f"{', '.join(one.table.names)}"
+                f"column {name!r} is not in {one.path}, the table of {site}, which has "
+                f"{', '.join(one.table.names)}: {_SAME_NAMES}"
             )
+
+
+_SAME_NAMES = (
+    "give the tables the same names, or write the site's file by hand, with [columns] rename "
+    "(guide 'Your own tables')"
+)
+
+
+def _targets(kind: type[Method], found: Mapping[str, Found]) -> list[str]:
+    """Columns that could be the response.
+
+    Raises
+    ------
+    StudyError
+        Over rows, no column is in all tables.
+    """
+    if kind.partition == "columns":
+        return list(dict.fromkeys(n for one in found.values() for n in one.table.names))
+    if names := common(found):
+        able = {*measured(found), *categories(found)}
+        return [name for name in names if name in able] or names
+    their = "; ".join(f"{one.path} has {', '.join(one.table.names)}" for one in found.values())
+    raise StudyError(f"the tables have no column in common: {their}: {_SAME_NAMES}")
 
 
 def _elsewhere(found: Mapping[str, Found]) -> list[str]:
@@ -548,6 +586,8 @@ def _levels(
             raise StudyError(f"column {target!r} holds text, and the response must be a number")
         asked += [target] if needs.target == "levels" or not numeric else []
     levels = {name: levels_of(found, name) for name in asked}
+    for name in levels:
+        _require_spelling(name, found)
     for name, values in levels.items():
         if len(values) < 2:
             raise StudyError(
@@ -555,6 +595,22 @@ def _levels(
                 f"rows have, or more than {MAX_LEVELS}"
             )
     return levels
+
+
+def _require_spelling(name: str, found: Mapping[str, Found]) -> None:
+    """Two tables with several values each and none in common write the same in two ways."""
+    its = {site: one.proposal.offered.get(name) for site, one in found.items()}
+    several = {site: v for site, v in its.items() if isinstance(v, tuple) and len(v) > 1}
+    for site, values in several.items():
+        for other, others in several.items():
+            if not {*map(str, values)} & {*map(str, others)}:
+                raise StudyError(
+                    f"the tables write column {name!r} differently: {site} has "
+                    f"{', '.join(map(str, values))}, and {other} has "
+                    f"{', '.join(map(str, others))}: write them alike, leave the column out by "
+                    "--features, or write the site's file by hand, with [columns] recode (guide "
+                    "'Your own tables')"
+                )
 
 
 def _parameters(
@@ -598,11 +654,15 @@ def _parameters(
 
 
 def _missing(one: Found) -> dict[str, Any]:
-    return {"missing_codes": {"*": one.codes}} if one.codes else {}
+    return {"missing_codes": one.missing_codes} if one.missing_codes else {}
 
 
 def _offered(
-    one: Found, numbers: Collection[str], ids: Collection[str], levels: Collection[str]
+    one: Found,
+    numbers: Collection[str],
+    ids: Collection[str],
+    levels: Collection[str],
+    least: int,
 ) -> Proposal:
     """The proposal, with what the study uses on offer in its role."""
     offered: dict[str, Offer] = dict(one.proposal.offered)
@@ -621,6 +681,8 @@ def _offered(
         # What is on offer has a say in which rows are kept.
         if name in rare:
             left_out[name] = f"not used, and rows with its {rare.pop(name)} rarer values would go"
+        elif 0 < (n_lacking := one.n_lacking(name)) < least:
+            left_out[name] = f"not used, and the {n_lacking} rows without a value would go"
         elif one.seems_id(name):
             left_out[name] = "not used, and whole numbers of its own in nearly each row"
         if name in left_out:

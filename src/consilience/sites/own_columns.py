@@ -71,6 +71,10 @@ class SiteColumns:
         By study name.
     missing_codes : mapping of str to value or sequence of values
         By study name; ``"*"`` is every column. An empty cell is always missing.
+    recode : mapping of str to mapping of value to value
+        By study name: what the site writes and what the study calls it, as ``{"m": "male"}``.
+        Values that are not named stay as they are. Offered levels, and those of the study, are the
+        new ones; missing codes are values as they stand in the table.
     features, target, weight, cluster, offset, levels
         This site's own columns by role, for studies over columns: such a study names only the id,
         because no party is told the names of another's columns.
@@ -93,6 +97,7 @@ class SiteColumns:
     missing_codes: Mapping[str, str | int | float | tuple[str | int | float, ...]] = field(
         default_factory=dict
     )
+    recode: Mapping[str, Mapping[str, str | int | float]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     target: str | None = None
     weight: str | None = None
@@ -129,7 +134,12 @@ class SiteColumns:
         twice = [name for name in locals_ if locals_.count(name) > 1]
         if twice:
             raise StudyError(f"[columns] rename gives the site's column {twice[0]!r} two names")
+        recode = {
+            name: {old: plain_text(new) for old, new in given.items()}
+            for name, given in self.recode.items()
+        }
         object.__setattr__(self, "rename", dict(self.rename))
+        object.__setattr__(self, "recode", recode)
         object.__setattr__(self, "missing_codes", codes)
         object.__setattr__(self, "units", units)
 
@@ -213,6 +223,29 @@ class SiteColumns:
         """Name of a study's column in the site's table."""
         return self.rename.get(name, name)
 
+    def recoded(self, table: Table) -> Table:
+        """The site's table with its values as the study writes them.
+
+        Raises
+        ------
+        StudyError
+            A column is recoded that is not there, or holds neither texts nor numbers.
+        """
+        for name, values in self.recode.items():
+            local = self.local(name)
+            if local not in table.names:
+                raise StudyError(f"[columns] recode names {name!r}, which is no column: correct it")
+            if table.kind(local) not in ("text", "number", "boolean"):
+                raise StudyError(
+                    f"[columns] recode names {name!r}, a column of type {table.kind(local)}: only "
+                    "texts and numbers can be recoded"
+                )
+            # A code is looked for in the table, so what stands for missing is not renamed.
+            codes = self.codes(name)
+            kept = {old: str(new) for old, new in values.items() if old not in codes}
+            table = table.recoded(local, kept)
+        return table
+
     def codes(self, name: str) -> tuple[str, ...]:
         """Missing codes of a study's column."""
         given: Mapping[str, Any] = self.missing_codes
@@ -271,12 +304,15 @@ class Proposal:
         Levels of offered columns that too few rows have, how many there are.
     alike : dict of str to str
         Offered columns of texts that hardly differ from an earlier one, as times of a sequence may.
+    codes : dict of str to tuple of int
+        Numbers that seem to stand for a missing value, and are none of the site's missing codes.
     """
 
     offered: dict[str, Offer]
     left_out: dict[str, str]
     rare: dict[str, int]
     alike: dict[str, str]
+    codes: dict[str, tuple[int, ...]]
 
     def to_toml(self) -> str:
         """As a section that can be added at the end of a site file."""
@@ -288,6 +324,11 @@ class Proposal:
                 notes.append(f"{self.alike[name]}: unless they are times, offer one of them")
             note = "".join(f" # {one}" for one in notes)
             lines.append(f"{toml_key(name)} = {toml_value(offer)}{note}")
+        for name, codes in self.codes.items():
+            lines.append(
+                f"# {toml_key(name)}: {' and '.join(map(str, codes))} far beyond all other "
+                "numbers: list it in [columns] missing_codes if it stands for a missing value"
+            )
         for name, reason in self.left_out.items():
             lines.append(f"# {toml_key(name)}: {reason}")
         return "\n".join(lines) + "\n"
@@ -310,7 +351,8 @@ def propose(table: Table, own: SiteColumns, min_records: int) -> Proposal:
         Of the site's policy.
     """
     study_name = {local: name for name, local in own.rename.items()}
-    proposal = Proposal({}, {}, {}, {})
+    table = own.recoded(table)
+    proposal = Proposal({}, {}, {}, {}, {})
     texts: dict[str, dict[str, Mask]] = {}
     for local in table.names:
         name = study_name.get(local, local)
@@ -320,8 +362,10 @@ def propose(table: Table, own: SiteColumns, min_records: int) -> Proposal:
         positions, values = table.categories(local, own.codes(name))
         found = {value: positions == i for i, value in enumerate(values)}
         found = {value: rows for value, rows in found.items() if rows.any()}
-        if all(is_number(value) for value in found):
-            _propose_number(proposal, name, found, min_records)
+        if all(is_number(_point(value, table)) for value in found):
+            if codes := suspected_codes(table.numbers(local, own.codes(name))[0]):
+                proposal.codes[name] = codes
+            _propose_number(proposal, name, found, min_records, table)
         elif len(found) > MAX_LEVELS:
             proposal.left_out[name] = f"more than {MAX_LEVELS} different texts: {_BY_HAND}"
         else:
@@ -397,8 +441,44 @@ def nearly_equal(columns: Mapping[str, Sequence[NDArray[Any]]], least: int) -> d
     return found
 
 
-def _propose_number(to: Proposal, name: str, found: dict[str, Mask], min_records: int) -> None:
-    whole = all(float(value).is_integer() for value in found)
+def _point(value: str, table: Table) -> str:
+    """A number of a text file with the decimal mark of Python."""
+    return value.replace(",", ".") if table.decimal == "," else value
+
+
+CODES = (99, 999, 9999, 99999, 999999, 888, 8888, 777, 7777, -9, -99, -999, -9999)
+"""Numbers that often stand for a missing value. Not -1 or 9, which may well be measured."""
+
+
+def suspected_codes(values: NDArray[np.float64]) -> tuple[int, ...]:
+    """Usual codes for missing values that lie far beyond all other numbers of a column.
+
+    One that is negative where no other number is, or farther from the others than these are from
+    one another, and that at least two rows have.
+
+    Parameters
+    ----------
+    values : (n,) float array
+        Missing ones are NaN.
+
+    Returns
+    -------
+    tuple of int
+    """
+    others = values[np.isfinite(values) & ~np.isin(values, CODES)]
+    if not len(others):
+        return ()
+    low, high = others.min(), others.max()
+    far = [c for c in CODES if max(low - c, c - high) > high - low > 0 or c < 0 <= low < high]
+    # Two rows at least: one alone may be a slip, and few beside many are no codes.
+    return tuple(sorted(c for c in far if 2 <= np.count_nonzero(values == c) < len(others)))
+
+
+def _propose_number(
+    to: Proposal, name: str, found: dict[str, Mask], min_records: int, table: Table
+) -> None:
+    # A level is compared as text where it has a decimal comma: "4,0" would be none.
+    whole = all(float(_point(v, table)).is_integer() and v == _point(v, table) for v in found)
     if not found:
         to.left_out[name] = "no values"
     elif whole and len(found) <= MAX_LEVELS:

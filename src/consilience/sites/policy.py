@@ -186,13 +186,14 @@ class Policy:
         missing = "refuse" if preparation is None else preparation.missing
         if method.foreign_models:
             sentence = (
-                f"the policy lets nobody ask what models of his choice say of the site's rows, as "
-                f"method {method.name!r} does (its steward grants it by foreign_models)"
+                f"the policy lets nobody apply models of others to the site's rows, or choose the "
+                f"models fitted to them, as method {method.name!r} does (its steward grants it by "
+                "foreign_models = true)"
             )
         elif missing not in ("refuse", "complete-rows"):
             sentence = (
                 "the policy lets no study fill or keep empty cells: set [preparation] missing to "
-                '"complete-rows" (or its steward grants it by foreign_models)'
+                '"complete-rows" (or its steward grants it by foreign_models = true)'
             )
         else:
             return

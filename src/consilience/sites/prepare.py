@@ -2,8 +2,9 @@
 
 1. **Read**: a long table becomes one row for each id (``source_long``); the study's roles decide
    which columns are numbers; text there is an error.
-2. **Rename and units**: the site's own names and units become the study's. Missing codes are
-   values as they stand in the table, so they are recognised before units are applied.
+2. **Rename, recode and units**: the site's own names, spellings and units become the study's.
+   Missing codes are values as they stand in the table, so they are recognised before units are
+   applied.
 3. **Levels**: categories are compared with the declared levels, as numbers where all levels are
    numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise. At a site that protects
    records a level that few rows have is not there, whether the study declares it or not; unless the
@@ -95,7 +96,8 @@ def load_with_report(
         The settings contradict each other.
     """
     own = site_columns or SiteColumns()
-    source = table
+    # Rows are recognised by what stands in the table itself.
+    source, table = table, own.recoded(table)
     if own.long is not None:
         from consilience.sites.source_long import wide_table
 
@@ -578,10 +580,10 @@ class _Loader:
         more = f" (so do {listed(others, 10, counted=False)})" if others else ""
         raise DataError(
             f"column {name!r} has no value in {len(rows)} of {self.table.n_rows} rows"
-            f"{row_list(rows + 1)}{more}: complete the table, or let the study choose another "
-            "rule in [preparation] missing",
+            f"{row_list(rows + 1)}{more}: complete the table, or let the study leave such rows "
+            'out, by missing = "complete-rows" in [preparation], or choose another rule there',
             public=f"column {listed(told, 10, counted=False)}: missing values, which the study "
-            "refuses",
+            'refuses; missing = "complete-rows" in [preparation] would leave such rows out',
         )
 
     def _matchable(self, keep: Mask) -> Mask:

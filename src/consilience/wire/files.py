@@ -34,11 +34,14 @@ REMOVE = "find out who put it there, and remove it"
 LINK = f"a link is in the way: {REMOVE}"
 
 
+_SPACE = "free some space and start it again (a run with --resume)"
+
+
 def explain(error: OSError, what: str, where: Path) -> RunError:
     """Turn an operating-system error into one sentence."""
     remedies = {
-        errno.ENOSPC: "the disk is full: free some space and run again with --resume",
-        errno.EDQUOT: "the disk quota is used up: free some space and run again with --resume",
+        errno.ENOSPC: f"the disk is full: {_SPACE}",
+        errno.EDQUOT: f"the disk quota is used up: {_SPACE}",
         errno.EACCES: "permission was denied: choose a directory that you may write to",
         errno.EPERM: "permission was denied: choose a directory that you may write to",
         errno.EROFS: "the file system is read-only: choose another directory",
