@@ -85,6 +85,9 @@ def test_what_waits_is_listed(held: Held) -> None:
 def test_a_preview_shows_what_confirm_shows_and_no_value(held: Held) -> None:
     lines = held.call("preview", "run-1/2-1").splitlines()
     assert lines[0] == "run run-1, round 2, step testing.class-sums of method testing-class-sums"
+    about = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
+    assert about["features"] and re.fullmatch(r"(\S+, )?hash \S+", about["study"])
+    lines = [line for line in lines if ": " not in line]
     assert lines[1].split() == ["field", "class", "shape", "bytes", "rule", "verdict", "epsilon"]
     assert lines[2].split()[:3] == ["sums", "aggregate", "2x2"]
     assert str(int(CANARY)) not in held.call("preview", "2-1")

@@ -71,7 +71,7 @@ def test_pages_tell_what_is_asked_and_no_value(opened: Opened) -> None:
     pages = {path: opened.get(path) for path in PAGES}
     assert {page.status_code for page in pages.values()} == {200}
     assert f'href="/{TOKEN}{JOB}"' in pages["/"].text
-    for words in ("testing.class-sums", "sums", "aggregate", "2x2", "released"):
+    for words in ("testing.class-sums", "sums", "aggregate", "2x2", "released", "<dt>features"):
         assert words in pages[JOB].text
     assert "1 of 20" in pages["/account"].text
     assert "Any study of a trusted coordinator" in pages["/studies"].text
@@ -151,7 +151,8 @@ def test_a_study_is_looked_at_and_approved(opened: Opened) -> None:
     assert opened.post("/studies/approve", {"text": kept}).status_code == 303
     found = steward.account(opened.site.home, Policy())
     assert found.asks_approval and len(found.approved) == 1
-    assert found.approved[0] in opened.get("/studies").text
+    ((digest, name),) = found.approved.items()
+    assert f"{name} <code>{digest}</code>" in opened.get("/studies").text and name == "heights"
     assert "approved study heights" in opened.call("approve", str(opened.space.study_toml))
     assert steward.account(opened.site.home, Policy()).approved == found.approved
 

@@ -12,11 +12,11 @@ import pytest
 from consilience.engines.federation import Federation
 from consilience.engines.folder import watch
 from consilience.engines.local import LocalEngine
-from consilience.engines.signed import BINDINGS, Place
+from consilience.engines.signed import Place
 from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.loaders import file_site
-from consilience.sites.site import Site
+from consilience.sites.site import COORDINATORS, Site
 from consilience.sites.site_store import DiskStore
 from consilience.sites.study import SiteFile
 from consilience.wire.codec import decode_message, encode_message
@@ -105,7 +105,7 @@ def test_without_its_list_of_coordinators_a_site_answers_nobody(parties: Parties
     """It tells whoever it trusts, and goes on where it was when the list is there again."""
     put(parties, "r1")
     assert once(parties) == 1
-    path = parties.root / f"home-{ASH}" / "ledger" / f"{BINDINGS}.json"
+    path = parties.root / f"home-{ASH}" / "ledger" / f"{COORDINATORS}.json"
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
     restarted(parties)
@@ -142,7 +142,7 @@ def test_a_desk_refuses_the_damaged_run_and_answers_the_others(tmp_path: Path) -
     first = desk.handle(content)
     for path, reason in (
         ("runs/r1/000001-001.record", OF_RUN),
-        (f"ledger/{BINDINGS}.json", OF_DATA),
+        (f"ledger/{COORDINATORS}.json", OF_DATA),
     ):
         whole = (tmp_path / path).read_bytes()
         os.truncate(tmp_path / path, 20)

@@ -166,8 +166,9 @@ def preview(
     asked = SimpleNamespace(
         run=reply.run, round=reply.round, step=reply.step, method=found.method.name
     )
-    for line in describe(asked, message, reply.verdicts):
-        typer.echo(line)
+    first, *table = describe(asked, message, reply.verdicts)
+    for line in (first, *(f"  {what}: {said}" for what, said in found.asked.items()), *table):
+        typer.echo(_printable(line))
     if not values:
         return
     # A file or pipe would keep what the gate let leave to one party alone.
@@ -425,12 +426,19 @@ def approve(
     The hash of the study goes into the site's home, beside approved_studies of the policy. A watch
     that is running heeds it.
     """
+    from consilience.protocol.method import get_method
     from consilience.sites.steward import approve as approve_study
     from consilience.sites.study import SiteFile, Study
 
     file, study = SiteFile.load(site_toml), Study.load(study_toml)
     approve_study(file, study, study_toml)
     typer.echo(f"approved study {study.name} ({study.hash()}) at site {file.name}")
+    title = get_method(study.method).title
+    typer.echo(_printable(f"it asks by {study.method}: {title}"))
+    for role, named in dict(study.data).items():
+        if named and role != "levels":
+            shown = named if isinstance(named, str) else ", ".join(named)
+            typer.echo(_printable(f"  {role}: {shown}"))
     typer.echo("studies that are not approved are refused here from now on")
 
 

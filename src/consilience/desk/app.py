@@ -104,6 +104,7 @@ class Desk:
             "job": job,
             "since": ago(job.facts["since"]),
             "method": found.method,
+            "asked": found.asked,
             "fields": fields,
             "classes": {f.disclosure: CLASSES[f.disclosure] for f in fields},
             "verdicts": {f.verdict: GATE[f.verdict] for f in fields if f.verdict in GATE},

@@ -27,7 +27,7 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.protocol.phases import opening
-from consilience.sites.site import Site
+from consilience.sites.site import COORDINATORS, Site
 from consilience.sites.site_store import check_run_id
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request
@@ -37,8 +37,6 @@ from consilience.wire.signing import Context, SigningKey
 Direction = Literal["ask", "reply"]
 OnNote = Callable[[str, dict[str, Any]], None]
 
-BINDINGS = "_coordinators"
-"""Ledger of a site's home: which coordinator began which run (no data id begins so)."""
 IN_STUDY = "[sites.keys] of the study"
 IN_SITE_FILE = "[trust] of the site file"
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -204,7 +202,7 @@ class TrustedCoordinators:
         """Runs that a trusted coordinator is known to have begun here."""
         publics = {public for party in self._parties for public in party.publics}
         try:
-            known = self._site.home.ledger(BINDINGS)
+            known = self._site.home.ledger(COORDINATORS)
         except DamageError:
             return set()  # Whoever asks is told.
         return {run for run, public in known.items() if public in publics}
@@ -286,15 +284,15 @@ class TrustedCoordinators:
             return  # The site itself refuses it, and says so.
         followed = message.follows if isinstance(message, opening.Open) else ""
         # A run that follows another may use its labels and scaling: those stay with who began it.
-        known = self._site.home.ledger(BINDINGS).get(followed)
+        known = self._site.home.ledger(COORDINATORS).get(followed)
         if known is not None and known not in party.publics:
             raise SignatureError("another coordinator began this run, or the one that it follows")
 
     def _bind(self, run: str, party: KeyList, public: str) -> None:
         """Note who began a run, or check that it is the same one, be it under a later key."""
-        known = self._site.home.ledger(BINDINGS)
+        known = self._site.home.ledger(COORDINATORS)
         if run not in known:
-            self._site.home.write_ledger(BINDINGS, {**known, run: public})
+            self._site.home.write_ledger(COORDINATORS, {**known, run: public})
         elif known[run] not in party.publics:
             raise SignatureError(
                 "another coordinator began this run, or the same one under a key that is no longer "

@@ -68,6 +68,8 @@ from consilience.wire.sealing import hashed_ids
 
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
+COORDINATORS = "_coordinators"
+"""Ledger of which coordinator began which run."""
 TABLES = "_tables"
 """Ledger of the tables with which runs were opened, by the hash of their content."""
 PURGED = "_purged"

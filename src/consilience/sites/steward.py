@@ -5,7 +5,9 @@ Nothing here shows a value of the data: fields are told by name, class, shape an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,8 @@ from consilience.protocol.method import Method, get_method
 from consilience.sites.accounting import Budget
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
-from consilience.sites.site import APPROVED
-from consilience.sites.site_store import DiskStore, Job, SiteStore
+from consilience.sites.site import APPROVED, COORDINATORS
+from consilience.sites.site_store import DiskStore, Job, Record, SiteStore
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.codec import decode_message, pack, plain_fields
 from consilience.wire.envelope import Reply
@@ -79,11 +81,12 @@ def told(message: object, verdicts: tuple[dict[str, Any], ...]) -> Iterator[Told
 
 @dataclass(frozen=True)
 class Waiting:
-    """A reply that is held: of which method, and the message as it would leave."""
+    """A reply that is held: of which method, the message as it would leave, and who asks what."""
 
     method: type[Method]
     reply: Reply
     message: object
+    asked: Mapping[str, str]
 
 
 def home_of(file: SiteFile) -> DiskStore:
@@ -101,7 +104,27 @@ def waiting(home: SiteStore, job: Job) -> Waiting:
     # Messages are known by the method that declares them: it must be loaded first.
     method = get_method(str(job.facts["method"]))
     reply = Reply.from_bytes(record.reply)
-    return Waiting(method, reply, decode_message(reply.message))
+    return Waiting(method, reply, decode_message(reply.message), _asked(home, job.run, record))
+
+
+def _asked(home: SiteStore, run: str, record: Record) -> dict[str, str]:
+    """By whom a run was opened, for which study and of which columns, in words."""
+    by = home.ledger(COORDINATORS).get(run)
+    found = {"coordinator": str(by)} if by else {}
+    if not record.opening:
+        return found
+    opening: Any = decode_message(record.opening)
+    if record.study:
+        # The text is the coordinator's word; its hash says whether it is of this study.
+        known = hashlib.sha256(opening.study.encode()).hexdigest() == record.study
+        name = f"{Study.from_canonical(opening.study).name}, " if known else ""
+        found["study"] = f"{name}hash {record.study}"
+    columns, _ = opening.settings()
+    for role in dataclasses.fields(columns):
+        named = getattr(columns, role.name)
+        if named and role.name != "levels":
+            found[role.name] = named if isinstance(named, str) else ", ".join(named)
+    return found
 
 
 def approve(file: SiteFile, study: Study, where: object) -> None:
@@ -126,9 +149,11 @@ def approve(file: SiteFile, study: Study, where: object) -> None:
         )
     home = DiskStore(file.home_path)
     # Added, never replaced: an earlier approval holds until the steward takes it back.
-    hashes = list(home.ledger(APPROVED).get("studies", []))
+    noted = home.ledger(APPROVED)
+    hashes = list(noted.get("studies", []))
     if study.hash() not in hashes:
-        home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
+        names = {**noted.get("names", {}), study.hash(): study.name}
+        home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()], "names": names})
 
 
 @dataclass(frozen=True)
@@ -145,8 +170,8 @@ class Account:
         Models of others that were asked about, or averages of them.
     directions : int
         Directions of the site's columns that are known.
-    approved : tuple of str
-        Hashes of the studies that the policy or the steward has approved.
+    approved : dict of str to str
+        Studies that the policy or the steward has approved: their names, where known, by hash.
     asks_approval : bool
         Whether only approved studies run.
     """
@@ -157,13 +182,14 @@ class Account:
     max_epsilon: float
     models: int
     directions: int
-    approved: tuple[str, ...]
+    approved: dict[str, str]
     asks_approval: bool
 
 
 def account(home: SiteStore, policy: Policy) -> Account:
     """Read the ledger of the policy's data set; `RunError` where it is damaged."""
-    ledger, noted = home.ledger(policy.data_id), home.ledger(APPROVED).get("studies")
+    ledger, approvals = home.ledger(policy.data_id), home.ledger(APPROVED)
+    noted, names = approvals.get("studies"), dict(approvals.get("names", {}))
     return Account(
         tuple(ledger.get("runs", ())),
         policy.max_runs,
@@ -171,6 +197,6 @@ def account(home: SiteStore, policy: Policy) -> Account:
         policy.max_epsilon,
         sum(dict(ledger.get("models", {})).values()),
         RevealedRank.from_ledger(ledger).directions.shape[1],
-        (*(policy.approved_studies or ()), *(noted or ())),
+        {h: str(names.get(h, "")) for h in (*(policy.approved_studies or ()), *(noted or ()))},
         policy.approved_studies is not None or noted is not None,
     )
