@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
 from consilience.protocol import BUILT_IN
 from consilience.sites.loaders import file_site
-from consilience.sites.study import SiteFile
+from consilience.sites.study import SiteFile, Study
 from consilience.wire.signing import SigningKey
 from tests.cli.workspace import SITES, Workspace, call, ran_once, sentence, without_report
 
@@ -264,6 +265,22 @@ def test_check_reports_by_site_and_runs_nothing(space: Workspace) -> None:
     assert "number, 10 (20%)" in said.stdout
     assert not (space.root / "homes").exists()
     assert not (space.root / "runs").exists()
+
+
+def test_a_steward_checks_with_nobody_elses_files(space: Workspace) -> None:
+    """Quorum, keys and hash are those of the study as it was sent."""
+    own = space.root / "own.toml"
+    own.write_text((space.root / "sites" / "lyon.toml").read_text().replace("../", ""))
+    shutil.rmtree(space.root / "sites")
+    assert call("check", space.file).exit_code == 2
+    said = call("check", space.file, "--site", own)
+    assert said.exit_code == 0, said.output
+    assert "3, of which 3 must answer" in said.stdout and "Site lyon can take part." in said.stdout
+    assert Study.load(space.file).hash() in said.stdout and "osaka" not in said.stdout
+    own.write_text(own.read_text().replace('"lyon"', '"kyoto"', 1))
+    assert "does not name the site 'kyoto': it has" in sentence(
+        call("check", space.file, "--site", own)
+    )
 
 
 def test_check_names_differences_between_sites(space: Workspace) -> None:

@@ -184,6 +184,25 @@ def test_no_row_goes_for_a_column_that_is_not_used(tmp_path: Path) -> None:
     assert dict(site.columns.offered or {}) == {"x": "number"}
 
 
+def test_codes_for_missing_values_are_found_and_said(tmp_path: Path) -> None:
+    """One 999 in a column of the body mass index spoils its mean and its slope."""
+    bmi = [*[20.5 + i % 17 for i in range(60)], *[999] * 12, *["NA"] * 10]
+    few = [*[i / 4 for i in range(60)], *[""] * 3, *[1.5] * 19]
+    table = columns_of(tmp_path, "a.csv", bmi=bmi, few=few)
+    words = ("--features", "bmi", "--folder", tmp_path / "s")
+    said = " ".join(call("init", "mean-and-sd", table, *words).stdout.split())
+    assert "60 of 82 rows kept" in said
+    assert "a: in bmi, 999 is far beyond all other numbers and counts as missing; if" in said
+    site = SiteFile.load(tmp_path / "s" / "sites" / "a.toml")
+    assert dict(site.columns.missing_codes) == {"*": ("NA",), "bmi": ("999",)}
+    assert dict(site.columns.offered or {}) == {"bmi": "number"}, "three rows would go for 'few'"
+    text = (tmp_path / "s" / "sites" / "a.toml").read_text(encoding="utf-8")
+    assert "# few: not used, and the 3 rows without a value would go" in text
+    (tmp_path / "s" / "sites" / "a.toml").write_text(text + 'few = "number"\n', encoding="utf-8")
+    checked = " ".join(call("check", tmp_path / "s" / "study.toml").stdout.split())
+    assert "3 rows without a value in few are left out, though the study does not use it" in checked
+
+
 def test_a_folder_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
@@ -217,7 +236,7 @@ def test_states_by_time(tmp_path: Path) -> None:
         (("mean-and-sd", "east.csv", "--features", "age"), "column 'age' is not in east.csv"),
         (("mean-and-sd", "east.csv", "--set", "x"), "give a name and a value"),
         (("mean-and-sd", "east.csv", "--set", "x=1"), "has no parameter 'x'"),
-        (("pooled-regression", "east.csv"), "give --target COLUMN, one of id, größe"),
+        (("pooled-regression", "east.csv"), "give --target COLUMN, one of größe, v"),
         (("latent-class-regression", "east.csv", "--target=y"), "give --entity COLUMN"),
         (("federated-sparse-qda", "east.csv", "--target=kind"), "foreign_models = true): give --"),
         (("federated-sparse-qda", "east.csv", "--target=y", "--consent"), "cannot be a category"),
@@ -229,9 +248,26 @@ def test_states_by_time(tmp_path: Path) -> None:
             "the response 'y' is in east, west: give --initiator",
         ),
         (("nothing", "east.csv"), "nothing"),
+        (
+            ("pooled-regression", "east.csv", "north.csv", "--target=y"),
+            "column 'y' is not in north.csv, the table of north, which has Alter, kind: give the "
+            "tables the same names, or write the site's file by hand, with [columns] rename",
+        ),
+        (
+            ("pooled-regression", "north.csv", "south.csv"),
+            "the tables have no column in common: north.csv has Alter, kind; south.csv has age:",
+        ),
+        (
+            ("pooled-regression", "east.csv", "north.csv", "--features=kind", "--target=kind"),
+            "the tables write column 'kind' differently: east has no, yes, and north has 0, 1: "
+            "write them alike, leave the column out by --features, or write the site's file",
+        ),
     ],
 )
 def test_what_is_missing_is_one_sentence(tables: Path, words: tuple[str, ...], said: str) -> None:
+    rows = "".join(f"{30 + i},{i % 2}\n" for i in range(60))
+    (tables / "north.csv").write_text(f"Alter,kind\n{rows}", encoding="utf-8")
+    (tables / "south.csv").write_text("age\n" + "50.5\n" * 60, encoding="utf-8")
     before = sorted(tables.rglob("*"))
     result = call("init", *words)
     assert result.exit_code in (2, 3)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from consilience.engines.base import Arrival
+from consilience.engines.progress import progress_of
+from consilience.engines.rundir import read_info
 from consilience.exceptions import EngineError, ProtocolError, QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
@@ -361,3 +363,23 @@ def test_a_method_that_asks_otherwise_than_its_journal(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(info))
     with pytest.raises(RunError, match="round 3 asks something else"):
         ClassSums(edges=((0.0,), (0.7,))).run(first, out=tmp_path, resume=True)
+
+
+def test_who_has_answered_is_written_down_before_the_others_have(tmp_path: Path) -> None:
+    """Of sites that answer in their own time, perhaps days apart."""
+    answered: list[list[str]] = []
+
+    class Apart(FakeEngine):
+        apart = True
+
+        def collect(self, keys: Any, *, wait: str, deadline: float) -> list[Arrival]:
+            assert wait == "any"
+            answered.append(progress_of(tmp_path, read_info(tmp_path))["answered"])
+            first = min(keys)
+            return super().collect(frozenset({first}), wait=wait, deadline=deadline)
+
+    plain = federation(preparation=POOLED)
+    apart = dataclasses.replace(plain, engine=Apart(members(plain).values()))
+    run = MeanAndSD().run(apart, seed=1, out=tmp_path)
+    assert run.result.to_files() == WANTED
+    assert answered[:3] == [[], ["a"], ["a", "b"]]

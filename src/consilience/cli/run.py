@@ -460,7 +460,16 @@ def _way_back(plan: Plan, out: Path) -> Iterator[None]:
         if not any(line.verdict in ("refused", "absent") for line in read_lines(out)):
             raise
         again = plan.again(out, retry=True)
-        raise QuorumError(f"{error}; to ask them again: {again}") from error
+        look = ""
+        # Over a folder a site whose watch is down, and one that does not trust the key, both keep
+        # silent.
+        if plan.folder is not None and "no reply within" in str(error):
+            health = shlex.join(("consilience", "health", str(plan.study), "--folder"))
+            look = (
+                f"; whether their watches run says {health} {shlex.quote(str(plan.folder))}, and "
+                "whether they trust this coordinator's key say their own logs"
+            )
+        raise QuorumError(f"{error}{look}; to ask them again: {again}") from error
     except KeyboardInterrupt:
         begun = (out / "run.json").is_file()
         go_on = f"; go on with: {plan.again(out)}" if begun else ": nothing was asked yet"

@@ -323,7 +323,10 @@ def read(folder: Path, site: str, keys: KeyList) -> tuple[Heartbeat, float] | No
         if beat.site != site:
             raise WireError("its heartbeat is another site's")
         return beat, stored
-    raise SignatureError("its heartbeat is not signed with a key that the study lists")
+    raise SignatureError(
+        "its heartbeat is not signed with a key that the study lists: compare the public line of "
+        "its key with [sites.keys] of the study"
+    )
 
 
 def health(folder: Path, keys: Mapping[str, KeyList], method: str) -> list[SiteHealth]:
