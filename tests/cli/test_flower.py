@@ -12,7 +12,7 @@ import pytest
 
 from consilience.cli.flower import tell_seen
 from consilience.engines.flower import Desk, FlowerEngine, _flwr, join
-from consilience.engines.flower.join import Seen
+from consilience.engines.flower.join import AWAY, Seen
 from consilience.engines.flower.keys import make_federation
 from consilience.engines.study_check import SiteCheck, told_kinds
 from consilience.sites.loaders import file_site
@@ -195,7 +195,7 @@ def test_every_site_says_whether_it_can_take_part(space: Federated) -> None:
         (True, False),
         (False, False),
     ]
-    assert found[2].said == ("it is not connected to the SuperLink",)
+    assert found[2].said == (AWAY,)
     assert found[1].said and "y" in found[1].said[0]
     assert abs(found[0].skew) < 5.0
     assert found[0].kinds is not None and set(found[0].kinds) == {"x", "y"}

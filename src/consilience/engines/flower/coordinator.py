@@ -215,8 +215,10 @@ class FlowerEngine(SignedEngine):
             self.ask_everyone("hello", {}, seconds=seconds / 3)
         asked: dict[str, tuple[str, str, float, int]] = {}
         tried: set[int] = set()
+        # Who was not there for the greeting is not waited for.
+        wanted = set(found) if kind == "hello" else set(self._nodes)
         end = self._clock.monotonic() + seconds
-        while self._clock.monotonic() < end and None in found.values():
+        while self._clock.monotonic() < end and any(found[site] is None for site in wanted):
             try:
                 link = self._linked()
                 if link is not None:

@@ -23,7 +23,7 @@ from consilience.sites.study import SiteFile, Study
 from consilience.wire.signing import SigningKey
 
 FEW_DAYS = 14.0
-AWAY = "it is not connected to the SuperLink"
+AWAY = "it is not connected to the SuperLink, or answers under a key that the study does not list"
 APPS = (
     "sites of this package load no app and answer only runs with the app of their release; a stock "
     "SuperNode would execute whatever app a run carries"
@@ -208,7 +208,9 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
     from consilience import __version__
 
     well = {one.site: one for one in health(study, through, seconds=seconds)}
-    checked = through.ask_everyone("check", {"study": study.canonical()}, seconds=3 * seconds)
+    there = any(one.state != "unknown" for one in well.values())
+    asked = {"study": study.canonical()}
+    checked = through.ask_everyone("check", asked, seconds=3 * seconds) if there else {}
     found = []
     for name in study.sites.names:
         one, answer = well[name], checked.get(name)
