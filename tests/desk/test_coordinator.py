@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from starlette.testclient import TestClient
 
 from consilience.desk import coordinator
 from consilience.desk.coordinator import Overview, app
+from consilience.engines import progress
+from consilience.engines.rundir import read_info
 from consilience.sites.site_store import Job
 from tests.cli.workspace import CANARY_NUMBER, Workspace, call, ran_once, without_report
 
@@ -48,7 +52,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 def test_runs_studies_and_reports(opened: Opened) -> None:
     first = opened.get("/").text
-    assert "Nothing waits" in first and f"/run/{opened.run}" in first
+    assert "Nothing waits" in first and f"/run/{opened.space.out.name}" in first
     assert "all that were asked" in first and "finished" in first
     studies = opened.get("/studies").text
     assert "boston, lyon, osaka" in studies and opened.run in studies
@@ -136,6 +140,77 @@ def run_with(**facts: Any) -> dict[str, Any]:
         "directory": "runs/r",
     }
     return {**plain, **facts}
+
+
+def damaged_copy(opened: Opened, folder: Path) -> tuple[Path, Any]:
+    """The run beside a copy of it, and pages over both."""
+    runs = folder / "runs"
+    shutil.copytree(opened.space.out, runs / "one")
+    shutil.copytree(opened.space.out, runs / "copy")
+    made = app(Overview(opened.space.root, runs), TOKEN, frozenset((HOST,)))
+    return runs, TestClient(made, base_url=f"http://{HOST}")
+
+
+LINE = b'{"time": 1.0, "event": "ask", "round": 1, "step": "s", "sites": 3}\n'
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        b"\xff\xfe\x00\n" + LINE,
+        b"[1]\n" + LINE + b"not json\n",
+        LINE.replace(b"1.0", b"1e999"),
+        LINE.replace(b"1.0", b"1" + b"0" * 400),
+        LINE.replace(b"1.0", b"NaN"),
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_damaged_events_are_said(opened: Opened, tmp_path: Path, events: bytes) -> None:
+    runs, client = damaged_copy(opened, tmp_path)
+    (runs / "copy" / "events.jsonl").write_bytes(events)
+    assert client.get(f"/{TOKEN}/").status_code == 200
+    page = client.get(f"/{TOKEN}/run/copy")
+    assert page.status_code == 200 and "cannot be read" in page.text
+    assert "cannot be read" not in client.get(f"/{TOKEN}/run/one").text
+    told = call("status", runs / "copy", "--json")
+    assert told.exit_code == 0 and json.loads(told.stdout)["events_unread"] >= 1
+    assert "Not readable" in call("status", runs / "copy").stdout
+
+
+def test_a_damaged_run_hides_no_other(opened: Opened, tmp_path: Path) -> None:
+    runs, client = damaged_copy(opened, tmp_path)
+    (runs / "copy" / "state.json").write_bytes(b"{")
+    page = client.get(f"/{TOKEN}/")
+    assert page.status_code == 200
+    assert "finished" in page.text and "damaged" in page.text
+    assert "state.json" in page.text  # what waits, for whom looks
+
+
+def test_runs_with_one_id_have_pages_of_their_own(opened: Opened, tmp_path: Path) -> None:
+    runs, client = damaged_copy(opened, tmp_path)
+    (runs / "copy" / "report.html").write_bytes(b"<p>Another answer</p>")
+    first = client.get(f"/{TOKEN}/").text
+    assert f"{opened.run} in copy" in first and f"{opened.run} in one" in first
+    reports = [client.get(f"/{TOKEN}/run/{name}/report").text for name in ("one", "copy")]
+    assert reports == ["<p>The answer</p>", "<p>Another answer</p>"]
+    said = client.get(f"/{TOKEN}/run/{opened.run}")
+    assert said.status_code == 400 and "open one of copy, one" in said.text
+    assert f"/{TOKEN}/run/copy" in client.get(f"/{TOKEN}/studies").text
+
+
+def test_a_home_is_opened_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes: list[Path] = []
+    real = progress.DiskStore
+
+    def counted(home: Path) -> Any:
+        homes.append(home)
+        return real(home)
+
+    monkeypatch.setattr(progress, "DiskStore", counted)
+    monkeypatch.setattr(coordinator, "runs_in", lambda folder: [(opened.space.out, info)] * 5)
+    info = read_info(opened.space.out)
+    assert len(opened.desk.found()) == 5
+    assert len(homes) == len(set(homes)) == 3
 
 
 def test_what_waits_for_whom() -> None:

@@ -52,6 +52,48 @@ def test_a_bundle_is_verified(home: DiskStore) -> None:
     assert b"cell-4711" not in b"".join(unpacked(made).values())
 
 
+def with_comment(data: bytes, of_file: bool) -> bytes:
+    made = io.BytesIO(data)
+    with zipfile.ZipFile(made, "a") as file:
+        if of_file:
+            file.getinfo(MANIFEST).comment = b"approved"
+            file.comment = b""
+        else:
+            file.comment = b"approved"
+        file._didModify = True
+    return made.getvalue()
+
+
+def with_gap(data: bytes) -> bytes:
+    """Bytes between the files and their list."""
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        place = file.start_dir
+    end = len(data) - 6
+    moved = (place + 8).to_bytes(4, "little")
+    return data[:place] + b"approved" + data[place:end] + moved + data[end + 4 :]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"approved" + data,
+        lambda data: data + b"approved",
+        lambda data: with_comment(data, of_file=False),
+        lambda data: with_comment(data, of_file=True),
+        with_gap,
+    ],
+    ids=["before", "after", "comment", "comment of a file", "between"],
+)
+def test_bytes_beside_the_files(home: DiskStore, change: Callable[[bytes], bytes]) -> None:
+    """A reader of zip files passes them over, so that they could say what nobody signed."""
+    key = SigningKey.generate()
+    made = bundle("boston", home, Policy(), key)
+    with zipfile.ZipFile(io.BytesIO(change(made))) as file:
+        assert file.testzip() is None and MANIFEST in file.namelist()
+    with pytest.raises(DamageError, match="holds more than its files"):
+        verify(change(made), key.public)
+
+
 def test_a_later_one_goes_on(home: DiskStore) -> None:
     before = verify(bundle("boston", home, Policy(), None))
     home.log("sent", run="run-9", round=1)

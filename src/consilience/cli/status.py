@@ -36,20 +36,21 @@ def status(
 
     Names the sites that it waits for. With --watch and --json: one JSON object a line.
     """
-    from consilience.engines.progress import held_for, progress_of
+    from consilience.engines.progress import Queues, progress_of
     from consilience.engines.rundir import read_info
     from consilience.engines.study_run import runs_in
 
     folder = RUNS if run is None else Path(run)
-    if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
+    several = run is None or (folder.is_dir() and any(folder.glob("*/run.json")))
+    path, show = (folder, _tell_all) if several else (directory(str(run)), _tell_one)
+
+    def look() -> list[dict[str, Any]]:
         # Read anew at each look: runs begin and end while it watches.
-        look, show = (lambda: [progress_of(*found) for found in runs_in(folder)]), _tell_all
-    else:
-        path = directory(run)
-        look, show = (
-            (lambda: [progress_of(path, read_info(path)) | held_for(path, sites)]),
-            _tell_one,
-        )
+        if several:
+            return [progress_of(*found) for found in runs_in(folder)]
+        info = read_info(path)
+        return [progress_of(path, info) | Queues(sites).of(info)]
+
     while True:
         found = look()
         shown = found if show is _tell_all else found[0]
@@ -86,6 +87,8 @@ def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
         rows.append((f"Held at {site}", f"{', '.join(held)}: consilience site queue"))
     for site, said in one.get("damaged", {}).items():
         rows += [(f"Damaged at {site}", sentence) for sentence in said]
+    if one["events_unread"]:
+        rows.append(("Not readable", f"{one['events_unread']} lines of its events.jsonl"))
     rows += [("Last heard", _ago(one["last_heard"])), ("Directory", one["directory"])]
     console.facts(rows)
     if one["state"] in ("stopped", "failed"):

@@ -7,6 +7,7 @@ It reads and decides nothing: every page is a GET. What it shows is what ``consi
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from consilience.desk.pages import HEADERS, Pages, ago, guarded, require_extra
 from consilience.desk.pages import serve as serve_pages
 from consilience.engines import health, rundir
-from consilience.engines.progress import held_for, progress_of
+from consilience.engines.progress import Queues, progress_of
 from consilience.engines.study_run import runs_in
 from consilience.exceptions import ConsilienceError, RunError
 from consilience.protocol.method import get_method
@@ -30,6 +31,7 @@ REPORT = "report.html"
 NAV = (("runs", "/", "What waits"), ("plans", "/studies", "Studies"))
 FOOT = "Nothing is decided on these pages; runs are begun and go on by 'consilience run'."
 AT_WORK = ("begun", "running")
+DAMAGED = "damaged"
 _REPORT_POLICY = {
     "Content-Security-Policy": (
         HEADERS["Content-Security-Policy"].replace("form-action 'self'", "form-action 'none'")
@@ -71,7 +73,14 @@ class Overview:
 
     def found(self) -> list[dict[str, Any]]:
         """Every run that can be read, the newest first."""
-        every = [progress_of(*one) | held_for(one[0], self.sites) for one in runs_in(self.runs)]
+        queues = Queues(self.sites)
+        every = [_progress(path, info, queues) for path, info in runs_in(self.runs)]
+        n_same = Counter(one["run"] for one in every)
+        for one in every:
+            # A directory that was copied holds the same run.
+            one["label"] = one["run"]
+            if n_same[one["run"]] > 1:
+                one["label"] += f" in {one['address']}"
         return sorted(every, key=lambda one: (one["last_heard"] or 0.0, one["run"]), reverse=True)
 
     def plans(self) -> tuple[list[Study], list[str]]:
@@ -94,9 +103,9 @@ class Overview:
     def studies_page(self) -> dict[str, Any]:
         """Studies with their sites and runs."""
         studies, faults = self.plans()
-        by_study: dict[str, list[str]] = {}
-        for _, info in runs_in(self.runs):
-            by_study.setdefault(info.study, []).append(info.run)
+        by_study: dict[str, list[tuple[str, str]]] = {}
+        for path, info in runs_in(self.runs):
+            by_study.setdefault(info.study, []).append((path.name, info.run))
         rows, beats = [], {}
         for study in studies:
             try:
@@ -115,7 +124,7 @@ class Overview:
         """One run, site by site."""
         path = self.path_of(name)
         info = rundir.read_info(path)
-        one = progress_of(path, info) | held_for(path, self.sites)
+        one = _progress(path, info, Queues(self.sites))
         told: dict[str, list[int]] = {site: [0, 0] for site in info.sites}
         try:
             lines = rundir.read_lines(path)
@@ -143,11 +152,42 @@ class Overview:
             raise RunError(f"run {name!r} has no report yet") from None
 
     def path_of(self, name: str) -> Path:
-        """The directory of a run in the folder; no other can be named."""
+        """The directory of a run in the folder, by its name or run id; no other can be named."""
+        by_id = []
         for path, info in runs_in(self.runs):
-            if info.run == name:
+            if path.name == name:
                 return path
+            by_id += [path] if info.run == name else []
+        if len(by_id) == 1:
+            return by_id[0]
+        if by_id:
+            held = ", ".join(path.name for path in by_id)
+            raise RunError(f"several directories hold run {name[:120]!r}: open one of {held}")
         raise RunError(f"there is no run {name[:120]!r} in {self.runs}")
+
+
+def _progress(path: Path, info: rundir.RunInfo, queues: Queues) -> dict[str, Any]:
+    """How far a run is; one whose state is damaged hides no other."""
+    try:
+        one = progress_of(path, info) | queues.of(info)
+    except ConsilienceError as error:
+        one = {
+            "run": info.run,
+            "method": info.method,
+            "state": DAMAGED,
+            "reason": str(error),
+            "round": 0,
+            "step": "",
+            "sites": list(info.sites),
+            "answered": [],
+            "waiting_for": [],
+            "waiting": 0,
+            "absent": [],
+            "last_heard": None,
+            "directory": str(path),
+            "events_unread": 0,
+        }
+    return one | {"address": path.name}
 
 
 def _title(method: str) -> str:
@@ -189,6 +229,8 @@ def _waits_of(one: dict[str, Any]) -> Iterator[Wait]:
         whom = ", ".join(named) or f"{one['waiting']} sites"
         if named or not one.get("held"):
             yield Wait(one["run"], whom, f"an answer in round {one['round']}, {one['step']}")
+    if one["state"] == DAMAGED:
+        yield Wait(one["run"], "you", one["reason"])
     if one["state"] in ("stopped", "failed"):
         why = f" ({one['reason']})" if one["reason"] else ""
         again = shlex.join(["consilience", "run", "STUDY", "--out", one["directory"], "--resume"])

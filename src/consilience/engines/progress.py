@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from json import loads
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from consilience.engines.rundir import RunInfo, read_info
+from consilience.engines.rundir import RunInfo
 from consilience.engines.study_run import state_of
 from consilience.exceptions import StudyError
-from consilience.sites.site_store import DiskStore
+from consilience.sites.site_store import DiskStore, Job
 from consilience.sites.study import SiteFile
 
 
@@ -24,6 +25,7 @@ class _Heard:
     last: float | None = None
     answered: dict[int, set[str]] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    unread: int = 0
 
 
 def progress_of(path: Path, info: RunInfo) -> dict[str, Any]:
@@ -50,55 +52,86 @@ def progress_of(path: Path, info: RunInfo) -> dict[str, Any]:
         "absent": sorted(heard.absent),
         "last_heard": heard.last,
         "directory": str(path),
+        "events_unread": heard.unread,
     }
 
 
-def held_for(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
-    """Replies of a run that wait for the stewards of sites on this machine, by site."""
-    if sites is None:
-        return {}
-    if not sites.is_dir():
-        raise StudyError(f"there is no folder {sites}: name where the site files are by --sites")
-    info = read_info(path)
-    found, damaged = {}, {}
-    for name in info.sites:
-        if not (sites / f"{name}.toml").is_file():
-            continue  # this site is elsewhere: its steward sees its queue there
-        home = SiteFile.load(sites / f"{name}.toml").home_path
-        # Nothing has run there yet, so nothing can wait.
-        if not home.is_dir():
-            continue
-        jobs = DiskStore(home).jobs
-        held = [job.name for job in jobs.waiting() if job.run == info.run]
-        if held:
-            found[name] = held
-        if damages := jobs.damages():
-            damaged[name] = [str(error) for error in damages]
-    return {"held": found, **({"damaged": damaged} if damaged else {})}
+class Queues:
+    """Replies that wait for the stewards of sites on this machine; a home is opened once.
+
+    Parameters
+    ----------
+    sites : Path, optional
+        Where ``<site>.toml`` of these sites are.
+
+    Raises
+    ------
+    StudyError
+        There is no such folder.
+    """
+
+    def __init__(self, sites: Path | None) -> None:
+        if sites is not None and not sites.is_dir():
+            raise StudyError(
+                f"there is no folder {sites}: name where the site files are by --sites"
+            )
+        self._sites = sites
+        self._of: dict[str, tuple[list[Job], list[str]]] = {}
+
+    def of(self, info: RunInfo) -> dict[str, dict[str, list[str]]]:
+        """Replies of a run that wait, by site, and what is damaged at sites."""
+        if self._sites is None:
+            return {}
+        found, damaged = {}, {}
+        for name in info.sites:
+            waiting, damages = self._queue(self._sites, name)
+            if held := [job.name for job in waiting if job.run == info.run]:
+                found[name] = held
+            if damages:
+                damaged[name] = damages
+        return {"held": found, **({"damaged": damaged} if damaged else {})}
+
+    def _queue(self, sites: Path, name: str) -> tuple[list[Job], list[str]]:
+        if name not in self._of:
+            self._of[name] = ([], [])
+            # Another site is elsewhere: its steward sees its queue there.
+            if (sites / f"{name}.toml").is_file():
+                home = SiteFile.load(sites / f"{name}.toml").home_path
+                # Nothing has run where there is no home, so nothing can wait.
+                if home.is_dir():
+                    jobs = DiskStore(home).jobs
+                    self._of[name] = (jobs.waiting(), [str(error) for error in jobs.damages()])
+        return self._of[name]
 
 
 def _events(path: Path) -> _Heard:
-    """Read events.jsonl; a line that is being written is left out."""
+    """Read events.jsonl; lines that cannot be read are counted, but one that is being written."""
     heard = _Heard()
     try:
         # Events are notes outside the chain: good enough to say how far a run is, no more.
-        text = (path / "events.jsonl").read_text(encoding="utf-8")
+        lines = (path / "events.jsonl").read_bytes().split(b"\n")
     except OSError:
         return heard
-    for line in text.splitlines():
+    for line in lines[:-1]:
         try:
-            event: Any = loads(line)
-            heard.last = float(event["time"])
-            if event["event"] == "ask":
-                heard.round, heard.step = int(event["round"]), str(event["step"])
-                heard.asked = int(event["sites"])
-            elif event["event"] == "arrived":
-                heard.answered.setdefault(int(event["round"]), set()).add(str(event["site"]))
-                if event["outcome"] == "absent":
-                    heard.absent.add(str(event["site"]))
-                else:
-                    # It has come back: absence is of the last time that it was asked.
-                    heard.absent.discard(str(event["site"]))
-        except (ValueError, KeyError, TypeError):
-            continue
+            _hear(heard, loads(line))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            heard.unread += 1
     return heard
+
+
+def _hear(heard: _Heard, event: Any) -> None:
+    time = float(event["time"])
+    if not isfinite(time):
+        raise ValueError("no time")
+    heard.last = time
+    if event["event"] == "ask":
+        heard.round, heard.step = int(event["round"]), str(event["step"])
+        heard.asked = int(event["sites"])
+    elif event["event"] == "arrived":
+        heard.answered.setdefault(int(event["round"]), set()).add(str(event["site"]))
+        if event["outcome"] == "absent":
+            heard.absent.add(str(event["site"]))
+        else:
+            # It has come back: absence is of the last time that it was asked.
+            heard.absent.discard(str(event["site"]))

@@ -167,6 +167,11 @@ def _unpacked(data: bytes) -> dict[str, bytes]:
                 raise DamageError("it is no audit bundle: it holds other files")
             if any(one.file_size > _MOST for one in files):
                 raise DamageError("a file in the bundle is larger than any that is made")
+            if not _is_bare(files, len(data)):
+                raise DamageError(
+                    "the bundle holds more than its files, as one does that was packed again: take "
+                    "the one that 'consilience site audit' wrote"
+                )
             return {one.filename: packed.read(one) for one in files}
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError):
         raise DamageError("it is no audit bundle, or not a whole one: copy it again") from None
@@ -174,6 +179,14 @@ def _unpacked(data: bytes) -> dict[str, bytes]:
         if isinstance(error, DamageError):
             raise
         raise DamageError("the bundle cannot be unpacked: copy it again") from None
+
+
+def _is_bare(files: Iterable[zipfile.ZipInfo], size: int) -> bool:
+    """Whether no byte of a zip file is beside its files: before, between, after, in a comment.
+
+    A file has 30 bytes and its name before it, and 46 and its name in the list, which 22 bytes end.
+    """
+    return size == 22 + sum(76 + 2 * len(one.filename) + one.compress_size for one in files)
 
 
 def _chained(lines: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], str]:
