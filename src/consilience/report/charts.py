@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
@@ -110,7 +110,7 @@ def bare(ax: Axes, grid: Literal["x", "y", "both", ""] = "x") -> None:
     """Take away what carries no information; keep lines across the axis that is read."""
     for spine in ax.spines.values():
         spine.set_visible(False)
-    ax.tick_params(length=0)
+    ax.tick_params(which="both", length=0)
     if grid:
         ax.grid(axis=grid)
 
@@ -220,22 +220,30 @@ def heat_map(ax: Axes, values: FloatArray, ends: tuple[float, float], **look: An
     return mesh
 
 
+def letters_on(face: Any) -> str:
+    """Black or white, whichever stands out more from a colour (WCAG 2.2, relative luminance)."""
+    channels = np.asarray(to_rgb(face))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    # Both stand out alike where (1 + .05) / (L + .05) = (L + .05) / .05.
+    return "#ffffff" if linear @ (0.2126, 0.7152, 0.0722) < 0.179 else "#000000"
+
+
 def in_cells(
     ax: Axes,
     values: FloatArray,
     write: Callable[[float], str],
-    dark: Callable[[float], bool],
+    mesh: Any,
     *,
     missing: str = "",
     fontsize: float = 8.5,
     **look: Any,
 ) -> None:
-    """Write the numbers of a map into its cells, white where these are dark."""
+    """Write the numbers of a map into its cells, white where the colours of `mesh` are dark."""
     for i, j in np.ndindex(*values.shape):
         v = float(values[i, j])
         known = bool(np.isfinite(v))
         if known or missing:
-            colour = INK if not known else "#ffffff" if dark(v) else "#000000"
+            colour = letters_on(mesh.to_rgba(v)[:3]) if known else INK
             words = minus(write(v)) if known else missing
             place: Any = {"ha": "center", "va": "center", "fontsize": fontsize, "color": colour}
             ax.text(j + 0.5, i + 0.5, words, **place, **look)
@@ -317,7 +325,8 @@ def rules(
         colour = BLUE if j == 0 else MUTED
         if np.isfinite(ends[j]).all():
             ax.hlines(i, ends[j, 0], ends[j, 1], color=colour, linewidth=1.6)
-        ax.plot(values[j], i, "o", color=colour, markersize=6)
+        # Whole also on the axis.
+        ax.plot(values[j], i, "o", color=colour, markersize=6, clip_on=False)
     ax.set_yticks(range(len(known)), [label(names[j], 34) for j in known])
     ax.set_ylim(len(known) - 0.4, -0.6)
     ax.set_xlim(left=0)

@@ -69,7 +69,7 @@ def key_figures(run: Run) -> list[tuple[str, str]]:
         ("sites", str(len(run.info.sites))),
         ("rounds", str(short["rounds"])),
         ("left the sites in all", size(short["total"])),
-        ("largest epsilon of a site", f"{short['epsilon']:g}"),
+        *([("largest epsilon of a site", f"{short['epsilon']:g}")] if short["epsilon"] else []),
         *[
             (f"revealed by {site_name(site)}", f"{k} of {r}")
             for site, (k, r) in known.items()
@@ -216,7 +216,7 @@ def _by_site(
         else:
             nowhere.append(verdict)
     if _epsilon(lines):
-        columns["epsilon"] = [*(f"{_epsilon(own):g}" for own in by_site.values()), DASH]
+        columns["epsilon"] = [*(f"{_epsilon(own):g}" for own in by_site.values()), ""]
     return [tuple(columns), *zip(*columns.values(), strict=True)], nowhere
 
 
@@ -253,8 +253,8 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> list[tuple[str, 
                 known[field].doc if field in known else "",
                 _one([x.disclosure for x in same]),
                 _one([x.audience for x in same]),
-                _one([x.protection or DASH for x in same]),
-                _one([x.rule or DASH for x in same]),
+                _one([x.protection or "not noted" for x in same]),
+                _one([x.rule or "none" for x in same]),
                 ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n),
                 f"{sum(x.bytes for x in same):,}",
                 *([f"{max(x.epsilon for x in same):g}"] if noisy else []),
@@ -281,7 +281,7 @@ def _by_field(site: str, lines: Sequence[Line]) -> tuple[str, bool, list[tuple[s
             x.shape or DASH,
             f"{x.bytes:,}",
             x.verdict,
-            x.rule or DASH,
+            x.rule or "none",
             f"{x.epsilon:g}",
             *([x.revealed or DASH] if ranked else []),
         )

@@ -69,9 +69,7 @@ def plot_class_profiles(result: Any) -> Figure:
         ax.set_facecolor(charts.RULE)
         # Symmetric about 0, so that the middle of the scale is the mean.
         mesh = charts.heat_map(ax, values, (-top, top), cmap=charts.DIVERGING)
-        charts.in_cells(
-            ax, values, "{:+z.1f}".format, lambda v: abs(v) > 0.78 * top, missing="\N{EN DASH}"
-        )
+        charts.in_cells(ax, values, "{:+z.1f}".format, mesh, missing="\N{EN DASH}")
         heads = [f"class {j}" if k <= 8 else str(j) for j in range(k)]
         charts.cell_axes(ax, [charts.label(n, 34) for n in result.feature_names], heads)
         what = "standard deviations from the mean" if standard else "relative to the row's largest"

@@ -541,7 +541,7 @@ def plot_loadings(fitted: Any) -> Figure:
     with charts.style():
         fig, ax = charts.sheet(0.27 * p + 1.0, width=min(charts.WIDTH, 4.2 + 0.5 * k))
         mesh = charts.heat_map(ax, shown, (-top, top), cmap=charts.DIVERGING)
-        charts.in_cells(ax, shown, "{:+z.2f}".format, lambda v: abs(v) > 0.78 * top, fontsize=8)
+        charts.in_cells(ax, shown, "{:+z.2f}".format, mesh)
         heads = [str(j + 1) for j in range(k)]
         charts.cell_axes(ax, [charts.label(name, 34) for name in names], heads)
         words = "weight in the component: negative (blue) or positive (orange)"

@@ -22,6 +22,9 @@ from consilience.wire.files import atomic_write
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _TEMPLATES = Path(__file__).parent / "templates"
+_FONT = re.compile(r"font(?:-size)?: ([\d.]+)px")
+SMALLEST = 11
+"""Pixels of the smallest letters of a drawing on a narrow page."""
 _COLOURS = {
     charts.INK: "var(--ink)",
     charts.MUTED: "var(--muted)",
@@ -117,12 +120,14 @@ def render(run: Run) -> str:
     """Return the report as text."""
     method = general.method_of(run)
     own = sections.report_of(run.info.method)
+    evidence = list(own.evidence(run))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_unbroken,
     )
     facts: dict[str, Any] = {
         "info": run.info,
@@ -132,7 +137,9 @@ def render(run: Run) -> str:
         "headline": own.headline(run),
         "facts": [*own.facts(run), *disclosure.key_figures(run)],
         "question": general.question(run, method),
-        "evidence": own.evidence(run),
+        "evidence": evidence,
+        # The one figure that stands with the answer.
+        "key": next((block for block in evidence if block.picture), None),
         "disclosure": disclosure.disclosure(run, method, own),
         "limits": general.limits(run, method, own),
         "ladder": general.ladder(method),
@@ -144,6 +151,12 @@ def render(run: Run) -> str:
         "svg": inline_svg,
     }
     return environment.get_template("report.html").render(facts)
+
+
+def _unbroken(value: Any) -> Any:
+    """Words of the page in which no line ends between a number and its sign of percent."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", value) if plain else value
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
@@ -177,8 +190,12 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
         root.attrib.pop(attribute, None)
     root.set("role", "img")
     root.set("aria-label", alt)
-    # Points of the drawing as pixels of the page: letters have the size of the text.
-    root.set("style", f"width:{width * 4 / 3:.0f}px")
+    # Points of the drawing as pixels of the page: letters have the size of the text. Where there is
+    # less room, the smallest ones stay legible.
+    points = [float(size) for size in _FONT.findall(drawn.getvalue().decode())]
+    least = min(1.0, SMALLEST * 3 / 4 / min(points, default=SMALLEST))
+    pixels = width * 4 / 3
+    root.set("style", f"width:{pixels:.0f}px;--least:{pixels * least:.0f}px")
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     return Markup(ElementTree.tostring(root, encoding="unicode"))

@@ -24,7 +24,7 @@ class MeanAndSDReport(TemplateReport[MeanAndSDResult]):
         prepared = run.info.settings.get("preparation") or {}
         return {
             "rows": [
-                (name, *numbers((mean, sd), "withheld"), *numbers((e,), "withheld"))
+                (name, *(w for v in (mean, sd, e) for w in numbers((v,), "withheld")))
                 for name, mean, sd, e in columns
             ],
             "scaled": prepared.get("standardize", "none") != "none",

@@ -206,7 +206,8 @@ def size(n: int) -> str:
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Join names; of many, the first and how many more."""
     names = [str(n) for n in names]
-    if len(names) > most:
+    # One more takes no more room than its number.
+    if len(names) > most + 1:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 

@@ -70,8 +70,9 @@ def near_words(curve: Curve) -> str:
             "error: the curve does not tell them apart."
         )
     is_are = "is" if len(values) == 1 else "are"
+    many = "s" if len(values) > 1 and curve.name == "rank" else ""
     return (
-        f"{curve.name.capitalize()} {listed(values)} {is_are} within a standard error of the "
+        f"{curve.name.capitalize()}{many} {listed(values)} {is_are} within a standard error of the "
         "smallest error: the curve does not tell them apart."
     )
 
@@ -180,7 +181,9 @@ def loadings(result: object, weights: np.ndarray, text: Sequence[str]) -> Block:
     """Show what the components are made of."""
     p = weights.shape[1]
     shown = min(p, figures_selection.MOST_ROWS)
-    caption = "Weight of each column in each component, of the largest first."
+    caption = (
+        "Weight of each column in each component; the component that carries most stands first."
+    )
     if shown < p:
         caption = f"The {shown} of {p:,} columns that weigh most. {caption}"
     picture = Picture(

@@ -174,9 +174,9 @@ class _Page:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Split at blank lines."""
+    """Split at blank lines; the sign of a number is written as it is printed."""
     found = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return [part for part in found if part]
+    return [re.sub(r"(?<![\w.=-])-(?=\d)", "\N{MINUS SIGN}", part) for part in found if part]
 
 
 @cache

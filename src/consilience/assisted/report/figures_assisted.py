@@ -182,7 +182,12 @@ def plot_assistance_power(result: Any) -> Figure:
         else:
             fig.supxlabel(words, fontsize=9.5)
         fig.legend(
-            loc="outside upper center", ncols=7, fontsize=8.5, handlelength=1.5, columnspacing=1.1
+            loc="outside upper center",
+            ncols=7,
+            title="what all columns of the partner would lower the deviance per record by",
+            title_fontsize=9.5,
+            handlelength=1.5,
+            columnspacing=1.1,
         )
     return fig
 
@@ -200,7 +205,7 @@ def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
     for j, size in enumerate(effect):
         colour, marker = _COLOURS[j % len(_COLOURS)], _MARKERS[j % len(_MARKERS)]
         line: dict[str, Any] = {"color": colour, "markersize": 4}
-        words = f"saves {size:.3g}" if legend else None
+        words = f"{size:.3g}" if legend else None
         ax.plot(at[noisy], power[noisy, j], marker=marker, linewidth=1.4, label=words, **line)
         if not noisy.all():
             ax.plot(at[~noisy], power[~noisy, j], marker=marker, linestyle="none", **line)

@@ -330,7 +330,9 @@ def plot_reference_influence(result: Any) -> Figure:
         _sites(ax, result.sites)
         ax.set_xlim(0, 1.06 * float(np.nanmax(influence[[0, last]], initial=0.01)))
         ax.xaxis.set_major_formatter(charts.SHARES)
-        ax.set_xlabel("share of rows x distance of the site's predictions from the average")
+        ax.set_xlabel(
+            "share of rows \N{MULTIPLICATION SIGN} distance of the site's predictions from the average"
+        )
         charts.bare(ax)
     return fig
 
@@ -478,7 +480,7 @@ def plot_reference_penalties(result: Any) -> Figure:
         kept = best[at] if result.kept else averaging[at]
         ax.plot([x[at]], [kept], "D", color=charts.BLUE, markersize=9, label="kept", zorder=4)
         for i in order if len(x) <= 15 else ():
-            place: Any = {"fontsize": 8, "color": charts.MUTED}
+            place: Any = {"fontsize": 8.5, "color": charts.MUTED}
             charts.note(ax, f"round {rounds[i]}", (x[i], best[i]), (6, -11), **place)
         if (x > 0).all() and x.max() > 5 * x.min():
             ax.set_xscale("log")

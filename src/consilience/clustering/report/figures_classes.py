@@ -72,12 +72,11 @@ def plot_class_shares(result: Any) -> Figure:
 
 
 def _in_cell(ax: Axes, x: float, y: float, text: str, k: int) -> None:
-    dark = k % len(charts.CLASS_COLOURS) in (0, 2, 5)
-    box = None
+    face, box = class_style(k)["facecolor"], None
     if k >= len(charts.CLASS_COLOURS):
-        box = {"facecolor": class_style(k)["facecolor"], "edgecolor": "none", "pad": 1.2}
-    colour = "#ffffff" if dark else "#000000"
-    ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=colour, bbox=box)
+        box = {"facecolor": face, "edgecolor": "none", "pad": 1.2}
+    place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "bbox": box}
+    ax.text(x, y, text, color=charts.letters_on(face), **place)
 
 
 def plot_target_by_class(result: Any) -> Figure:
@@ -248,8 +247,7 @@ def plot_weights(result: Any) -> Figure:
         edge = charts.PAPER if m <= 20 else "none"
         mesh = charts.heat_map(right, agreement, (low, 1), edgecolor=edge, rasterized=m > 60)
         if m <= 10:
-            dark = low + 0.75 * (1 - low)
-            charts.in_cells(right, agreement, "{:.2f}".format, lambda v: v > dark)
+            charts.in_cells(right, agreement, "{:.2f}".format, mesh)
         some = np.arange(0, m, 1 if m <= 20 else 5 if m <= 60 else 20)
         right.set_xticks(some + 0.5, [str(i + 1) for i in some])
         right.set_yticks(some + 0.5, [str(i + 1) for i in some])

@@ -405,8 +405,8 @@ def _steps(ax: Axes, chains: Chains, k: int) -> Any:
         )
         for i, j in np.argwhere((np.nan_to_num(values) >= 0.005) & (s <= MOST_NUMBERS)).tolist():
             share = float(values[i, j])
-            look: Any = {"ha": "center", "va": "center", "fontsize": 7.5}
-            look["color"] = "#ffffff" if share > 0.42 else "#000000"
+            look: Any = {"ha": "center", "va": "center", "fontsize": 8.5}
+            look["color"] = charts.letters_on(mesh.to_rgba(share)[:3])
             ax.text(j + 0.5, top + i + 0.5, f"{100 * share:.0f}", **look)
     names = [charts.label(name, 14) for name in chains.states]
     ax.set_yticks([0.5, *(1.85 + np.arange(s))], ["first state", *names], fontsize=8.5)
@@ -508,8 +508,7 @@ def plot_item_profiles(fitted: Any) -> Figure:
         fig, ax = charts.sheet(0.24 * p + 1.0, width=min(charts.WIDTH, 4.0 + 0.62 * k))
         ax.set_facecolor(charts.RULE)
         mesh = charts.heat_map(ax, values, (0, 1), linewidth=0.6)
-        in_percent: Any = (lambda v: f"{100 * v:.0f}", lambda v: v > 0.62)
-        charts.in_cells(ax, values, *in_percent, fontsize=7.5)
+        charts.in_cells(ax, values, lambda v: f"{100 * v:.0f}", mesh)
         for end in ends[:-1]:
             ax.axhline(end, color=charts.MUTED, linewidth=0.8)
         heads = [f"class {c}\n{_percent(items.shares[c])}".rstrip() for c in range(k)]
@@ -581,7 +580,9 @@ def plot_site_differences(result: Any) -> Figure:
                     for end in ("estimate", "low", "high")
                 )
                 ax.hlines(y, low, high, color=colour, linewidth=2.0)
-                ax.plot(mean, y, "o", color=colour, markersize=7, markeredgecolor=charts.INK)
+                # Whole also on the axis.
+                look: Any = {"markersize": 7, "markeredgecolor": charts.INK, "clip_on": False}
+                ax.plot(mean, y, "o", color=colour, **look)
                 ticks.append(f"{part}, {name}")
                 at.append(y)
             chance = float(np.asarray(found["chance"], dtype=float)[i])

@@ -129,7 +129,7 @@ def difference_facts(result: EnsembleClusteringResult) -> list[Facts]:
         if np.isnan(low) or np.isnan(high):
             return DASH
         shown = list(numbers([x for x in (value, low, high) if np.isfinite(x)]))
-        point = shown.pop(0) if np.isfinite(value) else DASH
+        point = shown.pop(0) if np.isfinite(value) else "none"
         return f"{point} ({shown[0]} to {shown[1]})" if shown[1:] else f"{point} (from {shown[0]})"
 
     parts = []
@@ -167,7 +167,7 @@ def climb_facts(result: EnsembleClusteringResult) -> tuple[list[Row], list[str]]
         values = np.asarray(given, dtype=float)
         if len(values) < 2:
             continue
-        fall = float(-values.min())
+        fall = float(0.0 - values.min())
         if fall > 0:
             unequal.append(site)
         below = f"{fall:.2g}" if fall < 100 else f"{fall:,.0f}"

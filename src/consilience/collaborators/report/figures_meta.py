@@ -183,8 +183,7 @@ def _map(
                 ax,
                 shown,
                 lambda v: text.format(v) if abs(v) < 1000 else f"{v:.0e}",
-                # Luminance of the cell.
-                lambda v: bool(np.dot(colours(scale(v))[:3], (0.3, 0.59, 0.11)) < 0.5),
+                mesh,
                 zorder=4,
             )
         labels = np.asarray(result.labels)[order]

@@ -41,7 +41,7 @@ class MatrixCompletionReport(selection_study.EntryStudyReport[MatrixCompletionRe
                     name,
                     next(roots) if known[i] else DASH,
                     with_error(error, float(se[i])),
-                    with_error(error - errors[0], float(result.final_gain_se[i])) if i else DASH,
+                    with_error(error - errors[0], float(result.final_gain_se[i])) if i else "",
                 )
                 for i, (name, error) in enumerate(zip(RULES, errors, strict=True))
             ],

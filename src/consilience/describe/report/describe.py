@@ -88,8 +88,8 @@ class DescribeReport(TemplateReport[DescribeResult]):
         result = self.read(run)
         return (
             ("rows", f"{int(result.n.sum()):,}"),
-            ("numbers", f"{len(result.numbers):,}"),
-            ("categories", f"{len(result.levels):,}"),
+            ("columns of numbers", f"{len(result.numbers):,}"),
+            ("columns of categories", f"{len(result.levels):,}"),
         )
 
 

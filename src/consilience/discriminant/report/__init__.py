@@ -95,12 +95,15 @@ class Rules:
         ends = [f"{percent(low)} to {percent(high)}" for low, high in self.ends]
         columns = {
             "rule": list(self.names),
-            "wrong": [percent(rate) for rate in self.rates],
+            "wrong": [
+                "few or none" if self.rounded and rate == 0 else percent(rate)
+                for rate in self.rates
+            ],
             "95 % interval": [w if known else DASH for w, known in zip(ends, told, strict=True)],
             "log loss": list(map(with_error, *self.loss)),
-            "worse than the first by": [DASH, *list(map(with_error, *self.gain))[1:]],
+            "worse than the first by": ["", *list(map(with_error, *self.gain))[1:]],
         }
-        head = [h for i, h in enumerate(columns) if i < 2 or set(columns[h]) != {DASH}]
+        head = [h for i, h in enumerate(columns) if i < 2 or set(columns[h]) - {DASH, ""}]
         return head, list(zip(*(columns[h] for h in head), strict=True))
 
 

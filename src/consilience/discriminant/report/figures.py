@@ -270,10 +270,24 @@ def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     x, y = places.T
     charts.marks(ax, x, y, "o", charts.PAPER, charts.INK, size, markeredgewidth=0.9)
     letters = 8.5 if room > 0.8 else 7.5 if room > 0.5 else 6.5
+    off = 3.5 + 1.2 * min(room, 1.0)
+    taken: list[tuple[float, float, float]] = []
     for name, place in zip(names, places, strict=True):
+        words = charts.label(name, 18)
+        half, (at, y) = 0.29 * letters * len(words), np.asarray(place) * unit * 72
+
+        def crowd(above: float, half: float = half, at: float = at, y: float = y) -> int:
+            near = [abs(at - x) < half + h and abs(y + above - v) < letters for x, v, h in taken]
+            return sum(near)
+
+        # Above its mark, or below it where fewer names are in the way.
+        up, down = off + letters / 2, -off - letters / 2
+        above = up if crowd(up) <= crowd(down) else down
+        taken.append((at, y + above, half))
         box = {"facecolor": charts.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75}
-        beside: Any = {"ha": "center", "va": "bottom", "fontsize": letters, "bbox": box}
-        charts.note(ax, charts.label(name, 18), place, (0, 3.5 + 1.2 * min(room, 1.0)), **beside)
+        side = "bottom" if above > 0 else "top"
+        beside: Any = {"ha": "center", "va": side, "fontsize": letters, "bbox": box}
+        charts.note(ax, words, place, (0, off if above > 0 else -off), **beside)
 
 
 # --------------------------------------------------------------------------- tree

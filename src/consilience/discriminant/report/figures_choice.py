@@ -438,7 +438,7 @@ def plot_contributions(
         ends = np.concatenate([np.maximum(low, high), [max(end, 0.0)]])
         for i, (value, x) in enumerate(zip([*values, end], ends, strict=True)):
             text = charts.minus(f"{value:+.2f}")
-            charts.note(ax, text, (float(x), i), (4, 0), va="center", fontsize=8)
+            charts.note(ax, text, (float(x), i), (4, 0), va="center")
         ticks = [*names, "sum: log odds"]
         ax.set_yticks(range(len(ticks)), [charts.label(name, 36) for name in ticks])
         ax.set_ylim(len(names) + 0.6, -0.6)

@@ -20,6 +20,8 @@ from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import DASH, numbers
 
+LOOSE = 1e-6
+"""Relative distance from the optimum above which a fit had not converged."""
 COLUMNS_OF_CLASSES = 8
 """Classes up to which partial correlations are listed by class; of more, the largest."""
 
@@ -40,7 +42,7 @@ class SparseQDAReport(ClassesReport):
             "linked": linked,
             "n_pairs": pairs,
             # A hundred times the default tolerance: links may be other ones then.
-            "loose": math.isfinite(result.gap) and result.gap > 1e-6,
+            "loose": math.isfinite(result.gap) and result.gap > LOOSE,
             "network": network,
             "shown": min(len(network.pairs), figures.MOST_LINKS),
             "plot_links": figures.plot_interactions,
@@ -66,7 +68,10 @@ class SparseQDAReport(ClassesReport):
             *found,
             ("linked pairs", f"{linked:,} of {pairs:,}"),
             ("penalty for a row (alpha)", f"{result.alpha:.3g}"),
-            ("distance from the optimum, at most", f"{max(result.gap, 0.0):.1e}"),
+            (
+                "certified distance from the optimum",
+                f"{result.gap:.1e}" if result.gap > LOOSE else "below a millionth",
+            ),
         ]
 
 

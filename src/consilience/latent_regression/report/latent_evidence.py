@@ -66,8 +66,7 @@ def plot_latent_members(result: Any) -> Figure:
         top = float(np.nanmax(values, initial=0.05))
         mesh = charts.heat_map(ax, values, (0, top), linewidth=0.8 * (n <= NAMED))
         if n <= WRITTEN and k <= WRITTEN // 2:
-            dark = 0.62 * top
-            charts.in_cells(ax, values, "{:.0%}".format, lambda v: v > dark, missing="\N{EN DASH}")
+            charts.in_cells(ax, values, "{:.0%}".format, mesh, missing="\N{EN DASH}")
         names = [charts.label(s, 24) for s in result.sites]
         if n <= NAMED:
             ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])

@@ -37,11 +37,13 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
 
     def context(self, result: PooledRegressionResult, run: Run) -> dict[str, Any]:
         """Rows of tables, and names that fit a line."""
+        # Down a column of one scale, digits are alike.
+        statistics = numbers(result.statistic)
         estimates = zip(
             result.names,
             result.estimate,
             result.error,
-            result.statistic,
+            statistics,
             result.p_value,
             result.low,
             result.high,
@@ -55,7 +57,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                 (
                     short(name, 40),
                     *numbers((b, se)),
-                    number(z),
+                    z,
                     p_value(float(p)),
                     *numbers((lo, hi)),
                 )
