@@ -347,12 +347,3 @@ def equal_means(n: FloatArray, mean: FloatArray, square: FloatArray) -> FTest:
 
     statistic = (total - within) / above / (within / under)
     return FTest(float(statistic), above, under, float(f.sf(statistic, above, under)))
-
-
-def holm(p_values: FloatArray) -> FloatArray:
-    """Adjust p-values for their number (Holm, Scandinavian Journal of Statistics 6, 1979)."""
-    order = np.argsort(p_values, kind="stable")
-    factors = np.arange(len(p_values), 0, -1)
-    found = np.empty(len(p_values))
-    found[order] = np.minimum(np.maximum.accumulate(p_values[order] * factors), 1.0)
-    return found

@@ -106,3 +106,12 @@ def _tail(statistic: float, df: int) -> float:
     from scipy.stats import chi2  # scipy.stats takes long to load
 
     return float(chi2.sf(statistic, df)) if df else 1.0
+
+
+def holm(p_values: FloatArray) -> FloatArray:
+    """Adjust p-values for their number (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    factors = np.arange(len(p_values), 0, -1)
+    found = np.empty(len(p_values))
+    found[order] = np.minimum(np.maximum.accumulate(p_values[order] * factors), 1.0)
+    return found

@@ -73,7 +73,7 @@ def plot_class_profiles(result: Any) -> Figure:
         heads = [f"class {j}" if k <= 8 else str(j) for j in range(k)]
         charts.cell_axes(ax, [charts.label(n, 34) for n in result.feature_names], heads)
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
-        charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean: {what}")
+        charts.colour_bar(fig, mesh, ax, f"below (blue) or above (orange) the mean:\n{what}")
     return fig
 
 

@@ -544,7 +544,7 @@ def plot_loadings(fitted: Any) -> Figure:
         charts.in_cells(ax, shown, "{:+z.2f}".format, mesh)
         heads = [str(j + 1) for j in range(k)]
         charts.cell_axes(ax, [charts.label(name, 34) for name in names], heads)
-        words = "weight in the component: negative (blue) or positive (orange)"
+        words = "weight in the component:\nnegative (blue) or positive (orange)"
         charts.colour_bar(fig, mesh, ax, words)
     return fig
 

@@ -140,6 +140,7 @@ def render(run: Run) -> str:
         "evidence": evidence,
         # The one figure that stands with the answer.
         "key": next((block for block in evidence if block.picture), None),
+        "silent": sections.listed(sorted({x[0] for x in disclosure.in_short(run)["silent"]}), 6),
         "disclosure": disclosure.disclosure(run, method, own),
         "limits": general.limits(run, method, own),
         "ladder": general.ladder(method),

@@ -22,7 +22,10 @@ class MeanAndSDReport(TemplateReport[MeanAndSDResult]):
         error = result.sd / np.sqrt(result.n)
         columns = zip(result.feature_names, result.mean, result.sd, error, strict=True)
         prepared = run.info.settings.get("preparation") or {}
+        told = {line.site for line in run.transcript if line.field == "squares"}
         return {
+            # Without a transcript all are taken to have answered.
+            "n_sites": len(told) or len(run.info.sites),
             "rows": [
                 (name, *(w for v in (mean, sd, e) for w in numbers((v,), "withheld")))
                 for name, mean, sd, e in columns

@@ -330,9 +330,7 @@ def plot_reference_influence(result: Any) -> Figure:
         _sites(ax, result.sites)
         ax.set_xlim(0, 1.06 * float(np.nanmax(influence[[0, last]], initial=0.01)))
         ax.xaxis.set_major_formatter(charts.SHARES)
-        ax.set_xlabel(
-            "share of rows \N{MULTIPLICATION SIGN} distance of the site's predictions from the average"
-        )
+        ax.set_xlabel("share of rows times distance of the site's predictions from the average")
         charts.bare(ax)
     return fig
 

@@ -17,12 +17,17 @@ from consilience.describe.kernels import (
     difference_of_means,
     difference_of_shares,
     equal_means,
-    holm,
     pooled,
     quantile,
 )
 from consilience.exceptions import ParameterError
-from consilience.numerics.two_way_tables import ChiSquareTest, cramers_v, pearson, within_strata
+from consilience.numerics.two_way_tables import (
+    ChiSquareTest,
+    cramers_v,
+    holm,
+    pearson,
+    within_strata,
+)
 from consilience.protocol.result import Result, to_csv
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class DescribeReport(TemplateReport[DescribeResult]):
         return {
             "heads": ["", *(head if head == ALL else site_name(head) for head in heads)],
             "lines": [
-                (short(indented(name), 40), *map(str, line))
+                (_line(name), *map(str, line))
                 for name, line in zip(frame.index, frame[heads].to_numpy(), strict=True)
             ],
             "notable": [short(name, 40) for name in result.differing],
@@ -81,6 +82,8 @@ class DescribeReport(TemplateReport[DescribeResult]):
             "plot_distributions": figures.plot_distributions,
             "plot_differences": figures.plot_differences,
             "cut": len(result.sites) > SHOWN,
+            "n_pairs": math.comb(len(result.sites), 2),
+            "most_pairs": figures.MOST_PAIRS,
         }
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
@@ -91,6 +94,12 @@ class DescribeReport(TemplateReport[DescribeResult]):
             ("columns of numbers", f"{len(result.numbers):,}"),
             ("columns of categories", f"{len(result.levels):,}"),
         )
+
+
+def _line(name: str) -> str:
+    """Head of a line of Table 1: of a long name the end goes, not what it is a line of."""
+    column, comma, what = indented(name).rpartition(", ")
+    return f"{short(column, 34)}{comma}{short(what, 40)}"
 
 
 REPORT = DescribeReport

@@ -16,6 +16,8 @@ from consilience.report import charts
 MOST = 40
 """Columns of a figure; the page has a table of all."""
 _PANELS = 24
+MOST_PAIRS = 300
+"""Pairs of sites up to which each has a mark; of more, shares of the pairs have."""
 _NAMED = len(charts.CLASS_COLOURS)
 
 
@@ -91,7 +93,8 @@ def plot_differences(result: Any) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Columns with the largest differences first.
+        Columns with the largest differences first. Of many pairs the smallest, every further
+        twentieth by size, and the largest.
     """
     s = len(result.sites)
     pairs = list(itertools.combinations(range(s), 2))
@@ -104,8 +107,13 @@ def plot_differences(result: Any) -> Figure:
         for at, j in enumerate(shown):
             own = np.array([sizes[j, a, b] for a, b in pairs])
             own = own[np.isfinite(own)]
+            # A mark for each pair of hundreds of sites would be a page of megabytes.
+            if len(pairs) > MOST_PAIRS:
+                own = np.quantile(own, np.linspace(0, 1, 21))
             ax.hlines(at, 0, own.max(), color=charts.RULE, linewidth=1.4)
-            charts.marks(ax, own, np.full(len(own), at), "o", charts.PAPER, charts.MUTED, 4)
+            charts.marks(
+                ax, own, np.full(len(own), at), "o", charts.PAPER, charts.MUTED, 4, clip_on=False
+            )
             charts.marks(ax, [own.max()], [at], "o", charts.BLUE, charts.BLUE, 5.5, zorder=3)
         ax.axvline(NOTABLE, color=charts.INK, linewidth=0.9, linestyle=":")
         ax.set_yticks(range(len(shown)), [charts.label(result.columns[j], 34) for j in shown])

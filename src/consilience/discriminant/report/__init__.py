@@ -47,7 +47,7 @@ class Rules:
         self.loss = (result.log_loss, result.log_loss_se)
         self.gain = (result.log_loss_gain, result.log_loss_gain_se)
         self.n = int(np.nansum(np.asarray(result.n_held, dtype=float)))
-        telling = int(getattr(result, "error_rows", self.n))
+        self._telling = telling = int(getattr(result, "error_rows", self.n))
         self.rates = np.asarray(result.errors, dtype=float) / (telling or np.nan)
         ends = [wilson(rate, 0 if rounded else telling) for rate in self.rates]
         self.ends = np.array(ends).reshape(-1, 2)
@@ -77,8 +77,8 @@ class Rules:
     @property
     def of_use(self) -> bool:
         """Whether the first rule is clearly better than the largest class for everybody."""
-        most = self.rates[0] if self.rounded else self.ends[0, 1]
-        return bool(most < self.guess)
+        # Rounding comes on top of what chance does.
+        return bool(wilson(self.rates[0], self._telling)[1] < self.guess)
 
     def tone(self, cautions: str) -> Tone:
         """How sure the answer may sound."""

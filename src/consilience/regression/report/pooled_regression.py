@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.numerics.two_way_tables import holm
 from consilience.regression.protocol.result import (
     SIGNIFICANT,
     SUPPOSES,
@@ -51,6 +52,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
         )
         apart = zip(result.columns, result.q, result.q_p_values, result.i2, strict=True)
         focus = figures.most_different(result)
+        adjusted = holm(np.nan_to_num(result.p_value[result.n_constants :], nan=1.0)) < SIGNIFICANT
         j = result.columns.index(focus)
         return {
             "coefficients": [
@@ -86,6 +88,9 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                 short(name, 40)
                 for name, one in zip(result.columns, result.shown, strict=True)
                 if one
+            ],
+            "sure_names": [
+                short(name, 40) for name, one in zip(result.columns, adjusted, strict=True) if one
             ],
             "errors": ERRORS[result.errors],
             "link": LINKS.get(result.family, "log"),
