@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation, load_run
@@ -133,6 +134,58 @@ def test_ids_are_unique_and_links_arrive(page: str) -> None:
     assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
 
 
+def test_the_answer_has_one_figure_and_evidence_opens_on_demand(page: str, moments: Run) -> None:
+    answer, evidence, left, _ = (
+        part.partition("</section>")[0] for part in page.split("<section")[2:6]
+    )
+    assert answer.count("<svg") == 1 and "left the sites, all of it of class" in answer
+    # What is folded is printed all the same, and a warning in it shows on its lid.
+    folds = re.findall(r'<details class="block printed"><summary><h3>(.*?)</summary>', evidence)
+    assert len(folds) >= 5 and any("Take care" in lid for lid in folds)
+    assert '<div class="block">' not in evidence
+    assert left.count('<div class="block">') == 1 and "<h3>In short</h3>" in left
+    # Without a figure the evidence stands open.
+    plain = html.render(moments).split("<section")[3]
+    assert '<div class="block">' in plain and "svg" not in plain.partition("</section>")[0]
+
+
+def test_many_remarks_fold(monkeypatch: pytest.MonkeyPatch, moments: Run) -> None:
+    class Talkative(sections.MethodReport):
+        def headline(self, run: Run) -> sections.Headline:
+            return sections.Headline("It is so.", "plain", tuple(f"Word {i}." for i in range(7)))
+
+    monkeypatch.setattr(sections, "report_of", lambda method: Talkative())
+    page = html.render(moments)
+    assert page.index("Word 2.") < page.index("4 further remarks") < page.index("Word 3.")
+
+
+def test_letters_of_drawings_stay_legible_where_there_is_no_room(page: str) -> None:
+    """Eleven pixels or more of the smallest, as far as the whole drawing has them."""
+    drawings = re.findall(r"<svg.*?</svg>", page, re.S)
+    for svg in drawings:
+        (wide, least) = map(int, re.findall(r"width:(\d+)px;--least:(\d+)px", svg)[0])
+        smallest = min(float(x) for x in re.findall(r"font(?:-size)?: ([\d.]+)px", svg))
+        assert least <= wide
+        assert smallest * 4 / 3 * least / wide >= min(html.SMALLEST, smallest * 4 / 3) - 0.05
+
+
+def test_no_line_ends_between_a_number_and_its_percent_sign(page: str) -> None:
+    assert re.search("[0-9]\N{NO-BREAK SPACE}%", page) and not re.search(r"[0-9] %", page)
+
+
+def test_letters_on_colours_have_the_contrast_of_text() -> None:
+    """Of 4.5 at least, by the luminance of WCAG 2.2 written out."""
+
+    def luminance(face: Any) -> float:
+        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(face)]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    shades = [scale(v)[:3] for scale in (charts.DIVERGING, charts.RISING) for v in range(21)]
+    for face in (*charts.CLASS_COLOURS, *shades):
+        low, high = sorted(luminance(one) for one in (face, charts.letters_on(face)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, face
+
+
 def test_figures_and_tables_are_accessible(page: str) -> None:
     tags = Page(page).tags
     drawings = [attrs for tag, attrs in tags if tag == "svg"]
@@ -235,7 +288,8 @@ def test_a_refusal_is_told(tmp_path: Path) -> None:
     refused = next(line for line in run.transcript if line.verdict == "refused")
     assert "Who did not answer" in text
     assert refused.rule in text
-    assert "s2 did not answer in every round" in text
+    assert text.count("s2 did not answer in every round") == 3  # answer, what left, paragraph
+    assert "180 rows of 2 sites" in text
 
 
 def test_simulation_is_said_loudly(run: Run, page: str) -> None:
@@ -515,6 +569,7 @@ def test_numbers_are_written_for_people() -> None:
     assert sections.listed(["a"]) == "a"
     assert sections.listed(["a", "b", "c"]) == "a, b and c"
     assert sections.listed([str(i) for i in range(14)]).endswith("11 and 2 more")
+    assert sections.listed([str(i) for i in range(13)]).endswith("11 and 12")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ of the log without their own words (`sites.audit.TOLD`).
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -197,7 +198,9 @@ def settings_of(policy: Policy) -> Iterator[tuple[str, str, str, bool]]:
     preset = PRESETS[policy.preset]
     for name, value in vars(policy).items():
         if name not in ("preset", "data_id"):
-            yield name, _in_words(value), meanings.get(name, ""), preset.get(name, value) == value
+            # In a site file "none" is written, and on the page what it says.
+            meaning = re.sub(r"\bNone is\b", "no limit is", meanings.get(name, ""))
+            yield name, _in_words(value), meaning, preset.get(name, value) == value
 
 
 def _in_words(value: object) -> str:
@@ -205,6 +208,8 @@ def _in_words(value: object) -> str:
         return "no limit"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
 
 

@@ -118,7 +118,8 @@ class Overview:
                     (one, "never" if one.age is None else f"{one.age:.0f} s ago")
                     for one in health.health(self.folder, dict(study.sites.keys), study.method)
                 ]
-        return {"rows": rows, "faults": faults, "beats": beats, "where": self.studies}
+        where = self.studies.resolve().name
+        return {"rows": rows, "faults": faults, "beats": beats, "where": where}
 
     def run(self, name: str) -> dict[str, Any]:
         """One run, site by site."""

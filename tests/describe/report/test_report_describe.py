@@ -49,6 +49,18 @@ def test_nothing_to_compare_or_to_draw() -> None:
     figures.plot_distributions(run.result)
 
 
+def test_pairs_of_many_sites_have_no_mark_each() -> None:
+    rng = np.random.default_rng(5)
+    sites = {f"s{i:02d}": {"c": rng.normal(size=20)} for i in range(26)}
+    run = run_on(sites, columns=Columns(features=("c",)))
+    marks = sum(
+        len(line.get_xdata()) for line in figures.plot_differences(run.result).axes[0].lines
+    )
+    assert marks < 30
+    (block,) = (b for b in REPORT().evidence(run) if b.title == "Where do sites differ?")
+    assert block.picture is not None and "325 pairs" in block.picture.caption
+
+
 def test_sites_that_are_alike_and_many_of_them() -> None:
     rng = np.random.default_rng(3)
     sites = {f"site-{i:02d}-{'n' * 50}": {"c" * 200: rng.normal(size=60)} for i in range(12)}

@@ -134,6 +134,34 @@ def test_numbers_that_sites_rounded_have_no_interval() -> None:
     assert "95 % interval" in headline(CASES["qda"]()).text
 
 
+def test_zeros_that_sites_rounded_to_are_no_errors_of_0() -> None:
+    result = CASES["qda-sites"]()
+    result = dataclasses.replace(result, errors=np.zeros(len(result.judged)))
+    said = headline(result)
+    assert said.text.startswith("Few of 150 held-out rows are misclassified, or none")
+    assert "0.0 %" not in said.text and "to 0" in said.text
+    told = blocks(result)["Held-out rows"]
+    assert told.picture is None and told.tables[0].rows[0][1] == "few or none"
+    assert headline(result, "simulation").text.startswith("0.0 % of 150")
+
+
+def test_held_out_rows_of_which_nothing_is_told_were_held_out() -> None:
+    result = CASES["cb-sites"]()
+    gone = {f: np.full(len(result.judged), np.nan) for f in ("errors", "log_loss")}
+    said = headline(dataclasses.replace(result, **gone))
+    assert said.tone == "caution" and said.text.startswith("Not known:")
+    assert "rows were held out" in said.text and "no held-out rows" not in said.text
+
+
+def test_a_rounded_share_near_that_of_guessing_shows_nothing() -> None:
+    """Rounded shares have an error of chance, too: 44 % of 150 rows may be half of them."""
+    result = CASES["qda-sites"]()
+    errors = np.full(len(result.judged), 66.0)
+    result = dataclasses.replace(result, errors=errors, n_by_class=np.array([300.0, 300.0]))
+    said = headline(result)
+    assert said.tone == "caution" and "no evidence that the columns" in " ".join(said.more)
+
+
 def test_errors_of_sites_are_shares_of_the_rows_that_tell_them() -> None:
     result = CASES["cb-sites"]()
     changed = dataclasses.replace(result, error_rows=90)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,22 @@ def test_headline(tables: Any, said: str, tone: str) -> None:
     more = " ".join(headline.more)
     assert ("average over sites" in more) is (tone == "caution")
     assert ("no sign that sites differ" in more) is (tone != "caution")
+
+
+def test_what_chance_may_show_among_several_columns_is_said() -> None:
+    run = run_on(noise())
+    first, slopes = run.result.n_constants, len(run.result.columns)
+    for smallest, tone, words in (
+        (0.045, "plain", "None of them stays below 5 %"),
+        (0.049 / slopes, "good", None),
+    ):
+        p = np.full(len(run.result.names), 0.5)
+        p[first] = smallest
+        changed = dataclasses.replace(run, result=dataclasses.replace(run.result, p_value=p))
+        said = REPORT().headline(changed)
+        assert said.text.startswith("y depends on") and said.tone == tone
+        assert ("adjusted for" in " ".join(said.more)) is bool(words)
+        assert (words or "") in " ".join(said.more)
 
 
 def test_page(tmp_path: Path) -> None:

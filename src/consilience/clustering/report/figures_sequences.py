@@ -392,7 +392,7 @@ def _steps(ax: Axes, chains: Chains, k: int) -> Any:
     s = len(chains.states)
     shades = charts.RISING.with_extremes(bad=charts.RULE)
     beside = np.arange(s + 1)
-    mesh = None
+    mesh: Any = None
     for values, top in ((chains.initial[k][None, :], 0.0), (chains.transition[k], 1.35)):
         mesh = ax.pcolormesh(
             beside,
