@@ -203,6 +203,26 @@ def test_codes_for_missing_values_are_found_and_said(tmp_path: Path) -> None:
     assert "3 rows without a value in few are left out, though the study does not use it" in checked
 
 
+def test_tables_with_other_names_and_spellings(tables: Path) -> None:
+    """The fit is that of tables that agree, and site files say what is what."""
+    text = (tables / "west.csv").read_text(encoding="utf-8")
+    text = text.replace("id,größe,v,w,y", "id,size,v,w,response").replace(",yes\n", ",ja\n")
+    (tables / "other.csv").write_text(text.replace(",no\n", ",nein\n"), encoding="utf-8")
+    words = ("pooled-regression", "east.csv", "--features=größe,kind", "--target=y")
+    say = ("--rename", "other:größe=size,y=response", "--recode", "other:kind:ja=yes,nein=no")
+    results = []
+    for more in (("west.csv",), ("other.csv", *say)):
+        made = call("init", *words, *more, "--folder", more[0][:-4])
+        assert made.exit_code == 0, made.output
+        with without_report():
+            done = call("run", f"{more[0][:-4]}/study.toml", "--json", "--quiet")
+        results.append(json.loads(done.stdout)["tables"]["coefficients"])
+    assert results[0] == results[1]
+    site = SiteFile.load("other/sites/other.toml")
+    assert dict(site.columns.rename) == {"größe": "size", "y": "response"}
+    assert dict(site.columns.recode) == {"kind": {"ja": "yes", "nein": "no"}}
+
+
 def test_a_folder_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
@@ -249,9 +269,17 @@ def test_states_by_time(tmp_path: Path) -> None:
         ),
         (("nothing", "east.csv"), "nothing"),
         (
+            ("mean-and-sd", "north.csv", "--rename", "north:age=Alder"),
+            "site north: 'Alder', which is to be 'age', is no column: it has Alter, kind",
+        ),
+        (("mean-and-sd", "north.csv", "--rename", "north:kind=Alter"), "would be called 'kind'"),
+        (("mean-and-sd", "north.csv", "--rename", "age=Alter"), "write SITE:NAME=COLUMN,..., with"),
+        (("mean-and-sd", "north.csv", "--recode", "north:kind"), "SITE:COLUMN:OLD=NEW,..., with a"),
+        (("mean-and-sd", "north.csv", "--recode", "north:sex:0=a"), "site north: [columns] recode"),
+        (
             ("pooled-regression", "east.csv", "north.csv", "--target=y"),
             "column 'y' is not in north.csv, the table of north, which has Alter, kind: give the "
-            "tables the same names, or write the site's file by hand, with [columns] rename",
+            "tables the same names, or say which column is which, by --rename SITE:NAME=COLUMN,...",
         ),
         (
             ("pooled-regression", "north.csv", "south.csv"),
@@ -260,7 +288,7 @@ def test_states_by_time(tmp_path: Path) -> None:
         (
             ("pooled-regression", "east.csv", "north.csv", "--features=kind", "--target=kind"),
             "the tables write column 'kind' differently: east has no, yes, and north has 0, 1: "
-            "write them alike, leave the column out by --features, or write the site's file",
+            "write them alike, say what is what by --recode SITE:COLUMN:OLD=NEW,..., or leave the",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from consilience.exceptions import StudyError
 if TYPE_CHECKING:
     from consilience.engines.study_check import SiteCheck
     from consilience.engines.study_init import Draft, Found, Wishes
+    from consilience.sites.own_columns import SiteColumns
 
 
 def init(
@@ -49,6 +50,16 @@ def init(
     ),
     initiator: str | None = typer.Option(
         None, metavar="SITE", help="Where parties have different columns: the one that asks."
+    ),
+    rename: list[str] | None = typer.Option(
+        None,
+        metavar="SITE:NAME=COLUMN,...",
+        help="Columns of a site's table that the study calls otherwise; may be repeated.",
+    ),
+    recode: list[str] | None = typer.Option(
+        None,
+        metavar="SITE:COLUMN:OLD=NEW,...",
+        help="Values of a column that the study calls otherwise; may be repeated.",
     ),
     settings: list[str] | None = typer.Option(
         None, "--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."
@@ -85,7 +96,7 @@ def init(
         files or _words("Tables, one for each site", asking, "name one file for each site")
     )
     preset = policy or preset_of(method)
-    found = look(named, preset, sheet or "")
+    found = look(named, preset, sheet or "", _own(named, rename or [], recode or []))
     given = {"target": target, "id": id_, "entity": entity, "agent": agent, "weight": weight}
     roles = {role: name for role, name in given.items() if name is not None}
     if asking:
@@ -182,6 +193,31 @@ def _files(given: list[str]) -> dict[str, Path]:
             raise StudyError(f"two files are called {site!r}: name the sites, as SITE=FILE")
         found[site] = Path(path)
     return found
+
+
+def _own(
+    sites: Mapping[str, Path], renames: list[str], recodes: list[str]
+) -> dict[str, SiteColumns]:
+    """Names and spellings of sites, by site."""
+    from consilience.sites.own_columns import SiteColumns
+
+    names: dict[str, dict[str, str]] = {site: {} for site in sites}
+    spellings: dict[str, dict[str, dict[str, str]]] = {site: {} for site in sites}
+    for option, form, given in (
+        ("--rename", "SITE:NAME=COLUMN,...", renames),
+        ("--recode", "SITE:COLUMN:OLD=NEW,...", recodes),
+    ):
+        for text in given:
+            site, _, rest = text.partition(":")
+            column, colon, pairs = ("", ":", rest) if given is renames else rest.partition(":")
+            parts = [pair.partition("=") for pair in pairs.split(",")]
+            if site not in sites or not colon or not all(a and b and c for a, b, c in parts):
+                raise StudyError(
+                    f"{option} {text!r}: write {form}, with a site of {', '.join(sites)}"
+                )
+            to = names[site] if given is renames else spellings[site].setdefault(column, {})
+            to.update({old.strip(): new.strip() for old, _, new in parts})
+    return {site: SiteColumns(rename=names[site], recode=spellings[site]) for site in sites}
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

@@ -125,7 +125,10 @@ class Found:
         Texts that stand for a missing value.
     far : dict of str to tuple of int
         Numbers that seem to, by column: far beyond all others.
+    own : SiteColumns
+        The site's own names and spellings.
     table : Table
+        With those of the study.
     proposal : Proposal
         Columns that the site could offer.
     """
@@ -134,13 +137,16 @@ class Found:
     settings: dict[str, str]
     codes: tuple[str, ...]
     far: dict[str, tuple[int, ...]]
+    own: SiteColumns
     table: Table
     proposal: Proposal
 
     @property
-    def missing_codes(self) -> dict[str, tuple[str | int, ...]]:
-        """What stands for a missing value, as in a site file."""
-        return {**({"*": self.codes} if self.codes else {}), **self.far}
+    def columns(self) -> dict[str, Any]:
+        """Names, spellings and what stands for a missing value, as in a site file."""
+        codes = {**({"*": self.codes} if self.codes else {}), **self.far}
+        found = {"rename": self.own.rename, "recode": self.own.recode, "missing_codes": codes}
+        return {name: value for name, value in found.items() if value}
 
     def _codes(self, name: str) -> tuple[str, ...]:
         return (*self.codes, *map(str, self.far.get(name, ())))
@@ -183,7 +189,12 @@ class Found:
         return int((self.table.categories(name, self._codes(name))[0] < 0).sum())
 
 
-def look(files: Mapping[str, Path], preset: str, sheet: str = "") -> dict[str, Found]:
+def look(
+    files: Mapping[str, Path],
+    preset: str,
+    sheet: str = "",
+    own: Mapping[str, SiteColumns] | None = None,
+) -> dict[str, Found]:
     """Read the tables, and find out how they are written.
 
     Parameters
@@ -193,12 +204,14 @@ def look(files: Mapping[str, Path], preset: str, sheet: str = "") -> dict[str, F
         Of the policies: what fewer rows have is not proposed.
     sheet : str, optional
         Of the workbooks among the files.
+    own : mapping of site to SiteColumns, optional
+        Names and spellings of a site that are not those of the study.
 
     Raises
     ------
     StudyError
-        A name of a site is not allowed, a file is named that cannot stand in a site file, or a
-        sheet of no workbook is meant.
+        A column is renamed or recoded that is not there, a name of a site is not allowed, a file is
+        named that cannot stand in a site file, or a sheet of no workbook is meant.
     DataError
         A table cannot be read.
     """
@@ -218,12 +231,17 @@ def look(files: Mapping[str, Path], preset: str, sheet: str = "") -> dict[str, F
             table = read_source(Source(**source))
         except DataError as error:
             raise DataError(f"site {site}: {error}", public=error.public) from None
+        its = (own or {}).get(site, SiteColumns())
+        try:
+            table = its.renamed(its.recoded(table))
+        except StudyError as error:
+            raise StudyError(f"site {site}: {error}") from None
         codes = _codes(table)
-        own = SiteColumns(missing_codes={"*": codes} if codes else {})
-        first = propose(table, own, least)
-        # A column of codes alone has no numbers of which one could be far.
-        own = SiteColumns(missing_codes={**own.missing_codes, **first.codes})
-        found[site] = Found(path, settings, codes, first.codes, table, propose(table, own, least))
+        known: dict[str, Any] = {"*": codes} if codes else {}
+        far = propose(table, SiteColumns(missing_codes=known), least).codes
+        # Without them, what is left of a column may be offered otherwise.
+        proposal = propose(table, SiteColumns(missing_codes={**known, **far}), least)
+        found[site] = Found(path, settings, codes, far, its, table, proposal)
     return found
 
 
@@ -472,7 +490,7 @@ def _over_rows(
     least = Policy.from_settings(wishes.preset).min_records
     for site, one in found.items():
         offered = _offered(one, numbers, ids, levels, least)
-        text = _site(wishes, site, one, asked.get("site", ""), _missing(one))
+        text = _site(wishes, site, one, asked.get("site", ""), one.columns)
         files[wishes.folder / SITES / f"{site}.toml"] = f"{text}\n{offered.to_toml()}"
     said = [f"Features: {', '.join(features)}."] if features else []
     said += [f"Levels of {name}: {', '.join(map(str, v))}." for name, v in levels.items()]
@@ -524,7 +542,7 @@ def _over_columns(
     study = _study(wishes, parameters, {"id": key}, {}, rules, sites, partition="columns")
     files = {wishes.folder / "study.toml": study}
     for site, one in found.items():
-        own: dict[str, Any] = {"features": features[site], **_missing(one)}
+        own: dict[str, Any] = {"features": features[site], **one.columns}
         if site == initiator:
             own |= {"target": target, **({"levels": levels} if levels else {})}
         consent = asked.get("initiator" if site == initiator else "partner", "")
@@ -547,8 +565,7 @@ def _require(name: str, found: Mapping[str, Found]) -> None:
 
 
 _SAME_NAMES = (
-    "give the tables the same names, or write the site's file by hand, with [columns] rename "
-    "(guide 'Your own tables')"
+    "give the tables the same names, or say which column is which, by --rename SITE:NAME=COLUMN,..."
 )
 
 
@@ -607,9 +624,9 @@ def _require_spelling(name: str, found: Mapping[str, Found]) -> None:
                 raise StudyError(
                     f"the tables write column {name!r} differently: {site} has "
                     f"{', '.join(map(str, values))}, and {other} has "
-                    f"{', '.join(map(str, others))}: write them alike, leave the column out by "
-                    "--features, or write the site's file by hand, with [columns] recode (guide "
-                    "'Your own tables')"
+                    f"{', '.join(map(str, others))}: write them alike, say "
+                    "what is what by --recode SITE:COLUMN:OLD=NEW,..., or leave the column out by "
+                    "--features"
                 )
 
 
@@ -651,10 +668,6 @@ def _parameters(
             "these out"
         )
     return one_shot
-
-
-def _missing(one: Found) -> dict[str, Any]:
-    return {"missing_codes": one.missing_codes} if one.missing_codes else {}
 
 
 def _offered(

@@ -246,6 +246,26 @@ class SiteColumns:
             table = table.recoded(local, kept)
         return table
 
+    def renamed(self, table: Table) -> Table:
+        """The site's table with its columns called as the study calls them.
+
+        Raises
+        ------
+        StudyError
+            A column is renamed that is not there, or gets the name of another one.
+        """
+        for name, local in self.rename.items():
+            if local not in table.names:
+                raise StudyError(
+                    f"{local!r}, which is to be {name!r}, is no column: it has "
+                    f"{', '.join(table.names)}"
+                )
+        study = {local: name for name, local in self.rename.items()}
+        names = [study.get(local, local) for local in table.names]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise StudyError(f"two columns would be called {twice[0]!r}: rename the other one, too")
+        return dataclasses.replace(table, frame=table.frame.rename_columns(names))
+
     def codes(self, name: str) -> tuple[str, ...]:
         """Missing codes of a study's column."""
         given: Mapping[str, Any] = self.missing_codes
