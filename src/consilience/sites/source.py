@@ -362,28 +362,6 @@ class Table:
         kept = np.append(kept, -1)  # position -1 stays -1
         return kept[positions], texts
 
-    def recoded(self, name: str, values: Mapping[str, str]) -> Table:
-        """The same table with some values of a column written otherwise, as texts.
-
-        Parameters
-        ----------
-        name : str
-        values : mapping of str to str
-            By the value in the table; numbers are compared as numbers. Others stay as they are.
-        """
-        import pyarrow as pa
-
-        positions, texts = self.categories(name)
-        numbers = {float(old): new for old, new in values.items() if is_number(old)}
-        found = [
-            values.get(text, numbers.get(float(text), text) if is_number(text) else text)
-            for text in texts
-        ]
-        column = pa.array(found, pa.string()).take(pa.array(positions, mask=positions < 0))
-        frame = self.frame.set_column(self.names.index(name), name, column)
-        # The hash stays: it says which table was read.
-        return Table(frame, self.content_hash, self.description, self.decimal)
-
     def _plain(self, name: str) -> Any:
         """Return a column without a dictionary."""
         import pyarrow.compute as pc
