@@ -231,6 +231,8 @@ class SiteColumns:
         StudyError
             A column is recoded that is not there, or holds neither texts nor numbers.
         """
+        from consilience.sites.source_long import recoded
+
         for name, values in self.recode.items():
             local = self.local(name)
             if local not in table.names:
@@ -243,7 +245,7 @@ class SiteColumns:
             # A code is looked for in the table, so what stands for missing is not renamed.
             codes = self.codes(name)
             kept = {old: str(new) for old, new in values.items() if old not in codes}
-            table = _recoded(table, local, kept)
+            table = recoded(table, local, kept)
         return table
 
     def renamed(self, table: Table) -> Table:
@@ -270,22 +272,6 @@ class SiteColumns:
         """Missing codes of a study's column."""
         given: Mapping[str, Any] = self.missing_codes
         return (*given.get(EVERY, ()), *given.get(name, ()))
-
-
-def _recoded(table: Table, name: str, values: Mapping[str, str]) -> Table:
-    """The same table with some values of a column written otherwise, as texts."""
-    import pyarrow as pa
-
-    positions, texts = table.categories(name)
-    numbers = {float(old): new for old, new in values.items() if is_number(old)}
-    found = [
-        values.get(text, numbers.get(float(text), text) if is_number(text) else text)
-        for text in texts
-    ]
-    column = pa.array(found, pa.string()).take(pa.array(positions, mask=positions < 0))
-    frame = table.frame.set_column(table.names.index(name), name, column)
-    # The hash stays: it says which table was read.
-    return dataclasses.replace(table, frame=frame)
 
 
 def check_own_roles(columns: Columns, role: str) -> None:
