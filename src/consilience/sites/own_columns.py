@@ -231,8 +231,6 @@ class SiteColumns:
         StudyError
             A column is recoded that is not there, or holds neither texts nor numbers.
         """
-        from consilience.sites.source_long import recoded
-
         for name, values in self.recode.items():
             local = self.local(name)
             if local not in table.names:
@@ -245,7 +243,13 @@ class SiteColumns:
             # A code is looked for in the table, so what stands for missing is not renamed.
             codes = self.codes(name)
             kept = {old: str(new) for old, new in values.items() if old not in codes}
-            table = recoded(table, local, kept)
+            numbers = {float(old): new for old, new in kept.items() if is_number(old)}
+            positions, texts = table.categories(local)
+            found = [
+                kept.get(text, numbers.get(float(text), text) if is_number(text) else text)
+                for text in texts
+            ]
+            table = table.with_texts(local, positions, found)
         return table
 
     def renamed(self, table: Table) -> Table:

@@ -17,9 +17,9 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -361,6 +361,14 @@ class Table:
         kept = np.where(missing, -1, np.arange(len(texts))).astype(np.int64)
         kept = np.append(kept, -1)  # position -1 stays -1
         return kept[positions], texts
+
+    def with_texts(self, name: str, positions: NDArray[np.int64], texts: Sequence[str]) -> Table:
+        """The same table with other texts in a column; -1 is an empty cell. The hash stays."""
+        import pyarrow as pa
+
+        column = pa.array(texts, pa.string()).take(pa.array(positions, mask=positions < 0))
+        frame = self.frame.set_column(self.names.index(name), name, column)
+        return replace(self, frame=frame)
 
     def _plain(self, name: str) -> Any:
         """Return a column without a dictionary."""

@@ -1,4 +1,4 @@
-"""Tables with one row for each person and time become one row for each person; values are recoded.
+"""Tables with one row for each person and time become one row for each person.
 
 A site whose sequences are in such a table says so by ``long`` in ``[columns]`` of its site file.
 The table is turned before anything else looks at it, so that a record is a person from there on:
@@ -9,7 +9,7 @@ The content hash stays that of the table as it was read.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -201,19 +201,3 @@ def _changing(table: Table, name: str, person: IntArray, first: IntArray, few: i
             "a column beside the states changes within an id",
         )
     return changing
-
-
-def recoded(table: Table, name: str, values: Mapping[str, str]) -> Table:
-    """The same table with some values of a column written otherwise, as texts."""
-    import pyarrow as pa
-
-    positions, texts = table.categories(name)
-    numbers = {float(old): new for old, new in values.items() if is_number(old)}
-    found = [
-        values.get(text, numbers.get(float(text), text) if is_number(text) else text)
-        for text in texts
-    ]
-    column = pa.array(found, pa.string()).take(pa.array(positions, mask=positions < 0))
-    frame = table.frame.set_column(table.names.index(name), name, column)
-    # The hash stays: it says which table was read.
-    return dataclasses.replace(table, frame=frame)
