@@ -565,7 +565,7 @@ def test_numbers_are_written_for_people() -> None:
     assert sections.numbers([-12.5, 3.0]) == ("\N{MINUS SIGN}12.5", "3.0")
     assert sections.number(-7) == "\N{MINUS SIGN}7"
     assert sections.number(1234567) == "1,234,567"
-    assert sections.number(None) == "none"
+    assert sections.number(None) == sections.number(()) == "none"
     assert sections.listed(["a"]) == "a"
     assert sections.listed(["a", "b", "c"]) == "a, b and c"
     assert sections.listed([str(i) for i in range(14)]).endswith("11 and 2 more")
@@ -623,6 +623,19 @@ def test_a_paragraph_for_a_paper_says_method_settings_rounds_what_left_and_sourc
     assert "Departures" not in theirs and "*" not in theirs
     assert told[:60] in page
     assert len(moments.methods_paragraph().split("\n\n")) == 2, "a mean has no source"
+
+
+def test_meanings_of_parameters_are_plain_words() -> None:
+    class Marked:
+        """A method.
+
+        Parameters
+        ----------
+        trim : float
+            Of the *other* sites' `rows`, by k**power * 2.
+        """
+
+    assert general.parameter_docs(Marked) == {"trim": "Of the other sites' rows, by k**power * 2."}
 
 
 def test_defaults_as_files_keep_them_are_no_settings(moments: Run) -> None:

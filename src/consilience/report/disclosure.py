@@ -258,7 +258,7 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> list[tuple[str, 
                 ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n),
                 f"{sum(x.bytes for x in same):,}",
                 *([f"{max(x.epsilon for x in same):g}"] if noisy else []),
-                *([_one([x.revealed or DASH for x in same])] if ranked else []),
+                *([_one([x.revealed or "none" for x in same])] if ranked else []),
             )
         )
     return rows
@@ -283,7 +283,7 @@ def _by_field(site: str, lines: Sequence[Line]) -> tuple[str, bool, list[tuple[s
             x.verdict,
             x.rule or "none",
             f"{x.epsilon:g}",
-            *([x.revealed or DASH] if ranked else []),
+            *([x.revealed or "none"] if ranked else []),
         )
         for x in lines
     ]

@@ -102,7 +102,11 @@ def parameter_docs(method: type[Any]) -> dict[str, str]:
         elif ":" in line:
             name = line.split(":")[0].strip()
             found[name] = []
-    return {name: " ".join(words).replace("`", "") for name, words in found.items()}
+    # Marks of code and of emphasis are for the page of Python.
+    marks = re.compile(r"(?<![\w*])\*(\w+)\*(?![\w*])")
+    return {
+        name: marks.sub(r"\1", " ".join(words).replace("`", "")) for name, words in found.items()
+    }
 
 
 # --------------------------------------------------------------------------- limits

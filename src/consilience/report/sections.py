@@ -161,6 +161,8 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
+        if not value:
+            return "none"
         if size := table_size(value):
             return size
         deep = any(isinstance(v, list | tuple) for v in value)

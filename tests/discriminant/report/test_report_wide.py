@@ -142,6 +142,9 @@ def test_zeros_that_sites_rounded_to_are_no_errors_of_0() -> None:
     assert "0.0 %" not in said.text and "to 0" in said.text
     told = blocks(result)["Held-out rows"]
     assert told.picture is None and told.tables[0].rows[0][1] == "few or none"
+    zeros = dataclasses.replace(result, site_errors=np.zeros_like(result.site_errors, dtype=float))
+    (by_site,) = (t for t in blocks(zeros)["Held-out rows"].folded if "by site" in t.caption)
+    assert set(by_site.rows[0][2:]) == {"few or none"}
     assert headline(result, "simulation").text.startswith("0.0 % of 150")
 
 

@@ -80,6 +80,10 @@ class Rules:
         # Rounding comes on top of what chance does.
         return bool(wilson(self.rates[0], self._telling)[1] < self.guess)
 
+    def told_share(self, share: float) -> str:
+        """Write a share of rows in a wrong class; 0 that was rounded to may be a few."""
+        return "few or none" if self.rounded and share == 0 else percent(share)
+
     def tone(self, cautions: str) -> Tone:
         """How sure the answer may sound."""
         if not self.told or (math.isfinite(self.rates[0]) and not self.of_use):
@@ -95,10 +99,7 @@ class Rules:
         ends = [f"{percent(low)} to {percent(high)}" for low, high in self.ends]
         columns = {
             "rule": list(self.names),
-            "wrong": [
-                "few or none" if self.rounded and rate == 0 else percent(rate)
-                for rate in self.rates
-            ],
+            "wrong": list(map(self.told_share, self.rates)),
             "95 % interval": [w if known else DASH for w, known in zip(ends, told, strict=True)],
             "log loss": list(map(with_error, *self.loss)),
             "worse than the first by": ["", *list(map(with_error, *self.gain))[1:]],
@@ -170,7 +171,8 @@ class ClassesReport(TemplateReport[Any]):
             "gaps": np.isnan(told).any(),
             "judged": [f"wrong by {name}" for name in result.judged],
             "site_rows": [
-                (s, n, *map(percent, e)) for s, n, e in zip(sites, held, wrong, strict=True)
+                (s, n, *map(found["rules"].told_share, e))
+                for s, n, e in zip(sites, held, wrong, strict=True)
             ],
         }
 
