@@ -276,9 +276,9 @@ def _by_field(site: str, lines: Sequence[Line]) -> tuple[str, bool, list[tuple[s
         (
             str(x.round),
             x.step,
-            x.field or DASH,
+            x.field or "no field",
             x.disclosure,
-            x.shape or DASH,
+            x.shape or "none",
             f"{x.bytes:,}",
             x.verdict,
             x.rule or "none",

@@ -141,10 +141,11 @@ class ClassesReport(TemplateReport[Any]):
         """Rules on held-out rows, the choice, and rows of the tables that all pages have."""
         # Sites that protect records round how many rows are in a wrong class.
         coarse = self.over_sites and len(simulated(run)) < len(result.sites)
+        rules = Rules(result, coarse)
         levels, by_class = [short(level, 40) for level in result.levels], result.n_by_class
         confusion = np.asarray(getattr(result, "confusion", np.empty((0, 0))), dtype=float)
         found = {
-            "rules": Rules(result, coarse),
+            "rules": rules,
             "over_sites": self.over_sites,
             "stays": getattr(result, "model_stays", ""),
             "remarks": [short(r, 500).rstrip(".") for r in getattr(result, "remarks", ())],
@@ -171,7 +172,7 @@ class ClassesReport(TemplateReport[Any]):
             "gaps": np.isnan(told).any(),
             "judged": [f"wrong by {name}" for name in result.judged],
             "site_rows": [
-                (s, n, *map(found["rules"].told_share, e))
+                (s, n, *map(rules.told_share, e))
                 for s, n, e in zip(sites, held, wrong, strict=True)
             ],
         }
