@@ -339,6 +339,33 @@ def demo_leaves_runs(method: str, n_runs: int) -> None:
     preset = presets.get(DEMOS[method].tables, "strict")
     assert set(load_run(runs[0]).presets.values()) == {preset}
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0
+    if n_runs == 1:
+        leads_to_studies_that_run(runs[0], "diagnosis" if method == "describe" else None)
+
+
+def leads_to_studies_that_run(run: Path, target: str | None) -> None:
+    """What follows from the run passes ``consilience check``, once policies grant what was said."""
+    words = ["next", run, *(["--target", target] if target else [])]
+    told = json.loads(call(*words, "--json").stdout)
+    assert told["studies"] or told["said"]
+    for i, one in enumerate(told["studies"], 1):
+        file = Path(f"next-{i}.toml")
+        result = call(*words, "--take", i, "--out", f"consilience-demo/{file}")
+        assert result.exit_code == 0, result.output
+        lines = {text.partition(": ")[2] for text in one["policies"]}
+        assert one["checked"] and one["able"] == (not lines), one["policies"]
+        before = {path: path.read_text() for path in Path("consilience-demo/sites").iterdir()}
+        if lines:
+            # Without the consent it is refused: what is asked of stewards is needed.
+            assert lines == {"foreign_models = true"}
+            if one["parameters"].get("fit") != "one-shot":
+                assert call("check", f"consilience-demo/{file}").exit_code == 4
+            for path, text in before.items():
+                path.write_text(f"{text}\nforeign_models = true\n")  # [policy] comes last
+        checked = call("check", f"consilience-demo/{file}")
+        assert checked.exit_code == 0, checked.output
+        for path, text in before.items():
+            path.write_text(text)
 
 
 @pytest.mark.parametrize("method", sorted(set(DEMOS) - set(LONG_DEMOS)))

@@ -337,7 +337,9 @@ def test_nothing_to_resume(space: Workspace) -> None:
     assert "holds no run" in refused(space, 7, "--resume")
 
 
-@pytest.mark.parametrize("command", ["show", "transcript", "report", "status", "purge", "resume"])
+@pytest.mark.parametrize(
+    "command", ["show", "next", "transcript", "report", "status", "purge", "resume"]
+)
 def test_a_run_directory_of_another_version(ran: Workspace, command: str) -> None:
     path = ran.out / "run.json"
     info = json.loads(path.read_text())

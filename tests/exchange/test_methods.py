@@ -12,6 +12,8 @@ import joblib
 import pandas as pd
 import pytest
 
+from consilience.protocol.method import get_method
+from consilience.protocol.next_study import Asked
 from consilience.testing import check_method
 from consilience.testing.fakes import members
 from consilience.testing.record import SEED
@@ -54,6 +56,22 @@ def test_same_seed_same_transcript(case: Case) -> None:
 def test_pooled_oracle(case: Case) -> None:
     if case.oracle is not None:
         check_method.check_oracle(case.method, case.factory, case.oracle)
+
+
+@each_case
+def test_what_a_result_leads_to_can_be_asked(case: Case) -> None:
+    """Other methods, sites and columns are there; every proposal has a reason, in sentences."""
+    result, federation = case.record.run.result, case.factory()
+    columns, sites = federation.columns, federation.engine.sites
+    asked = Asked(case.method.name, case.method.parameters(), columns, sites)
+    for one in result.next_studies(asked):
+        if isinstance(one, str):
+            assert one.endswith((".", "?")), one
+            continue
+        get_method(one.method).from_parameters(dict(one.parameters))
+        assert one.why.endswith((".", "?")) and one.why[0].isupper(), one.why
+        assert set(one.sites or ()) <= set(sites)
+        assert {*(one.features or ()), *filter(None, [one.target])} <= set(columns.used())
 
 
 @each_case

@@ -46,6 +46,18 @@ def say(text: str, *, indent: int = 0, bullet: str = "") -> None:
     )
 
 
+def fact(name: str, value: str, *, indent: int, left: int) -> None:
+    """Print a name and its value, which is wrapped in a column of its own."""
+    lines = textwrap.wrap(
+        clean(value),
+        max(width() - indent - left, 40),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    for i, text in enumerate(lines):
+        typer.echo(f"{' ' * indent}{(name if i == 0 else '').ljust(left)}{text}")
+
+
 def notes(sentences: Sequence[str]) -> None:
     """Print the notes of a run, if there are any."""
     if sentences:

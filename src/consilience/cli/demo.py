@@ -151,6 +151,7 @@ def demo(
     console.line(f"  look at   {study} and {folder / 'sites'}")
     console.line(f"  check     consilience check {study}")
     console.line(f"  run       consilience run {study}")
+    console.line(f"  next      consilience next {run.directory}")
     for word, command in DEMOS[method].to_go_on:
         console.line(
             f"  {word:9} {command.replace('FOLDER', str(folder)).replace('RUN', run.info.run)}"

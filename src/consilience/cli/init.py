@@ -116,7 +116,7 @@ def init(
         roles=roles,
         features=_listed(features),
         sequence=_listed(sequence),
-        parameters=_parameters(settings or []),
+        parameters=settings_of(settings or []),
         preset=preset,
         consents=bool(consent),
         initiator=initiator or "",
@@ -224,7 +224,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def _parameters(given: list[str]) -> dict[str, Any]:
+def settings_of(given: list[str]) -> dict[str, Any]:
     """Parameters as in a study file; what is no value of TOML is a text."""
     found: dict[str, Any] = {}
     for text in given:

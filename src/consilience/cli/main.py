@@ -17,6 +17,7 @@ from consilience.cli import (
     doctor,
     init,
     methods,
+    next,
     purge,
     report,
     run,
@@ -65,6 +66,7 @@ app.command()(methods.methods)
 app.command()(check.check)
 app.command()(run.run)
 app.command()(runs.show)
+app.command("next")(next.next_)
 app.command()(transcript.transcript)
 app.command()(report.report)
 app.command()(status.status)

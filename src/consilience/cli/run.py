@@ -371,8 +371,9 @@ def tell(run: Run, *, as_json: bool = False) -> None:
     typer.echo()
     path = run.directory
     if path is not None:
-        more = [shlex.join(["consilience", word, str(path)]) for word in ("show", "transcript")]
-        where = (("Directory", path), ("Report", path / REPORT), ("More", more[0]), ("", more[1]))
+        others = {"More": "show", "": "transcript", "Next": "next"}
+        more = {name: shlex.join(["consilience", word, str(path)]) for name, word in others.items()}
+        where = (("Directory", path), ("Report", path / REPORT), *more.items())
         console.facts((("Run", run.info.run), ("Seed", run.info.seed), *where))
 
 

@@ -48,6 +48,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
+from consilience.protocol.next_study import Asked, Led, regression
 from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.wire.disclosure import Released, cell_counts
 from consilience.wire.message import Aggregate, Public, message
@@ -198,6 +199,31 @@ class ContingencyTableResult(Result):
         if self.withheld:
             parts.append(f"Not in it, as their tables are withheld: {', '.join(self.withheld)}.")
         return " ".join(parts)
+
+    def next_studies(self, asked: Asked) -> Led:
+        """A regression of a column of two levels on the other, where sites show an association."""
+        if not self.verdicts()[1]:
+            yield "Within sites no association shows: there is none to describe further."
+            return
+        pairs = zip(self.names, (self.row_levels, self.column_levels), strict=True)
+        two = [name for name, levels in pairs if len(levels) == 2]
+        if not two:
+            yield "Neither column has two levels: no regression here explains one by the other."
+            return
+        response = two[-1]
+        (other,) = set(self.names) - {response}
+        why = (
+            f"{other} and {response} hang together within sites: a regression gives odds ratios "
+            "with limits, to which other columns can be added, and tests whether sites differ."
+        )
+        yield from regression(
+            asked,
+            why,
+            features=(other,),
+            target=response,
+            sites=self.sites,
+            parameters={"family": "binomial"},
+        )
 
     @Frame
     def counts(self) -> pd.DataFrame:

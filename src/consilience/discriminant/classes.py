@@ -12,10 +12,15 @@ from consilience.discriminant.estimators.sparse_qda_fit import SparseQDAInteract
 from consilience.exceptions import StudyError
 from consilience.parameters import Allowed, several
 from consilience.protocol.method import CoordinatorContext, Method
+from consilience.protocol.next_study import CLEAR, Asked, Led, regression
 from consilience.protocol.result import Frame, Result, lines, of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+SIMPLER = ("one community", "naive Bayes")
+"""Rules beside the fitted one that know no groups or pairs of columns."""
 
 
 def levels_of(most: int | None = None) -> Allowed:
@@ -118,6 +123,29 @@ class ClassesResult(Result):
     candidates: FloatArray
     cv_errors: FloatArray
     chosen: int
+
+    def next_studies(self, asked: Asked) -> Led:
+        """A regression, where groups or pairs of columns do not show that they help."""
+        simpler = next((name for name in SIMPLER if name in self.judged), "")
+        j = self.judged.index(simpler) if simpler else -1
+        gain, error = (
+            (float(self.log_loss_gain[j]), float(self.log_loss_gain_se[j]))
+            if j >= 0 and len(self.log_loss_gain)
+            else (np.nan, np.nan)
+        )
+        if not np.isfinite(gain):
+            yield "No held-out rows compare the rule with a simpler one: nothing says what is next."
+        elif gain > CLEAR * error:
+            yield (
+                f"On held-out rows the rule is clearly better than {simpler}: how columns go "
+                "together matters, and no simpler study would say more."
+            )
+        else:
+            why = (
+                f"On held-out rows the rule is not clearly better than {simpler}: a logistic "
+                "regression on the same columns has coefficients with standard errors."
+            )
+            yield from regression(asked, why)
 
     @Frame
     def class_rows(self) -> pd.DataFrame:

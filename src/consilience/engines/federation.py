@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ from consilience.wire.keys import new_partner_key
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
+    from consilience.engines.study_next import NextStudies
     from consilience.sites.study import SiteFile, Study
 
 DEFAULT_DEADLINE = 3600.0
@@ -127,6 +129,28 @@ class Run:
         """Describe the run for the methods section of a paper, with its references."""
         return str(import_module("consilience.report").methods_paragraph(self))
 
+    def next(self, *, target: str | None = None) -> NextStudies:
+        """Return the studies that the result gives reason for, each with that reason.
+
+        Parameters
+        ----------
+        target : str, optional
+            The response, where the run was asked of columns without one.
+
+        Raises
+        ------
+        ParameterError
+            The run has a response, or no such column.
+
+        Examples
+        --------
+        >>> run.next()[0].why  # doctest: +SKIP
+        >>> run.next()[0].run(federation, seed=0)  # doctest: +SKIP
+        """
+        # On use, by name: that module stands on this one.
+        made = import_module("consilience.engines.study_next").next_studies(self, target=target)
+        return cast("NextStudies", made)
+
     def __repr__(self) -> str:
         where = "in memory" if self.directory is None else f"in {self.directory}"
         sites = f"{len(self.info.sites)} site{'s' * (len(self.info.sites) != 1)}"
@@ -162,6 +186,8 @@ class Federation:
         What the sites share: columns, or rows.
     at : str
         Where the coordinator runs: ``"site:NAME"`` or ``"third-party"``.
+    study_file : path or None
+        Where the study file is; the run directory notes it for who goes on from the run.
     """
 
     engine: Engine
@@ -175,6 +201,7 @@ class Federation:
     study_text: str = ""
     partition: Literal["rows", "columns"] = "rows"
     at: str = "third-party"
+    study_file: Path | None = None
 
     def __repr__(self) -> str:
         columns = f"{len(self.columns.features)} feature columns"
@@ -279,6 +306,7 @@ class Federation:
             at=study.coordinator_at,
             study=study.hash(),
             study_text=study.canonical(),
+            study_file=study.path,
         )
 
     def log(self, site: str) -> tuple[dict[str, Any], ...]:
@@ -351,7 +379,8 @@ class Federation:
                 )
         path = None if out is None else Path(out)
         # Settings that do not go together are refused above: no run directory is made for them.
-        store = self._store(method, seed, path, resume, run_id)
+        followed = "" if follows is None else follows.info.run
+        store = self._store(method, seed, path, resume, run_id, followed)
         try:
             with store.at_work():
                 ctx = self._context(store.info, follows)
@@ -397,7 +426,13 @@ class Federation:
         return dict(json.loads(json.dumps(settings)))
 
     def _store(
-        self, method: Method, seed: int | None, path: Path | None, resume: bool, run_id: str | None
+        self,
+        method: Method,
+        seed: int | None,
+        path: Path | None,
+        resume: bool,
+        run_id: str | None,
+        follows: str,
     ) -> RunStore:
         from consilience import __version__
 
@@ -427,6 +462,8 @@ class Federation:
             sites=self.engine.sites,
             engine=self.engine.name,
             settings=self._settings(),
+            follows=follows,
+            study_file=self._seen_from(path),
         )
         if found is None or path is None:
             return RunStore.create(info, path)
@@ -437,6 +474,12 @@ class Federation:
                 "transcript, result and report are there"
             )
         return RunStore(found, path)
+
+    def _seen_from(self, path: Path | None) -> str:
+        """Where the study file is, seen from a run directory: both may be moved together."""
+        if path is None or self.study_file is None:
+            return ""
+        return os.path.relpath(self.study_file.resolve(), path.resolve())
 
     def _context(self, info: RunInfo, follows: Run | None) -> CoordinatorContext:
         # A result of another method would be read under names that mean something else.

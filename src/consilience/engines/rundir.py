@@ -76,6 +76,10 @@ class RunInfo:
     engine : str
     settings : dict
         Columns, preparation, quorum, deadline, roles.
+    follows : str
+        Id of the run that this one follows, or "".
+    study_file : str
+        Where the study file was, seen from the run directory; "" without one.
     """
 
     run: str
@@ -91,6 +95,8 @@ class RunInfo:
     engine: str
     settings: dict[str, Any] = field(default_factory=dict)
     schema: int = RUN_SCHEMA
+    follows: str = ""
+    study_file: str = ""
 
 
 def libraries() -> dict[str, str]:

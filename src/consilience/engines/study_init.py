@@ -32,7 +32,7 @@ from consilience.sites.policy import Policy
 from consilience.sites.source import Source, Table, read_source
 from consilience.sites.source_form import guessed
 from consilience.sites.study import SiteFile, Study, check_name
-from consilience.sites.toml_text import toml_key, toml_value
+from consilience.sites.toml_text import study_text, toml_lines
 from consilience.wire.files import atomic_write
 
 SINGLE_ROLES = ("target", "id", "agent", "entity", "weight")
@@ -355,6 +355,10 @@ _OWN_FIT = """\
 # The fit of the rows here, and its curvature, may leave.
 foreign_models = true
 """
+_SUMS = """\
+# Sums over the rows here, at coefficients that the coordinator finds, may leave.
+per_record = true
+"""
 _OPENS = """\
 # All combinations of the columns may come to be known, so they go to the initiator at once, with
 # exact standard errors. Leave the line out to let all but one be known, in turns.
@@ -379,15 +383,25 @@ def consents_of(wishes: Wishes, found: Mapping[str, Found]) -> dict[str, str]:
     dict of {"site", "initiator", "partner"} to str
     """
     kind, policy = get_method(wishes.method), Policy.from_settings(wishes.preset)
-    asked: dict[str, str] = {}
-    if kind.foreign_models and not policy.foreign_models:
-        asked["site"] = _MODELS
     parameters = {**_parameters(wishes, kind, found), **wishes.parameters}
-    if kind.name == "pooled-regression" and parameters.get("fit") == "one-shot":
-        asked |= {} if policy.foreign_models else {"site": _OWN_FIT}
+    asked = beyond(kind, parameters, policy, wishes.roles)
     if kind.name == "assisted-glm" and policy.max_revealed_rank != "full":
         asked |= {"partner": _OPENS, "initiator": _NAMES}
     return asked
+
+
+def beyond(
+    kind: type[Method], parameters: Mapping[str, Any], policy: Policy, roles: Collection[str]
+) -> dict[str, str]:
+    """What a method asks of a policy over rows that does not grant it: lines for site files."""
+    if kind.foreign_models:
+        return {} if policy.foreign_models else {"site": _MODELS}
+    if kind.name != "pooled-regression":
+        return {}
+    asks = regression_settings(kind, parameters, roles)
+    if asks.one_shot:
+        return {} if policy.foreign_models else {"site": _OWN_FIT}
+    return {"site": _SUMS} if asks.by_rounds and not policy.per_record else {}
 
 
 @dataclass(frozen=True)
@@ -655,10 +669,7 @@ def _parameters(
     family = wishes.parameters.get("family", "binomial" if is_binary else "gaussian")
     # Sums at coefficients are told under a policy that grants them only.
     one_shot = {**found_out, "fit": "one-shot"}
-    regression: Any = kind(**{**found_out, **wishes.parameters})
-    made = replace(
-        regression.settings, offset="offset" in wishes.roles, weighted="weight" in wishes.roles
-    )
+    made = regression_settings(kind, {**found_out, **wishes.parameters}, wishes.roles)
     if not made.by_rounds or Policy.from_settings(wishes.preset).per_record:
         return found_out
     if family == "negative-binomial" or made.squares or made.weighted or "fit" in wishes.parameters:
@@ -668,6 +679,14 @@ def _parameters(
             "these out"
         )
     return one_shot
+
+
+def regression_settings(
+    kind: type[Method], parameters: Mapping[str, Any], roles: Collection[str]
+) -> Any:
+    """Settings of a pooled regression, by which it asks for sums at coefficients, or does not."""
+    regression: Any = kind(**parameters)
+    return replace(regression.settings, offset="offset" in roles, weighted="weight" in roles)
 
 
 def _offered(
@@ -706,11 +725,6 @@ def _offered(
 # --------------------------------------------------------------------------- the texts
 
 
-def _lines(pairs: Mapping[str, Any]) -> str:
-    kept = {name: value for name, value in pairs.items() if value not in ((), "", None)}
-    return "".join(f"{toml_key(name)} = {toml_value(value)}\n" for name, value in kept.items())
-
-
 def _study(
     wishes: Wishes,
     parameters: Mapping[str, Any],
@@ -722,29 +736,29 @@ def _study(
     partition: str = "",
 ) -> str:
     name = check_name("study", wishes.folder.resolve().name)
-    settled = _lines(parameters) or (
-        f"# As they are by default; 'consilience methods {wishes.method}' lists them.\n"
-    )
-    kept = f"\n[data.levels]\n{_lines(levels)}" if levels else ""
-    return (
-        "# What is asked of which columns. All parties share this file.\n\n"
-        + _lines({"name": name, "method": wishes.method, "partition": partition})
-        + f"\n[parameters]\n{settled}\n[data]\n{_lines(data)}{kept}"
-        + f"\n[preparation]\n{_lines(rules)}\n[sites]\n{_lines(sites)}"
-    )
+    settings = {
+        "name": name,
+        "method": wishes.method,
+        "partition": partition,
+        "parameters": parameters,
+        "data": {**data, "levels": levels},
+        "preparation": rules,
+        "sites": sites,
+    }
+    return study_text(settings, "What is asked of which columns. All parties share this file.")
 
 
 def _site(wishes: Wishes, site: str, one: Found, consent: str, own: Mapping[str, Any]) -> str:
     # Where the folders are: ".." behind a symbolic link leads to another place.
     table = one.path.parent.resolve() / one.path.name
     path = os.path.relpath(table, (wishes.folder / SITES).resolve())
-    columns = f"\n[columns]\n{_lines(own)}" if own else ""
+    columns = f"\n[columns]\n{toml_lines(own)}" if own else ""
     return (
         "# Stays at its site: where the table is, which columns studies may name, and what may\n"
         "# leave. The steward looks at every line, and changes it.\n\n"
-        + _lines({"name": site, "home": f"../homes/{site}"})
-        + f"\n[source]\n{_lines({'path': Path(path).as_posix(), **one.settings})}{columns}"
-        + f"\n[policy]\n{_lines({'preset': wishes.preset})}{consent}"
+        + toml_lines({"name": site, "home": f"../homes/{site}"})
+        + f"\n[source]\n{toml_lines({'path': Path(path).as_posix(), **one.settings})}{columns}"
+        + f"\n[policy]\n{toml_lines({'preset': wishes.preset})}{consent}"
     )
 
 

@@ -42,6 +42,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
+from consilience.protocol.next_study import Asked, Led, NextStudy
 from consilience.protocol.result import Frame, Result, lines
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
 from consilience.wire.message import Aggregate, Disclosure, message
@@ -131,6 +132,14 @@ class MeanAndSDResult(Result):
             for name, m, s in zip(self.feature_names, self.mean, self.sd, strict=True)
         )
         return f"{self.n} rows. " + "; ".join(parts)
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Describe the same columns: missing values, quantiles, differences between sites."""
+        yield NextStudy(
+            method="describe",
+            why="Means and standard deviations say neither how many values are missing, nor how "
+            "they are distributed, nor whether sites differ: a description does.",
+        )
 
     @Frame
     def moments(self) -> pd.DataFrame:

@@ -20,6 +20,8 @@ from consilience.exceptions import ParameterError, ProtocolError, RunError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from consilience.protocol.next_study import Asked, Led
+
 R = TypeVar("R", bound="Result")
 
 
@@ -104,6 +106,17 @@ class Result:
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
         raise NotImplementedError
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Yield the studies that this result gives reason for, the first to be made first.
+
+        Sentences come between them: on what need not be asked, or what no study can be written for.
+
+        Parameters
+        ----------
+        asked : Asked
+        """
+        yield from ()
 
     @classmethod
     def _makers(cls) -> dict[str, Frame]:

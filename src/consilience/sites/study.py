@@ -366,6 +366,11 @@ class _File(_Strict):
         return "" if self._path is None else f"{self._path}: "
 
     @property
+    def path(self) -> Path | None:
+        """Where the file is; None where there is none."""
+        return self._path
+
+    @property
     def base(self) -> Path:
         """Directory that relative paths start from."""
         return Path() if self._path is None else self._path.resolve().parent

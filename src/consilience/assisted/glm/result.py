@@ -15,6 +15,7 @@ from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Sett
 from consilience.assisted.kernels.sandwich import quantile
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
+from consilience.protocol.next_study import Asked, Led
 from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.wire.sealing import senders
 
@@ -125,6 +126,22 @@ class AssistedGLMResult(Result):
     offset: bool = False
     courses: dict[str, str] = field(default_factory=dict)
     earlier: dict[str, int] = field(default_factory=dict)
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Sentences alone: other people, or another party, have tables that no run knows."""
+        if self.followed:
+            yield "People were predicted: nothing is left to ask of this fit."
+        elif self.untrained:
+            yield "There is no joint model to go on with: it takes a larger max_revealed_rank."
+        else:
+            yield (
+                "New people of these parties are predicted by a study by this method that follows "
+                "this run: [follows] with its id."
+            )
+            yield (
+                "Whether another party's columns would add to these is asked by the method "
+                "assistance-test, in a study that follows this run."
+            )
 
     def summary(self) -> str:
         """Return a few sentences: what the partners add, and how far the fit got."""

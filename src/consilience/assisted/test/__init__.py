@@ -52,6 +52,7 @@ from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.families import NAMES, family
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
+from consilience.protocol.next_study import Asked, Led, NextStudy
 from consilience.protocol.result import Frame, Result, lines, of_rows
 
 if TYPE_CHECKING:
@@ -163,6 +164,24 @@ class AssistanceTestResult(Result):
             )
         said += [f"{site} was not tested: {why}." for site, why in self.left_out.items()]
         return " ".join(said)
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Fit with the partners that are of use; with none there is nothing to do."""
+        useful = tuple(partner for partner in self.partners if self.useful[partner])
+        if not useful:
+            yield (
+                "No partner's columns are shown to help, so there is nothing to fit with them. The "
+                "power in the report says what the test could have found."
+            )
+            return
+        yield NextStudy(
+            method="assisted-glm",
+            why=f"The columns of {' and '.join(useful)} explain the response beyond those of "
+            f"{self.initiator}: a fit with them says how much better it predicts, and by which "
+            "coefficients.",
+            parameters={"family": self.family},
+            sites=(self.initiator, *self.given, *useful),
+        )
 
     def _power_said(self, partner: str) -> str:
         """How often the test finds a partner of some worth, at the price that was paid."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
 from consilience.numerics.reference_average import pooled_gain
+from consilience.protocol.next_study import Asked, Led, NextStudy, regression
 from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
@@ -193,10 +194,7 @@ class ReferenceAveragingResult(Result):
                 f"On rows that were held out its {self.loss} loss is {base + gain:.4g}, that of "
                 f"averaging {base:.4g} (difference {gain:.3g}, standard error {error:.2g})."
             )
-        # Own fits minus what is kept, over all held-out rows: below 0 they lose less.
-        away, error = pooled_gain(
-            self.local_differences[:, 0], self.local_errors[:, 0] ** 2, self.held
-        )
+        away, error = self._own_fits_minus_kept()
         if away + 2 * error < 0:
             sentences.append(
                 f"At their own rows the sites' own fits lose less, by {-away:.3g} (standard error "
@@ -213,6 +211,32 @@ class ReferenceAveragingResult(Result):
                 "columns would give the fit of all rows exactly, in one round."
             )
         return " ".join((*sentences, *self.remarks))
+
+    def _own_fits_minus_kept(self) -> tuple[float, float]:
+        """Own fits minus what is kept, over all held-out rows: below 0 they lose less."""
+        errors = self.local_errors[:, 0] ** 2
+        away, error = pooled_gain(self.local_differences[:, 0], errors, self.held)
+        return float(away), float(error)
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Whom, where own fits do better; the exact fit, where sums give it."""
+        away, error = self._own_fits_minus_kept()
+        if away + 2 * error < 0:
+            yield NextStudy(
+                method="meta-clustering",
+                why="At their own rows the sites' own fits lose less: sites hold other kinds of "
+                "rows, or other relationships. Which of them share one?",
+            )
+        if self.least_squares:
+            why = (
+                "The learner is linear with squared loss: sums of squares and products give the "
+                "fit of all rows exactly, in one round, with standard errors and a test whether "
+                "sites differ."
+            )
+            yield from regression(asked, why)
+        elif self.linear and len(self.levels) == 2:
+            why = "The learner is linear: the same regression has standard errors and tests."
+            yield from regression(asked, why)
 
     @Frame
     def rounds(self) -> pd.DataFrame:

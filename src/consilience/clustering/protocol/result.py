@@ -11,7 +11,9 @@ from scipy.stats import norm
 
 from consilience.arrays import FloatArray
 from consilience.clustering.kernels.cell_suppression import HIDDEN
+from consilience.clustering.protocol.messages import MAX_CLUSTERS
 from consilience.numerics.held_out_entries import EntryCurve
+from consilience.protocol.next_study import Asked, Led, NextStudy, partner, regression
 from consilience.protocol.one_table import counted
 from consilience.protocol.result import Frame, Result, lines, of_rows
 
@@ -259,6 +261,41 @@ class EnsembleClusteringResult(Result):
             )
         rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
         return f"The number of classes was chosen by {rule}.{trust}"
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Another number of classes where halves ask for one; a regression of what is no class."""
+        more = int(self.cv_candidates[-1]) * 2 if self.chosen_by == "cv" and self.cv_at_edge else 0
+        if more:
+            yield NextStudy(
+                method=asked.method,
+                why="Held-out entries choose no number of classes: their error still falls at the "
+                "largest that was tried.",
+                parameters={"max_clusters": min(more, MAX_CLUSTERS)},
+            )
+        elif self.fewer_are_surer:
+            fewer = int(self.stability_figures["n_clusters"]) - 1
+            yield NextStudy(
+                method=asked.method,
+                why=f"Half of the rows tell {fewer} classes more surely than {fewer + 1}.",
+                parameters={"n_clusters": fewer},
+                label=f"{fewer}-classes",
+            )
+        if self.evidence in ("gradient", "nothing"):
+            yield from regression(
+                asked,
+                f"{self.evidence_sentence()} A regression, if none was fitted yet, describes rows "
+                "without dividing them.",
+            )
+        elif self.evidence == "classes":
+            yield (
+                "People of later tables get these classes by a study that follows this run: "
+                "[follows] with its id, and the same parameters."
+            )
+        elif not self.stability_figures:
+            yield "Whether these are classes was not examined: ask for stability_pairs."
+        else:
+            yield f"Whether these are classes cannot be said: {self.unknown_because}."
+        yield partner(asked)
 
     def few_sites(self) -> dict[int, tuple[str, ...]]:
         """Classes that the own models of fewer than half of the sites have, with these sites."""

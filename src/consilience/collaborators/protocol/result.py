@@ -23,6 +23,7 @@ from consilience.exceptions import ParameterError
 from consilience.learners.candidates import label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.protocol.method import CoordinatorContext
+from consilience.protocol.next_study import Asked, Led, regression
 from consilience.protocol.one_table import counted
 from consilience.protocol.result import Frame, Result, lines
 
@@ -262,6 +263,45 @@ class MetaClusteringResult(Result):
                 "nor shown to be like them."
             )
         )
+
+    def next_studies(self, asked: Asked) -> Led:
+        """One regression for each group, or over all sites where no groups are told apart."""
+        if self.status == "one-site":
+            yield self.answer()
+            return
+        reasons = {
+            "no-groups": f"{self.answer()} So one regression over all rows says what it is.",
+            "too-few-rows": f"{self.answer()} One regression over all rows, with its test whether "
+            "sites differ, is what these rows can bear.",
+            "no-signal": f"{self.answer()} A weak relationship may show in all rows together.",
+        }
+        if self.status != "groups":
+            yield from regression(asked, reasons[self.status], sites=self.sites)
+            return
+        for g, members in enumerate(self.groups):
+            if set(members) & set(self.undecided):
+                yield (
+                    f"{listed_sites(members)} is alone for want of evidence: nothing says whom it "
+                    "could be fitted with."
+                )
+                continue
+            named = f"Group {g} ({listed_sites(members)})"
+            if len(members) > 1:
+                why = (
+                    f"{named}: models of its sites serve one another. One regression over their "
+                    "rows says what they share, and tests whether they still differ."
+                )
+            else:
+                why = f"{named} is told apart from the others: its own regression says how."
+            if loses := [site for site in members if site in self.losing]:
+                why += f" On held-out rows {listed_sites(loses)} did better without the group."
+            yield from regression(
+                asked,
+                why,
+                sites=members,
+                label=f"group-{g}",
+                follows=True,
+            )
 
     def losing_sentence(self) -> str:
         """For which sites collaborating loses, and what they use."""

@@ -12,6 +12,8 @@ from consilience.completion.estimators.low_rank import ProbabilisticPCA
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
 from consilience.completion.kernels.ppca import PPCAModel
 from consilience.numerics.held_out_entries import EntryCurve
+from consilience.protocol.next_study import Asked, Led, subtypes
+from consilience.protocol.one_table import counted
 from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
@@ -167,6 +169,20 @@ class FederatedPCAResult(Result):
                 f"({self.site_explained[low]:.0%})."
             )
         return " ".join([s for s in sentences if s] + list(self.remarks))
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Classes along the components, if there are any."""
+        if not self.rank:
+            yield "The columns share no component, so there is nothing in common to divide rows by."
+        elif asked.missing == "keep" and self.missing_kept:
+            yield "Classes of numbers are found in complete rows, and this run kept empty cells."
+        else:
+            share = float(self.explained_variance_ratio.sum())
+            why = (
+                f"Rows vary along {counted(self.rank, 'shared component')}, {share:.0%} of the "
+                "variance."
+            )
+            yield from subtypes(asked, why, self.sites)
 
     def _choice_sentence(self) -> str:
         curve = self.curve()

@@ -46,6 +46,7 @@ from consilience.numerics.observed_kmeans import kpod, observed_kmeans
 from consilience.numerics.random import stream
 from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import SiteContext, register
+from consilience.protocol.next_study import Asked, Led, NextStudy
 from consilience.protocol.one_table import counted
 from consilience.protocol.result import Frame, lines
 
@@ -103,6 +104,25 @@ class ClusterCountResult(EntryStudyResult):
     def summary(self) -> str:
         """Say how many classes there are, by what, and what other criteria say."""
         return " ".join([self.choice_sentence(), self.criteria_sentence()]).strip()
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Whether these are classes, or a division of one cloud."""
+        if self.at_edge:
+            yield "No number of classes is chosen: try larger ones by n_clusters."
+        elif self.n_clusters < 2:
+            yield "One class: there is nothing to divide."
+        elif asked.missing == "keep":
+            yield (
+                "Whether these are classes, or a division of one cloud, EnsembleClustering says of "
+                "complete rows; this run kept empty cells, so it would be asked of other rows."
+            )
+        else:
+            yield NextStudy(
+                method="ensemble-clustering",
+                why=f"The smallest error is at {self.n_clusters} classes. Whether they are "
+                "classes, or a division of one cloud, halves of the rows say.",
+                parameters={"n_clusters": self.n_clusters},
+            )
 
     def choice_sentence(self) -> str:
         """The number of classes and the error behind it."""

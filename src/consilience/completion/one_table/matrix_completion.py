@@ -57,6 +57,7 @@ from consilience.protocol.method import (
     SiteData,
     register,
 )
+from consilience.protocol.next_study import Asked, Led, NextStudy
 from consilience.protocol.one_table import counted
 from consilience.protocol.result import Frame, lines
 from consilience.wire.disclosure import Limits, aggregate
@@ -170,6 +171,19 @@ class MatrixCompletionResult(EntryStudyResult):
         if self.rule == "minimum":
             return f"{text} Within one standard error of the smallest error is {value} already."
         return f"{text} The smallest error itself is at {value}."
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Classes of the rows of a table whose columns have something in common."""
+        if self.form != "columns":
+            yield "A matrix of triplets: no other method takes one."
+        elif self.rank == 0:
+            yield "The columns have nothing in common: there is nothing to divide rows by."
+        else:
+            yield NextStudy(
+                method="cluster-count",
+                why="Columns have something in common, which fills the gaps. Whether rows fall "
+                "into classes is another question, which held-out cells of the same table answer.",
+            )
 
     def final_sentence(self) -> str:
         """How well it predicts cells that took no part, beside means of rows and columns."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -28,11 +29,14 @@ from consilience.numerics.two_way_tables import (
     pearson,
     within_strata,
 )
+from consilience.protocol.next_study import Asked, Led, NextStudy, regression, subtypes
 from consilience.protocol.result import Result, to_csv
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_MISSING = 0.5
+"""Share of the rows of a site that may lack a column which a further study is to use."""
 SIGNIFICANT = 0.05
 """Below it a p-value, adjusted for the number of columns, is said to show a difference."""
 NOTABLE = 0.1
@@ -262,6 +266,76 @@ class DescribeResult(Result):
         told = tables[~np.isnan(tables).any(axis=(1, 2))][:, :-1, :-1]
         table = np.asarray(told.sum(axis=0))
         return table, pearson(table), within_strata(told), cramers_v(table)
+
+    # --- what it leads to
+
+    def _unusable(self, name: str) -> tuple[str, ...]:
+        """Sites that withhold a column, or lack most of its values."""
+        short = ~self.telling(name) | (self.missing(name) > MOST_MISSING * self.n)
+        return tuple(site for site, few in zip(self.sites, short, strict=True) if few)
+
+    def _is_binary(self, name: str) -> bool:
+        """Whether a number is 0 or 1 at all sites: its variance is then that of a share."""
+        j = self._number(name)
+        mean = self.mean[:, j]
+        inside = ((mean >= 0) & (mean <= 1)).all() and (self.known[:, j] > 0).all()
+        spread = self.square[:, j] / np.maximum(self.known[:, j], 1)
+        return bool(inside and np.allclose(spread, mean * (1 - mean), rtol=1e-9, atol=1e-12))
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Whom, then one regression; without a response, subtypes. Only of columns of all sites."""
+        short = {name: self._unusable(name) for name in self.columns}
+        left_out = [f"{name} ({', '.join(at)})" for name, at in short.items() if at]
+        if left_out:
+            yield (
+                f"Left out, since a site withholds it or lacks most of its values: "
+                f"{', '.join(left_out)}."
+            )
+        response = asked.response
+        if response and short.get(response):
+            yield f"So {response} is no response over these sites: name another one."
+            return
+        features = tuple(n for n in self.columns if n != response and not short[n])
+        known = {k: v for k, v in self.levels.items() if k in (*features, response)}
+        columns = dataclasses.replace(asked.columns, features=features, levels=known)
+        usable = dataclasses.replace(asked, columns=columns)
+        differ = [name for name in self.differing if name in features]
+        if not response:
+            yield (
+                "No column is the response. Name one (--target COLUMN), and studies of what "
+                "explains it are proposed."
+            )
+            yield from subtypes(usable, self._alike(differ, features))
+            return
+        if not features:
+            yield "No other column is there at all sites: there is nothing to explain it by."
+            return
+        family = "binomial" if response in known or self._is_binary(response) else "gaussian"
+        parameters = {"family": family} if family == "binomial" else {}
+        if len(self.sites) > 1:
+            yield NextStudy(
+                method="meta-clustering",
+                why=f"{self._alike(differ, features)} Whether they share one relationship between "
+                f"these columns and {response} is asked before all rows are fitted together.",
+                features=features,
+            )
+        why = (
+            "One regression over all rows, within sites, and a test whether sites differ in it."
+            if len(self.sites) > 1
+            else "One regression over the rows."
+        )
+        yield from regression(usable, why, features=features, parameters=parameters)
+
+    def _alike(self, differ: Sequence[str], features: Sequence[str]) -> str:
+        if len(self.sites) < 2:
+            return "There is one site."
+        if not differ:
+            return "In none of these columns do sites clearly differ."
+        size, a, b = self.largest(differ[0])
+        return (
+            f"Sites differ in {len(differ)} of {len(features)} of these columns, most in "
+            f"{differ[0]} ({a} and {b} by {size:.2f} standard deviations)."
+        )
 
     # --- words
 

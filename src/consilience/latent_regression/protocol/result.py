@@ -21,6 +21,7 @@ from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
 from consilience.protocol.method import CoordinatorContext
+from consilience.protocol.next_study import Asked, Led, partner, regression
 from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
@@ -248,6 +249,24 @@ class LatentClassRegressionResult(Result):
                     f"Intervals of {self.level:.0%} hold {self.pooled_coverage:.0%} of them."
                 )
         return " ".join((*sentences, *self.remarks))
+
+    def next_studies(self, asked: Asked) -> Led:
+        """One regression where there are no kinds; otherwise a partner's columns."""
+        if self.verdict == NO_KINDS:
+            why = (
+                "Held-out events show no kinds: one regression over all of them says the same, "
+                "with tests and limits."
+            )
+            yield from regression(asked, why, sites=self.sites)
+            return
+        if self.verdict is None:
+            yield "No events were held out, so nothing says if there are kinds: ask for holdout."
+        elif self.verdict == DEGREES:
+            yield (
+                "Entities differ by degrees, not by kinds: a mixed model, which is no method here, "
+                "may fit better."
+            )
+        yield partner(asked)
 
     def _kinds_or_degrees(self) -> str:
         verdict, gain, own = self.verdict, saved(self), saved_over(self, OWN)

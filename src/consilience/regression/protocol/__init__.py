@@ -167,6 +167,7 @@ class PooledRegression(Method):
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor
+    follows: ClassVar[tuple[str, ...]] = ("meta-clustering",)
     tells: ClassVar = "moments"
     roles: ClassVar[tuple[str, ...]] = ("target", "entity", "weight", "offset")
 
@@ -191,6 +192,11 @@ class PooledRegression(Method):
             )
         elif self.settings.squares and self.settings.one_shot:
             fault = "HC errors need sums over rows: set fit to 'exact', or errors to 'cluster'"
+        elif _parted(ctx):
+            fault = (
+                "the meta-clustering that this study follows put its sites into different groups: "
+                "name sites of one group in [sites], in a study for each"
+            )
         elif ctx.preparation.standardize == "site":
             fault = (
                 "coefficients mean the same at all sites only on one scale: set [preparation] "
@@ -406,3 +412,9 @@ class PooledRegression(Method):
             tuple(p.at(np.zeros(q)) for p in pieces), self.site_effects, survey.null.penalty
         )
         return survey, pool.at(start.step()) if math.isfinite(start.objective) else start
+
+
+def _parted(ctx: CoordinatorContext) -> bool:
+    """Whether the run that this one follows put its sites into different groups, or none."""
+    groups = getattr(ctx.follows, "groups", None)
+    return groups is not None and not any(set(ctx.sites) <= set(group) for group in groups)

@@ -11,6 +11,8 @@ import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import ParameterError
+from consilience.protocol.next_study import Asked, Led, NextStudy, partner, subtypes
+from consilience.protocol.one_table import counted
 from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.regression.kernels import chi2_tail
 
@@ -192,7 +194,7 @@ class PooledRegressionResult(Result):
         found = [name for name, is_shown in zip(self.columns, self.shown, strict=True) if is_shown]
         about = (
             f"{self.family} regression of {self.response} on {len(self.columns)} columns, "
-            f"{self.n:,} rows of {len(self.sites)} sites"
+            f"{self.n:,} rows of {counted(len(self.sites), 'site')}"
         )
         which = f"{', '.join(found) or 'none'} {'differ' if len(found) > 1 else 'differs'}"
         parts = [f"{about}: {which} from 0 at 5 %."]
@@ -214,6 +216,35 @@ class PooledRegressionResult(Result):
         if self.left_out:
             parts.append(f"Not in it: {', '.join(self.left_out)}.")
         return " ".join([*parts, *self.remarks])
+
+    def next_studies(self, asked: Asked) -> Led:
+        """Whom, where sites differ; else subtypes."""
+        statistic, df, p = self.heterogeneity
+        if len(self.sites) > 1 and not self.compares_sites:
+            yield NextStudy(
+                method="pooled-regression", why=UNTESTED, parameters={"site_effects": True}
+            )
+            return
+        tested = f"(Q = {statistic:.4g} on {df} df, p = {p:.2g})"
+        if df and self.sites_differ and not asked.follows:
+            yield NextStudy(
+                method="meta-clustering",
+                why=f"Sites differ {tested}: these coefficients are an average over sites that "
+                "have different ones. Which sites share one linear relationship?",
+                parameters={"candidates": ("linear",)},
+                sites=self.sites,
+            )
+            if asked.columns.weight or asked.columns.offset:
+                yield "MetaClustering knows no weights and no offset: its groups are without them."
+            return
+        if df and self.sites_differ:
+            yield (
+                f"Sites still differ {tested}, though the run before put them together: read the "
+                "coefficients beside those of each site. Kinds of rows may be behind it."
+            )
+        why = f"No sign that sites differ {tested}." if df and not self.sites_differ else ""
+        yield from subtypes(asked, why, self.sites)
+        yield partner(asked)
 
     @Frame
     def coefficients(self) -> pd.DataFrame:
