@@ -131,7 +131,9 @@ def test_frequency_weights_are_rows_repeated_also_for_alpha() -> None:
 @pytest.mark.parametrize("estimate", kernels.DISPERSIONS)
 def test_derivatives_in_alpha_are_those_of_differences(estimate: str) -> None:
     table = counts()["ash"]
-    rows = kernels.Rows(np.column_stack([np.ones(150), table["ward"]]), table["y"].to_numpy())
+    ward = table[["ward"]].to_numpy(dtype=float)
+    design = kernels.Design(ward, np.zeros(1), np.ones(1))
+    rows = kernels.Rows(design, table["y"].to_numpy())
     theta = np.array([0.4, 0.3])
 
     def at(alpha: Any) -> Any:
@@ -144,7 +146,7 @@ def test_derivatives_in_alpha_are_those_of_differences(estimate: str) -> None:
     if estimate == "likelihood":
         assert told[0] == pytest.approx(approx_fprime([0.6], likelihood, 1e-6)[0], rel=1e-4)
     else:
-        mean = np.exp(rows.design @ theta)
+        mean = np.exp(rows.eta(theta))
         pearson = (rows.y - mean) ** 2 / (mean + 0.6 * mean**2)
         assert told[0] == pytest.approx(pearson.sum(), rel=1e-12)
     slope = approx_fprime([0.6], lambda a: at(a).shape[0], 1e-7)[0]
@@ -213,8 +215,8 @@ def test_the_dispersion_of_one_shot_gamma_has_the_freedom_of_own_fits() -> None:
         rng = np.random.default_rng(seed)
         pieces = []
         for _ in range(6):
-            design = np.column_stack([np.ones(24), rng.normal(size=(24, 3))])
-            y = rng.gamma(2, np.exp(design @ [0.2, 0.3, -0.2, 0.1]) / 2)
+            design = kernels.Design(rng.normal(size=(24, 3)), np.zeros(3), np.ones(3))
+            y = rng.gamma(2, np.exp(design.times(np.array([0.2, 0.3, -0.2, 0.1]))) / 2)
             pieces.append(kernels.fit_alone("gamma", kernels.Rows(design, y)))
         pool = kernels.Pool(tuple(p for p in pieces if p is not None), False, np.zeros(3))
         pool = pool.at(pool.at(np.zeros(4)).step())

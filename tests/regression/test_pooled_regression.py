@@ -209,12 +209,13 @@ def distance(n: int, seed: int) -> float:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(5 * n, 2))
     y = (rng.random(5 * n) < 1 / (1 + np.exp(-1.0 - x @ [1.0, -0.5]))).astype(float)
-    rows = np.split(np.arange(5 * n), 5)
-    design = kernels.design_of(x, np.zeros(2), np.ones(2))
-    alone = [kernels.fit_alone("binomial", kernels.Rows(design[own], y[own])) for own in rows]
+    rows = [
+        kernels.Rows(kernels.Design(x[own], np.zeros(2), np.ones(2)), y[own])
+        for own in [*np.split(np.arange(5 * n), 5), slice(None)]
+    ]
+    *alone, whole = (kernels.fit_alone("binomial", own) for own in rows)
     pieces = tuple(piece for piece in alone if piece is not None)
     pool = kernels.Pool(tuple(p.at(np.zeros(3)) for p in pieces), False, np.zeros(2))
-    whole = kernels.fit_alone("binomial", kernels.Rows(design, y))
     assert whole is not None and len(pieces) == 5
     return float(np.abs(pool.step() - whole.theta).mean())
 

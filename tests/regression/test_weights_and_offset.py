@@ -262,3 +262,32 @@ def test_a_study_file_with_offset_and_weight(tmp_path: Path) -> None:
     assert study.columns.offset == "log_years" and study.columns.weight == "w"
     assert Study.from_canonical(study.canonical()).columns == study.columns
     assert "offset" not in bare.canonical()  # it keeps the hash that it had
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "negative-binomial"])
+def test_sums_in_blocks_of_rows_are_those_of_the_textbook(family: str) -> None:
+    """More rows than a block has, far from 0 in their own units, with an offset and weights."""
+    rng = np.random.default_rng(8)
+    n = 2100
+    x = rng.normal([1e4, 0.0], [30.0, 0.01], size=(n, 2))
+    centre, scale = np.array([9990.0, 0.001]), np.array([31.0, 0.012])
+    offset, weight = rng.normal(0, 0.3, n), rng.uniform(0.5, 2.0, n)
+    y = rng.normal(size=n) if family == "gaussian" else rng.poisson(1.0, n) + 0.0
+    y = np.minimum(y, 1.0) if family == "binomial" else y + 0.5 * (family == "gamma")
+    rows = kernels.Rows(kernels.Design(x, centre, scale), y, offset, weight)
+    theta, alpha = np.array([0.2, -0.3, 0.4]), textbook.ALPHA
+    piece, terms = kernels.summed(family, rows, theta, squares=True, alpha=alpha)
+    design = np.column_stack([np.ones(n), (x - centre) / scale])
+    score, observed, expected, squares = textbook.sums(
+        family, design, y, theta, offset=offset, weight=weight
+    )
+    np.testing.assert_allclose(piece.score, score, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(piece.curvature, observed, rtol=1e-11)
+    np.testing.assert_allclose(piece.information, expected, rtol=1e-11)
+    np.testing.assert_allclose(piece.squares, squares, rtol=1e-11)
+    np.testing.assert_allclose(rows.eta(theta), design @ theta + offset, rtol=1e-12)
+    whole = kernels.terms_of(family, rows, rows.eta(theta), alpha)
+    for name in ("score", "curvature", "expected", "squares", "pearson"):
+        np.testing.assert_allclose(getattr(terms, name), getattr(whole, name), rtol=1e-11)
+    np.testing.assert_allclose(design.T @ terms.score, score, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose((design.T * terms.squares) @ design, squares, rtol=1e-11)

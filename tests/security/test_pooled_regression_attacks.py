@@ -202,6 +202,20 @@ def test_pearsons_sum_for_alpha_is_judged_by_its_own_terms(
         np.testing.assert_allclose(free.shape.value[0], 25 * np.exp(14 * 3.4), rtol=1e-3)
 
 
+@pytest.mark.parametrize(("far", "told"), [(1.0, True), (40.0, False)])
+def test_pearsons_sum_of_an_own_fit_is_judged_by_its_own_terms(far: float, told: bool) -> None:
+    """Of a gamma fit it may be one person's, whose curvature is not; nor need moments see it."""
+    settings = Settings("gamma", False, fit="one-shot")
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame(rng.normal(size=(300, 2)), columns=["x0", "x1"])
+    mean = np.exp(0.7 * table["x0"])
+    table["y"] = mean * rng.gamma(4, 0.25, 300)
+    table.loc[np.argmin(np.abs(table["x0"] + 1.5)), "y"] *= far
+    fit = own_fit(settings)
+    _, answer = hostile(table, Policy(per_record=True, foreign_models=True), [fit], settings)
+    assert bool(len(answer.fit.value)) is told
+
+
 @pytest.mark.parametrize("values", [2, 3, 6])
 def test_a_weight_opens_no_third_column_of_a_table(values: int) -> None:
     """All pairs of x0, x1 and weight have ten rows; one person has both and another weight."""

@@ -257,6 +257,27 @@ def test_facts_of_products_of_many_rows_against_loops(first: int | None) -> None
             assert found_share[j, k] == pytest.approx(share, rel=1e-12)
 
 
+@pytest.mark.parametrize("below", [0.01, 0.0005])
+def test_shares_of_products_about_a_centre_are_exact_or_bounds_that_are_small(below: float) -> None:
+    rng = np.random.default_rng(4)
+    n = 2600
+    x = rng.normal(3.0, 1.0, size=(n, 6))
+    x[:, 1] = np.where(rng.random(n) < 0.02, 1.0, 0.0)
+    x[:, 2] = np.where(rng.random(n) < 0.5, -1.0, 1.0)
+    x[-1, 3] = 900.0
+    x[:, 4] = np.where(np.arange(n) < 2000, 1e-9, x[:, 4])
+    x[:, 5] *= 1e160
+    centre = np.array([3.0, 0.0, 0.0, 3.0, 0.0, 0.0])
+    for given in (x, np.asfortranarray(x)):
+        records, share = product_facts(given, 5, centre=centre, below=below)
+        exact_records, exact = product_facts(given - centre, 5)
+        np.testing.assert_array_equal(records, exact_records)
+        large = exact >= below
+        np.testing.assert_allclose(share[large], exact[large], rtol=1e-12)
+        assert (share >= exact * (1 - 1e-12)).all() and (share[~large] < below).all()
+        assert large.any() and not large.all()
+
+
 def test_cell_counts() -> None:
     cells = np.array([0] * 12 + [2] * 11 + [-1] * 5)
     released = cell_counts(cells, 3)

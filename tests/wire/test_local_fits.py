@@ -11,11 +11,11 @@ from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire import disclosure as d
+from consilience.wire.cell_facts import Judged, largest_share
 from consilience.wire.disclosure import (
     Limits,
     Released,
     Support,
-    _largest_share,
     fit_fault,
     local_fit,
     slopes,
@@ -146,7 +146,7 @@ def test_what_goes_together_is_of_one_kind() -> None:
 
 def test_shares_of_records_do_not_overflow() -> None:
     x = rows(40)
-    found, large = (_largest_share(scale * x, np.ones((40, 1))) for scale in (1.0, 1e160))
+    found, large = (largest_share(scale * x, np.ones((40, 1))) for scale in (1.0, 1e160))
     assert large == pytest.approx(found, rel=1e-12)
 
 
@@ -171,8 +171,67 @@ def test_a_share_that_nobody_can_have_is_a_bound() -> None:
     x, w = rows(2000, 4, seed=5), np.full((2000, 1), 0.25)
     terms = np.abs(x[:, :, None] * x[:, None, :])
     exact = (terms.max(axis=0) / terms.sum(axis=0)).max()
-    assert exact <= _largest_share(x, w) < 0.01
+    assert exact <= largest_share(x, w) < 0.01
     x[0] = 100.0
     terms = np.abs(x[:, :, None] * x[:, None, :])
     exact = (terms.max(axis=0) / terms.sum(axis=0)).max()
-    assert _largest_share(x, w) == pytest.approx(exact, rel=1e-12) and exact > 0.01
+    assert largest_share(x, w) == pytest.approx(exact, rel=1e-12) and exact > 0.01
+
+
+def judged(seed: int, late: float) -> tuple[Judged, np.ndarray]:
+    """Rows about two centres, the last but few of which are far off; and their copy as a table."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(2600, 3))
+    x[:, 1] = x[:, 1] > 1.7
+    x[-1, 2] = late
+    centres = np.stack([[0.5, 0.0, -30.0], x.mean(axis=0)])
+    whole = np.column_stack([np.ones(len(x)), x - centres[0], x - centres[1]])
+    return Judged(x, centres, np.stack([x.min(axis=0), x.max(axis=0)])), whole
+
+
+def slow_share(whole: np.ndarray, weight: np.ndarray, first: int | None) -> float:
+    """Each product of each row."""
+    terms = np.abs(weight[:, None, None] * whole[:, :first, None] * whole[:, None, :])
+    total = terms.sum(axis=0)
+    return float((terms.max(axis=0) / np.where(total > 0, total, 1.0)).max())
+
+
+@pytest.mark.parametrize("first", [None, 1])
+@pytest.mark.parametrize("late", [0.0, 5.0, 1000.0])
+def test_rows_that_are_never_copied_have_the_share_of_the_table(
+    first: int | None, late: float
+) -> None:
+    """Weights fade where somebody chose steep coefficients: before, after, or all but for one."""
+    rows, whole = judged(3, late)
+    n, seen = len(whole), []
+    steep = np.exp(-np.abs(whole[:, 1] - 1.0) * 400)
+    at_end = np.where(np.arange(n) < n - 3, 0.0, 0.25)
+    uneven = np.random.default_rng(1).exponential(size=n)
+    for weight in (np.full(n, 0.25), uneven, steep, at_end, np.zeros(n)):
+        exact = slow_share(whole, weight, first)
+        found = largest_share(rows, weight[:, None], first)
+        if exact >= 0.01:
+            assert found == pytest.approx(exact, rel=1e-9)
+        else:
+            assert exact * (1 - 1e-9) <= found < 0.01
+        seen.append(exact >= 0.01)
+    assert True in seen and False in seen
+
+
+def test_squares_of_residuals_are_judged_beside_a_fit() -> None:
+    x, weights = rows(60), np.full((60, 1), 0.25)
+    squares = np.ones(60)
+    assert leaves(local_fit(np.zeros(1), rows=x, weights=weights, n_parameters=3, squares=squares))
+    squares[0] = 61.0
+    made = local_fit(np.zeros(1), rows=x, weights=weights, n_parameters=3, squares=squares)
+    assert not leaves(made) and not leaves(together([made], "fit"))
+    assert fit_fault(evidence(made), LIMITS) is not None
+
+
+def test_each_further_sum_is_judged_alone() -> None:
+    partner, n = Policy(preset="consortium"), 60
+    alone = np.ones((n, 2))
+    told = dict(rows=rows(n), weights=np.full((n, 1), 0.25), first=1)
+    assert leaves(weighted_sums([np.ones(2)], **told, alone=alone)[0], partner)
+    alone[5, 1] = n
+    assert not leaves(weighted_sums([np.ones(2)], **told, alone=alone)[0], partner)

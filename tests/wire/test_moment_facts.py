@@ -11,6 +11,7 @@ from consilience.wire.digits import off_grid
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import (
     Coded,
+    at_most,
     coded_within,
     hanging_together,
     left_over,
@@ -81,6 +82,53 @@ def test_it_is_the_textbook_judgement(kind: str) -> None:
             np.testing.assert_array_equal(alone, withheld(x, least, 0.3, coded))
             told, hidden = told + int((~found).sum()), hidden + int(found.sum())
     assert told and hidden
+
+
+def long_table(seed: int) -> np.ndarray:
+    """More rows than are looked at together; what speaks against a column comes late."""
+    rng = np.random.default_rng(seed)
+    n = 1400 + int(rng.integers(100))
+    far = rng.normal(size=n)
+    far[rng.integers(1200, n)] = rng.choice([8.0, 24.0, 500.0])
+    off = int(rng.integers(8, 13))
+    spike = np.where(np.arange(n) % 2 < 1, 0.0, rng.normal(5, 1, n))
+    other = np.where(np.arange(n) % 2 < 1, rng.normal(5, 1, n), 0.0)
+    other[1 : 2 * off : 2] = rng.normal(5, 1, off)
+    plain = rng.normal(size=n)
+    near = 3.0 - plain
+    near[-off:] += 1.0
+    level = (np.arange(n) >= n - 2 * off).astype(float)
+    late = rng.normal(size=n)
+    late[n - off - 1 :] = 1.0
+    # Alone neither of the two is ruled by a row, their product is.
+    one, two = (np.where(np.arange(n) % 2 == k, rng.normal(size=n), 1e-9) for k in (0, 1))
+    one[-1], two[-1] = rng.choice([1.0, 3.0]), 3.0
+    tail = np.where(np.arange(n) < n - off, rng.normal(size=n), 3.0 * rng.normal(size=n))
+    return np.c_[plain, near, far, spike, other, level, late, one, two, tail]
+
+
+@pytest.mark.parametrize("most", [0.3, 0.004])
+def test_bounds_judge_long_tables_as_the_textbook_does(most: float) -> None:
+    told = hidden = 0
+    for seed in range(3):
+        x = long_table(seed)
+        for columns in ([0, 1, 2, 3, 4], [2, 5, 6, 0], [7, 8, 9, 3]):
+            found = moment_facts(x[:, columns], limits=Limits(10, most)).unsafe
+            np.testing.assert_array_equal(found, unsafe_moments(x[:, columns], 10, most))
+            told, hidden = told + int((~found).sum()), hidden + int(found.sum())
+    assert told and hidden
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5, 8])
+def test_no_value_has_more_records_than_the_bound(parts: int) -> None:
+    rng = np.random.default_rng(parts)
+    for n in (1, 2, 7, 30, 101):
+        for values in (1, 2, 5, 1000):
+            column = rng.integers(values, size=n).astype(float)
+            for given in (column, np.sort(column)):
+                assert np.unique(given, return_counts=True)[1].max() <= at_most(given, parts)
+        # of values that all differ it is small enough to settle something
+        assert at_most(np.arange(float(n)), parts) == -(-n // parts)
 
 
 def test_the_sum_over_those_who_are_not_at_a_shared_value() -> None:

@@ -89,8 +89,7 @@ def pool_of(family: str, x: Any, y: Any, site: Any) -> tuple[Pool, Pool, str]:
     for _ in range(30):
         told = []
         for (own, response), first in zip(parts, null.pieces, strict=True):
-            design = kernels.design_of(own, centre, scale)
-            rows = kernels.Rows(design, response)
+            rows = kernels.Rows(kernels.Design(own, centre, scale), response)
             piece = kernels.piece_of(
                 family, rows, theta, squares=True, alpha=alpha, estimate=estimate
             )

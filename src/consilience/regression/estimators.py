@@ -87,7 +87,8 @@ class RegressionPredictor:
         """
         from scipy.stats import t  # scipy.stats takes long to load
 
-        design = self._design(self._rows(X))
+        rows = self._rows(X)
+        design = np.column_stack([np.ones(len(rows)), rows])
         eta = design @ self.coefficients + self._offset(offset, len(design))
         error = np.sqrt(np.einsum("ij,jk,ik->i", design, self.covariance, design))
         # the limits of t with infinite degrees of freedom are those of the normal distribution
@@ -96,7 +97,8 @@ class RegressionPredictor:
 
     def mean_of(self, x: FloatArray, offset: ArrayLike | None = None) -> FloatArray:
         """Mean response of rows in the units of the fit."""
-        eta = self._design(x) @ self.coefficients + self._offset(offset, len(x))
+        constant, slopes = self.coefficients[0], self.coefficients[1:]
+        eta = x @ slopes + (constant + self._offset(offset, len(x)))
         return family_of(self.family).mean(eta)
 
     @staticmethod
@@ -108,9 +110,6 @@ class RegressionPredictor:
         if found.shape not in ((), (n,)) or not np.isfinite(found).all():
             raise DataError("the offset must be one finite number, or one for each row")
         return found
-
-    def _design(self, x: FloatArray) -> FloatArray:
-        return np.column_stack([np.ones(len(x)), x])
 
     def _rows(self, X: Any) -> FloatArray:
         wanted, names = self.feature_names_in_.tolist(), getattr(X, "columns", None)

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.linalg.blas import dsyrk
 from scipy.special import digamma, gammaln, polygamma
 
 from consilience.arrays import FloatArray, IntArray
@@ -34,6 +36,10 @@ DISPERSIONS = ("likelihood", "moments")
 """How alpha is estimated: by its likelihood, or so that Pearson's sum is its degrees of freedom."""
 DISPERSED = ("gaussian", "gamma")
 """Families whose dispersion is estimated."""
+CURVED = ("gamma", NEGATIVE)
+"""Families whose curvature differs from its expectation."""
+_BLOCK = 1024
+"""Rows that are looked at together: their columns stay in a processor's cache."""
 _DEPENDENT = 1e-10
 """Of a squared length of 1: what a column may have left beside the others."""
 _MOST_STEPS = 50
@@ -104,9 +110,50 @@ class Piece:
         return self.curvature if self.expected is None else self.expected
 
 
-def design_of(x: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArray:
-    """Ones, and columns about a centre in units of a scale."""
-    return np.column_stack([np.ones(len(x)), (x - centre) / scale])
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Ones, and columns about a centre in units of a scale: read by blocks of rows, never copied.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    centre, scale : (p,) arrays
+    """
+
+    x: FloatArray
+    centre: FloatArray
+    scale: FloatArray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and columns with that of ones."""
+        return len(self.x), self.x.shape[1] + 1
+
+    @property
+    def units(self) -> FloatArray:
+        """Scale of each column with that of ones, (q,)."""
+        return np.concatenate([[1.0], self.scale])
+
+    def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Some rows after the other, turned into columns (q, rows), about the centre but unscaled.
+
+        A block is overwritten by the next one.
+        """
+        n, q = self.shape
+        kept = np.ones((q, min(n, _BLOCK)))
+        for start in range(0, n, _BLOCK):
+            part = slice(start, min(start + _BLOCK, n))
+            block = kept[:, : part.stop - start]
+            np.copyto(block[1:], self.x[part].T)
+            block[1:] -= self.centre[:, None]
+            yield part, block
+
+    def times(self, theta: FloatArray) -> FloatArray:
+        """Linear predictor of each row, (n,)."""
+        per_unit, found = theta / self.units, np.empty(len(self.x))
+        for part, block in self.blocks():
+            found[part] = per_unit @ block
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +162,7 @@ class Rows:
 
     Attributes
     ----------
-    design : (n, q) array
+    design : Design
     y : (n,) array
     offset : (n,) array or None
         Part of the linear predictor with the coefficient 1.
@@ -125,7 +172,7 @@ class Rows:
         variance is one over its weight of the others'.
     """
 
-    design: FloatArray
+    design: Design
     y: FloatArray
     offset: FloatArray | None = None
     weight: FloatArray | None = None
@@ -139,8 +186,13 @@ class Rows:
 
     def eta(self, theta: FloatArray) -> FloatArray:
         """Linear predictor, (n,)."""
-        own = self.design @ theta
-        return np.asarray(own if self.offset is None else own + self.offset)
+        own = self.design.times(theta)
+        return own if self.offset is None else own + self.offset
+
+    def some(self, part: slice) -> Rows:
+        """A few of them, for what is asked of each alone: the design is not theirs."""
+        offset, weight = (None if one is None else one[part] for one in (self.offset, self.weight))
+        return dataclasses.replace(self, y=self.y[part], offset=offset, weight=weight)
 
     def weighted(self, values: FloatArray) -> FloatArray:
         """What rows add to a sum, (n,)."""
@@ -153,15 +205,54 @@ class Rows:
         return self.weight * scores**2 if self.frequency else (self.weight * scores) ** 2
 
 
-def weights_of(
-    name: str, rows: Rows, theta: FloatArray, alpha: float = 1.0
-) -> tuple[FloatArray, FloatArray]:
-    """Weights of rows in the curvature, and in the sum of squared scores, (n,) each."""
-    loss, eta = family_of(name, alpha), rows.eta(theta)
-    return rows.weighted(loss.weight(rows.y, eta)), rows.squared(loss.score(rows.y, eta))
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What each row adds to the sums of a piece, (n,) each, times its columns where there are any.
+
+    Attributes
+    ----------
+    score, curvature, expected, squares
+        Of the sums of these names.
+    pearson : (n,) array
+        Zeros where the dispersion is not estimated.
+    shape : (3, n) array or None
+        See `shape_of`.
+    """
+
+    score: FloatArray
+    curvature: FloatArray
+    expected: FloatArray
+    squares: FloatArray
+    pearson: FloatArray
+    shape: FloatArray | None = None
 
 
-def piece_of(
+def terms_of(
+    name: str, rows: Rows, eta: FloatArray, alpha: float = 1.0, estimate: str = ""
+) -> Terms:
+    """What each row adds at its linear predictor (n,)."""
+    loss, y = family_of(name, alpha), rows.y
+    score, expected = loss.score(y, eta), loss.expected_weight(eta)
+    same = name not in CURVED
+    weight = expected if same else loss.weight(y, eta)
+    told = rows.weighted(expected)
+    return Terms(
+        score=rows.weighted(score),
+        curvature=told if same else rows.weighted(weight),
+        expected=told,
+        squares=rows.squared(score),
+        # Of the others the dispersion is 1, and nobody asks.
+        pearson=rows.weighted(score**2 / expected) if name in DISPERSED else np.zeros(len(y)),
+        shape=shape_of(rows, eta, alpha, estimate) if estimate else None,
+    )
+
+
+def piece_of(name: str, rows: Rows, theta: FloatArray, **how: Any) -> Piece:
+    """Sums over a site's rows at some coefficients, as `summed` says."""
+    return summed(name, rows, theta, **how)[0]
+
+
+def summed(
     name: str,
     rows: Rows,
     theta: FloatArray,
@@ -169,8 +260,8 @@ def piece_of(
     squares: bool = False,
     alpha: float = 1.0,
     estimate: str = "",
-) -> Piece:
-    """Sums over a site's rows at some coefficients.
+) -> tuple[Piece, Terms]:
+    """Sums over a site's rows at some coefficients, and what each row adds, in one pass over them.
 
     Parameters
     ----------
@@ -185,42 +276,63 @@ def piece_of(
     estimate : str
         One of `DISPERSIONS` where alpha is to be estimated.
     """
-    loss, eta, y = family_of(name, alpha), rows.eta(theta), rows.y
-    score, expected = loss.score(y, eta), loss.expected_weight(eta)
-    # Of the others the dispersion is 1, and nobody asks.
-    pearson = rows.weighted(score**2 / expected).sum() if name in DISPERSED else 0.0
-    same = name not in ("gamma", NEGATIVE)
-    weight = expected if same else loss.weight(y, eta)
+    loss, design, theta = family_of(name, alpha), rows.design, np.asarray(theta, dtype=float)
+    n, q = design.shape
     # Without weights the moments tell the expected curvature of gamma.
-    known = same or (name == "gamma" and rows.weight is None)
-    told = None if known else _products(rows.design, rows.weighted(expected))
+    known = name not in CURVED or (name == "gamma" and rows.weight is None)
+    of = {"curvature": True, "expected": not known, "squares": squares}
+    products = {key: np.zeros((q, q), order="F") for key, asked in of.items() if asked}
+    lines = {"score": np.zeros(q)} | ({"turn": np.zeros(q)} if estimate else {})
+    names = [field.name for field in dataclasses.fields(Terms)][:-1]
+    each, shapes = np.empty((len(names), n)), np.empty((3, n if estimate else 0))
+    lost = least = 0.0
+    per_unit, room = theta / design.units, np.empty((q, min(n, _BLOCK)))
+    for part, block in design.blocks():
+        some, eta = rows.some(part), per_unit @ block
+        eta = eta if some.offset is None else eta + some.offset
+        terms = terms_of(name, some, eta, alpha, estimate)
+        for place, key in enumerate(names):
+            each[place, part] = getattr(terms, key)
+        lost += float(some.weighted(loss.loss(some.y, eta)).sum())
+        least += float(some.weighted(loss.least(some.y)).sum())
+        lines["score"] += block @ terms.score
+        if terms.shape is not None:
+            shapes[:, part] = terms.shape
+            lines["turn"] += block @ terms.shape[2]
+        for key, total in products.items():
+            rooted = np.multiply(block, np.sqrt(getattr(terms, key)), out=room[:, : block.shape[1]])
+            products[key] = dsyrk(1.0, rooted.T, beta=1.0, c=total, trans=1, overwrite_c=1)
+    units = np.outer(design.units, design.units)
+    told = {key: (np.triu(a) + np.triu(a, 1).T) / units for key, a in products.items()}
+    lines = {key: line / design.units for key, line in lines.items()}
+    terms = Terms(**dict(zip(names, each, strict=True)), shape=shapes if estimate else None)
     shape = None
     if estimate:
-        first, second, turn = shape_of(rows, theta, alpha, estimate)
-        shape = np.concatenate([[first.sum(), second.sum()], rows.design.T @ turn])
-    return Piece(
+        shape = np.concatenate([[shapes[0].sum(), shapes[1].sum()], lines["turn"]])
+    piece = Piece(
         n=rows.n,
-        theta=np.asarray(theta, dtype=float),
-        loss=float(rows.weighted(loss.loss(y, eta)).sum()),
-        least=float(rows.weighted(loss.least(y)).sum()),
+        theta=theta,
+        loss=lost,
+        least=least,
         constant=constant_of(name, rows, alpha),
-        pearson=float(pearson),
-        score=rows.design.T @ rows.weighted(score),
-        curvature=_products(rows.design, rows.weighted(weight)),
-        expected=told,
-        squares=_products(rows.design, rows.squared(score)) if squares else None,
+        pearson=float(terms.pearson.sum()),
+        score=lines["score"],
+        curvature=told["curvature"],
+        expected=told.get("expected"),
+        squares=told.get("squares"),
         shape=shape,
     )
+    return piece, terms
 
 
-def shape_of(rows: Rows, theta: FloatArray, alpha: float, estimate: str) -> FloatArray:
+def shape_of(rows: Rows, eta: FloatArray, alpha: float, estimate: str) -> FloatArray:
     """What rows add to what is to be 0 for alpha, to its derivative, and to that of the score.
 
     Three lines, (3, n); the last one is times the design. By likelihood minus the derivative of the
     log likelihood in alpha; by moments Pearson's sum, from which the coordinator takes the degrees
     of freedom.
     """
-    y, mu = rows.y, np.exp(np.minimum(rows.eta(theta), 500.0))
+    y, mu = rows.y, np.exp(np.minimum(eta, 500.0))
     over, gap = 1 / (1 + alpha * mu), y - mu
     if estimate == "likelihood":
         r = 1 / alpha
@@ -279,12 +391,6 @@ def rare_counts(told: FloatArray, least: int) -> bool:
     n, k = len(told), len(times)
     tables = gammaln(n + k) - gammaln(k) - gammaln(n + 1)
     return bool((told == np.floor(told)).all() or (k < n and tables < _MANY_TABLES))
-
-
-def _products(design: FloatArray, weight: FloatArray) -> FloatArray:
-    """``D' diag(w) D`` for weights of at least 0."""
-    rooted = design * np.sqrt(weight)[:, None]
-    return np.asarray(rooted.T @ rooted)
 
 
 def fit_alone(name: str, rows: Rows, alpha: float = 1.0) -> Piece | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.regression.kernels import Piece, Rows, fit_alone
+from consilience.regression.kernels import Design, Piece, Rows, fit_alone
 
 BANDS = 64
 """Before they are joined."""
@@ -70,7 +70,7 @@ def recalibration(eta: FloatArray, y: FloatArray) -> tuple[Piece | None, Rows, F
         Intercept, slope, and of their covariance variance, covariance, variance; empty without fit.
     """
     mean, spread = float(eta.mean()), float(eta.std())
-    rows = Rows(np.column_stack([np.ones(len(eta)), (eta - mean) / (spread or 1.0)]), y)
+    rows = Rows(Design(eta[:, None], np.array([mean]), np.array([spread or 1.0])), y)
     fit = fit_alone("binomial", rows) if spread > 0 else None
     if fit is None:
         return None, rows, np.zeros(0)

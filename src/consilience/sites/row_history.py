@@ -299,12 +299,13 @@ def row_keys(content: NDArray[np.uint64], secret: bytes) -> Keys:
     secret : bytes
         16 bytes of the data set: nobody else can tell which rows come first.
     """
-    order = np.argsort(content, kind="stable")
-    ranked = content[order]
-    first = np.r_[True, ranked[1:] != ranked[:-1]] if len(ranked) else np.zeros(0, dtype=bool)
-    start = np.maximum.accumulate(np.where(first, np.arange(len(ranked)), 0))
-    copy = np.empty(len(content), dtype=np.uint64)
-    copy[order] = (np.arange(len(ranked)) - start).astype(np.uint64)
+    copy = np.zeros(len(content), dtype=np.uint64)
+    if not _all_differ(content):
+        order = np.argsort(content, kind="stable")
+        ranked = content[order]
+        first = np.r_[True, ranked[1:] != ranked[:-1]]
+        start = np.maximum.accumulate(np.where(first, np.arange(len(ranked)), 0))
+        copy[order] = (np.arange(len(ranked)) - start).astype(np.uint64)
     first_half, second_half = (np.uint64(int.from_bytes(secret[i : i + 8])) for i in (0, 8))
     keys = mixed(mixed(content ^ first_half) + copy * _ODD ^ second_half) & _BITS
     while len(again := _repeated(keys)):  # one pair in some hundred tables of a million rows
@@ -314,8 +315,15 @@ def row_keys(content: NDArray[np.uint64], secret: bytes) -> Keys:
 
 def _repeated(keys: Keys) -> IntArray:
     """Places of keys that stand further up too."""
+    if _all_differ(keys):  # nearly always, and much quicker seen than which ones do not
+        return np.zeros(0, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
     return np.asarray(order[1:][keys[order][1:] == keys[order][:-1]])
+
+
+def _all_differ(x: NDArray[np.uint64]) -> bool:
+    ranked = np.sort(x)
+    return not (ranked[1:] == ranked[:-1]).any()
 
 
 _BITS, _LOW = np.uint64((1 << 48) - 1), np.uint64(32)

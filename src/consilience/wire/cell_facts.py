@@ -7,13 +7,18 @@ Of weighted records, such as those of classes that overlap, `chance_facts` says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 
+HARDLY = 0.01
+"""Of a smaller share nobody asks how small it is."""
+LOOK = 1024
+"""Records after which it is looked whether a bound settles all cells."""
 _FIRST = 64
 _BLOCK, _CELLS = 512, 1 << 22
 """Columns, and cells, that are looked at together at most; two columns always are."""
@@ -36,34 +41,63 @@ def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
 
 
 def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
-    present = ~np.isnan(x)
-    size = np.where(present, np.abs(x), 0.0)
-    total = np.where(present, x, 0.0).sum(axis=0)
-    if not len(x):
-        empty = np.zeros(x.shape[1])
-        return total, empty.astype(np.int64), empty
-    nonzero = (size > 0).sum(axis=0)
-    low = np.min(np.where(present, x, np.inf), axis=0)
-    high = np.max(np.where(present, x, -np.inf), axis=0)
-    n_low = ((x == low) & present).sum(axis=0)
-    n_high = ((x == high) & present).sum(axis=0)
-    n = present.sum(axis=0)
-    two_valued = (n_low + n_high == n) & (low < high)
-    records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
-    # In units of the largest, so that the sum cannot overflow: the largest share is one over it.
-    peak = size.max(axis=0)
-    with np.errstate(invalid="ignore"):  # an infinite contribution dominates, see `dominated`
-        whole = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0).sum(axis=0)
-    share = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
-    return total, records, np.asarray(share)
+    gaps = np.isnan(x)
+    some = bool(gaps.any())
+    there = np.where(gaps, 0.0, x) if some else x
+    if not (there.flags.c_contiguous or there.flags.f_contiguous):
+        there = there.copy()  # or it would be added up in another order
+    records, share = np.zeros(x.shape[1], dtype=np.int64), np.zeros(x.shape[1])
+    for j in range(x.shape[1]):
+        column = x[~gaps[:, j], j] if some else np.ascontiguousarray(x[:, j])
+        if not len(column):
+            continue
+        low, high = column.min(), column.max()
+        ends = np.count_nonzero(column == low), np.count_nonzero(column == high)
+        two_valued = sum(ends) == len(column) and low < high
+        records[j] = min(ends) if two_valued else np.count_nonzero(column)
+        share[j] = _largest_part(np.abs(column))
+    return there.sum(axis=0), records, share
 
 
-def product_facts(x: FloatArray, first: int | None = None) -> tuple[IntArray, FloatArray]:
+def _largest_part(size: FloatArray) -> float:
+    """Largest share of one record in a sum of sizes."""
+    peak = float(size.max())
+    if not peak > 0:
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        whole = float(size.sum()) / peak
+        if not 1000 < whole < np.inf:
+            # To all digits where a policy may ask how large it is. In units of the largest, so that
+            # the sum cannot overflow; an infinite contribution dominates, see `dominated`.
+            whole = float((size / peak).sum())
+    return 1.0 / whole
+
+
+def product_facts(
+    x: FloatArray,
+    first: int | None = None,
+    *,
+    centre: FloatArray | None = None,
+    below: float = 0.0,
+) -> tuple[IntArray, FloatArray]:
     """Records and largest share of each cell of ``x'x``, for rows x (n, p).
 
-    With `first`, cells that none of the first so many columns is in are left at 0.
+    Parameters
+    ----------
+    x : (n, p) array
+    first : int, optional
+        Cells that none of the first so many columns is in are left at 0.
+    centre : (p,) array, optional
+        Taken off the rows.
+    below : float
+        Shares that are below it may be bounds: no rule asks how far.
     """
     n_first = x.shape[1] if first is None else first
+    if len(x) and below > 0 and np.isfinite(x.sum()):
+        return _by_bounds(x, n_first, np.zeros(x.shape[1]) if centre is None else centre, below)
+    if centre is not None:
+        with np.errstate(invalid="ignore"):
+            x = x - centre
     if len(x) and np.isfinite(x).all():
         return _by_matrices(x, n_first)
     p = x.shape[1]
@@ -71,6 +105,58 @@ def product_facts(x: FloatArray, first: int | None = None) -> tuple[IntArray, Fl
     for j in range(n_first):
         _, records[j], share[j] = cell_facts(x * x[:, [j]])
         records[:, j], share[:, j] = records[j], share[j]
+    return records, share
+
+
+def _by_bounds(
+    x: FloatArray, n_first: int, centre: FloatArray, below: float
+) -> tuple[IntArray, FloatArray]:
+    """The same for finite rows, whose products are looked at only where no bound is small enough.
+
+    A product is at most 1 in units of the largest entries of its columns, and a sum of sizes over
+    some of the rows at most that over all.
+    """
+    p = x.shape[1]
+    peak_of = np.maximum(np.abs(x.max(axis=0) - centre), np.abs(x.min(axis=0) - centre))
+    unit = np.where(peak_of > 0, peak_of, 1.0)
+    whole, unclear = np.zeros((n_first, p)), np.ones((n_first, p), dtype=bool)
+    for start in range(0, len(x), LOOK):
+        part = x[start : start + LOOK].T - centre[:, None]
+        size = np.abs(part, out=part)
+        size /= unit[:, None]
+        whole += size[:n_first] @ size.T
+        unclear = whole * below < 1
+        if not unclear.any():
+            break
+    share = np.zeros((p, p))
+    bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+    share[:n_first] = np.where(unclear, 0.0, bound)
+    share[:, :n_first] = share[:n_first].T
+    at_centre = centre[:, None] == x.T
+    zero = np.count_nonzero(at_centre, axis=1)
+    some = np.flatnonzero(zero)
+    both = np.zeros((p, p), dtype=np.int64)
+    marks = at_centre[some].astype(float)
+    both[np.ix_(some, some)] = np.rint(marks @ marks.T)
+    records = len(x) - zero[:, None] - zero + both
+    records[n_first:, n_first:] = 0
+    head = x[:_FIRST] - centre
+    for j in range(n_first):
+        own = x[:, j] - centre[j]
+        with np.errstate(over="ignore"):
+            first = head[:, j:] * head[:, [j]]
+        few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
+        for k in (j + np.flatnonzero(few)).tolist():  # two values have shown so far
+            _, found, _ = cell_facts(((x[:, k] - centre[k]) * own)[:, None])
+            records[j, k] = records[k, j] = found[0]
+        near = j + np.flatnonzero(unclear[j, j:])
+        if len(near):
+            size = np.abs(x[:, near] - centre[near]) / unit[near]
+            size *= (np.abs(own) / unit[j])[:, None]
+            total = size.sum(axis=0)
+            peak = size.max(axis=0)
+            share[j, near] = np.divide(peak, total, out=np.zeros(len(near)), where=total > 0)
+            share[near, j] = share[j, near]
     return records, share
 
 
@@ -219,6 +305,119 @@ def added_by_pairs(parts: FloatArray) -> FloatArray:
 
 
 # ---------------------------------------------------------------------------- records with weights
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Ones, and columns about several centres beside one another: read by blocks, never copied.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    centres : (k, p) array
+    ends : (2, p) array
+        Least and largest value of each column, or numbers beyond them.
+    """
+
+    x: FloatArray
+    centres: FloatArray
+    ends: FloatArray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Records and columns."""
+        return len(self.x), 1 + self.centres.size
+
+    @property
+    def peaks(self) -> FloatArray:
+        """What no entry of a column is larger than, (q,)."""
+        away = np.abs(self.ends[:, None] - self.centres).max(axis=0)
+        return np.concatenate([[1.0], away.ravel()])
+
+    def blocks(self, size: int) -> Iterator[tuple[slice, FloatArray]]:
+        """Sizes of the entries of some records after the others, turned into columns (q, m)."""
+        n, p = self.x.shape
+        for start in range(0, n, size):
+            part = slice(start, min(start + size, n))
+            turned = np.ascontiguousarray(self.x[part].T)
+            block = np.ones((self.shape[1], part.stop - start))
+            for k, centre in enumerate(self.centres):
+                np.subtract(turned, centre[:, None], out=block[1 + k * p : 1 + (k + 1) * p])
+            yield part, np.abs(block, out=block)
+
+    def sizes(self, columns: IntArray) -> FloatArray:
+        """Sizes of the entries of some columns, (n, len(columns))."""
+        found = np.ones((len(self.x), len(columns)))
+        there = columns > 0
+        of, centre = (
+            (columns[there] - 1) % self.x.shape[1],
+            self.centres.ravel()[columns[there] - 1],
+        )
+        found[:, there] = np.abs(self.x[:, of] - centre)
+        return found
+
+
+def largest_share(
+    rows: FloatArray | Judged, weights: FloatArray, first: int | None = None
+) -> float:
+    """Largest share of one record in any cell of weighted cross-products, or a bound below 1 %.
+
+    A product is at most that of the largest entries of its columns, and a sum over some of the
+    records at most that over all: where the one is below 1 % of the other, nobody has more, and the
+    records of the cell are not looked at one by one.
+
+    Parameters
+    ----------
+    rows : (n, q) array or Judged
+    weights : (n, k) array
+        The cells are ``sum_i w_ik x_ij x_il`` for each column of weights.
+    first : int, optional
+        Only cells in which one of so many first columns is.
+    """
+    top = 0.0
+    for weight in np.abs(weights).T:
+        if not isinstance(rows, Judged):
+            top = max(top, _by_sight(np.abs(rows), weight, first))
+            continue
+        bound, unclear = _share_bound(rows, weight, first)
+        top = max(top, bound)
+        if len(unclear):
+            near = None if first is None else int((unclear < first).sum())
+            top = max(top, _by_sight(rows.sizes(unclear), weight, near))
+    return top
+
+
+def _share_bound(rows: Judged, weight: FloatArray, first: int | None) -> tuple[float, IntArray]:
+    """A bound of shares in the cells where it is below 1 %, and the columns of all other cells."""
+    peaks = rows.peaks
+    most = peaks[:first, None] * peaks * weight.max(initial=0.0)
+    whole, clear = np.zeros_like(most), most == 0
+    for part, block in rows.blocks(LOOK):
+        block *= np.sqrt(weight[part])
+        whole += block[:first] @ block.T
+        clear = most <= HARDLY * whole
+        if clear.all():
+            break
+    bound = np.divide(most, whole, out=np.zeros_like(most), where=clear & (whole > 0))
+    lost = np.argwhere(~clear)
+    columns = np.unique([*np.arange(first or 0), *lost.ravel()]) if len(lost) else lost.ravel()
+    return float(bound.max(initial=0.0)), np.asarray(columns, dtype=np.int64)
+
+
+def _by_sight(size: FloatArray, weight: FloatArray, first: int | None) -> float:
+    """Largest share, of sizes (n, q) which are overwritten: cells are looked at where need be."""
+    size *= np.sqrt(weight)[:, None]  # in place: rows may be many
+    peak_of = size.max(axis=0, initial=0.0)
+    size /= np.where(peak_of > 0, peak_of, 1.0)  # so that no sum can overflow
+    whole = size[:, :first].T @ size
+    bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+    top = float(bound[bound < HARDLY].max(initial=0.0))
+    for j in range(len(whole)):
+        near = j + np.flatnonzero(bound[j, j:] >= HARDLY)
+        if len(near):
+            peak = (size[:, near] * size[:, [j]]).max(axis=0)
+            top = max(top, float((peak / whole[j, near]).max()))
+    return top
 
 
 def chance_facts(

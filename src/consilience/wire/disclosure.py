@@ -49,11 +49,13 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ProtocolError
+from consilience.wire.cell_facts import Judged as Judged
 from consilience.wire.cell_facts import (
     cell_facts,
     chance_facts,
     class_facts,
     facts_with_counts,
+    largest_share,
     sums_by_class,
 )
 from consilience.wire.message import Disclosure
@@ -227,7 +229,9 @@ def aggregate(
     """
     x = np.asarray(contributions, dtype=float)
     flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
-    groups = [slice(None)] if cells is None else [cells == c for c in range(n_cells)]
+    groups: list[Any] = [slice(None)]
+    if cells is not None and not (n_cells == 1 and not cells.any()):
+        groups = [cells == c for c in range(n_cells)]
     facts = []
     for rows in groups:
         sums, behind, largest = cell_facts(flat[rows])
@@ -1062,7 +1066,12 @@ _TOGETHER = {"fit": "fits", "slopes": "all-slopes"}
 
 
 def local_fit(
-    value: FloatArray, *, rows: FloatArray, weights: FloatArray, n_parameters: int
+    value: FloatArray,
+    *,
+    rows: FloatArray | Judged,
+    weights: FloatArray,
+    n_parameters: int,
+    squares: FloatArray | None = None,
 ) -> Released:
     """Release a fit of the site's own rows with the curvature of its loss.
 
@@ -1070,12 +1079,14 @@ def local_fit(
     ----------
     value : array
         Coefficients and curvature, packed; empty where there is no fit to tell.
-    rows : (n, q) array
+    rows : (n, q) array or Judged
         Rows of the design.
     weights : (n, k) array
         Weights of the rows in the curvature, whose cells are ``sum_i w_ik x_ij x_il``; the first
         column holds the total weight of each row.
     n_parameters : int
+    squares : (n,) array, optional
+        Squared residuals whose sum is told beside it: judged by themselves.
 
     Notes
     -----
@@ -1083,11 +1094,21 @@ def local_fit(
     of all others vanish. So the evidence counts effective rows, ``(sum w)^2 / sum w^2``.
     """
     evidence = _of_weighted("fit", rows, weights, n_parameters)
+    if squares is not None:
+        both = np.column_stack([np.sqrt(squares), squares])
+        beside = _of_weighted("fit", np.ones((len(squares), 1)), both, 1)
+        evidence = Support("fit", evidence.n_records, parts=(evidence, beside))
     return Released(np.asarray(value, dtype=float), Disclosure.MODEL, evidence, _KEY)
 
 
 def weighted_sums(
-    values: Sequence[FloatArray], *, rows: FloatArray, weights: FloatArray, n_parameters: int = 0
+    values: Sequence[FloatArray],
+    *,
+    rows: FloatArray | Judged,
+    weights: FloatArray,
+    n_parameters: int = 0,
+    first: int | None = None,
+    alone: FloatArray | None = None,
 ) -> tuple[Released, ...]:
     """Release sums over rows whose weights follow from coefficients that somebody else chose.
 
@@ -1100,23 +1121,37 @@ def weighted_sums(
     ----------
     values : sequence of arrays
         Sums over the same rows.
-    rows : (n, q) array
+    rows : (n, q) array or Judged
         Rows of the design.
     weights : (n, k) array
         As in :func:`local_fit`: the first column total weights, or the only one.
     n_parameters : int
         As many as columns of the rows unless given.
+    first : int, optional
+        Where only products with so many first columns are told.
+    alone : (n, m) array, optional
+        What rows add to further sums, in which none may have too large a share either.
     """
-    evidence = _of_weighted("weighted-sums", rows, weights, n_parameters or rows.shape[1])
+    n_parameters = n_parameters or rows.shape[1]
+    evidence = _of_weighted("weighted-sums", rows, weights, n_parameters, first)
+    if alone is not None:
+        share = max(float(evidence.share or 0), largest_share(np.ones((len(alone), 1)), alone))
+        evidence = dataclasses.replace(evidence, share=np.asarray(share))
     return tuple(
         Released(np.asarray(value, dtype=float), Disclosure.AGGREGATE, evidence, _KEY)
         for value in values
     )
 
 
-def _of_weighted(rule: str, rows: FloatArray, weights: FloatArray, n_parameters: int) -> Support:
+def _of_weighted(
+    rule: str,
+    rows: FloatArray | Judged,
+    weights: FloatArray,
+    n_parameters: int,
+    first: int | None = None,
+) -> Support:
     """Rows, effective rows and largest share of one row behind weighted cross-products."""
-    n = len(rows)
+    n = rows.shape[0]
     effective = np.zeros((), dtype=np.int64)
     share = np.zeros(())
     if n:
@@ -1126,36 +1161,9 @@ def _of_weighted(rule: str, rows: FloatArray, weights: FloatArray, n_parameters:
         # alone.
         spread = total**2 / squares if squares > 0 else 0.0
         effective = np.asarray(np.floor(spread * (1 + 1e-12)), dtype=np.int64)
-        share = np.asarray(
-            _largest_share(rows, weights[:, 1:] if weights.shape[1] > 1 else weights)
-        )
+        within = weights[:, 1:] if weights.shape[1] > 1 else weights
+        share = np.asarray(largest_share(rows, within, first))
     return Support(rule, n, effective, share, n_parameters=n_parameters)
-
-
-def _largest_share(rows: FloatArray, weights: FloatArray) -> float:
-    """Largest share of one record in any cell of the weighted cross-products, or a bound below 1 %.
-
-    A product is at most that of the largest entries of its columns: where this is below 1 % of the
-    cell, nobody has more, and the rows of the cell are not looked at one by one.
-    """
-    top = 0.0
-    for w in np.abs(weights).T:
-        size = np.abs(rows)
-        size *= np.sqrt(w)[:, None]  # in place: rows may be many
-        peak_of = size.max(axis=0)
-        size /= np.where(peak_of > 0, peak_of, 1.0)  # so that no sum can overflow
-        whole = size.T @ size
-        bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
-        top = max(top, float(bound[bound < _HARDLY].max(initial=0.0)))
-        for j in range(rows.shape[1]):
-            near = j + np.flatnonzero(bound[j, j:] >= _HARDLY)
-            if len(near):
-                peak = (size[:, near] * size[:, [j]]).max(axis=0)
-                top = max(top, float((peak / whole[j, near]).max()))
-    return top
-
-
-_HARDLY = 0.01
 
 
 def slopes(value: FloatArray, *, n_records: int) -> Released:

@@ -21,14 +21,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.wire.cell_facts import by_blocks, product_facts
+from consilience.wire.cell_facts import HARDLY, LOOK, product_facts
 from consilience.wire.digits import off_grid
 from consilience.wire.support import Limits
 
@@ -120,7 +119,8 @@ def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()
     """
     if not len(x):
         return np.ones(x.shape[1], dtype=bool)
-    return _withheld(x, *_by_itself(x, limits.min_records), limits, coded)
+    below = min(HARDLY, limits.max_share)
+    return _withheld(x, *_by_itself(x, limits.min_records, below), limits, coded)
 
 
 def _withheld(
@@ -248,37 +248,80 @@ def _high(part: FloatArray) -> BoolArray:
         return np.asarray((part == top) & (low < top)).reshape(part.shape)
 
 
-def _by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
-    records, share = by_blocks(partial(_block_by_itself, least=least), x)
-    return records, share
+def _by_itself(
+    x: FloatArray,
+    least: int,
+    below: float = 0.0,
+    centres: tuple[FloatArray, FloatArray] | None = None,
+) -> tuple[IntArray, FloatArray]:
+    """Facts of each column; shares below a number may be bounds, and records of at least `least`.
 
-
-def _block_by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
+    About means and usual values, which are found unless they are given.
+    """
     n, p = x.shape
     records, share = np.ones(p, dtype=np.int64), np.zeros(p)
     if not n:
         return records, share
-    for away in about(x):
-        size = np.abs(np.where(np.isnan(x), 0.0, away))
-        peak = size.max(axis=0)
-        # In units of the largest, so that no square can overflow.
+    means, middles = _centres(x) if centres is None else centres
+    for j in range(p):
+        column = np.ascontiguousarray(x[:, j])
+        if not np.isfinite(column).all():
+            column = column[~np.isnan(column)]
+        if not len(column):
+            continue
         with np.errstate(invalid="ignore"):
-            squares = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0) ** 2
-            whole = squares.sum(axis=0)
-        each = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
-        share = np.maximum(share, each)
-        records = (size > 0).sum(axis=0)  # those about the median, which comes last
-    for j, column in enumerate(np.ascontiguousarray(x.T)):
-        records[j] = min(records[j], others(column, least), beside_two(column, least))
+            of = [_share_of_squares(column - centre, below) for centre in (means[j], middles[j])]
+        share[j] = np.max(of)
+        # Of up to four values one has a quarter of the records.
+        most = at_most(column, 5)
+        if len(column) > 4 * most and len(column) - least >= 2 * most:
+            records[j] = len(column) - most
+            continue
+        records[j] = min(
+            int((column != middles[j]).sum()), others(column, least), beside_two(column, least)
+        )
         values, counts = _values(column)
         if values is not None:
             records[j] = min(records[j], _fewest(values, counts))
     return np.maximum(records, 1), share
 
 
+def _share_of_squares(away: FloatArray, below: float) -> float:
+    """Largest share of one record in a sum of squares; a bound where it is below a number."""
+    peak = max(away.max(), -away.min())
+    if 1e-140 < peak < 1e140:
+        # Rounding of either sum is far less than what is added here.
+        bound = float(peak * peak / (away @ away)) * (1 + 1e-9)
+        if bound < below:
+            return bound
+    if not peak > 0:
+        return 0.0
+    # In units of the largest, so that no square can overflow.
+    whole = ((away / peak) ** 2).sum()
+    return float(1.0 / whole) if whole != 0 else 0.0
+
+
+def at_most(column: FloatArray, parts: int) -> int:
+    """A number of records that no value of a column has more than.
+
+    Records that are a multiple of a part of the column apart are a group of `parts` records: a
+    value is in so many groups, and once more in each pair of equal ones within a group.
+    """
+    n = len(column)
+    step = max(-(-n // parts), 1)
+    pairs = (np.count_nonzero(column[lag:] == column[: n - lag]) for lag in range(step, n, step))
+    return min(step, n) + int(sum(pairs))
+
+
+def _known(column: FloatArray) -> FloatArray:
+    """Values that are there."""
+    gaps = np.isnan(column)
+    return column[~gaps] if gaps.any() else column
+
+
 def _values(column: FloatArray) -> tuple[FloatArray | None, IntArray]:
     """Values and their counts where there are at most four; None where there are more."""
-    known = column[~np.isnan(column)]
+    known = _known(column)
     if len(np.unique(known[:32])) > 4:
         return None, np.zeros(0, dtype=np.int64)
     values, counts = np.unique(known, return_counts=True)
@@ -317,33 +360,40 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
         Which columns are levels of one category.
     """
     n, p = x.shape
-    seen = (~np.isnan(x)).astype(float)
-    if not n or not seen.any(axis=0).all():
+    x = np.asfortranarray(x)  # most is asked of one column after the other
+    gaps = np.isnan(x)
+    if not n or gaps.all(axis=0).any():
         blank = np.ones((p, p), dtype=np.int64)
         return MomentFacts(np.ones((p, p), dtype=bool), blank, np.zeros((p, p)))
-    least = limits.min_records
+    never = np.zeros((p, p), dtype=bool)
+    if gaps.any():
+        seen = (~gaps).astype(float)
+        never = seen.T @ seen == 0
+    least, below, centres = limits.min_records, min(HARDLY, limits.max_share), _centres(x)
     if least <= 1:
-        return _by_shares(x, seen, limits)
-    own, own_share = _by_itself(x, least)
+        return _by_shares(x, never, limits, centres)
+    own, own_share = _by_itself(x, least, below, centres)
     alone = _withheld(x, own, own_share, limits, coded)
     few = _Few.of(x, coded, alone)
-    records, share = few.facts(x, limits)
+    records, share = few.facts(x, limits, centres)
     np.fill_diagonal(records, own)
     np.fill_diagonal(share, own_share)
     records = np.maximum(records, 1)
-    unsafe = (records < least) | ~(share <= limits.max_share) | (seen.T @ seen == 0)
+    unsafe = (records < least) | ~(share <= limits.max_share) | never
     unsafe |= alone[:, None] | alone
     unsafe |= few.agreeing(unsafe, least)
     return MomentFacts(np.asarray(unsafe), records, share)
 
 
-def _by_shares(x: FloatArray, seen: FloatArray, limits: Limits) -> MomentFacts:
+def _by_shares(
+    x: FloatArray, never: BoolArray, limits: Limits, centres: tuple[FloatArray, FloatArray]
+) -> MomentFacts:
     """What is left of the rule where a single record may be told of."""
-    centred, middle = about(x)
-    records, share = product_facts(centred)
-    share = np.maximum(share, product_facts(middle)[1])
-    unsafe = ~(share <= limits.max_share) | (seen.T @ seen == 0)
-    return MomentFacts(np.asarray(unsafe), np.maximum(records, 1), share)
+    below = min(HARDLY, limits.max_share)
+    facts = [product_facts(x, centre=centre, below=below) for centre in centres]
+    share = np.maximum(facts[0][1], facts[1][1])
+    unsafe = ~(share <= limits.max_share) | never
+    return MomentFacts(np.asarray(unsafe), np.maximum(facts[0][0], 1), share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,19 +454,21 @@ class _Few:
         """Columns of all variables."""
         return np.asarray([j for c in self.columns for j in c], dtype=np.int64)
 
-    def facts(self, x: FloatArray, limits: Limits) -> tuple[IntArray, FloatArray]:
+    def facts(
+        self, x: FloatArray, limits: Limits, centres: tuple[FloatArray, FloatArray]
+    ) -> tuple[IntArray, FloatArray]:
         """Records and largest share of each pair of columns, (p, p) each; 1 and 0 of others."""
-        p = x.shape[1]
+        p, least = x.shape[1], limits.min_records
         records, share = np.ones((p, p), dtype=np.int64), np.zeros((p, p))
         of, places = self.of_column, self.places
         order, first = np.concatenate([self.numbers, places]), len(self.numbers)
-        centred, middle = about(x[:, order])
-        _, shares = product_facts(centred, first)
-        rows, also = product_facts(middle, first)
-        rows[:first, :first] = np.minimum(
-            rows[:first, :first], off_both(x[:, self.numbers], limits.min_records)
+        below, ordered = min(HARDLY, limits.max_share), _chosen(x, order)
+        (_, shares), (rows, also) = (
+            product_facts(ordered, first, centre=centre[order], below=below) for centre in centres
         )
-        rows[:first, :first][hardly_apart(x[:, self.numbers], limits.min_records)] = 1
+        numbers = ordered[:, :first]
+        rows[:first, :first] = np.minimum(rows[:first, :first], off_both(numbers, least))
+        rows[:first, :first][hardly_apart(numbers, least)] = 1
         records[np.ix_(order, order)] = rows
         share[np.ix_(order, order)] = np.maximum(shares, also)
         if not self.columns:
@@ -431,44 +483,51 @@ class _Few:
         # The records of a cell add the same: none has more than its part of it.
         share[both] = 1.0 / np.maximum(records[both], 1)
         if first:
-            found, largest = self._with_numbers(x, middle[:, :first], limits)
+            middle = centres[1][self.numbers]
+            sizes = self.levels.sum(axis=0)
+            facts = [
+                self._with_number(numbers[:, r], middle[r], sizes, least, below)
+                for r in range(first)
+            ]
+            found, largest = (np.stack(one) for one in zip(*facts, strict=True))
             pairs = np.ix_(self.numbers, places)
             records[pairs] = records[pairs[::-1]] = np.minimum(records[pairs], found[:, of])
             share[pairs] = share[pairs[::-1]] = np.maximum(share[pairs], largest[:, of])
         return records, share
 
-    def _with_numbers(
-        self, x: FloatArray, middle: FloatArray, limits: Limits
+    def _with_number(
+        self, column: FloatArray, middle: float, sizes: FloatArray, least: int, below: float
     ) -> tuple[IntArray, FloatArray]:
-        """Facts of the sums of numbers within the levels of each variable, (r, v) each.
+        """Facts of the sums of a number within the levels of each variable, (v,) each.
 
         A sum within a level is one over the records whose number is not the usual one, that of most
         of these records; and over those whose number is not the median of all.
         """
-        numbers = x[:, self.numbers]
-        away = np.nan_to_num(middle)
-        m = self.levels.shape[1]
-        counts = np.rint((away != 0).astype(float).T @ self.levels).astype(np.int64)
-        share = np.zeros((len(self.numbers), m))
-        size = np.abs(away)
-        peak = size.max(axis=0)
-        size = size / np.where(peak > 0, peak, 1.0)
-        whole = size.T @ self.levels
-        for level in range(m):
-            top = size[self.levels[:, level] > 0].max(axis=0, initial=0.0)
-            of = whole[:, level]
-            share[:, level] = np.divide(top, of, out=np.zeros_like(top), where=of > 0)
-        smallest = self.levels.sum(axis=0).min()
-        for r in range(len(self.numbers)):
-            counts[r] = np.minimum(counts[r], self._with_three(numbers[:, r]))
-            _, times = np.unique(numbers[:, r], return_counts=True)
-            if times.max() <= smallest - limits.min_records:
-                continue
-            for level in range(m):
-                own = numbers[self.levels[:, level] > 0, r]
-                counts[r, level] = min(counts[r, level], others(own, limits.min_records))
-        rows = np.minimum.reduceat(counts, self.starts[:-1], axis=1)
-        return rows, np.maximum.reduceat(share, self.starts[:-1], axis=1)
+        gaps = bool(np.isnan(column).any())
+        size = np.abs(np.nan_to_num(column - middle) if gaps else column - middle)
+        counts = sizes.astype(np.int64)
+        if not size.all():
+            counts = np.rint((size > 0) @ self.levels).astype(np.int64)
+        peak = size.max()
+        size /= peak if peak > 0 else 1.0
+        whole = size[:_SOME] @ self.levels[:_SOME]  # at most that over all
+        if (whole * below < 1).any():
+            whole = size @ self.levels
+        # Nobody has more than one unit.
+        share = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+        for level in np.flatnonzero(share >= below).tolist():
+            share[level] *= size[self.levels[:, level] > 0].max(initial=0.0)
+        smallest = int(sizes.min()) - least
+        counts = np.minimum(counts, self._with_three(column))
+        # An estimate settles it mostly; else records with each value are counted.
+        if gaps or at_most(column, 8) > smallest:
+            _, times = np.unique(column, return_counts=True)
+            if times.max() > smallest:
+                for level in range(len(counts)):
+                    own = column[self.levels[:, level] > 0]
+                    counts[level] = min(counts[level], others(own, least))
+        rows = np.minimum.reduceat(counts, self.starts[:-1])
+        return rows, np.maximum.reduceat(share, self.starts[:-1])
 
     def _with_three(self, column: FloatArray) -> IntArray:
         """Fewest records that have a level and the least of three values, or not it and the most.
@@ -623,25 +682,39 @@ def _part_fours(joined: BoolArray, products: FloatArray, variable: IntArray, mos
 # ------------------------------------------------------------------------------------ usual values
 
 
-def about(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Columns about their means and about their medians; one without any value is all gaps.
+def _centres(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and median of each column, 0 of one without any value.
 
     Where one record alone lies at the median, what is taken is halfway to the next one: only a
     value that several records share is a usual one.
     """
-    gaps = np.isnan(x)
-    known = np.where(gaps.all(axis=0), 0.0, x)
-    # A column with an infinite value is no number about its mean: it is withheld.
-    with np.errstate(invalid="ignore"):
-        if gaps.any():
-            mean, middle = np.nanmean(known, axis=0), np.nanmedian(known, axis=0)
-        else:
-            mean, middle = x.mean(axis=0), np.median(x, axis=0)
-        single = (x == middle).sum(axis=0) == 1
-        above = np.where(x > middle, x, np.inf).min(axis=0, initial=np.inf)
-        moved = single & np.isfinite(above)
-        middle = np.where(moved, middle / 2 + np.where(moved, above, 0.0) / 2, middle)
-        return x - mean, x - middle
+    means, middles = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    for j in range(x.shape[1]):
+        column = np.ascontiguousarray(x[:, j])
+        if np.isnan(column).any():
+            column = column[~np.isnan(column)]
+        if not len(column):
+            continue
+        with np.errstate(invalid="ignore"):  # of an infinite value
+            means[j], middle = column.mean(), _median(column)
+        if np.count_nonzero(column == middle) == 1:
+            above = column.min(where=column > middle, initial=np.inf)
+            middle = middle / 2 + above / 2 if np.isfinite(above) else middle
+        middles[j] = middle
+    return means, middles
+
+
+def _median(column: FloatArray) -> float:
+    half = len(column) // 2
+    parted = np.partition(column, half)  # much quicker at one place than at two
+    return float(parted[half] if len(column) % 2 else (parted[:half].max() + parted[half]) / 2)
+
+
+def _chosen(x: FloatArray, columns: IntArray) -> FloatArray:
+    """Some columns; without a copy where they follow one another."""
+    if len(columns) and (np.diff(columns) == 1).all():
+        return x[:, columns[0] : columns[-1] + 1]
+    return x.T[columns].T
 
 
 def others(column: FloatArray, least: int) -> int:
@@ -654,8 +727,11 @@ def others(column: FloatArray, least: int) -> int:
     least : int
         The number is exact where it is below, and a bound otherwise.
     """
-    known = column[~np.isnan(column)]
+    known = _known(column)
     n = len(known)
+    bound = at_most(known, 3)
+    if n - bound >= least:
+        return n - bound
     if n >= 2 * least:  # what more than half have is at the median
         most = int((known == np.partition(known, n // 2)[n // 2]).sum())
     else:
@@ -715,11 +791,16 @@ def _mostly_one(columns: FloatArray, least: int) -> IntArray:
     n, p = columns.shape
     if n < 2 * least or np.isnan(columns).any():
         return np.arange(p)
+    # In so many of two halves, record by record, a value that all but few have is in both.
+    half = n // 2
+    alike = (columns[:half] == columns[half : 2 * half]).sum(axis=0) > half - least
     # What more than half of the records have is at the median.
-    middle = np.partition(columns, n // 2, axis=0)[n // 2]
-    return np.flatnonzero(n - (columns == middle).sum(axis=0) < least)
+    near = np.flatnonzero(alike)
+    middle = np.partition(columns[:, near], n // 2, axis=0)[n // 2]
+    return np.asarray(near[n - (columns[:, near] == middle).sum(axis=0) < least])
 
 
+_SOME = 8192
 _LOOK = 100
 """Records: of so many, fewer than `least` are away from a value that all but so few have."""
 
@@ -729,8 +810,10 @@ def _spikes(column: FloatArray, least: int) -> FloatArray:
 
     Of two values at which two columns leave so few elsewhere, one has nearly half of the records.
     """
-    known = column[~np.isnan(column)]
+    known = _known(column)
     n = len(known)
+    if 2 * at_most(known, 3) <= n - least:
+        return np.zeros(0)
     if n >= 3 * least:  # more than a third of the records: it is at one of two places
         places = [n // 3, n - 1 - n // 3]
         values = np.unique(np.partition(known, places)[places])
@@ -776,30 +859,39 @@ def block_facts(
         members = np.flatnonzero(cells == k)
         if not len(members):
             continue
-        own = x[members]
+        own = x if len(members) == len(x) else x[members]
         behind = None if entities is None else len(np.unique(np.asarray(entities)[members]))
         for b, block in enumerate(blocks):
-            part = own[:, block]
-            gaps = np.isnan(part)
-            if gaps.all(axis=0).any():
+            part = _chosen(own, np.asarray(block, dtype=np.int64))
+            if np.isnan(part).all(axis=0).any():
                 part = part[:0]  # a column without any value: the block rests on no row
             place = k, slice(int(ends[b]), int(ends[b + 1]))
             upper = np.triu_indices(len(block))
-            there = _centred(part)
-            products = there.T @ there
+            products = _products(part)
             value[place] = ((products + products.T) / 2)[upper]
             within = coded_within(coded, block)
             facts.append((place, _of_block(part, behind, limits, within)))
     return value, facts
 
 
-def _centred(part: FloatArray) -> FloatArray:
-    """Rows about their means, 0 where there is no value."""
-    if not len(part):
-        return part
-    if np.isnan(part).any():
-        return np.asarray(np.nan_to_num(part - np.nanmean(part, axis=0)))
-    return np.asarray(part - part.mean(axis=0))
+def _products(part: FloatArray) -> FloatArray:
+    """Sums of products of rows about their means; a missing value adds nothing."""
+    n, p = part.shape
+    if n <= _AT_ONCE or np.isnan(part).any():
+        there = part
+        if n:
+            gaps = np.isnan(part).any()
+            mean = np.nanmean(part, axis=0) if gaps else part.mean(axis=0)
+            there = np.nan_to_num(part - mean) if gaps else part - mean
+        return np.asarray(there.T @ there)
+    mean, found = part.mean(axis=0)[:, None], np.zeros((p, p))
+    for start in range(0, n, LOOK):  # so that no copy of the table is made
+        some = part[start : start + LOOK].T - mean
+        found += some @ some.T
+    return found
+
+
+_AT_ONCE = 8192
 
 
 def _of_block(

@@ -327,6 +327,8 @@ def fit_fault(evidence: Support, limits: Limits) -> str | None:
     """
     if limits.min_records <= 1 or evidence.n_records == 0:
         return None
+    if evidence.parts:
+        return _first_fault(fit_fault, evidence.parts, limits)
     if evidence.n_records < max(limits.min_records, 2 * evidence.n_parameters):
         return "a linear model needs at least twice as many rows as parameters"
     effective = 0 if evidence.records is None else int(evidence.records)

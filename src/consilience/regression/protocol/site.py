@@ -16,10 +16,12 @@ from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
 from consilience.wire.digits import whole_steps
-from consilience.wire.disclosure import Limits, Released, aggregate, replaced
+from consilience.wire.disclosure import Judged, Limits, Released, aggregate, replaced
 from consilience.wire.moment_facts import coded_within
 
 _LARGEST = 1e50
+_TURNED = 1024
+"""Rows of a table that are turned into columns at a time."""
 _NOT_FINITE = "columns of the regression hold values that are missing, infinite or above 1e50"
 TOO_FEW = (
     "its policy lets moments of so many columns leave over more rows than it has: take fewer "
@@ -113,11 +115,17 @@ def moments(
     y = response_of(message.settings.family, data)
     x, centre, scale = data.in_own_units()
     beside = _beside(data, message.settings, site.limits)
-    z = np.column_stack([x, y, *beside])
     more = 1 + len(beside)
-    if not np.isfinite(z).all() or (np.abs(z) > _LARGEST).any():
+    # One column after the other: so most is asked of them.
+    z = np.empty((len(x), x.shape[1] + more), order="F")
+    for start in range(0, len(x), _TURNED):
+        part = slice(start, start + _TURNED)
+        z[part, : x.shape[1]] = x[part]
+    for place, column in enumerate((y, *beside), x.shape[1]):
+        z[:, place] = column
+    spans, p = _spans(z), x.shape[1]
+    if not (np.abs(spans[1:]) <= _LARGEST).all():
         raise DataError(_NOT_FINITE, public=_NOT_FINITE)
-    p = x.shape[1]
     cells: dict[str, Any] = {
         "cells": np.zeros(len(z), dtype=np.int64),
         "n_cells": 1,
@@ -161,7 +169,11 @@ def moments(
         means=replaced(means.withhold(hidden), told[0]),
         products=replaced(products, products.value[0] / units),
     )
-    return reply, {"settings": plain(message.settings), "told": columns[:-more].tolist()}
+    told_of = {
+        "told": columns[:-more].tolist(),
+        "spans": spans[:, :p] if x is data.features else _spans(data.features),
+    }
+    return reply, {"settings": plain(message.settings), **told_of}
 
 
 def _apart_by_weight(
@@ -206,7 +218,7 @@ def _products(
 ) -> Released:
     """Sums of products of some columns about their means; NaN in all where one may not leave."""
     return disclosure.class_moments(
-        z[:, columns],
+        z if len(columns) == z.shape[1] else z[:, columns],
         blocks=[np.arange(len(columns))],
         limits=limits,
         coded=coded_within(data.coded, columns),
@@ -241,7 +253,7 @@ def _rows_of(
     settings, centre = message.settings, np.asarray(message.centre.value)
     weight = _beside(data, settings, limits)[-1] if settings.weighted else None
     return kernels.Rows(
-        kernels.design_of(data.features[:, columns], centre, scale),
+        kernels.Design(_features(data, columns), centre, scale),
         response_of(settings.family, data),
         data.offset,
         weight,
@@ -249,15 +261,30 @@ def _rows_of(
     )
 
 
-def _judged(design: FloatArray) -> FloatArray:
-    """Rows by which shares are judged: as asked, and about the site's own means in its own units.
+def _features(data: SiteData, columns: IntArray) -> FloatArray:
+    """Columns in use: without a copy where these are all."""
+    x = data.features
+    return x if np.array_equal(columns, np.arange(x.shape[1])) else x[:, columns]
+
+
+def _judged(design: kernels.Design, spans: FloatArray) -> Judged:
+    """Rows by which shares are judged: as asked, and about the site's own means.
 
     About a centre far from all rows each has the same share of a cell. Whoever picks it can move it
-    back in what is told, so the shares about the mean count, too.
+    back in what is told, so the shares about the mean count, too. Units make no difference.
+
+    Parameters
+    ----------
+    design : Design
+    spans : (3, p) array
+        See `_spans`.
     """
-    own = design[:, 1:] - design[:, 1:].mean(axis=0)
-    spread = own.std(axis=0)
-    return np.column_stack([design, own / np.where(spread > 0, spread, 1.0)])
+    return Judged(design.x, np.stack([design.centre, spans[0]]), spans[1:])
+
+
+def _spans(x: FloatArray) -> FloatArray:
+    """Mean, least and largest value of each column, (3, p)."""
+    return np.stack([x.mean(axis=0), x.min(axis=0), x.max(axis=0)])
 
 
 def _tally(
@@ -288,59 +315,52 @@ def sums(
     how: dict[str, Any] = {"alpha": alpha, "estimate": settings.estimate}
     with np.errstate(all="ignore"):  # of made-up coefficients; what is no number is no release
         squares = settings.squares
-        piece = kernels.piece_of(settings.family, rows, theta, squares=squares, **how)
-        judged = _judged(rows.design)
-        weights = _weights_of(settings, rows, theta, alpha, np.abs(judged))
-    piece = _without_counts(settings, piece, rows, site.limits)
-    figures = np.array([getattr(piece, name) for name in messages.FIGURES])
-    ones, told = np.ones((len(rows.y), 1)), {}
-    for name, empty in messages.SUMS.items():
-        value = figures if name == "figures" else getattr(piece, name)
-        by = weights.get(name, weights["curvature"])
-        (told[name],) = disclosure.weighted_sums(
-            [empty if value is None or name not in weights else value],
-            rows=judged if empty.ndim == 2 else ones,
-            weights=by,
-            n_parameters=1 if name in ("figures", "shape") else rows.design.shape[1],
-        )
-    return messages.Sums(**told), state
+        piece, terms = kernels.summed(settings.family, rows, theta, squares=squares, **how)
+        judged = _judged(rows.design, np.asarray(state["spans"])[:, message.columns.value])
+        piece = _without_counts(settings, piece, rows, site.limits)
+        return messages.Sums(**_told(settings, piece, terms, judged)), state
 
 
-def _weights_of(
-    settings: messages.Settings,
-    rows: kernels.Rows,
-    theta: FloatArray,
-    alpha: float,
-    sizes: FloatArray,
-) -> dict[str, FloatArray]:
-    """Weights by which the sums of a reply are judged, (n, k): for effective rows, and for shares.
+def _told(
+    settings: messages.Settings, piece: kernels.Piece, terms: kernels.Terms, judged: Judged
+) -> dict[str, Released]:
+    """The sums of a reply, each judged by its own terms.
 
-    Each sum has its own: at made-up coefficients one row may have all of a sum of squared residuals
-    and next to nothing of the curvature. Of what is no matrix they hold all that rows add. Of
-    squared residuals effective rows are those of the residuals, as with the response of moments:
-    squares of honest counts have few.
+    At made-up coefficients one row may have all of a sum of squared residuals and next to nothing
+    of the curvature. Of squared residuals effective rows are those of the residuals, as with the
+    response of moments: squares of honest counts have few.
     """
-    family = settings.family
-    loss, eta = kernels.family_of(family, alpha), rows.eta(theta)
-    curvature, squares = kernels.weights_of(family, rows, theta, alpha)
-    expected, score = loss.expected_weight(eta), loss.score(rows.y, eta)
-    by_score = rows.weighted(np.abs(score))
-    # Of the others the loss is a line in the response, whose sums are in the score.
-    dispersed = family in kernels.DISPERSED
-    figures = rows.weighted(score**2 / expected) if dispersed else by_score
-    found = {
-        "figures": [np.sqrt(figures) if dispersed else by_score, figures],
-        "score": [by_score, by_score[:, None] * sizes],
-        "curvature": [curvature],
+    by_score, q = np.abs(terms.score)[:, None], len(piece.score)
+    figures = by_score
+    if settings.family in kernels.DISPERSED:
+        # Of the others the loss is a line in the response, whose sums are in the score.
+        figures = np.column_stack([np.sqrt(terms.pearson), terms.pearson])
+    values = {name: getattr(piece, name) for name in messages.SUMS if name != "figures"}
+    values["figures"] = np.array([getattr(piece, name) for name in messages.FIGURES])
+    by: dict[str, dict[str, Any]] = {
+        "figures": {"rows": np.ones((len(by_score), 1)), "weights": figures, "n_parameters": 1},
+        "score": {"weights": by_score, "first": 1},
     }
     if settings.squares:
-        found["squares"] = [squares]
+        by["squares"] = {"weights": terms.squares[:, None]}
     if settings.expects:
-        found["expected"] = [rows.weighted(expected)]
-    if settings.estimate:
-        first, second, turn = np.abs(kernels.shape_of(rows, theta, alpha, settings.estimate))
-        found["shape"] = [np.sqrt(first), first, second, turn[:, None] * sizes]
-    return {name: np.column_stack(by) for name, by in found.items()}
+        by["expected"] = {"weights": terms.expected[:, None]}
+    if terms.shape is not None:
+        first, second, turn = np.abs(terms.shape)
+        weights, alone = np.column_stack([np.sqrt(first), turn]), np.column_stack([first, second])
+        by["shape"] = {"weights": weights, "first": 1, "alone": alone, "n_parameters": 1}
+    told = {}
+    for name, how in by.items():
+        how = {"rows": judged, "n_parameters": q, **how}
+        (told[name],) = disclosure.weighted_sums([values[name]], **how)
+    # What is not asked for is empty, and rests on what the curvature does.
+    rest = ["curvature", *(name for name in messages.SUMS if name not in {*by, "curvature"})]
+    empty = {**messages.SUMS, "curvature": piece.curvature}
+    weights = terms.curvature[:, None]
+    found = disclosure.weighted_sums(
+        [empty[name] for name in rest], rows=judged, weights=weights, n_parameters=q
+    )
+    return told | dict(zip(rest, found, strict=True))
 
 
 def _without_counts(
@@ -392,11 +412,16 @@ def own_fit(
     made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
     found = kernels.fit_alone(family, rows, alpha)
     if found is not None:
-        weight = kernels.weights_of(family, rows, found.theta, alpha)[0][:, None]
-        q = rows.design.shape[1]
+        terms = kernels.terms_of(family, rows, rows.eta(found.theta), alpha)
+        weight, q = terms.curvature[:, None], rows.design.shape[1]
+        judged = _judged(rows.design, np.asarray(state["spans"])[:, message.columns.value])
         found = _without_counts(settings, found, rows, site.limits)
         own = disclosure.local_fit(
-            messages.packed(found), rows=_judged(rows.design), weights=weight, n_parameters=q
+            messages.packed(found),
+            rows=judged,
+            weights=weight,
+            n_parameters=q,
+            squares=terms.pearson if family in kernels.DISPERSED else None,
         )
         fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
         made = own if fault is None else made
@@ -437,10 +462,10 @@ def judge(
     told = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
     fit, again, found = performance.recalibration(eta, rows.y)
     if fit is not None:
-        weight = kernels.weights_of(settings.family, again, fit.theta)[0][:, None]
-        own = disclosure.local_fit(
-            found, rows=_judged(again.design), weights=weight, n_parameters=2
-        )
+        terms = kernels.terms_of(settings.family, again, again.eta(fit.theta))
+        judged = _judged(again.design, _spans(again.design.x))
+        weight = terms.curvature[:, None]
+        own = disclosure.local_fit(found, rows=judged, weights=weight, n_parameters=2)
         fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
         told = own if fault is None else told
     reply = messages.Judged(
@@ -485,7 +510,7 @@ def conclude(
     )
     site.output("predictor", predictor)
     with np.errstate(all="ignore"):  # a model that somebody made up may give no numbers
-        fitted = predictor.mean_of(data.features[:, columns], data.offset)
+        fitted = predictor.mean_of(_features(data, columns), data.offset)
         site.output("fitted", fitted)
         site.output("residual", response_of(message.settings.family, data) - fitted)
     return messages.Concluded(), {}
