@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,9 @@ import statsmodels.api as sm
 from scipy.stats import rankdata
 
 from consilience import PooledRegression, report
-from consilience.exceptions import StudyError
+from consilience.exceptions import ParameterError, StudyError
 from consilience.regression import performance
+from consilience.regression.report.figures_regression import shared_bands
 from consilience.wire.disclosure import Limits
 from tests.regression.test_pooled_regression import (
     SITES,
@@ -115,4 +117,58 @@ def test_page(tmp_path: Path) -> None:
     done = PooledRegression(**OF).run(federation(tables_of("binomial")), seed=0)
     text = report.write(done, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Are predicted risks right?" in text and "observed / expected" in text
+    assert "Shares of events against predicted risks in bands" in text
+    assert [ax.get_title(loc="left") for ax in done.plot("calibration").axes[:4]] == [
+        "all sites",
+        *SITES,
+    ]
     assert type(done.result).from_files(done.result.to_files()).to_files() == done.result.to_files()
+
+
+def judged(**changes: object) -> SimpleNamespace:
+    """Two sites with bands of four risks, the second of which joins them by twos; a silent one."""
+    bands = np.zeros((3, 4, 2), dtype=np.int64)
+    bands[0] = [[40, 10], [30, 10], [20, 20], [10, 40]]
+    bands[1, [0, 2]] = [[60, 20], [15, 45]]
+    expected = np.array([[8.0, 11, 21, 39], [19, 0, 44, 0], [np.nan] * 4])
+    cuts = np.array([[0.2], [0.3], [0.6]])
+    found = {"bands": bands, "expected": expected, "cuts": cuts, "sites": ("ash", "birch", "cedar")}
+    return SimpleNamespace(**{**found, **changes})
+
+
+def test_bands_of_several_sites_are_those_that_all_have() -> None:
+    found = shared_bands(judged(), [0, 1])
+    assert {name: line.tolist() for name, line in found.items()} == {
+        "low": [0.0, 0.3],
+        "high": [0.3, 1.0],
+        "rows": [170.0, 150.0],
+        "events": [40.0, 105.0],
+        "expected": [38.0, 104.0],
+    }
+    alone = shared_bands(judged(), [0])
+    assert alone["high"].tolist() == [0.2, 0.3, 0.6, 1.0]
+    assert alone["expected"].tolist() == [8.0, 11.0, 21.0, 39.0]
+    withheld = judged().expected
+    withheld[1, 2] = np.nan
+    pooled = shared_bands(judged(expected=withheld), [0, 1])["expected"]
+    assert pooled[0] == 38 and np.isnan(pooled[1])
+
+
+def test_the_figure_of_risks_draws_what_sites_tell() -> None:
+    """Joined bands as wide as they are; no mark where the mean risk stays; no silent site."""
+    withheld = judged().expected
+    withheld[1, 2] = np.nan
+    figure = report.plot_calibration(judged(expected=withheld))
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["all sites", "ash", "birch"]
+    birch = figure.axes[2]
+    reach, interval = birch.collections
+    assert [line[:, 0].tolist() for line in reach.get_segments()] == [[0.0, 0.3], [0.3, 1.0]]
+    marks = np.column_stack(birch.lines[0].get_data())
+    np.testing.assert_allclose(marks[0], [19 / 80, 0.25])
+    assert np.isnan(marks[1, 0])
+    low, high = interval.get_segments()[0][:, 1]
+    assert low < 0.25 < high and (low, high) == pytest.approx((0.1684, 0.3548), abs=1e-3)
+    one = report.plot_calibration(judged(bands=judged().bands[:1], expected=withheld[:1]))
+    assert [ax.get_title(loc="left") for ax in one.axes] == ["ash"]
+    with pytest.raises(ParameterError):
+        report.plot_calibration(judged(bands=0 * judged().bands))

@@ -558,4 +558,5 @@ def test_python_of_the_guide_prints_what_it_shows(
     assert {path.name for path in tmp_path.glob("*.svg")} == {
         "coefficients.svg",
         "dose-by-site.svg",
+        "risks.svg",
     }

@@ -18,6 +18,7 @@ _PUBLIC: dict[str, str] = {
     "plot_assisted_calibration": "consilience.assisted.report.figures_assisted",
     "plot_assisted_coefficients": "consilience.assisted.report.figures_assisted",
     "plot_assisted_rounds": "consilience.assisted.report.figures_assisted",
+    "plot_calibration": "consilience.regression.report.figures_regression",
     "plot_candidates": "consilience.discriminant.report.figures_choice",
     "plot_class_profiles": "consilience.report.figures",
     "plot_class_shares": "consilience.clustering.report.figures_classes",

@@ -80,6 +80,7 @@ from consilience.latent_regression.report.latent_evidence import (
 from consilience.latent_regression.report.latent_evidence import (
     plot_latent_releases as plot_latent_releases,
 )
+from consilience.regression.report.figures_regression import plot_calibration as plot_calibration
 from consilience.regression.report.figures_regression import plot_forest as plot_forest
 from consilience.regression.report.figures_regression import plot_regression as plot_regression
 from consilience.report.figures import plot_class_profiles as plot_class_profiles

@@ -202,6 +202,16 @@ def shared_legend(fig: Figure, ax: Axes, **look: Any) -> None:
         fig.legend(handles, labels, loc="outside upper left", **look)
 
 
+def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
+    # Wilson 1927: (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
+    z2 = Z95**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+        half = Z95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
+    return middle - half, middle + half
+
+
 # --------------------------------------------------------------------------- maps of colours
 
 

@@ -23,7 +23,7 @@ from consilience.assisted.report import (
 from consilience.assisted.test import AssistanceTest
 from consilience.engines.federation import Run
 from consilience.protocol.method import Method
-from consilience.report import disclosure, html
+from consilience.report import charts, disclosure, html
 from consilience.report.general import parameter_docs
 from consilience.report.sections import Block, MethodReport, Table, p_value, report_of
 from consilience.wire.transcript import Line
@@ -423,7 +423,7 @@ def test_limits_say_that_training_is_not_private() -> None:
     [(0.5, 100, 0.4038, 0.5962), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0)],
 )
 def test_wilson_interval(share: float, n: int, low: float, high: float) -> None:
-    found = figures_assisted.wilson(np.array([share]), np.array([float(n)]))
+    found = charts.wilson(np.array([share]), np.array([float(n)]))
     assert found[0][0] == pytest.approx(low, abs=1e-4)
     assert found[1][0] == pytest.approx(high, abs=1e-4)
 

@@ -417,7 +417,7 @@ def plot_assisted_calibration(result: Any) -> Figure:
             n = np.asarray(table["records"], dtype=float)
             colour, marker = looks[key]
             if result.family == "binomial":
-                low, high = wilson(y, n)
+                low, high = charts.wilson(y, n)
                 ax.vlines(x, low, high, color=colour, linewidth=1.4)
                 ends += [*low.tolist(), *high.tolist()]
             ax.plot(x, y, linestyle="none", marker=marker, markersize=5.5, color=colour)
@@ -434,13 +434,3 @@ def plot_assisted_calibration(result: Any) -> Figure:
             charts.bare(ax, "both")
         axes[0].set_ylabel("mean observed")
     return fig
-
-
-def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
-    # Wilson 1927: (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
-    z2 = charts.Z95**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-        half = charts.Z95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
-    return middle - half, middle + half

@@ -1,7 +1,8 @@
-"""Figures of pooled regressions: coefficients with limits, and one slope at every site."""
+"""Figures of pooled regressions: coefficients, one slope at every site, and predicted risks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -14,6 +15,8 @@ from consilience.report import charts
 
 MOST = 40
 """Lines of a figure; the page has a table of all."""
+PANELS = 24
+"""Of risks: all sites together, and sites one by one."""
 
 
 def most_different(result: Any) -> str:
@@ -106,3 +109,92 @@ def _weights(ax: Any, at: Any, value: FloatArray, error: FloatArray) -> None:
         size = 90 * weight / weight.max()
         look: dict[str, Any] = {"color": charts.MUTED, "alpha": 0.25, "marker": "s", "zorder": 2}
         ax.scatter(value[known], at[known], s=size, linewidths=0, **look)
+
+
+def judged_sites(result: Any) -> list[int]:
+    """Sites that tell bands of risk, by their place."""
+    return [b for b, counts in enumerate(result.bands) if counts.any()]
+
+
+def shared_bands(result: Any, sites: Sequence[int]) -> dict[str, FloatArray]:
+    """Bands of risk in which all of some sites count, and what these count in them together.
+
+    A site joins its bands by twos, fours and so on, so that each of the widest bands of two sites
+    is one of the bands, or several, of the other.
+
+    Returns
+    -------
+    dict of str to (K,) array
+        ``low`` and ``high`` of the predicted risk, ``rows``, ``events``, and ``expected`` events,
+        NaN where a site does not tell them.
+    """
+    counts, expected = result.bands[list(sites)], result.expected[list(sites)]
+    full = counts.sum(axis=2) > 0
+    first = np.flatnonzero(full.all(axis=0))
+    edges = np.concatenate([[0.0], np.ravel(result.cuts), [1.0]])
+    rows, events = (
+        np.add.reduceat(part.sum(axis=0), first) for part in (counts.sum(2), counts[..., 1])
+    )
+    told = np.add.reduceat(np.where(full, expected, 0.0).sum(axis=0), first)
+    found = {"low": edges[first], "high": edges[[*first[1:], len(edges) - 1]]}
+    return found | {"rows": rows.astype(float), "events": events.astype(float), "expected": told}
+
+
+def plot_calibration(result: Any) -> Figure:
+    """Draw shares of events against predicted risks in bands, over all sites and at each.
+
+    Parameters
+    ----------
+    result : PooledRegressionResult
+        Of a study that asked for `performance`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A mark for each band, at its mean predicted risk, with a 95 % interval of the share
+        (Wilson); as wide as the band is a pale line, without a mark where the site does not tell
+        the mean risk.
+
+    Raises
+    ------
+    ParameterError
+        No site told bands.
+    """
+    told = judged_sites(result)
+    if not told:
+        raise ParameterError.of("result", "of a fit whose predicted risks sites judged", result)
+    parts = [("all sites", told)] if len(told) > 1 else []
+    parts += [(charts.label(result.sites[b], 28), [b]) for b in told]
+    parts = parts[:PANELS]
+    across = 2 if len(parts) in (2, 4) else min(len(parts), 3)
+    height = 0.6 + 2.2 * -(-len(parts) // across)
+    with charts.style():
+        fig, axes = charts.panels(len(parts), height, across, sharex=True, sharey=True)
+        top = 0.0
+        for ax, (name, sites) in zip(axes, parts, strict=True):
+            colour = charts.BLUE if len(sites) > 1 or len(parts) == 1 else charts.INK
+            top = max(top, _risks(ax, shared_bands(result, sites), colour))
+            ax.set_title(name, loc="left")
+        for ax in axes:
+            ax.plot([0, 1], [0, 1], color=charts.MUTED, linewidth=1, zorder=1)
+            ax.set_xlim(-0.04 * top, min(1.05 * top, 1.0))
+            ax.set_ylim(-0.04 * top, min(1.05 * top, 1.0))
+            ax.xaxis.set_major_formatter(charts.SHARES)
+            ax.yaxis.set_major_formatter(charts.SHARES)
+            ax.tick_params(labelbottom=True)
+            charts.bare(ax, "both")
+        fig.supxlabel("predicted risk", fontsize=10)
+        fig.supylabel("share with an event", fontsize=10)
+    return fig
+
+
+def _risks(ax: Any, bands: dict[str, FloatArray], colour: str) -> float:
+    """Draw the bands of one panel, and say how far they go up or across."""
+    share, risk = bands["events"] / bands["rows"], bands["expected"] / bands["rows"]
+    low, high = charts.wilson(share, bands["rows"])
+    ax.hlines(share, bands["low"], bands["high"], color=charts.RULE, linewidth=3, zorder=1)
+    ax.vlines(risk, low, high, color=colour, linewidth=1.4)
+    charts.marks(ax, risk, share, "o", colour, colour, 4.5)
+    known = [*high.tolist(), *risk[np.isfinite(risk)].tolist()]
+    # Of the last band it is not known how far its rows go.
+    return max([*known, *bands["high"][:-1].tolist()])

@@ -112,6 +112,9 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "area": _between(*result.areas[-1]) if len(result.areas) else "",
             "plot_regression": figures.plot_regression,
             "plot_forest": figures.plot_forest,
+            "plot_calibration": figures.plot_calibration,
+            "judged": [site_name(result.sites[b]) for b in figures.judged_sites(result)],
+            "panels": figures.PANELS - 1,
             "known": bool(np.isfinite(result.site_estimates[:, j]).any()),
             "logs": result.family not in LINKS,
         }
