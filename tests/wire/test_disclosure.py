@@ -94,6 +94,12 @@ def test_facts_of_a_sum_agree_with_the_naive_ones(kind: str) -> None:
     assert evidence(released).share[0] == pytest.approx(share, rel=1e-13)  # type: ignore[index]
 
 
+def test_a_sum_that_overflows_has_the_shares_of_its_records() -> None:
+    with np.errstate(over="ignore"):
+        released = aggregate(np.full((3, 1), 1.7e308))
+    assert evidence(released).share == pytest.approx(1 / 3)
+
+
 def test_cells_are_judged_one_by_one() -> None:
     x = np.stack([column("normal"), column("indicator")], axis=1)
     cells = np.arange(40) % 3 - 1
