@@ -139,3 +139,21 @@ def test_of_many_rows_some_are_looked_at_and_all_where_these_are_too_few(ones: i
     every = np.ones(2, dtype=bool)
     view = View(np.ones(60_000, dtype=bool), every, every, ~every)
     assert failing(x, [view], every, LIMITS).tolist() == [ones < 10, False]
+
+
+def test_of_more_columns_than_may_be_told_the_first_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that stay by themselves take no place, and pairs of the rest are not looked at."""
+    x = np.random.default_rng(1).normal(size=(200, 300))
+    x[:, [0, 3]] = 1.0
+    compared = []
+    bad = row_guard._bad
+    monkeypatch.setattr(
+        row_guard, "_bad", lambda own, *a: compared.append(own.shape[1]) or bad(own, *a)
+    )
+    every = np.ones(300, dtype=bool)
+    hidden = failing(x, views(np.zeros(200), [True] * 300), every, LIMITS)
+    told = LIMITS.columns_for(200, products=True)
+    assert np.flatnonzero(~hidden).tolist() == [1, 2, *range(4, told + 2)]
+    assert max(compared) == told < 200

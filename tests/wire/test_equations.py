@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from consilience.wire import digits
 from consilience.wire.digits import finer_between, off_grid
 from consilience.wire.disclosure import Limits
 from consilience.wire.equations import equations, outweighed
@@ -84,7 +85,26 @@ def test_steps_that_nobody_would_list(n: int, few: int) -> None:
             assert (np.abs(found.rounded(column) - column) <= step / 2 + 1e-9).all()
 
 
-def test_steps_of_sums_and_differences() -> None:
+@pytest.mark.parametrize("few", [0, 3, 9, 10])
+def test_a_handful_rules_out_no_step_that_all_records_keep_to(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(few)
+    for step in (1.0, 0.1, 1 / 7, 20.0):
+        column = rng.integers(0, 90, 300) * step
+        column[:few] += step * rng.uniform(0.1, 0.9, few)
+        found = off_grid(rng.permutation(column), 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(digits, "_HANDFUL", 0)
+            slow = off_grid(column, 10)
+        assert (found is None) == (slow is None) == (few in (0, 10))
+        assert found is None or slow is None or found.off.sum() == slow.off.sum() == few
+
+
+@pytest.mark.parametrize("pairs", [1, 2, digits._PAIRS])
+def test_steps_of_sums_and_differences(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where few pairs are looked at together."""
+    monkeypatch.setattr(digits, "_PAIRS", pairs)
     rng = np.random.default_rng(1)
     born = rng.uniform(1930, 1990, 300).round(2)
     x = np.column_stack([born, born + rng.integers(1, 30, 300), rng.normal(size=300).round(2)])

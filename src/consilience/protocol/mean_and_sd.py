@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import QuorumError
+from consilience.exceptions import QuorumError, listed
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -178,7 +178,7 @@ class MeanAndSD(Method):
         told = ~np.isnan([reply.totals.value for reply in first.values()])
         rows = np.array([reply.n.value for reply in first.values()]) @ told
         if (rows < n).any():
-            names = ", ".join(np.array(ctx.feature_names)[rows < n])
+            names = listed(np.array(ctx.feature_names)[rows < n])
             ctx.note(
                 f"Some sites withheld {names}: too few rows differ there, or one outweighs all."
             )

@@ -545,7 +545,12 @@ def failing(
     DataError
         The rows themselves hang together with a column that was told: no column can be left out.
     """
+    known = np.zeros_like(asked) if again is None else again
     hidden = np.zeros(len(asked), dtype=bool)
+    if _too_many(views, asked, asked, known, limits).any():
+        # Those of thousands that may not be told anyway are not compared with one another.
+        hidden = asked & _alone(x, views, limits, coded)
+        hidden |= _too_many(views, asked & ~hidden, asked, known, limits)
     finer: dict[tuple[int, int], bool] = {}
     while True:
         bad = np.zeros((len(asked), len(asked)), dtype=bool)
@@ -582,12 +587,26 @@ def failing(
         if not alone.any():
             pairs = bad & free & free[:, None]
             if not pairs.any():
-                known = np.zeros_like(free) if again is None else again
                 return hidden | _too_many(views, free, asked, known, limits)
             # Of those that are asked for together the worst gives way, the last of equal ones.
             faults = pairs.sum(axis=0)
             alone[len(faults) - 1 - int(np.argmax(faults[::-1]))] = True
         hidden |= alone
+
+
+def _alone(
+    x: FloatArray, views: Sequence[View], limits: Limits, coded: Sequence[Coded]
+) -> BoolArray:
+    """Columns that may not be told of the rows of some view, whatever else is."""
+    unsafe = np.zeros(x.shape[1], dtype=bool)
+    for view in views:
+        columns = np.flatnonzero(view.told)
+        if view.rows.any():
+            own = x[np.ix_(view.rows, columns)]
+            unsafe[columns] |= unsafe_columns(
+                own, limits=limits, coded=coded_within(coded, columns)
+            )
+    return unsafe
 
 
 def _too_many(

@@ -16,8 +16,8 @@ from consilience.arrays import BoolArray, FloatArray
 _LEADS = (10.0, 9.0, 7.5, 7.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.2, 1.0)
 _PARTS = (1 / 3, 1 / 6, 1 / 7, 1 / 12, 1 / 24, 1 / 60, 0.45359237, 2.54)
 """Thirds, days in weeks, months in years, hours, minutes, pounds and inches."""
-_FEW_ROWS = 512
-"""Records that are looked at first."""
+_HANDFUL, _FEW_ROWS = 64, 512
+"""Records that are looked at first, and next."""
 
 
 class Finer(NamedTuple):
@@ -85,11 +85,13 @@ def off_grid(column: FloatArray, least: int) -> Finer | None:
     # By chance a step found from the values would soon fit one that has nothing to do with it.
     steps = [(step, 0.0, 1e-6) for step in {*decimal, *_PARTS}]
     steps += [(*found, 1e-9) for found in _common_steps(known)]
-    for step, origin, near in sorted(steps, reverse=True):
-        if step > largest:
-            continue
-        if step < least_step:
-            return None
+    inside = sorted((of for of in steps if least_step <= of[0] <= largest), reverse=True)
+    # Most are ruled out by a handful of records, all at once.
+    each = np.array(inside, dtype=float).reshape(-1, 3).T[:, :, None]
+    multiples = (known[:_HANDFUL] - each[1]) / each[0]
+    away = np.abs(multiples - np.rint(multiples)) > each[2] + 1e-15 * (largest / each[0])
+    for i in np.flatnonzero(away.sum(axis=1) < least).tolist():
+        step, origin, near = inside[i]
         for part in (known[:_FEW_ROWS], known):
             multiple = (part - origin) / step
             off = np.abs(multiple - np.rint(multiple)) > near + 1e-15 * (largest / step)
@@ -152,6 +154,10 @@ def _steps(picks: FloatArray, least: FloatArray) -> FloatArray:
     return step
 
 
+_PAIRS = 4096
+"""Pairs of columns that are looked at together: samples of all pairs would fill the memory."""
+
+
 def finer_between(x: FloatArray, least: int) -> BoolArray:
     """Pairs of columns whose sum or difference keeps to a step in all records but few, (p, p).
 
@@ -165,21 +171,22 @@ def finer_between(x: FloatArray, least: int) -> BoolArray:
     rng = np.random.default_rng(len(rows))
     picks = x[rows[rng.integers(len(rows), size=(_SAMPLES // 3, _OF))]].transpose(2, 0, 1)
     first, second = np.triu_indices(p, 1)
-    forms = np.stack([picks[first] - picks[second], picks[first] + picks[second]])
     whole = x if len(rows) == len(x) else x[rows]  # a million rows are not copied
     low, high = whole.min(axis=0), whole.max(axis=0)
     span, size = high - low, np.maximum(np.abs(low), np.abs(high))
     own = _largest_steps(picks, np.array([_resolution(*of) for of in zip(span, size, strict=True)]))
-    both = [
-        _resolution(*of)
-        for of in zip(span[first] + span[second], size[first] + size[second], strict=True)
-    ]
-    between = _largest_steps(forms.reshape(-1, *forms.shape[2:]), np.array(both * 2)).reshape(2, -1)
-    theirs = np.maximum(own[first], own[second])
-    for sign, pair in np.argwhere(between > 1.2 * theirs):
-        j, k = first[pair], second[pair]
-        if off_grid(x[:, j] + (x[:, k] if sign else -x[:, k]), least) is not None:
-            found[j, k] = found[k, j] = True
+    for start in range(0, len(first), _PAIRS):
+        one, other = first[start : start + _PAIRS], second[start : start + _PAIRS]
+        both = zip(span[one] + span[other], size[one] + size[other], strict=True)
+        fine = np.array([_resolution(*of) for of in both])
+        theirs = np.maximum(own[one], own[other])
+        for sign in (-1.0, 1.0):
+            between = _largest_steps(picks[one] + sign * picks[other], fine)
+            for j, k in zip(
+                one[between > 1.2 * theirs], other[between > 1.2 * theirs], strict=True
+            ):
+                if off_grid(x[:, j] + sign * x[:, k], least) is not None:
+                    found[j, k] = found[k, j] = True
     return found
 
 
