@@ -394,7 +394,7 @@ def _cells(table: Table, name: str) -> Content:
     """A number for each cell of a column; of empty cells the same."""
     if table.kind(name) in ("number", "boolean"):
         return _of_numbers(table.numbers(name)[0])
-    if (values := table.plain_numbers(name)) is not None:
+    if table.kind(name) == "text" and (values := table.plain_numbers(name)) is not None:
         return _of_numbers(values)
     positions, texts = table.categories(name)
     # The same number with either decimal mark.

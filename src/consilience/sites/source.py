@@ -283,9 +283,7 @@ class Table:
         values = _to_numpy(pc.cast(column, pa.float64(), safe=False)).astype(np.float64)
         # -9, -9.0 and -9.00 are one code, as they are one number.
         numeric = [float(code) for code in codes if is_number(code)]
-        if numeric:
-            values = np.where(np.isin(values, numeric), np.nan, values)
-        return values, wrong
+        return np.where(np.isin(values, numeric), np.nan, values), wrong
 
     def plain_numbers(self, name: str) -> NDArray[np.float64] | None:
         """A column of texts as numbers, NaN where a cell is empty; None unless all others are some.
@@ -294,8 +292,6 @@ class Table:
         """
         import pyarrow.compute as pc
 
-        if self.kind(name) != "text":
-            return None
         column = self._trimmed(self._plain(name), ())
         if self.decimal == ",":
             column = pc.replace_substring(column, ",", ".")
