@@ -16,9 +16,9 @@ from consilience.regression.protocol.result import (
     PooledRegressionResult,
 )
 from consilience.regression.report import figures_regression as figures
-from consilience.report.charts import short
+from consilience.report.charts import minus, short
 from consilience.report.run import Run
-from consilience.report.sections import number, numbers, p_value, percent, site_name
+from consilience.report.sections import DASH, number, numbers, p_value, percent, site_name
 from consilience.report.words import TemplateReport
 
 ERRORS = {
@@ -38,8 +38,8 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
 
     def context(self, result: PooledRegressionResult, run: Run) -> dict[str, Any]:
         """Rows of tables, and names that fit a line."""
-        # Down a column of one scale, digits are alike.
-        statistics = numbers(result.statistic)
+        # Down a column of one scale, decimals are alike.
+        statistics = [minus(f"{z:z,.2f}") if math.isfinite(z) else DASH for z in result.statistic]
         estimates = zip(
             result.names,
             result.estimate,
