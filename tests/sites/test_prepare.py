@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import traceback
 from collections.abc import Callable
@@ -80,6 +81,13 @@ def test_recode() -> None:
     assert found.data.features.T.tolist() == [[1, 1, 0], [0, 0, 1], [1, 0, 0]]
     assert found.data.rows.tolist() == [0, 1, 2]
     assert found.data.content_hash == read_source(table).content_hash
+    long, number = {name: cells * 5 for name, cells in table.items()}, Columns(features=("ill",))
+    known = [
+        load_with_report(read_source(long), number, Preparation(), own, min_records=9).everyone
+        for own in (site, dataclasses.replace(site, recode={}))
+    ]
+    assert known[0] is not None and known[1] is not None
+    assert np.array_equal(known[0](()).content(), known[1](()).content())
     for recode in ({"other": {"a": "b"}}, {"when": {"a": "b"}}):
         own = SiteColumns(recode=recode)
         with pytest.raises(StudyError, match=r"\[columns\] recode names '"):

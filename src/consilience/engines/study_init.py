@@ -223,6 +223,8 @@ def look(
         check_name("site", site)
         if "${" in str(path):
             raise StudyError(f"{path}: ${{ begins a variable in a site file, so rename the file")
+        if not path.is_file():
+            raise DataError(f"site {site}: there is no file {path}: check the path")
         settings = guessed(path)
         if sheet and path.suffix.lower() in WORKBOOKS:
             settings["sheet"] = sheet
