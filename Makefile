@@ -27,14 +27,14 @@ WORKERS ?= 2
 # Processes of a deployment wait for one another much of the time.
 FLOWER_WORKERS ?= 3
 # What a test takes decides its suite: tests/durations.py. Kinds that need more than Python are apart.
-KINDS := not faults and not flower and not r and not postgresql
+KINDS := not faults and not flower and not r and not postgresql and not image
 FAST := not slow and not long and not nightly and not replication and $(KINDS)
 NIGHTLY := (long or nightly)
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql test-r \
+.PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql test-r test-image \
 	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \
-	dist clean distclean
+	dist image clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do \
@@ -94,6 +94,9 @@ test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests st
 
 test-r: $(STAMP) ## the client for R, where R and its package jsonlite are
 	$(PYTEST) -m "r"
+
+test-image: $(STAMP) ## the container image, where docker, podman or buildah works
+	$(PYTEST) -m "image"
 
 test-nightly: $(STAMP) ## all that the suites leave out: whole products, long simulations
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and $(KINDS)"
@@ -163,6 +166,9 @@ dist: $(STAMP) ## build wheel and source archive into dist, twice, and compare t
 	@for file in dist/*; do cmp "$$file" "build/$$file" || exit 1; done
 	@cd dist && $(CURDIR)/$(BIN)/python -c "import hashlib, os; \
 		[print(hashlib.sha256(open(f, 'rb').read()).hexdigest(), f) for f in sorted(os.listdir('.'))]"
+
+image: $(STAMP) ## the container image into dist, by docker, podman or buildah; KEY=FILE signs it
+	PYTHONPATH=. $(BIN)/python -m tools.image build $(if $(KEY),--key $(KEY))
 
 clean: ## remove caches and builds
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

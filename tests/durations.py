@@ -38,7 +38,7 @@ RECORDED = Path(__file__).with_name("durations.tsv")
 MUTANTS = Path(__file__).with_name("mutants.csv")
 LIMITS = {"medium": 0.07, "slow": 0.3, "long": 8.0}
 """Seconds from which a test has the mark."""
-KINDS = ("faults", "flower", "postgresql", "r")
+KINDS = ("faults", "flower", "image", "postgresql", "r")
 LONG = {
     "tests/cli/test_commands.py::test_long_demo_runs",
     "tests/docs/test_deploy_page.py::test_the_guide_is_followed_word_by_word",
