@@ -455,8 +455,9 @@ def test_bins_and_rows_of_other_runs_tell_of_no_few(extra: int) -> None:
             assert again.result.n.tolist() == [400]
             assert np.isnan(again.result.bins["x"]).all()
         else:
-            # Rows stay out whatever they hold, so the numbers give no difference.
-            assert first.bins["x"][0, 1] - n_complete > 40
+            # Rows stay out whatever they hold, by a secret draw: 41 to 61 in 36 runs, also where
+            # nobody of these lacks y. So the numbers give no difference.
+            assert first.bins["x"][0, 1] - n_complete > 20
             np.testing.assert_array_equal(again.result.bins["x"], first.bins["x"])
             more = Describe(bins={"x": (50.0, 60.0)}).run(federation, seed=0)
             assert np.isnan(more.result.bins["x"][0]).tolist() == [False, True, False]
