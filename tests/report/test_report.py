@@ -15,7 +15,15 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation, load_run
+from consilience import (
+    Columns,
+    EnsembleClustering,
+    Federation,
+    MeanAndSD,
+    Policy,
+    Preparation,
+    load_run,
+)
 from consilience import report as room
 from consilience.clustering.report import figures_classes
 from consilience.clustering.report.ensemble_clustering import EnsembleClusteringReport
@@ -238,7 +246,11 @@ def test_a_notebook_shows_answer_page_and_figures(run: Run, page: str, tmp_path:
     answer = run.result.summary()
     assert repr(run).endswith(f"in {run.directory}: {answer}")
     assert repr(run.result) == f"EnsembleClusteringResult: {answer}"
-    assert len(repr(federation(tables()))) < 200
+    made = federation(tables())
+    assert len(repr(made)) < 200
+    assert "<th>features</th>" in made._repr_html_() and repr(made).split()[0] in made._repr_html_()
+    own = "".join(Page(Policy(min_records=20)._repr_html_()).text.split())
+    assert "min_records20own" in own and "max_share0.5preset" in own
 
 
 def test_of_many_sites_a_page_lists_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ It holds too for sites that share rows and hold different columns (`over_columns
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import os
 import secrets
@@ -23,7 +24,7 @@ from consilience.engines.base import Engine
 from consilience.engines.driver import Driver, OnEvent
 from consilience.engines.local import LocalEngine, local_engine
 from consilience.engines.rundir import RunInfo, RunStore
-from consilience.exceptions import ParameterError, RunError, StudyError
+from consilience.exceptions import ParameterError, RunError, StudyError, listed
 from consilience.numerics.random import stream
 from consilience.protocol.method import (
     ROLES,
@@ -212,6 +213,17 @@ class Federation:
             f"Federation of {len(self.engine.sites)} sites ({names}), {columns}, engine "
             f"{self.engine.name!r}"
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sites, and the columns that all of them are asked for."""
+        asked = {**vars(self.columns), "levels": tuple(self.columns.levels)}
+        lines = [
+            f"<tr><th>{role}</th><td>"
+            f"{html.escape(named if isinstance(named, str) else listed(named, 20))}</td></tr>"
+            for role, named in asked.items()
+            if named
+        ]
+        return f"<p>{html.escape(repr(self))}</p>\n<table>{''.join(lines)}</table>"
 
     def __post_init__(self) -> None:
         n = len(self.engine.sites)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 import re
 from collections.abc import Mapping
@@ -127,6 +128,17 @@ class Policy:
         own = [name for name in fields if getattr(self, name) != getattr(plain, name)]
         settings = "".join(f", {name}={getattr(self, name)!r}" for name in own)
         return f"Policy(preset={self.preset!r}{settings})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: each limit, and whether it is that of the preset."""
+        plain = Policy(preset=self.preset)
+        lines = [
+            f"<tr><th>{f.name}</th><td>{html.escape(str(value))}</td><td>{by}</td></tr>"
+            for f in dataclasses.fields(self)
+            for value in [getattr(self, f.name)]
+            for by in ["preset" if value == getattr(plain, f.name) else "own"]
+        ]
+        return f"<table><caption>Policy</caption>{''.join(lines)}</table>"
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any] | str) -> Policy:

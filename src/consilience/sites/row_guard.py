@@ -546,11 +546,12 @@ def failing(
         The rows themselves hang together with a column that was told: no column can be left out.
     """
     known = np.zeros_like(asked) if again is None else again
-    hidden = np.zeros(len(asked), dtype=bool)
-    if _too_many(views, asked, asked, known, limits).any():
+    hidden, surplus = np.zeros((2, len(asked)), dtype=bool)
+    if _too_many(views, asked, asked, known, limits, hidden).any():
         # Those of thousands that may not be told anyway are not compared with one another.
-        hidden = asked & _alone(x, views, limits, coded)
-        hidden |= _too_many(views, asked & ~hidden, asked, known, limits)
+        alone = asked & _alone(x, views, limits, coded)
+        surplus = _too_many(views, asked & ~alone, asked, known, limits, hidden)
+        hidden = alone | surplus
     finer: dict[tuple[int, int], bool] = {}
     while True:
         bad = np.zeros((len(asked), len(asked)), dtype=bool)
@@ -587,7 +588,7 @@ def failing(
         if not alone.any():
             pairs = bad & free & free[:, None]
             if not pairs.any():
-                return hidden | _too_many(views, free, asked, known, limits)
+                return hidden | _too_many(views, free, asked, known, limits, surplus)
             # Of those that are asked for together the worst gives way, the last of equal ones.
             faults = pairs.sum(axis=0)
             alone[len(faults) - 1 - int(np.argmax(faults[::-1]))] = True
@@ -610,13 +611,19 @@ def _alone(
 
 
 def _too_many(
-    views: Sequence[View], free: BoolArray, asked: BoolArray, again: BoolArray, limits: Limits
+    views: Sequence[View],
+    free: BoolArray,
+    asked: BoolArray,
+    again: BoolArray,
+    limits: Limits,
+    surplus: BoolArray,
 ) -> BoolArray:
     """Columns that are asked for beyond those of which the rows of a view may tell, the last ones.
 
-    With as many columns as rows the products say what each row is.
+    With as many columns as rows the products say what each row is. `surplus` are some of these that
+    were found before.
     """
-    hidden = np.zeros(len(asked), dtype=bool)
+    hidden = surplus.copy()
     for view in views:
         n = int(view.rows.sum())
         # What was told of these rows counts, also where this run tells nothing of it.
