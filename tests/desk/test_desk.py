@@ -248,7 +248,8 @@ def test_the_policy_is_a_table(opened: Opened) -> None:
     page = opened.get("/account").text
     assert "Policy(" not in page
     rows = re.findall(
-        r'<tr><th scope="row">(\w+)</th><td>(.*?)</td><td>(.*?)</td><td>(.+?)</td>', page
+        r'<tr><th scope="row">(\w+)</th><td>(.*?)</td><td>(.*?)</td><td class="long">(.+?)</td>',
+        page,
     )
     told = {name: (value, by) for name, value, by, _ in rows}
     assert set(told) == {f.name for f in dataclasses.fields(Policy)} - {"preset", "data_id"}

@@ -175,6 +175,7 @@ def test_letters_of_drawings_stay_legible_where_there_is_no_room(page: str) -> N
         smallest = min(float(x) for x in re.findall(r"font(?:-size)?: ([\d.]+)px", svg))
         assert least <= wide
         assert smallest * 4 / 3 * least / wide >= min(html.SMALLEST, smallest * 4 / 3) - 0.05
+        assert ('class="wide"' in svg) is (least > html.PHONE), "a phone says that there is more"
 
 
 def test_no_line_ends_between_a_number_and_its_percent_sign(page: str) -> None:

@@ -25,6 +25,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _FONT = re.compile(r"font(?:-size)?: ([\d.]+)px")
 SMALLEST = 11
 """Pixels of the smallest letters of a drawing on a narrow page."""
+PHONE = 433
+"""Pixels that a page of 30 rem (style.css) leaves a drawing."""
 _COLOURS = {
     charts.INK: "var(--ink)",
     charts.MUTED: "var(--muted)",
@@ -197,6 +199,8 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
     least = min(1.0, SMALLEST * 3 / 4 / min(points, default=SMALLEST))
     pixels = width * 4 / 3
     root.set("style", f"width:{pixels:.0f}px;--least:{pixels * least:.0f}px")
+    if pixels * least > PHONE:
+        root.set("class", "wide")
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     return Markup(ElementTree.tostring(root, encoding="unicode"))

@@ -233,6 +233,8 @@ class ReferenceAveraging(Method):
     n_reference : int, optional
         Rows that are drawn; 20 for each column unless given, fewer for more than 447 columns.
     schedule : {"adaptive", "fixed", "asynchronous"}
+        Weight of the reference rows by round: growing by `exponent`, or `rho` in every one;
+        asynchronously each site goes on once its reply is in.
     rho : float
         Weight of the pseudo-rows in the first refit, in units of the data.
     exponent : float

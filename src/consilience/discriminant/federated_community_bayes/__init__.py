@@ -245,6 +245,7 @@ class FederatedCommunityBayes(SitesMethod):
         exactly as on the pooled rows, where every site's policy lets values of single records
         leave. "auto" is exact where one person holds all data (simulation), else one-shot.
     linkage : {"average", "complete", "single"}
+        How features are joined, by their rank correlations within the classes.
     choosing : float
         Share of each class's rows that choose the number of communities: 0, .1, .2, .3 or .4.
     holdout : float

@@ -316,6 +316,7 @@ class FederatedSparseQDA(SitesMethod):
     alphas : sequence of float
         Grid to choose from; otherwise `n_alphas` from the first without any link to `smallest`.
     n_alphas : int
+        Penalties of the grid, geometric from the first one downwards.
     smallest : float or "auto"
         Last penalty of the grid. "auto" ends as `SparseQDA` does where sites send the moments of
         all columns, else at .02, or at the next larger one whose blocks may leave the sites.
