@@ -209,6 +209,8 @@ class Driver:
                 if arrival.key in waiting and arrival.key not in self._journal.replies:
                     self._accept(arrival)
                     came.append(arrival.key)
+                    if self._engine.apart:  # one by one, however many came at the same time
+                        self._journal.commit()
             # Before anybody is told: whoever stops the run there finds them again.
             self._journal.commit()
             for key in came:
