@@ -6,6 +6,7 @@ still does.
 
 from __future__ import annotations
 
+import contextlib
 from fractions import Fraction
 from typing import Any
 
@@ -390,8 +391,8 @@ def test_rows_between_two_runs_are_told_of_like_a_release(
             second = moments(site, "second", [*FOUR, "scan"])
         except Refused:
             return float(N)  # by the luck of the draw: nothing is told
-        again = moments(site, "again", [*FOUR, "scan"])
-        assert again[0] == second[0]
+        with contextlib.suppress(Refused):  # by the same luck nothing is told again
+            assert moments(site, "again", [*FOUR, "scan"])[0] == second[0]
         assert first[0] - second[0] <= max(lacking, 10) + 100, "a quarter stays out"
         # Of columns that are told again: by the luck of the draw there may be none.
         return float(np.nanmin([*counts_between(first, second), N]))
