@@ -109,7 +109,7 @@ class PooledHistogramResult(Result):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PooledHistogram(Method):
+class PooledHistogram(Method[PooledHistogramResult]):
     """Pooled histogram of the first feature column.
 
     Parameters

@@ -253,7 +253,7 @@ class ContingencyTableResult(Result):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class ContingencyTable(Method):
+class ContingencyTable(Method[ContingencyTableResult]):
     """Table of two categorical columns over all sites, with tests of their association.
 
     The two feature columns of the study are those of the table, the first one its rows. Both need

@@ -13,7 +13,7 @@ from consilience.exceptions import StudyError
 from consilience.parameters import Allowed, several
 from consilience.protocol.method import CoordinatorContext, Method
 from consilience.protocol.next_study import CLEAR, Asked, Led, regression
-from consilience.protocol.result import Frame, Result, lines, of_rows
+from consilience.protocol.result import Frame, Result, ResultT, lines, of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ def levels_of(most: int | None = None) -> Allowed:
     return several(Allowed(lambda v: isinstance(v, str), "a text"), 2, most)
 
 
-class ClassesMethod(Method):
+class ClassesMethod(Method[ResultT]):
     """A method that predicts a target with declared levels from features, all rows alike."""
 
     roles: ClassVar[tuple[str, ...]] = ("target", "entity")
@@ -60,7 +60,7 @@ class ClassesMethod(Method):
             raise StudyError(f"{self.name} weighs all rows alike: leave out the weight in [data]")
 
 
-class SitesMethod(ClassesMethod):
+class SitesMethod(ClassesMethod[ResultT]):
     """Such a method over sites; a grid may be a single value."""
 
     tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {

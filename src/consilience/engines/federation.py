@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from consilience.protocol.method import (
     get_method,
 )
 from consilience.protocol.phases.prepare import check_missing
-from consilience.protocol.result import Result
+from consilience.protocol.result import ResultT
 from consilience.sites.outputs import SiteOutput
 from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
@@ -51,7 +51,7 @@ DEFAULT_DEADLINE = 3600.0
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Generic[ResultT]):
     """A finished run.
 
     Attributes
@@ -69,7 +69,7 @@ class Run:
     """
 
     info: RunInfo
-    result: Result
+    result: ResultT
     transcript: tuple[Line, ...]
     notes: tuple[str, ...]
     directory: Path | None = None
@@ -160,6 +160,18 @@ class Run:
     def _repr_html_(self) -> str:
         """What a notebook shows: the report's answer, the main table and the remarks."""
         return str(self.report().short())
+
+
+class RunSettings(TypedDict, total=False):
+    """What `Federation.run` takes beside the method, for those who pass it on."""
+
+    seed: int | None
+    out: str | Path | None
+    resume: bool
+    retry_refused: bool
+    follows: Run | None
+    run_id: str | None
+    on_event: OnEvent | None
 
 
 @dataclass(frozen=True)
@@ -335,7 +347,7 @@ class Federation:
 
     def run(
         self,
-        method: Method,
+        method: Method[ResultT],
         *,
         seed: int | None = None,
         out: str | Path | None = None,
@@ -344,7 +356,7 @@ class Federation:
         follows: Run | None = None,
         run_id: str | None = None,
         on_event: OnEvent | None = None,
-    ) -> Run:
+    ) -> Run[ResultT]:
         """Run a method.
 
         Parameters
@@ -404,7 +416,7 @@ class Federation:
                 # After the context: a study that follows a wrong run leaves nothing in a shared
                 # folder.
                 self.engine.open_run(store.info.run)
-                result = driver.run()
+                result = cast("ResultT", driver.run())
                 scaling = None
                 if ctx.scaling is not None:
                     # JSON knows no NaN.

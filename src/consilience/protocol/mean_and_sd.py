@@ -149,7 +149,7 @@ class MeanAndSDResult(Result):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class MeanAndSD(Method):
+class MeanAndSD(Method[MeanAndSDResult]):
     """Pooled mean and standard deviation of every feature column."""
 
     name: ClassVar[str] = "mean-and-sd"

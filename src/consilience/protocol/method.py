@@ -28,17 +28,31 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    Unpack,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.parameters import check, closest, rules_of
-from consilience.protocol.result import Result
+from consilience.protocol.result import Result, ResultT
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import iterate_fields, message_type
 from consilience.wire.moment_facts import Coded
+
+if TYPE_CHECKING:
+    # For the types of `Method.run` only: a method knows no engine.
+    from consilience.engines.federation import Federation, Run, RunSettings
 
 State = dict[str, Any]
 Exchange = Generator["Ask", "Replies", Any]
@@ -768,7 +782,7 @@ class Planned:
     errors: str
 
 
-class Method(ABC):
+class Method(ABC, Generic[ResultT]):
     """A whole exchange. Subclasses are frozen dataclasses whose fields are the parameters.
 
     Attributes
@@ -838,10 +852,10 @@ class Method(ABC):
         check(rules_of(self), self.parameters())
         self.check_together()
 
-    def check_together(self) -> None:  # noqa: B027  most have nothing to check
+    def check_together(self) -> None:
         """Check parameters that do not go together; raise `ParameterError`."""
 
-    def admit(self, ctx: CoordinatorContext) -> None:  # noqa: B027  most have nothing to check
+    def admit(self, ctx: CoordinatorContext) -> None:
         """Check what does not go together in this run, before any site is asked."""
 
     def plan(self, initiator: str, offers: Mapping[str, Offer]) -> list[Planned]:
@@ -897,7 +911,7 @@ class Method(ABC):
             return tuple(sorted(plain))
         return tuple(name for name in names if told[name] != plain[name])
 
-    def run(self, federation: Any, **settings: Any) -> Any:
+    def run(self, federation: Federation, **settings: Unpack[RunSettings]) -> Run[ResultT]:
         """Run over a federation; same as ``federation.run(method, **settings)``."""
         return federation.run(self, **settings)
 

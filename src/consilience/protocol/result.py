@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from consilience.exceptions import ParameterError, ProtocolError, RunError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from consilience.protocol.next_study import Asked, Led
+    # Type checkers know it of themselves; Python has defaults of variables from 3.13 on.
+    from typing_extensions import TypeVar
 
-R = TypeVar("R", bound="Result")
+    from consilience.protocol.next_study import Asked, Led
+else:
+    from typing import TypeVar
 
 
 class Frame:
@@ -176,7 +179,7 @@ class Result:
         return {"result.json": text.encode(), "result.npz": buffer.getvalue()}
 
     @classmethod
-    def from_files(cls: type[R], files: dict[str, bytes]) -> R:
+    def from_files(cls, files: dict[str, bytes]) -> Self:
         """Read what :meth:`to_files` made.
 
         Raises
@@ -196,6 +199,11 @@ class Result:
                 "by another release"
             ) from None
 
+
+if TYPE_CHECKING:
+    ResultT = TypeVar("ResultT", bound=Result, default=Result, covariant=True)
+else:
+    ResultT = TypeVar("ResultT", covariant=True)
 
 # What damaged bytes make of JSON, a zip archive and the arrays in it.
 _DAMAGED = (

@@ -140,7 +140,7 @@ STEPS: tuple[Step, ...] = (
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class AssistedGLM(Method):
+class AssistedGLM(Method[AssistedGLMResult]):
     """Fit one GLM on the initiator's and the partners' columns.
 
     Parameters

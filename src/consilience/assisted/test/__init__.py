@@ -251,7 +251,7 @@ class AssistanceTestResult(Result):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class AssistanceTest(Method):
+class AssistanceTest(Method[AssistanceTestResult]):
     """Test whether partners' columns help to explain the initiator's response.
 
     Parameters

@@ -212,7 +212,7 @@ def reference_rows(reference: Any) -> str | Rows:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class ReferenceAveraging(Method):
+class ReferenceAveraging(Method[ReferenceAveragingResult]):
     """Fit any estimator on rows that are split over sites, close to the fit of all rows.
 
     Parameters

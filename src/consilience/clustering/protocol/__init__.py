@@ -139,7 +139,7 @@ _NO_COUNT = (
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class EnsembleClustering(Method):
+class EnsembleClustering(Method[EnsembleClusteringResult]):
     """Cluster the rows of all sites from one exchange of local models and label counts.
 
     Parameters

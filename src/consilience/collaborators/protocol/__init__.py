@@ -101,7 +101,7 @@ from consilience.wire.message import Disclosure
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class MetaClustering(Method):
+class MetaClustering(Method[MetaClusteringResult]):
     """Group sites by the relationship between predictors and response.
 
     Parameters

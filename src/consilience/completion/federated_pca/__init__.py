@@ -60,7 +60,7 @@ from consilience.wire.message import Disclosure
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FederatedPCA(Method):
+class FederatedPCA(Method[FederatedPCAResult]):
     """Find the components that the columns of all sites share, and how many there are.
 
     Parameters

@@ -164,7 +164,7 @@ class ClusterCountResult(EntryStudyResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class ClusterCountStudy(EntryStudy):
+class ClusterCountStudy(EntryStudy[ClusterCountResult]):
     """Choose the number of classes of rows by held-out entries, and keep the classes.
 
     Parameters

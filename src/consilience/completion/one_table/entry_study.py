@@ -49,7 +49,7 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.one_table import hidden
 from consilience.protocol.phases import entry_errors
-from consilience.protocol.result import Frame, Result, lines
+from consilience.protocol.result import Frame, Result, ResultT, lines
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, count, model
 from consilience.wire.message import Aggregate, Model, Public, message, part
 
@@ -325,7 +325,7 @@ class LocalSearch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntryStudy(Method):
+class EntryStudy(Method[ResultT]):
     """Base of the methods that choose by held-out entries of the table of one site.
 
     Parameters

@@ -204,7 +204,7 @@ class MatrixCompletionResult(EntryStudyResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class MatrixCompletionStudy(EntryStudy):
+class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
     """Complete a table by a matrix of low rank that held-out entries choose.
 
     Parameters

@@ -574,7 +574,7 @@ class _Memory:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Describe(Method):
+class Describe(Method[DescribeResult]):
     """Table 1 over all sites: what the rows are like, pooled and site by site.
 
     All features of the study are described. Those with declared levels are categories, for which

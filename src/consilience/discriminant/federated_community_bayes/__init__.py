@@ -228,7 +228,7 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FederatedCommunityBayes(SitesMethod):
+class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
     """Classify by communities of features, over rows that are split over sites.
 
     Parameters

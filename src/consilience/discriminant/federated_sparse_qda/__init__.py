@@ -305,7 +305,7 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FederatedSparseQDA(SitesMethod):
+class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
     """Classify by normal densities whose precision matrices share their zeros, over all sites.
 
     Parameters

@@ -43,7 +43,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.phases.holdout import say_share
-from consilience.protocol.result import Frame, lines
+from consilience.protocol.result import Frame, ResultT, lines
 from consilience.wire.disclosure import count, estimator, estimator_fault, model
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class LocalFit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneTableStudy(ClassesMethod):
+class OneTableStudy(ClassesMethod[ResultT]):
     """Base of the methods that fit an estimator to the table of one site.
 
     A subclass is a frozen dataclass whose fields are the estimator's parameters; it states

@@ -119,7 +119,7 @@ class CommunityBayesStudyResult(one_table.OneTableResult, CommunitiesResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CommunityBayesStudy(one_table.OneTableStudy):
+class CommunityBayesStudy(one_table.OneTableStudy[CommunityBayesStudyResult]):
     """Tell classes apart by logistic regressions on communities of features.
 
     Parameters

@@ -95,7 +95,7 @@ class SparseQDAStudyResult(one_table.OneTableResult, LinksResult):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SparseQDAStudy(one_table.OneTableStudy):
+class SparseQDAStudy(one_table.OneTableStudy[SparseQDAStudyResult]):
     """Tell classes apart by normal densities whose precision matrices share their zeros.
 
     Parameters

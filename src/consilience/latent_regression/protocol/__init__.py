@@ -103,7 +103,7 @@ SHARE = number(above=0, high=1)
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LatentClassRegression(Method):
+class LatentClassRegression(Method[LatentClassRegressionResult]):
     """Find classes of entities with a regression each, over the events of all sites.
 
     Parameters

@@ -76,7 +76,7 @@ _RUNS_AWAY = 15
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PooledRegression(Method):
+class PooledRegression(Method[PooledRegressionResult]):
     """Fit one generalised linear model to the rows of all sites.
 
     The target of the study is the response. With ``family = "binomial"`` it is 0 or 1, or has two
