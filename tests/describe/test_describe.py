@@ -55,7 +55,7 @@ def test_what_is_exact_equals_the_pooled_rows() -> None:
     sites = tables(sizes=(600, 900, 800))
     result = run_on(sites, Describe(tables=(("sex", "stage"),))).result
     pooled = pd.concat(sites.values())
-    numbers = result.to_frame("numbers").set_index(["column", "site"])
+    numbers = result.numbers.set_index(["column", "site"])
     for column, (site, rows) in itertools.product(("age", "dose"), [(ALL, pooled), *sites.items()]):
         found = numbers.loc[(column, site)]
         n, mean, sd = described.moments(list(rows[column]))
@@ -63,7 +63,7 @@ def test_what_is_exact_equals_the_pooled_rows() -> None:
         assert found["mean"] == pytest.approx(mean, rel=1e-12)
         assert found["sd"] == pytest.approx(sd, rel=1e-12)
         assert found["sd"] == pytest.approx(rows[column].std(), rel=1e-12)
-    levels = result.to_frame("levels").set_index(["column", "site", "level"])
+    levels = result.levels.set_index(["column", "site", "level"])
     for column, (site, rows) in itertools.product(LEVELS, [(ALL, pooled), *sites.items()]):
         counts = rows[column].value_counts()
         for level in LEVELS[column]:
@@ -71,7 +71,7 @@ def test_what_is_exact_equals_the_pooled_rows() -> None:
             share = counts[level] / counts.sum()
             assert levels.loc[(column, site, level)]["share"] == pytest.approx(share)
         assert levels.loc[(column, site, None)]["rows"].item() == rows[column].isna().sum()
-    table, test, _, _ = result.tests(0)
+    table, test, _, _ = result.pair_tests(0)
     cross = pd.crosstab(pooled["sex"], pooled["stage"])
     np.testing.assert_array_equal(table, cross)
     peer = chi2_contingency(cross, correction=False)
@@ -81,7 +81,7 @@ def test_what_is_exact_equals_the_pooled_rows() -> None:
 
 def test_differences_are_those_of_the_textbook() -> None:
     sites = tables()
-    found = run_on(sites).result.to_frame("differences").set_index(["column", "site", "other"])
+    found = run_on(sites).result.differences.set_index(["column", "site", "other"])
     for a, b in itertools.combinations(sites, 2):
         for column in ("age", "dose"):
             apart = described.difference_of_means(sites[a][column], sites[b][column])
@@ -111,7 +111,7 @@ def test_tests_of_sites_are_those_of_the_pooled_rows() -> None:
             pytest.approx(peer.statistic),
             pytest.approx(peer.pvalue),
         )
-    frame = result.to_frame("sites").set_index("column")
+    frame = result.site_tests.set_index("column")
     adjusted = multipletests(frame["p_value"], method="holm")[1]
     wanted = (adjusted < 0.05) & (frame["largest difference"] > 0.1)
     assert frame["differs"].tolist() == wanted.tolist() == [True, True, False, False]
@@ -153,19 +153,19 @@ def test_quantiles_lie_within_their_bins(seed: int) -> None:
     method = Describe(bins={"dose": (1, 2, 3, 4, 6, 8)}, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95))
     result = run_on(sites, method).result
     rows = {ALL: pd.concat(sites.values()), **sites}
-    for _, line in result.to_frame("quantiles").iterrows():
+    for _, line in result.quantiles.iterrows():
         true = described.quantile(list(rows[line["site"]][line["column"]]), line["share"])
         assert line["low"] <= true < line["high"]
         assert line["low"] <= line["value"] <= line["high"]
         if line["site"] != ALL:
             inside = [e for e in result.edges[line["column"]] if line["low"] < e < line["high"]]
-            told = result.to_frame("bins").query("site == @line.site and column == @line.column")
+            told = result.bins.query("site == @line.site and column == @line.column")
             assert not set(inside) & set(told["from"])
 
 
 def test_bins_hold_the_rows_that_they_say() -> None:
     sites = tables()
-    bins = run_on(sites).result.to_frame("bins")
+    bins = run_on(sites).result.bins
     assert (bins["rows"] >= 10).all()
     for _, line in bins.iterrows():
         x = sites[line["site"]][line["column"]]
@@ -178,7 +178,7 @@ def test_one_person_who_holds_all_data_sees_every_count() -> None:
     columns = Columns(features=("age", "sex"), levels={"sex": ("f", "m")})
     method = Describe(bins={"age": (35, 45)})
     result = run_on({"a": rows}, method, columns=columns, policy="simulation").result
-    assert result.bins["age"].tolist() == [[1, 1, 2]]
+    assert result.bin_counts["age"].tolist() == [[1, 1, 2]]
     assert result.counts["sex"].tolist() == [[1, 2, 1]]
     assert result.quantile("age", 0.5) == (pytest.approx(45), 35, 45)
 
@@ -199,12 +199,12 @@ def test_few_missing_values_look_like_none(few: int) -> None:
         assert found.known.tolist() == [[180.0, 180.0]]
         assert found.missing("sex").tolist() == found.missing("stage").tolist() == [0.0]
         assert found.counts["stage"].sum() == found.counts["sex"].sum() == 180
-        assert np.nansum(found.bins["age"]) == 180
+        assert np.nansum(found.bin_counts["age"]) == 180
     filled = site["boston"].copy()
     filled.loc[: few - 1, "age"] = described.quantile(list(lacking["age"]), 0.5)
     expected = run_on({"boston": filled}).result
     assert (expected.mean[0, 0], expected.square[0, 0]) == (result.mean[0, 0], result.square[0, 0])
-    np.testing.assert_array_equal(expected.bins["age"], result.bins["age"])
+    np.testing.assert_array_equal(expected.bin_counts["age"], result.bin_counts["age"])
     lacking.loc[:9, "age"] = np.nan
     assert run_on({"boston": lacking}).result.known.tolist() == [[170.0, 180.0]]
 
@@ -255,12 +255,12 @@ def _told_of_number(
 
     `filled` is what missing values count as; NaN where they are told.
     """
-    if np.isnan(result.mean[0, result.numbers.index(column)]):
+    if np.isnan(result.mean[0, result.number_names.index(column)]):
         return None
     x = np.append(values, filled)
     lines = [np.ones(len(x))] + [np.where(np.isnan(x), 0.0, x**power) for power in range(3)]
     lines[1] = (~np.isnan(x)).astype(float)
-    line, edges = result.bins[column][0], result.edges[column]
+    line, edges = result.bin_counts[column][0], result.edges[column]
     heads = np.flatnonzero(~np.isnan(line))
     ends = np.concatenate([[-np.inf], edges, [np.inf]])
     for start, end in zip(heads, [*heads[1:], len(line)], strict=len(heads) > 0):
@@ -297,7 +297,7 @@ def test_no_count_of_few_values_follows_from_a_number() -> None:
         told = _told_of_number(result, "x", values, median if few_missing else np.nan)
         if told is None:
             continue
-        binned += int((~np.isnan(result.bins["x"][0])).sum() > 1)
+        binned += int((~np.isnan(result.bin_counts["x"][0])).sum() > 1)
         assert result.known[0, 0] == len(x) - (0 if few_missing else counts[-1])
         sets = np.array(list(itertools.product((0, 1), repeat=len(counts)))[1:-1], dtype=float)
         few = sets[sets @ counts < 10]
@@ -386,13 +386,13 @@ def test_bins_of_several_runs_tell_of_no_few() -> None:
     for _ in range(8):
         edges = tuple(np.sort(np.unique(rng.normal(60, 12, 15).round(2))).tolist())
         result = Describe(bins={"age": edges}).run(federation, seed=0).result
-        bins = result.to_frame("bins").query("column == 'age'")
+        bins = result.bins.query("column == 'age'")
         ever |= set(bins["from"]) | set(bins["to"])
         ends = np.sort(list(ever))
         assert np.histogram(x, bins=[-1e9, *ends[1:-1], 1e9])[0].min() >= 10
     assert len(ever) > 5
     again = Describe(bins={"age": edges}).run(federation, seed=0).result
-    np.testing.assert_array_equal(again.bins["age"], result.bins["age"])
+    np.testing.assert_array_equal(again.bin_counts["age"], result.bin_counts["age"])
 
 
 def _of(table: pd.DataFrame, *names: str, **more: Any) -> Federation:
@@ -411,7 +411,7 @@ def test_a_column_lacks_the_same_values_in_every_run(runs: tuple[str, ...]) -> N
         one = dataclasses.replace(federation, columns=Columns(features=tuple(names)))
         result = Describe().run(one, seed=0).result
         for j, name in enumerate(names):
-            bins = np.nansum(result.bins[name][0])
+            bins = np.nansum(result.bin_counts[name][0])
             now = (result.known[0, j], result.mean[0, j], result.square[0, j], bins)
             assert told.setdefault(name, now) == pytest.approx(now, rel=1e-12)
     known = [one[0] for one in told.values()]
@@ -431,7 +431,7 @@ def test_edges_that_were_told_leave_no_bin_of_few_later(extra: int) -> None:
     first = method.run(federation, seed=0).result
     both = dataclasses.replace(federation, columns=Columns(features=("a", "b")))
     second = method.run(both, seed=0).result
-    assert first.bins["a"][0].min() == second.bins["a"][0].min() == 10
+    assert first.bin_counts["a"][0].min() == second.bin_counts["a"][0].min() == 10
     assert first.known[0].tolist() == [270.0] and second.known[0].tolist() == [270.0, 270.0]
 
 
@@ -453,14 +453,14 @@ def test_bins_and_rows_of_other_runs_tell_of_no_few(extra: int) -> None:
             assert n_complete == np.isfinite(y).sum()
             # A negative control: with bins this would be n_complete - extra.
             assert again.result.n.tolist() == [400]
-            assert np.isnan(again.result.bins["x"]).all()
+            assert np.isnan(again.result.bin_counts["x"]).all()
         else:
             # Rows stay out whatever they hold, by a secret draw: 41 to 61 in 36 runs, also where
             # nobody of these lacks y. So the numbers give no difference.
-            assert first.bins["x"][0, 1] - n_complete > 20
-            np.testing.assert_array_equal(again.result.bins["x"], first.bins["x"])
+            assert first.bin_counts["x"][0, 1] - n_complete > 20
+            np.testing.assert_array_equal(again.result.bin_counts["x"], first.bin_counts["x"])
             more = Describe(bins={"x": (50.0, 60.0)}).run(federation, seed=0)
-            assert np.isnan(more.result.bins["x"][0]).tolist() == [False, True, False]
+            assert np.isnan(more.result.bin_counts["x"][0]).tolist() == [False, True, False]
 
 
 def test_edges_of_all_runs_count_as_columns() -> None:
@@ -472,7 +472,7 @@ def test_edges_of_all_runs_count_as_columns() -> None:
     edges = 0
     for name in names[:12]:
         one = dataclasses.replace(federation, columns=Columns(features=(name,)))
-        line = Describe().run(one, seed=0).result.bins[name][0]
+        line = Describe().run(one, seed=0).result.bin_counts[name][0]
         edges += max(int((~np.isnan(line)).sum()) - 1, 0)
     assert edges == 25
     result = get_method("mean-and-sd")().run(federation, seed=0).result
@@ -486,7 +486,7 @@ def test_edges_cannot_feel_for_a_value() -> None:
     x = np.sort(site["boston"]["age"].to_numpy())
     near = tuple(np.linspace(x[9] - 0.4, x[9] + 0.4, 41))
     for edges in (near, near[20:], near[1::2]):
-        bins = Describe(bins={"age": edges}).run(federation, seed=0).result.to_frame("bins")
+        bins = Describe(bins={"age": edges}).run(federation, seed=0).result.bins
         told = set(bins.query("column == 'age'")["from"]) - {-np.inf}
         assert len(told) <= 1
         assert not told or abs(min(told) - near[0]) < 1e-9
@@ -500,11 +500,11 @@ def test_other_rows_get_no_bins() -> None:
     columns = Columns(features=("x", "y"))
     federation = Federation.local({"s": table}, columns=columns, preparation=rules)
     first = Describe().run(federation, seed=0).result
-    assert not np.isnan(first.bins["x"]).all()
+    assert not np.isnan(first.bin_counts["x"]).all()
     alone = dataclasses.replace(federation, columns=Columns(features=("x",)))
     second = Describe().run(alone, seed=0)
     assert second.result.n.tolist() != first.n.tolist()
-    assert np.isnan(second.result.bins["x"]).all()
+    assert np.isnan(second.result.bin_counts["x"]).all()
     assert any("No bins of x" in note for note in second.notes)
 
 
@@ -546,8 +546,8 @@ def made(
     square = 99 * np.broadcast_to(sd, 3).astype(float)[:, None] ** 2
     return DescribeResult(
         columns=("x", *(("c", "d") if len(counts) else ())),
-        numbers=("x",),
-        levels={name: ("I", "II") for name in "cd" if len(counts)},
+        number_names=("x",),
+        level_names={name: ("I", "II") for name in "cd" if len(counts)},
         sites=("lima", "oslo", "rome"),
         n=np.full(3, 100),
         known=np.where(np.isnan(mean), np.nan, 100.0),
@@ -555,7 +555,7 @@ def made(
         square=np.where(np.isnan(mean), np.nan, square),
         counts={name: np.array(counts, dtype=float) for name in "cd" if len(counts)},
         edges={"x": np.array([0.0, 1.0])} if len(bins) else {},
-        bins={"x": np.array(bins, dtype=float)} if len(bins) else {},
+        bin_counts={"x": np.array(bins, dtype=float)} if len(bins) else {},
         pairs=(("c", "d"),) if len(tables) else (),
         tables=(np.array(tables, dtype=float),) if len(tables) else (),
         shares=(0.5,),
@@ -572,14 +572,14 @@ def test_pooled_levels_are_over_sites_that_tell_all_of_them() -> None:
     result = made([1, NAN, 3], counts=counts, bins=bins)
     frame = result.to_frame()
     assert frame.loc["c, n (%)", ALL] == "2 of 3 sites"
-    levels = result.to_frame("levels").query("site == @ALL and column == 'c'").set_index("level")
+    levels = result.levels.query("site == @ALL and column == 'c'").set_index("level")
     assert levels.loc[["I", "II"], "rows"].tolist() == [70, 110]
     assert levels.loc[["I", "II"], "share"].sum() == pytest.approx(1)
     assert frame[ALL].iloc[[1, 2]].str.endswith(", 2 of 3 sites").all()
     assert "number is given" in result.to_text()
     none = made([1, 2, 3], counts=[[NAN, 50, 50], [NAN, NAN, 50], [NAN, NAN, NAN]])
     assert none.to_frame().loc[["  I", "  II"], ALL].eq("withheld").all(axis=None)
-    told = none.to_frame("levels").query("site == @ALL and level in ('I', 'II')")
+    told = none.levels.query("site == @ALL and level in ('I', 'II')")
     assert told[["rows", "share"]].isna().all(axis=None)
     assert none.to_frame()[ALL].str.contains("sites").sum() == 2  # missing values of c and of d
 
@@ -587,11 +587,11 @@ def test_pooled_levels_are_over_sites_that_tell_all_of_them() -> None:
 def test_of_what_no_site_tells_nothing_is_known() -> None:
     counts, tables = np.full((3, 3), NAN), np.full((3, 3, 3), NAN)
     result = made([1, 2, 3], counts=counts, tables=tables)
-    levels = result.to_frame("levels").query("site == @ALL")
+    levels = result.levels.query("site == @ALL")
     assert levels[["rows", "share"]].isna().all(axis=None)
-    assert result.to_frame("tests")[["rows", "statistic", "p_value"]].isna().all(axis=None)
+    assert result.tests[["rows", "statistic", "p_value"]].isna().all(axis=None)
     tables[1] = [[20, 30, 0], [20, 30, 0], [0, 0, 0]]
-    tests = made([1, 2, 3], counts=counts, tables=tables).to_frame("tests")
+    tests = made([1, 2, 3], counts=counts, tables=tables).tests
     assert (tests["rows"].tolist(), tests["p_value"].tolist()) == ([100, 100], [1.0, 1.0])
 
 

@@ -9,8 +9,11 @@ import dataclasses
 from typing import Any
 
 import joblib
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 
 from consilience.protocol.method import get_method
 from consilience.protocol.next_study import Asked
@@ -81,15 +84,28 @@ def test_tables_of_the_result(case: Case) -> None:
     back = type(result).from_files(result.to_files())
     fields = {f.name for f in dataclasses.fields(result)}
     assert not fields & set(type(result)._makers())
-    assert set(type(result).often) <= fields | set(vars(type(result))) | set(result.frames)
     for name, frame in result.frames.items():
         heads = list(frame.columns)
         assert all(isinstance(head, str) and head for head in heads), name
         assert len(set(heads)) == len(heads), name
         pd.testing.assert_frame_equal(frame, back.to_frame(name), obj=name)
-    if type(result).often:
-        assert len([name for name in dir(result) if not name.startswith("_")]) < 26
+    listed = [name for name in dir(result) if not name.startswith("_")]
+    assert len(listed) < 22 and all(hasattr(result, name) for name in listed)
+    assert {*result.frames, "figures", "plot", "summary", "to_frame"} <= set(listed)
     assert len(result.to_frame()) or not result.frames or len(result.frames) > 1
+
+
+@each_case
+def test_figures_of_the_result(case: Case) -> None:
+    """Each is drawn in pyplot, so that a notebook shows it, with axes of its own."""
+    result = case.record.run.result
+    kinds = result.figures
+    assert kinds == tuple(case.record.run.figures) and kinds[-1] == "disclosure"
+    for kind in {kinds[0], kinds[-1]}:
+        axes = np.ravel(result.plot(kind))
+        assert len(axes) and all(isinstance(ax, Axes) for ax in axes)
+        assert axes[0].figure is plt.gcf()
+        plt.close()
 
 
 @by_turns(IN_ORDER, ELSEWHERE, names=("case", "engine"))

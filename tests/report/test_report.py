@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -252,6 +256,31 @@ def test_a_notebook_shows_answer_page_and_figures(run: Run, page: str, tmp_path:
     assert "<th>features</th>" in made._repr_html_() and repr(made).split()[0] in made._repr_html_()
     own = "".join(Page(Policy(min_records=20)._repr_html_()).text.split())
     assert "min_records20own" in own and "max_share0.5preset" in own
+
+
+def test_a_result_draws_its_figures_also_when_it_was_read_back(run: Run) -> None:
+    assert run.directory is not None
+    for result in (run.result, load_run(run.directory).result):
+        assert result.figures == tuple(run.figures) and result.figures[0] == "profiles"
+        axes = result.plot()
+        axes.set_xlabel("of my own")
+        assert axes.figure is plt.gcf() and axes.figure.get_facecolor() != (0, 0, 0, 0)
+        assert result.plot("profiles").get_xlabel() != "of my own", "drawn anew each time"
+        assert result.plot("weights").shape == (2,)
+        with pytest.raises(ParameterError, match=r"kind must be one of profiles, .*disclosure"):
+            result.plot("stabilty")
+        plt.close("all")
+
+
+def test_whoever_keeps_a_result_keeps_no_table(moments: Run) -> None:
+    """Else a file of a result, or a worker that gets one, would have the sites with it."""
+    assert moments._sites and not moments.result._run._sites
+    assert isinstance(moments.result.plot(), Axes)
+    plt.close("all")
+    for alone in (copy.deepcopy(moments.result), pickle.loads(pickle.dumps(moments.result))):
+        assert alone.to_files() == moments.result.to_files()
+        with pytest.raises(RunError, match="drawn with its run"):
+            alone.plot()
 
 
 def test_of_many_sites_a_page_lists_some(monkeypatch: pytest.MonkeyPatch) -> None:

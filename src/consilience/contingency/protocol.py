@@ -142,6 +142,8 @@ class ContingencyTableResult(Result):
         Generalised Cochran-Mantel-Haenszel test, sites as strata.
     """
 
+    often = ("n", "sites", "withheld", "table", "statistic", "p_value", "cramers_v", "verdicts")
+
     names: tuple[str, ...]
     row_levels: tuple[str, ...]
     column_levels: tuple[str, ...]

@@ -110,6 +110,16 @@ class ClassesResult(Result):
         Place of the candidate that is kept.
     """
 
+    often: ClassVar[tuple[str, ...]] = (
+        "levels",
+        "judged",
+        "errors",
+        "log_loss",
+        "log_loss_gain",
+        "candidates",
+        "chosen",
+    )
+
     target_name: str
     levels: tuple[str, ...]
     feature_names: tuple[str, ...]
@@ -171,6 +181,8 @@ class SitesResult(ClassesResult):
     remarks : tuple of str
     """
 
+    often: ClassVar[tuple[str, ...]] = ("sites", "to_estimator")
+
     sites: tuple[str, ...]
     n_by_site: Any
     priors: FloatArray
@@ -210,6 +222,8 @@ class LinksResult(ClassesResult):
     blocks : tuple of (q,) arrays of int
         Columns that are linked with one another.
     """
+
+    often: ClassVar[tuple[str, ...]] = ("interactions", "n_links")
 
     alpha: float
     fixed: bool
@@ -252,6 +266,8 @@ class CommunitiesResult(ClassesResult):
     tree : (p - 1, 4) array
         Clustering of the features, as in scipy.
     """
+
+    often: ClassVar[tuple[str, ...]] = ("communities", "tree")
 
     fixed: bool
     C: float

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast
@@ -76,6 +76,11 @@ class Run(Generic[ResultT]):
     scaling: NDArray[np.float64] | None = None
     presets: Mapping[str, str] = field(default_factory=dict)
     _sites: Mapping[str, Site] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        # For the figures of the result. Who keeps a result keeps no sites, and so no tables.
+        alone = replace(self, _sites={}) if self._sites else self
+        object.__setattr__(self.result, "_run", alone)
 
     @property
     def further_notes(self) -> tuple[str, ...]:

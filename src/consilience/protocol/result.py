@@ -86,8 +86,10 @@ class Result:
     whose name is taken by a table has the name under which it is stored in its metadata.
     """
 
+    _run: ClassVar[Any] = None
     often: ClassVar[tuple[str, ...]] = ()
-    """Fields and methods that people use beside the tables; all others are not listed by `dir`."""
+    """Fields and methods that people use beside the tables, those of bases too; without any `dir`
+    lists all."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -103,8 +105,14 @@ class Result:
         return f"<p>{html.escape(self.summary())}</p>\n{frame}"
 
     def __dir__(self) -> list[str]:
-        listed = {*self.often, *self._makers(), *dir(Result)}
-        return sorted(listed if self.often else listed | set(super().__dir__()))
+        often = {name for base in type(self).__mro__ for name in vars(base).get("often", ())}
+        listed = {*self._makers(), *_LISTED, *(n for n in dir(Result) if n.startswith("_"))}
+        own = often or set(super().__dir__()) - set(dir(Result))
+        return sorted(listed | own)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Aggregates alone, for copies and files: a run is not part of its result."""
+        return {name: value for name, value in vars(self).items() if name != "_run"}
 
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
@@ -161,6 +169,41 @@ class Result:
             raise ParameterError.of("table", f"one of {', '.join(makers)}", table)
         return makers[name].make(self)
 
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Kinds of figure that `plot` draws, the one that stands with the answer first."""
+        return tuple(self._report().figures)
+
+    def plot(self, kind: str | None = None) -> Any:
+        """Draw a figure of the run's report, to be restyled and saved.
+
+        Parameters
+        ----------
+        kind : str, optional
+            One of `figures`; the first of them unless given.
+
+        Returns
+        -------
+        matplotlib.axes.Axes or (k,) array of Axes
+            Drawn anew each time: one where the figure has one drawing, else those of its k
+            drawings. Their ``figure`` is open in pyplot, so that a notebook shows it.
+
+        Raises
+        ------
+        ParameterError
+            The report has no such figure; the sentence names those that it has.
+        RunError
+            The result is of no run.
+        """
+        return self._report().axes(kind)
+
+    def _report(self) -> Any:
+        if self._run is None:
+            raise RunError(
+                "a result is drawn with its run: take the result of a run, or of load_run"
+            )
+        return self._run.report()
+
     @classmethod
     def stored_names(cls) -> dict[str, str]:
         """Names of fields by the names under which they are stored."""
@@ -199,6 +242,9 @@ class Result:
                 "by another release"
             ) from None
 
+
+_LISTED = ("figures", "frames", "plot", "summary", "to_frame")
+"""What every result lists by `dir`: other names of the base are for those who write methods."""
 
 if TYPE_CHECKING:
     ResultT = TypeVar("ResultT", bound=Result, default=Result, covariant=True)

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
@@ -90,6 +93,22 @@ class Report:
         own, method = sections.report_of(self.run.info.method), general.method_of(self.run)
         blocks = (*own.evidence(self.run), *disclosure.disclosure(self.run, method, own))
         return {b.picture.name: b.picture.figure for b in blocks if b.picture is not None}
+
+    def axes(self, kind: str | None = None) -> Axes | NDArray[Any]:
+        """Draw one of `figures`, by default the first, and return its axes; see `Result.plot`."""
+        # On use: it looks for a screen.
+        import matplotlib.pyplot as plt
+
+        figures = self.figures
+        name = next(iter(figures)) if kind is None else kind
+        if name not in figures:
+            raise ParameterError.of("kind", f"one of {', '.join(figures)}", kind)
+        figure = figures[name]
+        # Letters are dark on any notebook.
+        figure.set_facecolor(charts.PAPER)
+        plt.figure(figure)
+        drawn = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+        return np.array(drawn) if drawn[1:] else drawn[0]
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write the page as `write` does, and return its file."""

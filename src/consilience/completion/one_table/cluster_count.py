@@ -80,6 +80,8 @@ class ClusterCountResult(EntryStudyResult):
         Their values by candidate, NaN where they have none.
     """
 
+    often = ("n_clusters", "sizes", "centers", "criteria")
+
     n_clusters: int
     sizes: FloatArray
     centers: FloatArray

@@ -208,6 +208,8 @@ class EntryStudyResult(Result):
     n_splits : int
     """
 
+    often: ClassVar[tuple[str, ...]] = ("parameter", "value", "candidates", "curve", "at_edge")
+
     site: str
     form: str
     row_name: str

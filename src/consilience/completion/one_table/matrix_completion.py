@@ -103,6 +103,8 @@ class MatrixCompletionResult(EntryStudyResult):
         Whether the limit on the rank bound the fit, which is no minimum then.
     """
 
+    often = ("rank", "alpha", "final_error", "baseline_error")
+
     rank: int
     alpha: float
     singular_values: FloatArray

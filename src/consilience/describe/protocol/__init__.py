@@ -691,8 +691,8 @@ class Describe(Method[DescribeResult]):
                     counts[i] = second[site].counts.value
         result = DescribeResult(
             columns=features,
-            numbers=numbers,
-            levels={name: levels[name] for name in categories},
+            number_names=numbers,
+            level_names={name: levels[name] for name in categories},
             sites=tuple(first),
             n=n,
             known=known,
@@ -707,7 +707,7 @@ class Describe(Method[DescribeResult]):
                 )
             },
             edges=dict(zip(numbers, edges, strict=True)),
-            bins={
+            bin_counts={
                 name: part
                 for name, part in _by_name(
                     list(counts),

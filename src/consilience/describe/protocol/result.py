@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from consilience.numerics.two_way_tables import (
     within_strata,
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy, regression, subtypes
-from consilience.protocol.result import Result, to_csv
+from consilience.protocol.result import Frame, Result, to_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,18 +43,20 @@ NOTABLE = 0.1
 """Standardised differences above it are said to be notable (Austin, 2009)."""
 ALL = "all sites"
 EM_SPACE = "\N{EM SPACE}"
-KINDS = (
-    "table",
-    "numbers",
-    "levels",
-    "quantiles",
-    "bins",
-    "sites",
-    "differences",
-    "cells",
-    "tests",
-)
-"""Tables of `DescribeResult.to_frame`."""
+_FORMER = {"table": "table_one", "sites": "site_tests"}
+"""Names of tables that `DescribeResult.to_frame` knows too."""
+
+
+def _tidy(make: Callable[[Any], Iterator[dict[str, Any]]]) -> Frame:
+    """Table of the lines that a method yields."""
+
+    @wraps(make)
+    def made(result: Any) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(list(make(result)))
+
+    return Frame(made)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +67,9 @@ class DescribeResult(Result):
     ----------
     columns : tuple of str
         In the order of the study.
-    numbers : tuple of str
+    number_names : tuple of str
         Those that are numbers (q).
-    levels : dict of str to tuple of str
+    level_names : dict of str to tuple of str
         Levels of the others.
     sites : tuple of str
     n : (s,) int array
@@ -80,7 +82,7 @@ class DescribeResult(Result):
         levels, of which a site has no list of its own, count as none.
     edges : dict of str to (e,) array
         Edges of the bins of each number.
-    bins : dict of str to (s, e + 1) array
+    bin_counts : dict of str to (s, e + 1) array
         Rows below the first edge, from each edge up to the next, and from the last one on. A gap
         joins the bin before it; all are gaps where nothing is told.
     pairs : tuple of (str, str)
@@ -90,9 +92,11 @@ class DescribeResult(Result):
         Of the quantiles.
     """
 
+    often = ("moments", "quantile", "differing", "to_text", "to_csv", "to_html", "to_latex")
+
     columns: tuple[str, ...]
-    numbers: tuple[str, ...]
-    levels: dict[str, tuple[str, ...]]
+    number_names: tuple[str, ...] = field(metadata={"stored": "numbers"})
+    level_names: dict[str, tuple[str, ...]] = field(metadata={"stored": "levels"})
     sites: tuple[str, ...]
     n: IntArray
     known: FloatArray
@@ -100,7 +104,7 @@ class DescribeResult(Result):
     square: FloatArray
     counts: dict[str, FloatArray]
     edges: dict[str, FloatArray]
-    bins: dict[str, FloatArray]
+    bin_counts: dict[str, FloatArray] = field(metadata={"stored": "bins"})
     pairs: tuple[tuple[str, str], ...]
     tables: tuple[FloatArray, ...]
     shares: tuple[float, ...]
@@ -126,14 +130,14 @@ class DescribeResult(Result):
         """
         told = self.telling(column)
         if not told.any():
-            return np.full(len(self.levels[column]), np.nan), float("nan")
+            return np.full(len(self.level_names[column]), np.nan), float("nan")
         return self.counts[column][told, :-1].sum(axis=0), float(
             self._rows_with(column)[told].sum()
         )
 
     def telling(self, column: str) -> BoolArray:
         """Which sites tell a column, a category with all its levels, (s,)."""
-        if column in self.levels:
+        if column in self.level_names:
             return np.asarray(~np.isnan(self.counts[column]).any(axis=1))
         return np.asarray(~np.isnan(self.mean[:, self._number(column)]))
 
@@ -143,7 +147,7 @@ class DescribeResult(Result):
 
     def missing(self, column: str) -> FloatArray:
         """Rows without a value by site; 0 also where they are few, NaN where withheld."""
-        if column in self.levels:
+        if column in self.level_names:
             return np.asarray(self.counts[column][:, -1])
         return np.asarray(self.n - self.known[:, self._number(column)])
 
@@ -174,7 +178,7 @@ class DescribeResult(Result):
             raise ParameterError.of("site", f"one of {', '.join(self.sites)}", site)
         if not 0 < share < 1:
             raise ParameterError.of("share", "a number above 0 and below 1", share)
-        lines = self.bins.get(column, np.empty((0, 0)))
+        lines = self.bin_counts.get(column, np.empty((0, 0)))
         chosen = [
             line
             for name, line in zip(self.sites, lines, strict=False)
@@ -183,18 +187,18 @@ class DescribeResult(Result):
         return quantile(self.edges[column], chosen, share)
 
     def _number(self, column: str) -> int:
-        if column not in self.numbers:
-            raise ParameterError.of("column", f"one of {', '.join(self.numbers)}", column)
-        return self.numbers.index(column)
+        if column not in self.number_names:
+            raise ParameterError.of("column", f"one of {', '.join(self.number_names)}", column)
+        return self.number_names.index(column)
 
     @cached_property
-    def differences(self) -> FloatArray:
+    def difference_matrices(self) -> FloatArray:
         """Standardised differences between sites, (columns, s, s); NaN where one does not tell."""
         s = len(self.sites)
         found = np.full((len(self.columns), s, s), np.nan)
         variance = self.sd**2
         for i, column in enumerate(self.columns):
-            if column in self.levels:
+            if column in self.level_names:
                 counts = self.counts[column][:, :-1]
                 for a, b in itertools.product(range(s), repeat=2):
                     pair = counts[[a, b]]
@@ -202,14 +206,14 @@ class DescribeResult(Result):
                         p, q = pair / pair.sum(axis=1, keepdims=True)
                         found[i, a, b] = difference_of_shares(p, q)
                 continue
-            j = self.numbers.index(column)
+            j = self.number_names.index(column)
             mean, v = self.mean[:, j], variance[:, j]
             found[i] = difference_of_means(mean[:, None], v[:, None], mean, v)
         return found
 
     def largest(self, column: str) -> tuple[float, str, str]:
         """Largest standardised difference of a column between two sites, and these; NaN if none."""
-        sizes = np.abs(self.differences[self.columns.index(column)])
+        sizes = np.abs(self.difference_matrices[self.columns.index(column)])
         sizes = np.where(np.triu(np.ones_like(sizes), 1) > 0, sizes, np.nan)
         if np.isnan(sizes).all():
             return float("nan"), "", ""
@@ -222,7 +226,7 @@ class DescribeResult(Result):
         The F test of equal means, or Pearson's chi-square test of levels by site, over the sites
         that tell the column. NaN where fewer than two tell it.
         """
-        if column in self.levels:
+        if column in self.level_names:
             counts = self.counts[column][:, :-1]
             told = counts[~np.isnan(counts).any(axis=1)]
             test = pearson(told)
@@ -252,7 +256,7 @@ class DescribeResult(Result):
         ]
         return tuple(self.columns[i] for _, i in sorted(found))
 
-    def tests(self, pair: int) -> tuple[FloatArray, ChiSquareTest, ChiSquareTest, float]:
+    def pair_tests(self, pair: int) -> tuple[FloatArray, ChiSquareTest, ChiSquareTest, float]:
         """Pooled table of a pair over the sites that tell it, without missing values, and tests.
 
         Returns
@@ -296,7 +300,7 @@ class DescribeResult(Result):
             yield f"So {response} is no response over these sites: name another one."
             return
         features = tuple(n for n in self.columns if n != response and not short[n])
-        known = {k: v for k, v in self.levels.items() if k in (*features, response)}
+        known = {k: v for k, v in self.level_names.items() if k in (*features, response)}
         columns = dataclasses.replace(asked.columns, features=features, levels=known)
         usable = dataclasses.replace(asked, columns=columns)
         differ = [name for name in self.differing if name in features]
@@ -341,9 +345,10 @@ class DescribeResult(Result):
 
     def withheld(self) -> Iterator[str]:
         """Sentences on what sites withhold."""
-        for j, name in enumerate(self.numbers):
+        for j, name in enumerate(self.number_names):
             hidden = np.isnan(self.mean[:, j])
-            bare = np.isnan(self.bins[name]).all(axis=1) if name in self.bins else hidden
+            counts = self.bin_counts.get(name)
+            bare = hidden if counts is None else np.isnan(counts).all(axis=1)
             if hidden.any():
                 yield f"Column {name} is withheld by {self._named(hidden)}: too few rows differ."
             without = np.asarray(bare & ~hidden)
@@ -365,7 +370,8 @@ class DescribeResult(Result):
         """Say how many rows there are and where sites differ most."""
         parts = [
             f"{int(self.n.sum()):,} rows of {len(self.sites)} sites ({', '.join(self.sites)}), "
-            f"{_several(len(self.numbers), 'number')} and {_several(len(self.levels), 'category')}."
+            f"{_several(len(self.number_names), 'number')} and "
+            f"{_several(len(self.level_names), 'category')}."
         ]
         if self.differing:
             name = self.differing[0]
@@ -377,7 +383,7 @@ class DescribeResult(Result):
         elif len(self.sites) > 1:
             parts.append("In no column do sites clearly differ.")
         for i, (a, b) in enumerate(self.pairs):
-            _, test, within, v = self.tests(i)
+            _, test, within, v = self.pair_tests(i)
             if test.df:
                 parts.append(
                     f"{a} and {b}: chi-square {test.statistic:.4g} on {test.df} df "
@@ -390,11 +396,12 @@ class DescribeResult(Result):
 
     # --- tables
 
-    @property
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """Tables of `to_frame` by name, Table 1 first; empty ones are left out."""
-        found = {name: self.to_frame(name) for name in KINDS}
-        return {name: frame for name, frame in found.items() if len(frame)}
+    @Frame
+    def table_one(self) -> pd.DataFrame:
+        """Table 1, as text: a line for each column and each level."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self._table_one())).set_index("")
 
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """Return Table 1, or a tidy table of what is behind it.
@@ -402,23 +409,14 @@ class DescribeResult(Result):
         Parameters
         ----------
         table : str, optional
-            "table" (Table 1, as text), "numbers", "levels", "quantiles", "bins" (one line for each
-            column and site), "sites" (whether they differ), "differences" (standardised, for each
-            two sites), "cells" and "tests" (of the pairs of categories).
+            One of `frames`; also "table" for Table 1 and "sites" for `site_tests`.
 
         Raises
         ------
         ParameterError
             Another table.
         """
-        import pandas as pd
-
-        name = KINDS[0] if table is None else table
-        if name not in KINDS:
-            raise ParameterError.of("table", f"one of {', '.join(KINDS)}", table)
-        made = getattr(self, "_table_one" if name == KINDS[0] else f"_{name}")
-        frame = pd.DataFrame(list(made()))
-        return frame.set_index("") if name == KINDS[0] else frame
+        return super().to_frame(_FORMER.get(table or "", table))
 
     def to_text(self) -> str:
         """Return Table 1 as text."""
@@ -462,12 +460,12 @@ class DescribeResult(Result):
 
         yield line("rows", [f"{int(n):,}" for n in (self.n.sum(), *self.n)])
         for name in self.columns:
-            if name in self.levels:
+            if name in self.level_names:
                 counts, known = self.level_counts(name)
                 over = self._over(self.telling(name)).removeprefix(", ")
                 yield line(f"{name}, n (%)", [over, *[""] * len(self.sites)], name)
                 by_site = self._rows_with(name)
-                for k, level in enumerate(self.levels[name]):
+                for k, level in enumerate(self.level_names[name]):
                     cells = [_part(counts[k], known)]
                     cells += [
                         _part(c, m) for c, m in zip(self.counts[name][:, k], by_site, strict=True)
@@ -476,7 +474,7 @@ class DescribeResult(Result):
             else:
                 cells = [self._spread(name, s) for s in (None, *self.sites)]
                 yield line(f"{name}, mean (SD)", cells, name)
-                if name in self.bins:
+                if name in self.bin_counts:
                     yield line(
                         "  median [quartiles]", [self._middle(name, s) for s in (None, *self.sites)]
                     )
@@ -488,7 +486,7 @@ class DescribeResult(Result):
                     _part(m, n) if m else "none or few"
                     for m, n in zip(missing, self.n, strict=True)
                 ]
-                rare = " or rare" if name in self.levels else ""
+                rare = " or rare" if name in self.level_names else ""
                 yield line(f"  missing{rare}, n (%)", cells)
 
     def _spread(self, name: str, site: str | None) -> str:
@@ -501,7 +499,7 @@ class DescribeResult(Result):
     def _middle(self, name: str, site: str | None) -> str:
         quantiles = [self.quantile(name, q, site) for q in (0.5, 0.25, 0.75)]
         if any(np.isnan(q.value) for q in quantiles):
-            bare = np.isnan(self.bins[name]).all(axis=1)
+            bare = np.isnan(self.bin_counts[name]).all(axis=1)
             return "not known" if site is None and not bare.all() else "withheld"
         places = self._written(name, site)[2]
         middle, low, high = (_guess(q, places) for q in quantiles)
@@ -509,7 +507,7 @@ class DescribeResult(Result):
         return (
             found
             if site
-            else found + self._over(~np.asarray(np.isnan(self.bins[name]).all(axis=1)))
+            else found + self._over(~np.asarray(np.isnan(self.bin_counts[name]).all(axis=1)))
         )
 
     def _written(self, name: str, site: str | None) -> tuple[float, float, int]:
@@ -526,8 +524,10 @@ class DescribeResult(Result):
         some = 0 < told.sum() < len(told)
         return f", {told.sum()} of {len(told)} sites" if some else ""
 
-    def _numbers(self) -> Iterator[dict[str, Any]]:
-        for j, name in enumerate(self.numbers):
+    @_tidy
+    def numbers(self) -> Iterator[dict[str, Any]]:
+        """Rows, missing values, mean and standard deviation of a number at a site."""
+        for j, name in enumerate(self.number_names):
             told = ~np.isnan(self.mean[:, j])
             rows, mean, sd = self.moments(name)
             n = int(self.n[told].sum())
@@ -537,10 +537,12 @@ class DescribeResult(Result):
                     name, site, int(self.n[i]), self.known[i, j], self.mean[i, j], self.sd[i, j]
                 )
 
-    def _levels(self) -> Iterator[dict[str, Any]]:
+    @_tidy
+    def levels(self) -> Iterator[dict[str, Any]]:
+        """Rows and share of a level of a category at a site; its missing values have none."""
         # A result that was read back has another order.
-        for name in (column for column in self.columns if column in self.levels):
-            levels = self.levels[name]
+        for name in (column for column in self.columns if column in self.level_names):
+            levels = self.level_names[name]
             counts, known = self.level_counts(name)
             by_site, missing = self._rows_with(name), self.missing(name)
             for k, level in enumerate((*levels, None)):
@@ -562,14 +564,20 @@ class DescribeResult(Result):
                         "share": share,
                     }
 
-    def _quantiles(self) -> Iterator[dict[str, Any]]:
-        for name, share, site in itertools.product(self.numbers, self.shares, (None, *self.sites)):
+    @_tidy
+    def quantiles(self) -> Iterator[dict[str, Any]]:
+        """A quantile of a number at a site, and the bin in which it lies."""
+        for name, share, site in itertools.product(
+            self.number_names, self.shares, (None, *self.sites)
+        ):
             found = self.quantile(name, share, site)
             yield {"column": name, "site": site or ALL, "share": share, **found._asdict()}
 
-    def _bins(self) -> Iterator[dict[str, Any]]:
-        for name in (column for column in self.columns if column in self.bins):
-            lines = self.bins[name]
+    @_tidy
+    def bins(self) -> Iterator[dict[str, Any]]:
+        """Rows of a bin of a number at a site."""
+        for name in (column for column in self.columns if column in self.bin_counts):
+            lines = self.bin_counts[name]
             ends = np.concatenate([[-np.inf], self.edges[name], [np.inf]])
             for site, line in zip(self.sites, lines, strict=True):
                 heads = np.flatnonzero(~np.isnan(line))
@@ -582,7 +590,9 @@ class DescribeResult(Result):
                         "rows": int(line[start]),
                     }
 
-    def _sites(self) -> Iterator[dict[str, Any]]:
+    @_tidy
+    def site_tests(self) -> Iterator[dict[str, Any]]:
+        """Whether sites differ in a column: test, and largest difference."""
         for name in self.columns:
             size, a, b = self.largest(name)
             test, statistic, p = self.sites_test(name)
@@ -597,8 +607,10 @@ class DescribeResult(Result):
                 "differs": name in self.differing,
             }
 
-    def _differences(self) -> Iterator[dict[str, Any]]:
-        for name, matrix in zip(self.columns, self.differences, strict=True):
+    @_tidy
+    def differences(self) -> Iterator[dict[str, Any]]:
+        """Standardised difference of a column between two sites."""
+        for name, matrix in zip(self.columns, self.difference_matrices, strict=True):
             for a, b in itertools.combinations(range(len(self.sites)), 2):
                 yield {
                     "column": name,
@@ -607,9 +619,11 @@ class DescribeResult(Result):
                     "difference": matrix[a, b],
                 }
 
-    def _cells(self) -> Iterator[dict[str, Any]]:
+    @_tidy
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """Rows of a site with one level of a category and one of another."""
         for (a, b), tables in zip(self.pairs, self.tables, strict=True):
-            axes = ((*self.levels[a], None), (*self.levels[b], None))
+            axes = ((*self.level_names[a], None), (*self.level_names[b], None))
             for site, table in zip(self.sites, tables, strict=True):
                 for (i, first), (j, second) in itertools.product(*map(enumerate, axes)):
                     yield {
@@ -621,9 +635,11 @@ class DescribeResult(Result):
                         "rows": table[i, j],
                     }
 
-    def _tests(self) -> Iterator[dict[str, Any]]:
+    @_tidy
+    def tests(self) -> Iterator[dict[str, Any]]:
+        """Tests of a pair of categories, pooled and within sites."""
         for i, (a, b) in enumerate(self.pairs):
-            table, *tests, v = self.tests(i)
+            table, *tests, v = self.pair_tests(i)
             told = not np.isnan(self.tables[i]).any(axis=(1, 2)).all()
             for name, test in zip(("pooled", "within sites"), tests, strict=True):
                 yield {

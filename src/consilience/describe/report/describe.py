@@ -32,7 +32,7 @@ class DescribeReport(TemplateReport[DescribeResult]):
             heads = [head for head in heads if head not in result.sites]
         found = [(*result.largest(name), name, *result.sites_test(name)) for name in result.columns]
         told = sorted((one for one in found if np.isfinite(one[0])), key=lambda one: -one[0])
-        tests = result.to_frame("tests") if result.pairs else None
+        tests = result.tests if result.pairs else None
         missing = [(name, result.missing(name)) for name in result.columns]
         return {
             "heads": ["", *(head if head == ALL else site_name(head) for head in heads)],
@@ -91,8 +91,8 @@ class DescribeReport(TemplateReport[DescribeResult]):
         result = self.read(run)
         return (
             ("rows", f"{int(result.n.sum()):,}"),
-            ("columns of numbers", f"{len(result.numbers):,}"),
-            ("columns of categories", f"{len(result.levels):,}"),
+            ("columns of numbers", f"{len(result.number_names):,}"),
+            ("columns of categories", f"{len(result.level_names):,}"),
         )
 
 

@@ -26,7 +26,7 @@ def common_bins(result: Any, column: str) -> tuple[FloatArray, FloatArray]:
 
     The outer bins come first and last; nothing where no site tells bins.
     """
-    lines = [line for line in result.bins.get(column, ()) if not np.isnan(line).all()]
+    lines = [line for line in result.bin_counts.get(column, ()) if not np.isnan(line).all()]
     if not lines:
         return np.empty(0), np.empty(0)
     told = [below(result.edges[column], line) for line in lines]
@@ -39,7 +39,7 @@ def common_bins(result: Any, column: str) -> tuple[FloatArray, FloatArray]:
 
 def binned(result: Any) -> list[str]:
     """Numbers with bins of which at least one has two edges."""
-    return [name for name in result.numbers if len(common_bins(result, name)[0]) > 1]
+    return [name for name in result.number_names if len(common_bins(result, name)[0]) > 1]
 
 
 def plot_distributions(result: Any) -> Figure:
@@ -63,7 +63,9 @@ def plot_distributions(result: Any) -> Figure:
             edges, rows = common_bins(result, name)
             heights = rows[1:-1] / rows.sum() / np.diff(edges)
             ax.stairs(heights, edges, fill=True, color=charts.RULE, label="all sites")
-            for i, (site, line) in enumerate(zip(result.sites, result.bins[name], strict=True)):
+            for i, (site, line) in enumerate(
+                zip(result.sites, result.bin_counts[name], strict=True)
+            ):
                 if np.isnan(line).all():
                     continue
                 cuts, under = below(result.edges[name], line)
@@ -98,7 +100,7 @@ def plot_differences(result: Any) -> Figure:
     """
     s = len(result.sites)
     pairs = list(itertools.combinations(range(s), 2))
-    sizes = np.abs(result.differences)
+    sizes = np.abs(result.difference_matrices)
     largest = np.array([result.largest(name)[0] for name in result.columns])
     shown = [j for j in np.argsort(-np.nan_to_num(largest, nan=-1.0), kind="stable")]
     shown = [j for j in shown if np.isfinite(largest[j])][:MOST]
