@@ -66,6 +66,14 @@ def of_rows(rows: Iterable[tuple[Any, ...]], *names: str) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(names))
 
 
+def of_records(records: Iterable[Mapping[str, Any]], index: str | None = None) -> pd.DataFrame:
+    """Make a table of its lines, each with its names; one column may say what a line is."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(records))
+    return frame if index is None else frame.set_index(index)
+
+
 def to_csv(frame: pd.DataFrame) -> str:
     """Write a table as comma-separated values; spreadsheets take no text in it for a formula."""
 

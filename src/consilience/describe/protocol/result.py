@@ -30,7 +30,7 @@ from consilience.numerics.two_way_tables import (
     within_strata,
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy, regression, subtypes
-from consilience.protocol.result import Frame, Result, to_csv
+from consilience.protocol.result import Frame, Result, of_records, to_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,9 +52,7 @@ def _tidy(make: Callable[[Any], Iterator[dict[str, Any]]]) -> Frame:
 
     @wraps(make)
     def made(result: Any) -> pd.DataFrame:
-        import pandas as pd
-
-        return pd.DataFrame(list(make(result)))
+        return of_records(make(result))
 
     return Frame(made)
 
@@ -399,9 +397,7 @@ class DescribeResult(Result):
     @Frame
     def table_one(self) -> pd.DataFrame:
         """Table 1, as text: a line for each column and each level."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self._table_one())).set_index("")
+        return of_records(self._table_one(), "")
 
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """Return Table 1, or a tidy table of what is behind it.
