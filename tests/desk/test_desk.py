@@ -6,23 +6,18 @@ import dataclasses
 import io
 import json
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from consilience.desk.app import Desk, app, settings_of
@@ -276,45 +271,6 @@ def test_a_site_without_a_home(tmp_path: Path) -> None:
     toml.write_text('name = "york"\nhome = "home"\n[source]\npath = "table.csv"\n')
     with pytest.raises(RunError, match="has no home"):
         Desk(toml).waiting()
-
-
-@contextmanager
-def served(desk: Desk) -> Iterator[str]:
-    """A desk on a free port, in a thread."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{listening.getsockname()[1]}"
-        made = app(desk, TOKEN, frozenset((host,)))
-        settings = uvicorn.Config(made, log_level="warning", lifespan="off", ws="none")
-        server = uvicorn.Server(settings)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://{host}/{TOKEN}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
-def test_in_a_browser_a_foreign_page_cannot_release(opened: Opened, tmp_path: Path) -> None:
-    """Even one that knows the whole address: the browser says where a form comes from."""
-
-    def browsed(address: str) -> str:
-        words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
-        command = [*words, profile, "--virtual-time-budget=3000", address]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-
-    with served(opened.desk) as root:
-        assert "run-1/2-1" in browsed(f"{root}/")
-        page = tmp_path / "foreign.html"
-        page.write_text(
-            f'<form method="post" action="{root}{JOB}/release"></form>'
-            "<script>document.forms[0].submit()</script>"
-        )
-        assert "a decision is made on the desk" in browsed(page.as_uri())
-    assert opened.waits() == ["run-1/2-1"]
 
 
 def test_the_command_prints_the_address_and_stops(opened: Opened) -> None:
