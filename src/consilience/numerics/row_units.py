@@ -22,6 +22,16 @@ _MOST = 50.0  # what one value may add: half its square in standard deviations
 _PLAINLY = 2.0  # mean log density of a value by which prepared rows must fit better
 
 
+def of_arrow(X: Any) -> Any:
+    """A table of polars, pyarrow or any other library of Arrow as pandas has it, else X itself."""
+    if type(X).__module__.startswith("pandas") or not hasattr(X, "__arrow_c_stream__"):
+        return X
+    import pyarrow as pa
+
+    # A date that is missing is no number.
+    return pa.table(X).to_pandas(date_as_object=False)
+
+
 def column_names(X: Any) -> Any:
     """Names of the columns of a table of pandas, polars or pyarrow; None of an array."""
     # What pyarrow calls `columns` are the columns themselves.
@@ -65,13 +75,8 @@ def read_rows(X: Any, n_columns: int, names: Sequence[str] | None = None) -> Flo
     if names is not None:
         check_names(X, names)
     try:
-        is_pandas = type(X).__module__.startswith("pandas")
-        if hasattr(X, "__arrow_c_stream__") and not is_pandas:
-            import pyarrow as pa
-
-            # As pandas has it, where a date that is missing is no number.
-            X, is_pandas = pa.table(X).to_pandas(date_as_object=False), True
-        if is_pandas:
+        X = of_arrow(X)
+        if type(X).__module__.startswith("pandas"):
             X = X.to_numpy(dtype=np.float64, na_value=np.nan)
         rows = np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError):  # their own words would show a value

@@ -35,6 +35,7 @@ from consilience.averaging.tall.passes import Settings
 from consilience.averaging.tall.tables import HeldTable, ParquetTable
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.reference_average import averaged
+from consilience.numerics.row_units import of_arrow
 
 _BLOCK = 65_536
 _FLOATS = [np.float64, np.float32]
@@ -153,6 +154,7 @@ class _ReferenceAveraging(BaseEstimator):
             return stored, None
         if columns is not None:
             raise ParameterError("columns= is for Parquet data sets: choose columns of X itself")
+        X = of_arrow(X)
         if hasattr(X, "columns") and self._needs_names(X):
             validate_data(self, X, skip_check_array=True)
             self._encoder = self._fitted_encoder(X)
@@ -239,6 +241,7 @@ class _ReferenceAveraging(BaseEstimator):
     def _average(self, X: Any) -> FloatArray:
         """Average of the splits' predictions, (n, q)."""
         check_is_fitted(self)
+        X = of_arrow(X)
         if self._encoder is None:
             X = validate_data(self, X, reset=False, dtype=_FLOATS)
         else:

@@ -22,6 +22,7 @@ from consilience.datasets.simulate_treatments import draw_chains
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
+from consilience.numerics.row_units import of_arrow
 from consilience.parameters import check, whole
 
 S = TypeVar("S", bound=Sized)
@@ -186,6 +187,7 @@ class MarkovMixture(DiscreteMixture):
             one of no sequence.
         """
         check(RULES, vars(self))
+        X = of_arrow(X)
         sequences = sequences_of(X, self.states)
         data = kernel.events_of(replace(sequences, weights=weights_of(sequences, sample_weight)))
         states = sequences.states or ()
@@ -290,6 +292,7 @@ class MarkovMixture(DiscreteMixture):
         self, X: Any, sample_weight: ArrayLike | None = None, *, weigh: bool = True
     ) -> Events:
         check_is_fitted(self)
+        X = of_arrow(X)
         given = column_names(X)
         if given is not None and hasattr(self, "feature_names_in_"):
             fitted = self.feature_names_in_.tolist()

@@ -18,6 +18,7 @@ from consilience.clustering.kernels.mixtures import Arrays
 from consilience.clustering.kernels.multinomial_mixture import CategoryPatterns, MultinomialMixture
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
+from consilience.numerics.row_units import of_arrow
 from consilience.parameters import check, whole
 
 _MANY_LEVELS = 0.5
@@ -271,6 +272,7 @@ class LatentClassAnalysis(DiscreteMixture):
         self, X: Any, *, reset: bool
     ) -> tuple[list[NDArray[Any]], list[NDArray[Any] | None], list[str]]:
         """Columns, the levels that they declare, and their names for sentences."""
+        X = of_arrow(X)
         if isinstance(X, list | tuple):
             X = np.array(X, dtype=object)  # as text a missing number would become a level
         if getattr(X, "ndim", 2) == 1 and not hasattr(
