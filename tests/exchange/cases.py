@@ -192,6 +192,24 @@ def counting() -> Federation:
     return with_policy(made, Policy(preset="consortium"))
 
 
+def watched() -> Federation:
+    """How long people were watched, and whether an event ended it, at sites of partners."""
+    tables, roles = {}, {}
+    for seed, (name, x) in enumerate(TABLES.items()):
+        rng = np.random.default_rng(40 + seed)
+        until = rng.exponential(20 * np.exp(-x @ np.array([0.1, -0.1, 0.05])))
+        seen = rng.exponential(40, len(x))
+        months = np.ceil(np.minimum(until, seen))
+        tables[name] = np.column_stack([x[:, :2], months, x[:, 2]])
+        died = (until <= seen).astype(float)
+        roles[name] = {**ROLES[name], "target": died, "target_name": "died"}
+    made = federation_of(
+        tables, names=("x0", "x1", "months", "x2"), policy=Policy(preset="consortium"), roles=roles
+    )
+    columns = Columns(features=("x0", "x1", "months", "x2"), target="died")
+    return dataclasses.replace(made, columns=columns)
+
+
 def over_columns(
     sites: Sequence[str] = ("ash", "birch", "cedar"), opens: Sequence[str] = ()
 ) -> Federation:
@@ -380,6 +398,30 @@ def pooled_logistic(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     return {"estimate": beta, "error": np.sqrt(np.diag(bread @ scores.T @ scores @ bread))}
 
 
+def stratified_hazards(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    """A Cox regression, by Efron, with sites as strata: one risk set after the other."""
+    beta = np.zeros(3)
+    for _ in range(12):
+        score, curvature, meat = np.zeros(3), np.zeros((3, 3)), np.zeros((3, 3))
+        for data in rows.values():
+            x, time = np.delete(data.features, 2, axis=1), data.features[:, 2]
+            died, risk = np.asarray(data.target) == 1, np.exp(x @ beta)
+            residual = np.zeros_like(x)
+            for t in np.unique(time[died]):
+                now = died & (time == t)
+                for gone in np.arange(now.sum()) / now.sum():
+                    share = risk * (time >= t) * np.where(now, 1 - gone, 1)
+                    share = share / share.sum()
+                    apart = x - share @ x
+                    curvature += apart.T @ (apart * share[:, None])
+                    residual += apart * (now / now.sum() - share)[:, None]
+            score += residual.sum(axis=0)
+            meat += residual.T @ residual
+        beta = beta + np.linalg.solve(curvature, score)
+    bread = np.linalg.inv(curvature)
+    return {"estimate": beta, "error": np.sqrt(np.diag(bread @ meat @ bread))}
+
+
 def pooled_counts(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     """A negative binomial regression of repeated rows, with alpha by Pearson's sum."""
     x = np.concatenate([data.features for data in rows.values()])
@@ -527,6 +569,9 @@ CASES: dict[str, Case] = {
         PooledRegression(family="negative-binomial", dispersion="moments", weights="frequency"),
         counting,
         pooled_counts,
+    ),
+    "pooled-regression of hazards": Case(
+        PooledRegression(family="cox", time="months", errors="HC0"), watched, stratified_hazards
     ),
     "pooled-regression one-shot": Case(
         PooledRegression(family="binomial", fit="one-shot", errors="cluster", site_effects=True),

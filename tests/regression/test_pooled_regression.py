@@ -438,7 +438,7 @@ def test_a_response_that_the_family_does_not_have(family: str, value: float, sai
 
 def test_settings_that_do_not_go_together() -> None:
     tables = tables_of("gaussian")
-    for wrong in ({"family": "cox"}, {"ridge": -1.0}, {"level": 1.0}, {"errors": "HC5"}):
+    for wrong in ({"family": "probit"}, {"ridge": -1.0}, {"level": 1.0}, {"errors": "HC5"}):
         with pytest.raises(ParameterError):
             fitted(tables, **wrong)
     with pytest.raises(StudyError, match="name target"):

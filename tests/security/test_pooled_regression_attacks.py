@@ -91,7 +91,7 @@ def hostile(
     made = Federation.local({"a": tables}, columns=columns, policy=policy)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(PooledRegression, "coordinate", coordinate)
-        PooledRegression(family=settings.family).run(made, seed=0)
+        PooledRegression(family=settings.family, time=settings.time).run(made, seed=0)
     return answers
 
 

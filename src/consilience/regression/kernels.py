@@ -30,8 +30,9 @@ from scipy.special import digamma, gammaln, polygamma
 from consilience.arrays import FloatArray, IntArray
 from consilience.numerics.families import Family, family
 
-FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "negative-binomial")
+FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "negative-binomial", "cox")
 NEGATIVE = "negative-binomial"
+COX = "cox"
 DISPERSIONS = ("likelihood", "moments")
 """How alpha is estimated: by its likelihood, or so that Pearson's sum is its degrees of freedom."""
 DISPERSED = ("gaussian", "gamma")
@@ -48,10 +49,13 @@ _MANY_TABLES = 128 * math.log(2)
 
 
 def family_of(name: str, alpha: float = 1.0) -> Family:
-    """Loss of a family, by the name that statisticians give it; alpha of the negative binomial."""
+    """Loss of a family, by the name that statisticians give it; alpha of the negative binomial.
+
+    Of a Cox regression that of events in small intervals, whose means are ratios of hazards.
+    """
     if name == NEGATIVE:
         return Family(name, alpha)
-    return family("normal" if name == "gaussian" else name)
+    return family({"gaussian": "normal", COX: "poisson"}.get(name, name))
 
 
 # --------------------------------------------------------------------------- at a site
@@ -64,9 +68,9 @@ class Piece:
     Attributes
     ----------
     n : float
-        Rows.
+        Rows; of a Cox regression events.
     theta : (q,) array
-        The coefficients, that of the column of ones first.
+        The coefficients, that of the column of ones first; a Cox regression has none.
     loss, least, constant : float
         Sum of losses; of the least losses at each y; of terms of the log likelihood in y alone.
         The last two tell how many rows have each value of a count: NaN where those are few.
@@ -170,6 +174,8 @@ class Rows:
     frequency : bool
         Whether a row stands for as many as its weight says. Else weights are of its precision: its
         variance is one over its weight of the others'.
+    time : (n,) array or None
+        Of a Cox regression: how long each was watched.
     """
 
     design: Design
@@ -177,6 +183,7 @@ class Rows:
     offset: FloatArray | None = None
     weight: FloatArray | None = None
     frequency: bool = False
+    time: FloatArray | None = None
 
     @property
     def n(self) -> float:
@@ -510,16 +517,19 @@ class Pool:
         Whether each site has a constant of its own.
     penalty : (m,) array
         Half of it times the squared slopes is added to the loss.
+    bare : bool
+        Whether there is no constant at all.
     """
 
     pieces: tuple[Piece, ...]
     own: bool
     penalty: FloatArray
+    bare: bool = False
 
     @property
     def n_constants(self) -> int:
         """Constants of the model."""
-        return len(self.pieces) if self.own else 1
+        return 0 if self.bare else len(self.pieces) if self.own else 1
 
     @property
     def size(self) -> int:
@@ -533,13 +543,19 @@ class Pool:
 
     def places(self, site: int) -> IntArray:
         """Where the coefficients of a site are among those of the model."""
-        first = site if self.own else 0
-        return np.concatenate([[first], np.arange(self.n_constants, self.size)]).astype(np.int64)
+        first = [] if self.bare else [site if self.own else 0]
+        return np.concatenate([first, np.arange(self.n_constants, self.size)]).astype(np.int64)
 
     def at(self, theta: FloatArray) -> Pool:
         """All pieces at other coefficients of the model, by their parabolas."""
         moved = tuple(p.at(theta[self.places(b)]) for b, p in enumerate(self.pieces))
         return dataclasses.replace(self, pieces=moved)
+
+    def without_slopes(self) -> Pool:
+        """Own fits of a Cox regression without columns, where its loss is 0."""
+        moved = self.at(np.zeros(self.size))
+        pieces = tuple(dataclasses.replace(piece, loss=0.0) for piece in moved.pieces)
+        return dataclasses.replace(moved, pieces=pieces)
 
     def total(self, matrices: Sequence[FloatArray]) -> FloatArray:
         """Sum of matrices by site in the places of the model's coefficients."""
@@ -667,6 +683,8 @@ def conclude(
         coefficients and alpha together; all others, and beside a ridge, take alpha as known.
     own_fits : bool
         Whether residuals are about the own fit of each site, which has as many coefficients.
+
+    Of a Cox regression n counts events, and there is no deviance.
     """
     n, k, g = pool.n, pool.size, len(pool.pieces)
     left = n - k
@@ -705,7 +723,7 @@ def conclude(
         covariance=(covariance + covariance.T) / 2,
         scale=scale,
         df=df,
-        deviance=2 * (loss - least),
+        deviance=math.nan if name == COX else 2 * (loss - least),
         log_likelihood=likelihood,
         aic=-2 * likelihood + 2 * (k + bool(estimate)),
         alpha_error=alpha_error,
@@ -834,10 +852,11 @@ def heterogeneity(pool: Pool, scale: float, *, robust: bool = False) -> Heteroge
         inverse = np.linalg.inv(piece.information)
         whole = scale * inverse
         if robust and piece.squares is not None:
-            whole = inverse @ piece.squares @ inverse * piece.n / (piece.n - m - 1)
-        variance = np.asarray(whole[1:, 1:])
-        estimates[b], errors[b] = own[1:], np.sqrt(np.diag(variance))
-        told.append((own[1:], variance))
+            whole = inverse @ piece.squares @ inverse * piece.n / (piece.n - len(own))
+        slopes = np.s_[len(own) - m :]
+        variance = np.asarray(whole[slopes, slopes])
+        estimates[b], errors[b] = own[slopes], np.sqrt(np.diag(variance))
+        told.append((own[slopes], variance))
     k = len(told)
     with np.errstate(invalid="ignore"):
         weight = np.nan_to_num(1 / errors**2)

@@ -19,6 +19,9 @@ conclude: Conclude              ->  keeps the model and the fitted values of its
                                 <-  Concluded                                  PUBLIC
 ==================================  ====================================================
 
+A Cox regression has a baseline hazard for each site (stratified by site), so risk sets are within
+sites and its sums are those of sites, too (`regression/cox.py`); the times are no column of it.
+
 Gaussian regressions follow from the moments: one round. For the other families Newton's method runs
 over the sums of all sites as it would over the pooled rows, from the first step that the moments
 give, and ends where the pooled fit does; with weights, or an offset beside a curved loss, it finds
@@ -55,6 +58,7 @@ from consilience.exceptions import QuorumError, StudyError
 from consilience.parameters import FLAG, allows, number, one_of
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.regression import kernels
+from consilience.regression.cox import TIES
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.kernels import Pool
 from consilience.regression.protocol import coordinator, messages, site
@@ -70,6 +74,8 @@ _NEAR = 0.3
 """Newton step of the coefficients below which alpha moves, too."""
 _SMALL_ALPHA = 0.1
 """Below it steps of alpha are measured in tenths, above it in alphas."""
+_LONGEST = 2.0
+"""Newton step of a Cox regression, in standard deviations of the columns, that is not cut."""
 _RUNS_AWAY = 15
 """Rounds after which steps that do not get small mean that columns separate the rows."""
 
@@ -84,8 +90,9 @@ class PooledRegression(Method[PooledRegressionResult]):
 
     Parameters
     ----------
-    family : {"gaussian", "binomial", "poisson", "gamma", "negative-binomial"}
-        With identity, logit and log links.
+    family : {"gaussian", "binomial", "poisson", "gamma", "negative-binomial", "cox"}
+        With identity, logit and log links; "cox": a Cox regression of the hazard of an event, each
+        site with a baseline hazard of its own (stratified by site).
     site_effects : bool
         A constant for each site (fixed effects), in place of a common one.
     errors : {"model", "HC0", "HC1", "cluster"}
@@ -110,6 +117,11 @@ class PooledRegression(Method[PooledRegressionResult]):
         How: by maximum likelihood, together with the coefficients, or so that Pearson's sum is its
         degrees of freedom. A site that protects records tells what the first needs only where each
         count has `min_records` rows.
+    time : str
+        Of a Cox regression: the column among the features that holds how long each row was watched,
+        until the event or until last seen. The target is 1 where the event was seen.
+    ties : {"efron", "breslow"}
+        Of a Cox regression: how events at one time count.
     level : float
         Of the limits of coefficients.
 
@@ -134,10 +146,12 @@ class PooledRegression(Method[PooledRegressionResult]):
     alpha: float = allows(number(0), default=0.0)
     dispersion: str = allows(one_of(*kernels.DISPERSIONS), default="likelihood")
     performance: bool = allows(FLAG, default=False)
+    time: str = allows(messages.NAME, default="")
+    ties: str = allows(one_of(*TIES), default="efron")
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 11
+    version: ClassVar[int] = 12
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -163,7 +177,10 @@ class PooledRegression(Method[PooledRegressionResult]):
         "values of single records leave. The one-shot fit tells coefficients and curvature "
         "of each site's own fit instead. Where the study asks for performance, sites tell by the "
         "same grants rows with and without an event in bands of predicted risk, expected numbers, "
-        "and intercept and slope of a recalibration. All sites know the model."
+        "and intercept and slope of a recalibration. A Cox regression tells nothing of times but "
+        "what follows from the order of events and others at a site: the same sums over risk sets, "
+        "the likelihood without columns only where many orders are possible. All sites know the "
+        "model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor
@@ -185,7 +202,9 @@ class PooledRegression(Method[PooledRegressionResult]):
             fault = "alpha and dispersion are of the negative binomial: leave them out"
         elif self.performance and (self.family != "binomial" or columns.weight):
             fault = "performance is of risks that a binomial fit without weights predicts"
-        elif levels and (self.family != "binomial" or len(levels) != 2):
+        elif fault := self._fault_of_times(ctx):
+            pass
+        elif levels and (self.family not in ("binomial", kernels.COX) or len(levels) != 2):
             fault = (
                 "only a binomial regression has a response of levels, and of two: leave out the "
                 f"levels of {columns.target}, or set family to 'binomial'"
@@ -206,6 +225,29 @@ class PooledRegression(Method[PooledRegressionResult]):
             return
         raise StudyError(fault, public=fault)
 
+    def _fault_of_times(self, ctx: CoordinatorContext) -> str:
+        """What does not go together in a Cox regression; empty where all does."""
+        if self.family != kernels.COX:
+            given = self.time or self.ties != "efron"
+            return "time and ties are of family = 'cox': leave them out" if given else ""
+        columns = ctx.columns
+        numbers = [name for name in columns.features if name not in columns.levels]
+        if self.time not in numbers or len(columns.features) < 2:
+            return (
+                "a Cox regression needs the column of times among the features, as a number, and "
+                "another one to explain with: name it as time"
+            )
+        if self.site_effects:
+            return "each site has a baseline hazard in a Cox regression: leave site_effects out"
+        if self.errors == "HC1":
+            return "robust errors of a Cox regression are 'HC0'"
+        if ctx.preparation.missing not in ("refuse", "complete-rows"):
+            return (
+                "times that are missing cannot be filled in: set [preparation] missing to "
+                '"complete-rows"'
+            )
+        return ""
+
     @property
     def settings(self) -> messages.Settings:
         """What of the parameters every question states."""
@@ -218,6 +260,8 @@ class PooledRegression(Method[PooledRegressionResult]):
             alpha=self.alpha,
             dispersion=self.dispersion,
             performance=self.performance,
+            time=self.time,
+            ties=self.ties,
         )
 
     # ------------------------------------------------------------------ the exchange
@@ -234,6 +278,7 @@ class PooledRegression(Method[PooledRegressionResult]):
             if settings.one_shot:
                 survey, pool = yield from self._own_fits(ctx, survey)
                 null, rounds, alpha = survey.null, 2, self.alpha
+                null = pool.without_slopes() if null.bare else null
             else:
                 null, pool, rounds, alpha = yield from self._by_sums(ctx, survey)
             judged = yield from self._judged(ctx, survey, pool)
@@ -266,6 +311,11 @@ class PooledRegression(Method[PooledRegressionResult]):
             if settings.squares:
                 turn += 1
                 pool = yield from self._asked(ctx, survey, pool.theta, turn, alpha)
+            return null, pool, 1 + turn, 0.0
+        if null.bare:
+            null = yield from self._asked(ctx, survey, null.theta, 1, alpha)
+            start = null.theta + _short(null.step())
+            pool, turn, _ = yield from self._newton(ctx, survey, start, 1, alpha)
             return null, pool, 1 + turn, 0.0
         by_rounds = settings.weighted or settings.offset
         start = null.theta
@@ -325,7 +375,7 @@ class PooledRegression(Method[PooledRegressionResult]):
                 return pool.at(theta + step), turn, alpha
             if turn - first >= _RUNS_AWAY and size > 0.1:
                 break
-            last, theta = pool, theta + step
+            last, theta = pool, theta + (_short(step) if pool.bare else step)
         else:
             if estimate and float(np.abs(step).max()) < _NEAR:
                 raise QuorumError(
@@ -338,6 +388,12 @@ class PooledRegression(Method[PooledRegressionResult]):
             )
         steep = np.abs(step[pool.n_constants :])
         at = survey.names[int(np.argmax(steep))] if steep.max() > 0.1 else "a constant"
+        if pool.bare:
+            raise QuorumError(
+                f"the fit runs away along {at}: at each event those who have it are at one end of "
+                "the column, so the likelihood rises without end; leave the column out, join "
+                "levels, or add a ridge"
+            )
         raise QuorumError(
             f"the fit runs away along {at}: its rows are separated (one value of the response "
             "alone beyond some value, or in a level); leave the column out, join levels, or add a "
@@ -400,18 +456,21 @@ class PooledRegression(Method[PooledRegressionResult]):
                     f"(without one: {', '.join(without)}): take fewer columns, or lower the quorum"
                 )
             survey = coordinator.without_sites(self, survey, without)
-        q = len(survey.names) + 1
+        q = len(survey.names) + survey.settings.constants
         pieces = tuple(
             survey.with_expected(
-                b, messages.unpacked(replies[name].fit.value, float(survey.n[b]), q)
+                b, messages.unpacked(replies[name].fit.value, survey.counted(b), q)
             )
             for b, name in enumerate(survey.sites)
         )
-        pool = Pool(pieces, self.site_effects, survey.null.penalty)
-        start = Pool(
-            tuple(p.at(np.zeros(q)) for p in pieces), self.site_effects, survey.null.penalty
-        )
+        pool = dataclasses.replace(survey.null, pieces=pieces)
+        start = dataclasses.replace(pool, pieces=tuple(p.at(np.zeros(q)) for p in pieces))
         return survey, pool.at(start.step()) if math.isfinite(start.objective) else start
+
+
+def _short(step: FloatArray) -> FloatArray:
+    """A step that no risk overflows by, where a likelihood rises without end."""
+    return step * min(1.0, _LONGEST / max(float(np.abs(step).max()), _LONGEST))
 
 
 def _parted(ctx: CoordinatorContext) -> bool:

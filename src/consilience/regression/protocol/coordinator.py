@@ -35,6 +35,10 @@ NOT_TOLD_OF_WEIGHTS = (
     "Log likelihood and AIC are not told: at some site fewer rows than may be counted have one "
     "value of the weight, and the sum of its logarithms would tell how many (tests need neither)."
 )
+NOT_TOLD_OF_ORDER = (
+    "Log likelihood and AIC are not told: some site has so few rows or events that its likelihood "
+    "without columns would tell in which order events and others followed (tests do not need it)."
+)
 NO_LIKELIHOOD = (
     "Log likelihood and AIC are not known: by weights of precision each row has a shape of its own."
 )
@@ -86,8 +90,17 @@ class Survey:
     withheld: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...]
 
+    @property
+    def events(self) -> FloatArray:
+        """Rows with an event at each site, (S,), of a response of 0 and 1."""
+        return np.rint(self.rows * self.means[:, -1])
+
     def null_at(self, alpha: float) -> Pool:
         """Pieces at the model of constants alone, at another alpha."""
+        if self.settings.family == kernels.COX:  # no moments tell them: where to begin
+            m = len(self.names)
+            still = Piece(0.0, np.zeros(m), 0.0, 0.0, 0.0, 0.0, np.zeros(m), np.eye(m))
+            return dataclasses.replace(self.null, pieces=(still,) * len(self.sites))
         pieces = tuple(
             kernels.piece_from_moments(
                 self.settings.family,
@@ -115,7 +128,9 @@ class Survey:
     def coefficients(self, theta: FloatArray) -> dict[str, Any]:
         """Coefficients of the model as they travel: the constant of each site, and slopes."""
         pool, kind = self.null, Disclosure.MODEL
-        constants = np.array([theta[pool.places(b)[0]] for b in range(len(self.sites))])
+        constants = np.zeros(len(self.sites))
+        if not pool.bare:
+            constants = np.array([theta[pool.places(b)[0]] for b in range(len(self.sites))])
         slopes = np.array(theta[pool.n_constants :])
         return {"constants": relayed(constants, kind), "slopes": relayed(slopes, kind)}
 
@@ -129,6 +144,10 @@ class Survey:
         variance = (inside.sum() + self.rows @ (means - mean) ** 2) / self.rows.sum()
         return performance.cuts_of(mean, max(float(np.sqrt(variance)), 1e-6))
 
+    def counted(self, b: int) -> float:
+        """Rows of a site, of a Cox regression its events, as pieces have them."""
+        return float((self.events if self.settings.family == kernels.COX else self.n)[b])
+
     def with_expected(self, b: int, piece: Piece) -> Piece:
         """A piece with its expected curvature, where that is not the observed one."""
         if self.settings.family != "gamma" or piece.expected is not None:
@@ -141,7 +160,7 @@ class Survey:
         squares = reply.squares.value if reply.squares.value.size else None
         expected = reply.expected.value if reply.expected.value.size else None
         piece = Piece(
-            n=float(self.n[b]),
+            n=self.counted(b),
             theta=theta,
             score=reply.score.value,
             curvature=reply.curvature.value,
@@ -170,7 +189,7 @@ def survey_of(
     """
     sites = tuple(sorted(told))
     has = np.stack([~np.isnan(told[name].means.value) for name in sites])
-    names = ctx.feature_names
+    names = tuple(name for name in ctx.feature_names if name != settings.time)
     p = len(names)
     withheld = {
         name: tuple(names[j] for j in np.flatnonzero(~has[b, :p]))
@@ -252,8 +271,9 @@ def _prepared(
     rows, n, means, products, offsets = moments
     _, mean, squares = pooled(list(rows), list(means), list(products))
     total = float(n.sum())
-    within = products.sum(axis=0) if method.site_effects else squares
-    k = len(names) + (len(sites) if method.site_effects else 1)
+    bare = method.family == kernels.COX
+    within = products.sum(axis=0) if method.site_effects or bare else squares
+    k = len(names) + (len(sites) if method.site_effects else 1 - bare)
     if total <= k:
         raise QuorumError(f"{total:.0f} rows are too few for {k} coefficients: take fewer columns")
     _check_columns(names, within[:-1, :-1], squares, mean, method)
@@ -264,7 +284,9 @@ def _prepared(
         offsets = np.full(len(sites), rows @ offsets / rows.sum())
     if method.family != "gaussian":
         _check_response(method, sites, means[:, -1], float(y))
-    begin = [kernels.start_of(method.family, float(one)) for one in starts] - offsets
+    begin = np.zeros(len(sites))
+    if not bare:
+        begin = [kernels.start_of(method.family, float(one)) for one in starts] - offsets
     alpha = method.alpha or 1.0
     if settings.estimate:
         # variance of the response about its mean, but for what a Poisson one has
@@ -284,7 +306,7 @@ def _prepared(
         scale=scale,
         alpha=alpha,
         starts=begin,
-        null=Pool((), method.site_effects, penalty),
+        null=Pool((), method.site_effects, penalty, bare),
         withheld=withheld,
         left_out=left_out,
     )
@@ -305,8 +327,9 @@ def _check_columns(
     constant = [name for name, one in zip(names, still, strict=True) if one]
     if constant:
         where = " within sites, beside a constant of each" if method.site_effects else ""
+        where = " within sites, each with a hazard of its own" if method.family == "cox" else where
         raise StudyError(f"{listed(constant)} does not vary{where}: leave it out")
-    if np.diag(squares)[-1] <= 0:
+    if np.diag(squares)[-1] <= 0 and method.family != kernels.COX:
         raise StudyError("the response has one value in all rows: there is nothing to explain")
     lost = kernels.dependent_columns(within)
     if lost and not method.ridge:
@@ -321,7 +344,7 @@ def _check_response(
     method: PooledRegression, sites: tuple[str, ...], means: FloatArray, pooled_mean: float
 ) -> None:
     """Refuse a response that has no finite constant."""
-    top = 1.0 if method.family == "binomial" else np.inf
+    top = {"binomial": 1.0, kernels.COX: 2.0}.get(method.family, np.inf)
     where = dict(zip(sites, means, strict=True)) if method.site_effects else {"all": pooled_mean}
     alone = [name for name, mean in where.items() if not 0 < mean < top]
     if alone:
@@ -452,7 +475,8 @@ def build_result(
     spread = _scale_within(pool) if method.family == "gaussian" else fit.scale
     robust, one_shot = method.settings.squares, method.settings.one_shot
     apart = kernels.heterogeneity(pool.observed() if one_shot else pool, spread, robust=robust)
-    if not (method.site_effects or one_shot or (method.family == "gaussian" and not robust)):
+    alike = method.family == "gaussian" and not robust
+    if not (method.site_effects or one_shot or alike or pool.bare):
         # One step from a constant that sites do not share is no fit of theirs: Q would reject. Nor
         # are scores about that constant a site's own.
         apart = apart.untested()
@@ -461,9 +485,11 @@ def build_result(
     names = (
         tuple(f"constant of {name}" for name in survey.sites)
         if method.site_effects
-        else ("constant",)
+        else ("constant",)[pool.bare :]
     )
-    tested = not method.ridge
+    tests = {} if method.ridge else kernels.slope_tests(method.family, null, pool, fit)
+    if own_fits and pool.bare:
+        tests.pop("score", None)  # scores without columns are not told
     result = PooledRegressionResult(
         family=method.family,
         errors=method.errors,
@@ -489,12 +515,15 @@ def build_result(
         dispersion=(estimate or "given") if method.family == kernels.NEGATIVE else "",
         loss=sum(p.loss for p in pool.pieces),
         deviance=fit.deviance,
-        null_deviance=2 * (null_loss - least),
+        null_deviance=np.nan if pool.bare else 2 * (null_loss - least),
         log_likelihood=fit.log_likelihood,
         aic=fit.aic,
-        tests=kernels.slope_tests(method.family, null, pool, fit) if tested else {},
+        tests=tests,
         sites=survey.sites,
         n_by_site=survey.n.astype(np.int64),
+        events=survey.events.astype(np.int64) if pool.bare else np.zeros(0, dtype=np.int64),
+        time=method.time,
+        ties=method.ties if pool.bare else "",
         site_estimates=apart.estimates / survey.scale,
         site_errors=apart.errors / survey.scale,
         q=apart.q,
@@ -508,6 +537,10 @@ def build_result(
         left_out=survey.left_out,
         remarks=_remarks(method, survey, apart, fit),
     )
+    if pool.bare:
+        # Hazards are told against a person with the means of all columns.
+        turn = np.vstack([-survey.centre, np.eye(len(theta))])
+        theta, covariance = turn @ theta, turn @ covariance @ turn.T
     model = {
         "columns": survey.columns,
         "coefficients": theta,
@@ -580,7 +613,9 @@ def _remarks(
             f"No estimates of their own: {listed(silent)} (fewer than two rows for each "
             "coefficient, or columns that do not vary there); their rows are in the fit."
         )
-    if np.isnan(fit.deviance):
+    if method.family == kernels.COX:
+        found += [NOT_TOLD_OF_ORDER] if np.isnan(fit.log_likelihood) else []
+    elif np.isnan(fit.deviance):
         found.append(NOT_TOLD)
     elif np.isnan(fit.log_likelihood):
         found.append(NO_LIKELIHOOD if method.family == "gamma" else NOT_TOLD_OF_WEIGHTS)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.parameters import FLAG, allows, number, one_of
-from consilience.regression.kernels import DISPERSIONS, ERRORS, FAMILIES, NEGATIVE, Piece
+from consilience.parameters import FLAG, Allowed, allows, number, one_of
+from consilience.regression.cox import TIES
+from consilience.regression.kernels import COX, DISPERSIONS, ERRORS, FAMILIES, NEGATIVE, Piece
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
@@ -24,6 +25,7 @@ MAX_ROUNDS = 30
 _MOST_ROWS = 1 << 40
 FITS = ("exact", "one-shot")
 WEIGHTS = ("precision", "frequency")
+NAME = Allowed(lambda v: isinstance(v, str), "the name of a column")
 FIGURES = ("loss", "least", "constant", "pearson")
 """Sums over rows beside score and curvature, in the order in which they travel."""
 SUMS = {
@@ -52,6 +54,8 @@ class Settings:
         Of the negative binomial.
     performance : bool
         Whether sites judge the risks that the fit predicts.
+    time, ties : str
+        Of a Cox regression.
     offset, weighted : bool
         Whether the study names such a column.
     """
@@ -64,6 +68,8 @@ class Settings:
     alpha: float = allows(number(0), default=0.0)
     dispersion: str = allows(one_of(*DISPERSIONS), default="likelihood")
     performance: bool = allows(FLAG, default=False)
+    time: str = allows(NAME, default="")
+    ties: str = allows(one_of(*TIES), default="efron")
     offset: bool = allows(FLAG, default=False)
     weighted: bool = allows(FLAG, default=False)
 
@@ -71,6 +77,11 @@ class Settings:
     def beside(self) -> int:
         """Columns that are told beside those of the study and the response."""
         return int(self.offset) + int(self.weighted)
+
+    @property
+    def constants(self) -> int:
+        """Constants of a site: a baseline hazard takes the place of one."""
+        return int(self.family != COX)
 
     @property
     def by_rounds(self) -> bool:
@@ -98,7 +109,7 @@ class Settings:
         return self.errors in ("HC0", "HC1")
 
 
-@message("pooled-regression/request", version=4)
+@message("pooled-regression/request", version=5)
 class Request:
     """Ask for moments of columns and response."""
 
@@ -109,7 +120,8 @@ class Request:
 class Moments:
     """Rows, means, and sums of products about the means.
 
-    After the columns come the response, the offset and the weight, as the study names them.
+    After the columns come the response, the offset and the weight, as the study names them; times
+    of a Cox regression are left out.
     """
 
     n: Released = Aggregate("", "rows", kind="int", low=1, high=_MOST_ROWS)
@@ -126,7 +138,8 @@ class Moments:
     def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
         """Products are those of the columns that are told."""
         m = int((~np.isnan(self.means.value)).sum())
-        if len(self.means.value) != known["p"] + 1 + request.settings.beside:
+        settings = request.settings
+        if len(self.means.value) != known["p"] + settings.constants + settings.beside:
             return "moments of other columns"
         if len(self.products.value) != m * (m + 1) // 2:
             return "products of other columns than the means"
@@ -140,7 +153,7 @@ def square_of(line: FloatArray, m: int) -> FloatArray:
     return np.asarray(square + np.triu(square, 1).T)
 
 
-@message("pooled-regression/own-fit-request", version=4)
+@message("pooled-regression/own-fit-request", version=5)
 class OwnFitRequest:
     """Ask for the fit of a site's own rows, of the one-shot way."""
 
@@ -163,7 +176,7 @@ class OwnFit:
 
     def check(self, request: OwnFitRequest, known: Mapping[str, Any]) -> str | None:
         """Nothing, or as many numbers as the columns ask for."""
-        q, line = len(request.columns.value) + 1, self.fit.value
+        q, line = len(request.columns.value) + request.settings.constants, self.fit.value
         if not len(line):
             return None
         if np.isnan(np.delete(line, _gaps(q))).any():
@@ -173,7 +186,7 @@ class OwnFit:
         return None if is_gram(square_of(line[q + len(FIGURES) :], q)) else "a curvature of no rows"
 
 
-@message("pooled-regression/coefficients", version=4)
+@message("pooled-regression/coefficients", version=5)
 class Coefficients:
     """Ask for sums at coefficients."""
 
@@ -189,7 +202,7 @@ class Coefficients:
 
     def lengths(self) -> dict[str, int]:
         """Coefficients at a site."""
-        return {"q": len(self.columns.value) + 1}
+        return {"q": len(self.columns.value) + self.settings.constants}
 
 
 @message("pooled-regression/sums", version=4)
@@ -233,7 +246,7 @@ class Sums:
         return None
 
 
-@message("pooled-regression/judge", version=1)
+@message("pooled-regression/judge", version=2)
 class Judge:
     """Ask how the risks that a fit predicts agree with what happened."""
 
@@ -271,7 +284,7 @@ class Judged:
         return None if len(self.calibration.value) in (0, 5) else "another calibration"
 
 
-@message("pooled-regression/conclude", version=3)
+@message("pooled-regression/conclude", version=4)
 class Conclude:
     """The fitted model, which the sites keep."""
 

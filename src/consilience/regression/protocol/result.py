@@ -27,6 +27,7 @@ UNTESTED = "Whether slopes differ by site is tested with site_effects = true onl
 SUPPOSES = (
     'This supposes the variances of the model; errors = "HC1" with site_effects = true does not.'
 )
+SUPPOSES_OF_COX = 'This supposes the model; errors = "HC0" does not.'
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,10 @@ class PooledRegressionResult(Result):
         That take part, in name order.
     n_by_site : (S,) int array
         Rows; by weights of frequency what they stand for.
+    events : (S,) int array
+        Of a Cox regression: rows with an event; empty of other families.
+    time, ties : str
+        Of a Cox regression: the column of times, and how events at one time count.
     site_estimates, site_errors : (S, m) arrays
         Slopes by site, each with a constant of its own: the site's own fit for gaussian and
         one-shot, else one scoring step from the pooled one, which is rough where constants differ
@@ -131,6 +136,9 @@ class PooledRegressionResult(Result):
     tests: dict[str, tuple[float, int, float]]
     sites: tuple[str, ...]
     n_by_site: IntArray
+    events: IntArray
+    time: str
+    ties: str
     site_estimates: FloatArray
     site_errors: FloatArray
     q: FloatArray
@@ -170,9 +178,28 @@ class PooledRegressionResult(Result):
         Exact fits of other families than gaussian, and those with HC errors, can with constants by
         site: a step from a common constant is far from a site's own fit.
         """
-        own = self.n_constants == len(self.sites)
+        own = self.n_constants == len(self.sites) > 0
         moments = self.family == "gaussian" and not self.robust
-        return moments or self.fit == "one-shot" or own
+        return moments or self.fit == "one-shot" or own or self.is_cox
+
+    @property
+    def is_cox(self) -> bool:
+        """Whether it is of the hazard of an event."""
+        return bool(self.time)
+
+    @property
+    def kind(self) -> str:
+        """Family as it is written in a sentence."""
+        return "Cox" if self.is_cox else self.family
+
+    @property
+    def supposes(self) -> str:
+        """What the test if sites differ takes for granted."""
+        return SUPPOSES_OF_COX if self.is_cox else SUPPOSES
+
+    @property
+    def _with_events(self) -> str:
+        return f"with {int(self.events.sum()):,} events " if self.is_cox else ""
 
     @property
     def robust(self) -> bool:
@@ -193,8 +220,8 @@ class PooledRegressionResult(Result):
         """Say which columns matter, and whether the sites agree."""
         found = [name for name, is_shown in zip(self.columns, self.shown, strict=True) if is_shown]
         about = (
-            f"{self.family} regression of {self.response} on {len(self.columns)} columns, "
-            f"{self.n:,} rows of {counted(len(self.sites), 'site')}"
+            f"{self.kind} regression of {self.response} on {counted(len(self.columns), 'column')}, "
+            f"{self.n:,} rows {self._with_events}of {counted(len(self.sites), 'site')}"
         )
         which = f"{', '.join(found) or 'none'} {'differ' if len(found) > 1 else 'differs'}"
         parts = [f"{about}: {which} from 0 at 5 %."]
@@ -206,9 +233,10 @@ class PooledRegressionResult(Result):
         elif self.sites_differ:
             parts.append(
                 f"The sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g}): one set of "
-                "coefficients is an average of several. MetaClustering finds which sites share one."
+                "coefficients is an average of several."
             )
-            parts += [] if self.robust else [SUPPOSES]
+            parts += [] if self.is_cox else ["MetaClustering finds which sites share one."]
+            parts += [] if self.robust else [self.supposes]
         else:
             parts.append(
                 f"No sign that sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g})."
@@ -226,6 +254,13 @@ class PooledRegressionResult(Result):
             )
             return
         tested = f"(Q = {statistic:.4g} on {df} df, p = {p:.2g})"
+        if self.is_cox:  # the studies that follow others know no censored response
+            if df and self.sites_differ:
+                yield (
+                    f"Sites differ {tested}: read the coefficients beside those of each site, and "
+                    "fit those that are alike by themselves ([sites] names)."
+                )
+            return
         if df and self.sites_differ and not asked.follows:
             yield NextStudy(
                 method="meta-clustering",
@@ -302,18 +337,23 @@ class PooledRegressionResult(Result):
     def to_text(self) -> str:
         """Return the table as statistical packages print it."""
         head = [
-            f"Pooled {self.family} regression of {self.response}",
-            f"rows {self.n:,}, sites {len(self.sites)}, errors {self.errors}, fit {self.fit}",
+            f"Pooled {self.kind} regression of {self.response}",
+            f"rows {self.n:,} {self._with_events}".rstrip()
+            + f", sites {len(self.sites)}, errors {self.errors}, fit {self.fit}",
         ]
-        roles = [f"offset {self.offset}"] if self.offset else []
+        roles = [f"time {self.time}, ties by {self.ties}"] if self.is_cox else []
+        roles += [f"offset {self.offset}"] if self.offset else []
         roles += [f"weight {self.weight} ({self.weights})"] if self.weight else []
         if self.dispersion:
             error = "" if math.isnan(self.alpha_error) else f" (std err {self.alpha_error:.5g})"
             how = "given" if self.dispersion == "given" else f"by {self.dispersion}"
             roles.append(f"alpha {self.alpha:.5g}{error}, {how}")
         head += [", ".join(roles)] if roles else []
+        told = "not told" if math.isnan(self.aic) else f"{self.log_likelihood:.5g}"
         head.append(
-            f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
+            f"log likelihood {told}" + ("" if math.isnan(self.aic) else f", AIC {self.aic:.5g}")
+            if self.is_cox
+            else f"log likelihood, deviance and AIC not told, scale {self.scale:.5g}"
             if math.isnan(self.deviance)
             else f"log likelihood and AIC not told, deviance {self.deviance:.5g} "
             f"(null {self.null_deviance:.5g}), scale {self.scale:.5g}"

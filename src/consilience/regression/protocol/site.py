@@ -9,9 +9,10 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.numerics.survival import times_of
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.regression import kernels, performance
+from consilience.regression import cox, kernels, performance
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
@@ -46,8 +47,12 @@ NO_SUMS = (
 _FEW_VALUES = 4
 """Of a weight: sums with its powers 0 to 3 are those over the rows of each value."""
 FEW_ENTITIES = "its policy lets sums leave over more entities than it has: leave this site out"
+NO_TIMES = (
+    "the times of the Cox regression may not be read here, since other runs told of them over "
+    "other rows: leave this site out"
+)
 WANTED = {
-    "binomial": "0 or 1, or of two declared levels",
+    **dict.fromkeys(("binomial", kernels.COX), "0 or 1, or of two declared levels"),
     "poisson": "whole numbers of at least 0",
     kernels.NEGATIVE: "whole numbers of at least 0",
     "gamma": "above 0",
@@ -71,7 +76,7 @@ def response_of(family: str, data: SiteData) -> FloatArray:
         return np.asarray(y == second, dtype=float)
     y = np.asarray(y, dtype=float)
     fits = {
-        "binomial": bool(((y == 0) | (y == 1)).all()),
+        **dict.fromkeys(("binomial", kernels.COX), bool(((y == 0) | (y == 1)).all())),
         **dict.fromkeys(("poisson", kernels.NEGATIVE), bool(((y >= 0) & (y == np.floor(y))).all())),
         # a blanked response is 0
         "gamma": bool((y > 0).all() or not y.any()),
@@ -80,6 +85,34 @@ def response_of(family: str, data: SiteData) -> FloatArray:
         sentence = f"the response of a {family} regression must be {WANTED[family]}"
         raise DataError(sentence, public=sentence)
     return y
+
+
+def _apart(data: SiteData, settings: messages.Settings) -> tuple[SiteData, FloatArray | None]:
+    """Columns without the times of a Cox regression, and these: nothing but their order matters.
+
+    Raises
+    ------
+    DataError
+        Times that are not above 0, or that the site has blanked.
+    """
+    if settings.family != kernels.COX:
+        return data, None
+    if settings.time not in data.feature_names:
+        raise ProtocolError("the times are none of the columns")
+    at = data.feature_names.index(settings.time)
+    time = data.in_own_units()[0][:, at]
+    if not time.any():
+        raise DataError(NO_TIMES, public=NO_TIMES)
+    names = tuple(name for name in data.feature_names if name != settings.time)
+    coded = tuple(
+        group._replace(columns=tuple(j - (j > at) for j in group.columns)) for group in data.coded
+    )
+    cut = {
+        name: np.delete(values, at, axis=1)
+        for name in ("features", "scaling", "unscaled", "bounds")
+        if (values := getattr(data, name)) is not None
+    }
+    return dataclasses.replace(data, feature_names=names, coded=coded, **cut), times_of(time)
 
 
 def _beside(data: SiteData, settings: messages.Settings, limits: Limits) -> list[FloatArray]:
@@ -112,6 +145,7 @@ def moments(
     """Tell rows, means and products of the columns that may be told, the response after them."""
     if message.settings.by_rounds and not site.per_record:
         raise DisclosureError(NO_SUMS, public=NO_SUMS)  # they would be told for nothing
+    data, _ = _apart(data, message.settings)
     y = response_of(message.settings.family, data)
     x, centre, scale = data.in_own_units()
     beside = _beside(data, message.settings, site.limits)
@@ -247,6 +281,7 @@ def _rows_of(
         raise ProtocolError(sentence, public=sentence)
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the question goes on with other settings than the moments")
+    data, time = _apart(data, message.settings)
     scale = np.asarray(message.scale.value)
     if not (scale > 0).all():
         raise ProtocolError("a column has no scale")
@@ -258,6 +293,7 @@ def _rows_of(
         data.offset,
         weight,
         frequency=settings.weights == "frequency",
+        time=time,
     )
 
 
@@ -308,17 +344,52 @@ def sums(
     if message.sites.count(site.site) != 1:
         raise ProtocolError("the coefficients are not for this site")
     constant = float(message.constants.value[message.sites.index(site.site)])
-    theta = np.concatenate([[constant], np.asarray(message.slopes.value)])
+    theta = np.concatenate([[constant][: settings.constants], np.asarray(message.slopes.value)])
     alpha = float(message.alpha.value[0])
     if not alpha > 0 or (settings.family == kernels.NEGATIVE and settings.alpha not in (0, alpha)):
         raise ProtocolError("the question has another alpha than the study")
     how: dict[str, Any] = {"alpha": alpha, "estimate": settings.estimate}
     with np.errstate(all="ignore"):  # of made-up coefficients; what is no number is no release
         squares = settings.squares
-        piece, terms = kernels.summed(settings.family, rows, theta, squares=squares, **how)
         judged = _judged(rows.design, np.asarray(state["spans"])[:, message.columns.value])
+        if settings.family == kernels.COX:
+            piece, own = cox.summed(rows, theta, ties=settings.ties, squares=squares)
+            piece = _without_counts(settings, piece, rows, site.limits)
+            return messages.Sums(**_told_of_cox(settings, piece, own, judged)), state
+        piece, terms = kernels.summed(settings.family, rows, theta, squares=squares, **how)
         piece = _without_counts(settings, piece, rows, site.limits)
         return messages.Sums(**_told(settings, piece, terms, judged)), state
+
+
+def _told_of_cox(
+    settings: messages.Settings, piece: kernels.Piece, own: cox.Own, judged: Judged
+) -> dict[str, Released]:
+    """The sums of a reply of a Cox regression, each judged by what rows add to it.
+
+    The weight of a row is its cumulative hazard: about fixed centres, as asked and of the site's
+    own rows, sums are those of a Poisson regression with these means. About the means of risk sets,
+    which is how they come into being, no row may have too large a share either.
+    """
+    ones, q = np.ones((len(own.gap), 1)), len(piece.score)
+    lost, gap = np.abs(own.lost)[:, None], np.abs(own.gap)[:, None]
+    values = {name: getattr(piece, name) for name in messages.SUMS if name != "figures"}
+    values["figures"] = np.array([getattr(piece, name) for name in messages.FIGURES])
+    residuals = np.abs(own.score)
+    by: dict[str, dict[str, Any]] = {
+        "figures": {"rows": ones, "weights": gap, "n_parameters": 1, "alone": lost},
+        "score": {"weights": gap, "first": 1, "alone": residuals},
+        "curvature": {"weights": own.hazard[:, None], "alone": own.curvature},
+    }
+    if settings.squares:
+        spread = np.sqrt((residuals**2).mean(axis=0))
+        size = ((residuals / np.where(spread > 0, spread, 1.0)) ** 2).sum(axis=1) * own.squares
+        by["squares"] = {"rows": residuals, "weights": np.column_stack([size, own.squares])}
+    told = {}
+    for name, value in messages.SUMS.items():
+        how = {"rows": judged, "n_parameters": q, **by.get(name, by["curvature"])}
+        asked = value if values[name] is None else values[name]
+        (told[name],) = disclosure.weighted_sums([asked], **how)
+    return told
 
 
 def _told(
@@ -375,6 +446,8 @@ def _without_counts(
     least, weight, y = limits.min_records, rows.weight, rows.y
     if least <= 1 or settings.family == "binomial":
         return piece
+    if settings.family == kernels.COX:
+        return dataclasses.replace(piece, constant=np.nan) if cox.few_orders(rows) else piece
     if settings.family == "gaussian":  # of the response it holds no logarithm
         rare = weight is not None and not rows.frequency and kernels.rare_counts(weight, least)
         return dataclasses.replace(piece, constant=np.nan) if rare else piece
@@ -410,10 +483,16 @@ def own_fit(
     rows = _rows_of(message, data, state, site.limits)
     empty = np.zeros((0, 1))
     made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
-    found = kernels.fit_alone(family, rows, alpha)
+    of_cox = family == kernels.COX
+    found = cox.fit_alone(rows, settings.ties) if of_cox else kernels.fit_alone(family, rows, alpha)
     if found is not None:
-        terms = kernels.terms_of(family, rows, rows.eta(found.theta), alpha)
-        weight, q = terms.curvature[:, None], rows.design.shape[1]
+        q, squares = len(found.theta), None
+        if of_cox:
+            weight = cox.summed(rows, found.theta, ties=settings.ties)[1].hazard[:, None]
+        else:
+            terms = kernels.terms_of(family, rows, rows.eta(found.theta), alpha)
+            weight = terms.curvature[:, None]
+            squares = terms.pearson if family in kernels.DISPERSED else None
         judged = _judged(rows.design, np.asarray(state["spans"])[:, message.columns.value])
         found = _without_counts(settings, found, rows, site.limits)
         own = disclosure.local_fit(
@@ -421,7 +500,7 @@ def own_fit(
             rows=judged,
             weights=weight,
             n_parameters=q,
-            squares=terms.pearson if family in kernels.DISPERSED else None,
+            squares=squares,
         )
         fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
         made = own if fault is None else made
@@ -483,7 +562,7 @@ def conclude(
     """Keep the model, and what it says of the site's rows."""
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the end goes on with the settings of the moments")
-    arrays = message.model.value
+    arrays, (data, time) = message.model.value, _apart(data, message.settings)
     columns = np.asarray(arrays["columns"], dtype=np.int64)
     p = data.features.shape[1]
     if columns.ndim != 1 or (len(columns) and not 0 <= columns.min() <= columns.max() < p):
@@ -511,9 +590,28 @@ def conclude(
     site.output("predictor", predictor)
     with np.errstate(all="ignore"):  # a model that somebody made up may give no numbers
         fitted = predictor.mean_of(_features(data, columns), data.offset)
+        y = response_of(message.settings.family, data)
         site.output("fitted", fitted)
-        site.output("residual", response_of(message.settings.family, data) - fitted)
+        site.output("residual", y - fitted if time is None else _martingales(message, data, time))
     return messages.Concluded(), {}
+
+
+def _martingales(message: messages.Conclude, data: SiteData, time: FloatArray) -> FloatArray:
+    """Events less cumulative hazards, (n,), by the baseline hazard of the site's own rows."""
+    columns = np.asarray(message.model.value["columns"], dtype=np.int64)
+    slopes = np.asarray(message.model.value["coefficients"])[1:]
+    x = _features(data, columns)
+    y = response_of(kernels.COX, data)
+    rows = kernels.Rows(
+        kernels.Design(x, x.mean(axis=0), np.ones(len(columns))),
+        y,
+        data.offset,
+        data.weight,
+        frequency=message.settings.weights == "frequency",
+        time=time,
+    )
+    own = cox.summed(rows, slopes, ties=message.settings.ties)[1]
+    return np.asarray(own.gap if data.weight is None else own.gap / data.weight)
 
 
 STEPS = (moments, sums, own_fit, judge, conclude)

@@ -11,7 +11,6 @@ import numpy as np
 from consilience.numerics.two_way_tables import holm
 from consilience.regression.protocol.result import (
     SIGNIFICANT,
-    SUPPOSES,
     UNTESTED,
     PooledRegressionResult,
 )
@@ -96,7 +95,6 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "link": LINKS.get(result.family, "log"),
             "told": not math.isnan(result.deviance),
             "significant": SIGNIFICANT,
-            "SUPPOSES": SUPPOSES,
             "untested": "" if result.compares_sites else UNTESTED,
             "compared": result.heterogeneity[1] > 0,
             "performance": [
@@ -124,6 +122,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
         result = self.read(run)
         return (
             ("rows", f"{result.n:,}"),
+            *([("events", f"{int(result.events.sum()):,}")] if result.is_cox else []),
             ("sites in the fit", f"{len(result.sites):,}"),
             ("columns", f"{len(result.columns):,}"),
             ("log likelihood", _or_not(result.log_likelihood)),

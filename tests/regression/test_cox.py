@@ -1,0 +1,294 @@
+"""Cox regressions over sites: the stratified fit to all rows, errors, tests, refusals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+from consilience import Columns, Federation, Policy, PooledRegression, Preparation
+from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
+from tests.cli.workspace import call
+from tests.reference import cox as textbook
+
+NAMES = ("age", "dose", "ward")
+SCALE = np.array([12.0, 0.01, 1.0])
+SITES = ("ash", "birch", "cedar")
+
+
+def draw(n: int, seed: int, *, rate: float = 1.0, apart: float = 0.0, tied: float = 0.0) -> Any:
+    """Rows of one site; times in days are whole numbers where they are tied."""
+    rng = np.random.default_rng(seed)
+    z = np.column_stack([rng.normal(size=(n, 2)), rng.random(n) < 0.4])
+    hazard = rate * np.exp(z @ [0.5, -0.3 + apart, 0.4])
+    until, seen = rng.exponential(1 / hazard), rng.exponential(1.5, n)
+    table = pd.DataFrame(z * SCALE + [60.0, 0.0, 0.0], columns=list(NAMES))
+    table["years"] = np.minimum(until, seen) + 1e-3
+    if tied:
+        table["years"] = np.ceil(table["years"] * tied)
+    return table.assign(died=(until <= seen).astype(float))
+
+
+def tables_of(sizes: Any = (150, 190, 230), **more: Any) -> dict[str, pd.DataFrame]:
+    names = SITES if len(sizes) == 3 else [f"s{i:02}" for i in range(len(sizes))]
+    return {
+        name: draw(n, seed, rate=0.6 + seed % 5 / 2, **more)
+        for seed, (name, n) in enumerate(zip(names, sizes, strict=True))
+    }
+
+
+def fitted(tables: Any, policy: Any = "consortium", **parameters: Any) -> Any:
+    more = {name: parameters.pop(name) for name in ("weight", "offset") if name in parameters}
+    rules = parameters.pop("preparation", Preparation())
+    columns = Columns(features=(*NAMES, "years"), target="died", **more)
+    made = Federation.local(tables, columns=columns, policy=policy, preparation=rules)
+    return PooledRegression(family="cox", time="years", **parameters).run(made, seed=0)
+
+
+def stacked(tables: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, pd.DataFrame]:
+    rows = pd.concat(tables.values())
+    sites = np.repeat(list(tables), [len(t) for t in tables.values()])
+    x = (rows[list(NAMES)].to_numpy() - [60.0, 0, 0]) / SCALE
+    return x, rows["years"].to_numpy(), rows["died"].to_numpy(), sites, rows
+
+
+@pytest.mark.parametrize("tied", [0.0, 8.0])
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_it_is_the_stratified_fit_of_statsmodels_to_all_rows(ties: str, tied: float) -> None:
+    tables = tables_of(tied=tied)
+    x, time, event, sites, _ = stacked(tables)
+    result = fitted(tables, ties=ties).result
+    model = sm.PHReg(time, x, status=event, strata=sites, ties=ties)
+    expected = model.fit(tol=1e-14)
+    np.testing.assert_allclose(result.estimate * SCALE, expected.params, rtol=1e-8)
+    np.testing.assert_allclose(result.error * SCALE, expected.bse, rtol=1e-8)
+    np.testing.assert_allclose(result.log_likelihood, expected.llf, rtol=1e-10)
+    null = model.loglike(np.zeros(3))
+    np.testing.assert_allclose(
+        result.tests["likelihood ratio"][0], 2 * (expected.llf - null), rtol=1e-8
+    )
+    u, h = model.score(np.zeros(3)), -model.hessian(np.zeros(3))
+    np.testing.assert_allclose(result.tests["score"][0], u @ np.linalg.solve(h, u), rtol=1e-8)
+    wald = expected.params @ np.linalg.solve(expected.cov_params(), expected.params)
+    np.testing.assert_allclose(result.tests["Wald"][0], wald, rtol=1e-8)
+    assert result.names == NAMES and result.rounds <= 7 and math.isnan(result.deviance)
+    assert result.aic == pytest.approx(-2 * expected.llf + 6)
+    assert result.events.tolist() == [int(t["died"].sum()) for t in tables.values()]
+    text = result.to_text()
+    assert "Cox" in text and f"{int(event.sum())} events" in text and ties in text
+
+
+@pytest.mark.parametrize("beside", ["", "offset", "precision", "frequency"])
+def test_weights_offset_and_robust_errors_are_those_of_the_textbook(beside: str) -> None:
+    tables = tables_of((60, 70, 80), tied=4.0)
+    rng = np.random.default_rng(5)
+    for name, table in tables.items():
+        n = len(table)
+        weight = rng.integers(1, 4, n) if beside == "frequency" else rng.uniform(0.5, 3, n)
+        tables[name] = table.assign(w=weight.astype(float), o=rng.normal(size=n))
+    x, time, event, sites, rows = stacked(tables)
+    of: dict[str, Any] = {"errors": "HC0"}
+    how: dict[str, Any] = {}
+    weight = np.ones(len(x))
+    if beside == "offset":
+        of["offset"], how["offset"] = "o", rows["o"].to_numpy()
+    elif beside:
+        of |= {"weight": "w", "weights": beside}
+        weight = rows["w"].to_numpy()
+        if beside == "precision":
+            how["weight"] = weight
+    times = weight.astype(int) if beside == "frequency" else np.ones(len(x), dtype=int)
+    x, time, event, sites = (np.repeat(one, times, axis=0) for one in (x, time, event, sites))
+    theta = textbook.fit(x, time, event, strata=sites, **how)
+    loss, _, curve, residual = textbook.sums(x, time, event, theta, strata=sites, **how)
+    bread = np.linalg.inv(curve)
+    meat = how.get("weight", np.ones(len(x)))[:, None] * residual
+    result = fitted(tables, "simulation", **of).result
+    np.testing.assert_allclose(result.estimate * SCALE, theta, rtol=1e-8)
+    covariance = result.covariance * np.outer(SCALE, SCALE)
+    np.testing.assert_allclose(covariance, bread @ meat.T @ meat @ bread, rtol=1e-7)
+    np.testing.assert_allclose(result.log_likelihood, -loss, rtol=1e-10)
+    plain = fitted(tables, "simulation", **of | {"errors": "model"}).result
+    np.testing.assert_allclose(plain.covariance * np.outer(SCALE, SCALE), bread, rtol=1e-7)
+
+
+def test_a_ridge_and_clusters_and_prepared_columns() -> None:
+    tables = tables_of((60, 70, 80))
+    x, time, event, sites, _ = stacked(tables)
+    spread = x.std(axis=0)
+    rules = Preparation(standardize="pooled")
+    run = fitted(tables, "simulation", ridge=3.0, preparation=rules)
+    scaled = textbook.fit(x / spread, time, event, penalty=3.0, strata=sites)
+    ddof = np.sqrt(len(x) / (len(x) - 1))
+    near = run.result.estimate / scaled
+    assert (np.abs(near - 1) < ddof - 1 + 1e-3).all() and not run.result.tests
+    cluster = fitted(tables, "simulation", errors="cluster").result
+    theta = textbook.fit(x, time, event, strata=sites)
+    scores = [
+        textbook.sums(x[own], time[own], event[own], theta)[1]
+        for own in (sites == name for name in SITES)
+    ]
+    bread = np.linalg.inv(textbook.sums(x, time, event, theta, strata=sites)[2])
+    d = event.sum()
+    expected = bread @ sum(np.outer(u, u) for u in scores) @ bread * (1.5 * (d - 1) / (d - 3))
+    np.testing.assert_allclose(
+        cluster.covariance * np.outer(SCALE, SCALE), expected, rtol=1e-6, atol=1e-12
+    )
+    assert cluster.df == 2
+
+
+@pytest.mark.parametrize("sizes", [(300, 12), (12,) * 50])
+def test_two_to_fifty_sites_and_sites_of_twelve_rows(sizes: Any) -> None:
+    tables = tables_of(sizes)
+    x, time, event, sites, _ = stacked(tables)
+    result = fitted(tables, "simulation").result
+    expected = sm.PHReg(time, x, status=event, strata=sites, ties="efron").fit(tol=1e-14)
+    np.testing.assert_allclose(result.estimate * SCALE, expected.params, rtol=1e-8)
+    np.testing.assert_allclose(result.error * SCALE, expected.bse, rtol=1e-8)
+
+
+def test_rare_events() -> None:
+    tables = {}
+    for seed, name in enumerate(SITES):
+        others, few = draw(1500, seed).query("died == 0"), draw(200, 9 + seed).query("died == 1")
+        tables[name] = pd.concat([others.head(400), few.head(15)])
+    x, time, event, sites, _ = stacked(tables)
+    result = fitted(tables, "simulation").result
+    expected = sm.PHReg(time, x, status=event, strata=sites, ties="efron").fit(tol=1e-14)
+    np.testing.assert_allclose(result.estimate * SCALE, expected.params, rtol=1e-7)
+    assert result.events.tolist() == [15, 15, 15]
+
+
+def test_the_heart_transplants_of_a_library() -> None:
+    """69 patients of Stanford, as statsmodels has them, at two made-up hospitals."""
+    data = sm.datasets.heart.load_pandas().data
+    table = pd.DataFrame(
+        {"age": data["age"], "years": data["survival"] + 1, "died": data["censors"]}
+    )
+    tables = {"east": table.iloc[::2], "west": table.iloc[1::2]}
+    columns = Columns(features=("age", "years"), target="died")
+    made = Federation.local(tables, columns=columns, policy="consortium")
+    result = PooledRegression(family="cox", time="years").run(made, seed=0).result
+    strata = np.repeat(["east", "west"], [len(t) for t in tables.values()])
+    rows = pd.concat(tables.values())
+    model = sm.PHReg(rows["years"], rows[["age"]], status=rows["died"], strata=strata, ties="efron")
+    np.testing.assert_allclose(result.estimate, model.fit(tol=1e-14).params, rtol=1e-8)
+
+
+def test_own_fits_in_one_shot_are_near_and_need_their_grant() -> None:
+    tables = tables_of((400, 420, 440))
+    exact = fitted(tables).result
+    near = fitted(tables, Policy(foreign_models=True), fit="one-shot").result
+    assert near.fit == "one-shot" and near.rounds == 2
+    assert (np.abs(near.estimate - exact.estimate) < 0.2 * exact.error).all()
+    np.testing.assert_allclose(near.error, exact.error, rtol=0.05)
+    assert set(near.tests) == {"Wald", "likelihood ratio"}
+    ratios = [one.tests["likelihood ratio"][0] for one in (near, exact)]
+    np.testing.assert_allclose(*ratios, rtol=0.05)
+    own = [one.site_estimates * SCALE for one in (near, exact)]
+    np.testing.assert_allclose(*own, atol=0.1)
+
+
+def test_sites_that_differ_are_found_and_what_to_do_is_said() -> None:
+    tables = tables_of((300, 320, 340))
+    same = fitted(tables).result
+    assert same.compares_sites and not same.sites_differ and same.heterogeneity[1] == 6
+    other = fitted(tables | {"cedar": draw(340, 9, apart=1.2)}).result
+    assert other.sites_differ and "MetaClustering" not in other.summary()
+    assert other.differences["p_value"].idxmin() == "dose"
+
+
+def test_sites_keep_a_predictor_and_martingale_residuals() -> None:
+    tables = tables_of()
+    run = fitted(tables)
+    x, time, event, sites, rows = stacked(tables)
+    site = run.site("ash")
+    mean = rows[list(NAMES)].mean().to_frame().T
+    np.testing.assert_allclose(site.predictor.predict(mean), [1.0], rtol=1e-10)
+    other = mean.assign(age=mean["age"] + 10)
+    ratio = math.exp(10 * run.result.estimate[0])
+    np.testing.assert_allclose(site.predictor.predict(other), [ratio], rtol=1e-10)
+    limits = np.exp(10 * np.array([run.result.low[0], run.result.high[0]]))
+    np.testing.assert_allclose(site.predictor.limits(other), [limits], rtol=1e-6)
+    breslow = fitted(tables, ties="breslow")
+    residual = breslow.site("ash").values("residual")
+    own = sites == "ash"
+    risk = np.exp(x[own] @ (breslow.result.estimate * SCALE))
+    steps = event[own] / np.array([risk[time[own] >= t].sum() for t in time[own]])
+    hazard = risk * np.array([steps[time[own] <= t].sum() for t in time[own]])
+    np.testing.assert_allclose(residual, event[own] - hazard, atol=1e-8)
+    assert abs(residual.sum()) < 1e-9
+
+
+def test_what_has_no_fit_is_refused_in_a_sentence() -> None:
+    tables = tables_of()
+    for change, said in (
+        (lambda t: t.assign(dose=0.5), "dose does not vary within sites"),
+        (lambda t: t.assign(dose=2 * t["age"] + 1), "dose follows from the columns before it"),
+        (lambda t: t.assign(dose=t["died"] - t["years"] / 100), "runs away along dose"),
+        (lambda t: t.assign(years=t["years"] - 0.5), "must be above 0"),
+        (lambda t: t.assign(died=t["died"] * 2), "0 or 1"),
+    ):
+        changed = {name: change(table) for name, table in tables.items()}
+        with pytest.raises(ConsilienceError, match=said):
+            fitted(changed, "simulation")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"time": ""}, "needs the column of times"),
+        ({"time": "died"}, "needs the column of times"),
+        ({"site_effects": True}, "leave site_effects out"),
+        ({"errors": "HC1"}, "HC0"),
+        ({"performance": True}, "binomial"),
+        ({"family": "poisson"}, "family = 'cox'"),
+        ({"family": "binomial", "time": "", "ties": "breslow"}, "family = 'cox'"),
+        ({"ties": "exact"}, "ties must be"),
+    ],
+)
+def test_settings_that_do_not_go_together(parameters: dict[str, Any], said: str) -> None:
+    columns = Columns(features=(*NAMES, "years"), target="died")
+    made = Federation.local(tables_of(), columns=columns, policy="simulation")
+    with pytest.raises((StudyError, ParameterError), match=said):
+        PooledRegression(**{"family": "cox", "time": "years"} | parameters).run(made, seed=0)
+
+
+def test_few_events_or_few_without_one_stay_at_a_protected_site() -> None:
+    tables = tables_of()
+    few = tables["ash"].assign(died=lambda t: (np.arange(len(t)) < 6).astype(float))
+    with pytest.raises(QuorumError, match="response may not be told"):
+        fitted(tables | {"ash": few})
+    with pytest.raises(QuorumError, match="response may not be told"):
+        fitted(tables | {"ash": few.assign(died=lambda t: 1 - t["died"])})
+    with pytest.raises(QuorumError, match="tells no sums"):
+        fitted(tables, "strict")
+    # and where an order of events would follow from a likelihood, it stays
+    small = fitted(tables_of((80, 200, 200))).result
+    assert math.isnan(small.log_likelihood) and "in which order" in " ".join(small.remarks)
+    assert math.isfinite(small.tests["likelihood ratio"][0])
+
+
+def test_from_tables_to_a_report_at_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, table in tables_of().items():
+        table.to_csv(f"{name}.csv", index=False)
+    words = ["pooled-regression", *(f"{name}.csv" for name in SITES), "--target=died"]
+    words += ["--set", "family=cox", "--set", "time=years", "--policy=consortium"]
+    assert call("init", *words).exit_code == 0
+    assert call("check", "pooled-regression/study.toml").exit_code == 0
+    ended = call("run", "pooled-regression/study.toml", "--quiet", "--out", "runs/1")
+    assert ended.exit_code == 0, ended.output
+    folder = Path("runs/1")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for said in ("The hazard of died depends on", "hazard ratio", "stratified by site", "Efron"):
+        assert said in " ".join(page.split())
+    assert "MetaClustering" not in page and "site_effects = true does not" not in page
+    assert "No study is proposed" in call("next", str(folder)).output
