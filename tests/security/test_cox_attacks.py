@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from consilience import Policy
 from consilience.protocol.method import Refused
 from consilience.regression import cox, kernels
 from consilience.regression.protocol.messages import Settings
@@ -61,6 +62,11 @@ def test_one_row_far_out_stays_by_its_share_about_risk_sets() -> None:
     assert own.hazard.max() < 0.2 * own.hazard.sum()
     _, told = hostile(table, "consortium", [asked((0.0, 0.0))], COX, FEATURES)
     assert isinstance(told, Refused)
+    one_shot = Settings("cox", False, time="years", fit="one-shot")
+    policy = Policy(per_record=True, foreign_models=True)
+    for rule, told_of in ((policy, 0), (Policy(preset="simulation"), 9)):
+        _, fit = hostile(table, rule, [own_fit(one_shot)], one_shot, FEATURES)
+        assert len(fit.fit.value) >= told_of and bool(len(fit.fit.value)) is bool(told_of)
 
 
 def test_a_likelihood_without_columns_tells_the_order_so_it_stays() -> None:
@@ -80,7 +86,7 @@ def test_a_likelihood_without_columns_tells_the_order_so_it_stays() -> None:
             for at in np.flatnonzero(np.abs(values + value - told) < 1e-9):
                 found.append((of, halves[1][12 - k][at][1]))
     truth = tuple(tuple(np.flatnonzero(part).tolist()) for part in np.split(event, 2))
-    assert truth in found and len(found) < 200
+    assert truth in found and len(found) == 24
     for n, gap in ((120, True), (400, False)):
         _, sums = hostile(table_of(n, 4), "consortium", [asked((0.0, 0.0))], COX, FEATURES)
         assert np.isnan(sums.figures.value[2]) == gap

@@ -137,8 +137,7 @@ def summed(
     def at_risk(values: FloatArray) -> FloatArray:
         """Sums over the risk set of each term, (t, m): those who have their event leave."""
         whole = np.cumsum(values, axis=0)[by.last - 1]
-        events = np.zeros((k, values.shape[1]))
-        np.add.at(events, by.event_of[event], values[event])
+        events = _by_group(by.event_of[event], values[event], k)
         return whole[by.of] - by.share[:, None] * events[by.of]
 
     left = size[by.of] - by.share * gone[by.of]
@@ -147,16 +146,13 @@ def summed(
 
     def until(values: FloatArray) -> FloatArray:
         """Of terms, (t, c): their sum up to each row's time, with the shares of its own, (n, c)."""
-        whole, own = np.zeros((k + 1, values.shape[1])), np.zeros((k, values.shape[1]))
-        np.add.at(whole, by.of, values)
-        np.add.at(own, by.of, by.share[:, None] * values)
+        whole = _by_group(by.of, values, k + 1)
+        own = _by_group(by.of, by.share[:, None] * values, k)
         found = np.cumsum(whole[::-1], axis=0)[::-1][by.times_until]
         found[event] -= own[by.event_of[event]]
         return found
 
-    mean_of = np.zeros((k, m))
-    terms = np.bincount(by.of, minlength=k).astype(float)
-    np.add.at(mean_of, by.of, mean / terms[by.of, None])
+    mean_of = _by_group(by.of, mean, k) / np.bincount(by.of, minlength=k)[:, None]
     base = until(np.column_stack([per, per[:, None] * mean, per[:, None] * mean**2]))
     base *= r[:, None]
     hazard, first, second = base[:, 0], base[:, 1 : m + 1], base[:, m + 1 :]
@@ -187,6 +183,15 @@ def summed(
     back[by.order] = np.arange(len(back))
     each = (w * hazard, gap, lost, residual, own, double)
     return piece, Own(*(np.asarray(one[back]) for one in each))
+
+
+def _by_group(group: IntArray, values: FloatArray, k: int) -> FloatArray:
+    """Sums of lines (n, c) by their group (n,), which is in order, (k, c)."""
+    found = np.zeros((k, values.shape[1]))
+    if len(group):
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        found[group[starts]] = np.add.reduceat(values, starts, axis=0)
+    return found
 
 
 def _log_risk(by: _Ordered, eta: FloatArray) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:

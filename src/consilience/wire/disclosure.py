@@ -1072,6 +1072,7 @@ def local_fit(
     weights: FloatArray,
     n_parameters: int,
     squares: FloatArray | None = None,
+    alone: FloatArray | None = None,
 ) -> Released:
     """Release a fit of the site's own rows with the curvature of its loss.
 
@@ -1087,13 +1088,15 @@ def local_fit(
     n_parameters : int
     squares : (n,) array, optional
         Squared residuals whose sum is told beside it: judged by themselves.
+    alone : (n, m) array, optional
+        As in :func:`weighted_sums`.
 
     Notes
     -----
     A fit of rows that it separates rests on the few that are nearest to its boundary: the weights
     of all others vanish. So the evidence counts effective rows, ``(sum w)^2 / sum w^2``.
     """
-    evidence = _of_weighted("fit", rows, weights, n_parameters)
+    evidence = _of_weighted("fit", rows, weights, n_parameters, alone=alone)
     if squares is not None:
         both = np.column_stack([np.sqrt(squares), squares])
         beside = _of_weighted("fit", np.ones((len(squares), 1)), both, 1)
@@ -1133,10 +1136,7 @@ def weighted_sums(
         What rows add to further sums, in which none may have too large a share either.
     """
     n_parameters = n_parameters or rows.shape[1]
-    evidence = _of_weighted("weighted-sums", rows, weights, n_parameters, first)
-    if alone is not None:
-        share = max(float(evidence.share or 0), largest_share(np.ones((len(alone), 1)), alone))
-        evidence = dataclasses.replace(evidence, share=np.asarray(share))
+    evidence = _of_weighted("weighted-sums", rows, weights, n_parameters, first, alone)
     return tuple(
         Released(np.asarray(value, dtype=float), Disclosure.AGGREGATE, evidence, _KEY)
         for value in values
@@ -1149,6 +1149,7 @@ def _of_weighted(
     weights: FloatArray,
     n_parameters: int,
     first: int | None = None,
+    alone: FloatArray | None = None,
 ) -> Support:
     """Rows, effective rows and largest share of one row behind weighted cross-products."""
     n = rows.shape[0]
@@ -1162,7 +1163,10 @@ def _of_weighted(
         spread = total**2 / squares if squares > 0 else 0.0
         effective = np.asarray(np.floor(spread * (1 + 1e-12)), dtype=np.int64)
         within = weights[:, 1:] if weights.shape[1] > 1 else weights
-        share = np.asarray(largest_share(rows, within, first))
+        most = largest_share(rows, within, first)
+        if alone is not None:
+            most = max(most, largest_share(np.ones((n, 1)), alone))
+        share = np.asarray(most)
     return Support(rule, n, effective, share, n_parameters=n_parameters)
 
 

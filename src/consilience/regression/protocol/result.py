@@ -412,8 +412,9 @@ class PooledRegressionResult(Result):
             likelihoods do not compare.
         """
         of = ("family", "response", "offset", "weight", "weights", "n", "sites", "fit")
-        same = [*(getattr(self, what) for what in of), self.ridge]
-        other = [*(getattr(smaller, what) for what in of), 0.0]
+        more = ("time", "ties")
+        same = [*(getattr(self, what) for what in (*of, *more)), self.ridge]
+        other = [*(getattr(smaller, what) for what in (*of, *more)), 0.0]
         if same != other or smaller.ridge or not set(smaller.names) < set(self.names):
             raise ParameterError(
                 "a likelihood-ratio test needs a fit of some of the columns to the same rows, both "

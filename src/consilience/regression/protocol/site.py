@@ -486,9 +486,10 @@ def own_fit(
     of_cox = family == kernels.COX
     found = cox.fit_alone(rows, settings.ties) if of_cox else kernels.fit_alone(family, rows, alpha)
     if found is not None:
-        q, squares = len(found.theta), None
+        q, squares, alone = len(found.theta), None, None
         if of_cox:
-            weight = cox.summed(rows, found.theta, ties=settings.ties)[1].hazard[:, None]
+            rests = cox.summed(rows, found.theta, ties=settings.ties)[1]
+            weight, alone = rests.hazard[:, None], np.column_stack([rests.curvature, rests.lost])
         else:
             terms = kernels.terms_of(family, rows, rows.eta(found.theta), alpha)
             weight = terms.curvature[:, None]
@@ -501,6 +502,7 @@ def own_fit(
             weights=weight,
             n_parameters=q,
             squares=squares,
+            alone=alone,
         )
         fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
         made = own if fault is None else made
