@@ -234,9 +234,16 @@ def test_an_auditor_gets_what_was_decided(opened: Opened) -> None:
     assert re.search(number, b" ".join(contents.values())) is None
     assert re.search(number, f'"{CANARY}"'.encode()) is not None
     assert verify(sent.content).key == ""
+    assert "-not-signed.zip" in sent.headers["content-disposition"]
+    assert "Audit bundle, not signed" in opened.get("/log").text
     opened.desk.key = SigningKey.generate()
     signed = verify(opened.get("/audit.zip").content, opened.desk.key.public)
     assert signed.begins_with(verify(sent.content))
+    assert "not signed" not in opened.get("/log").text
+    log = opened.desk.home.path / "log.jsonl"
+    log.write_bytes(b'{"event": "<b>sent"}\n' + log.read_bytes())
+    opened.desk.home.log("read")
+    assert "breaks at line 2" in opened.get("/log").text
 
 
 def test_the_policy_is_a_table(opened: Opened) -> None:

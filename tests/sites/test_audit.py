@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from consilience.exceptions import DamageError, SignatureError
+from consilience.exceptions import DamageError, RunError, SignatureError
 from consilience.sites.audit import MANIFEST, SIGNED, bundle, verify
 from consilience.sites.policy import Policy
-from consilience.sites.site_store import DiskStore
+from consilience.sites.site_store import DiskStore, LogChain
 from consilience.wire.signing import SigningKey
 from tests.cli.test_site import run_cli
 from tests.cli.test_site_queue import Held
@@ -178,6 +180,101 @@ def test_the_key_of_another_and_another_site(home: DiskStore) -> None:
         verify(packed(contents), key.public)
 
 
+def test_one_that_names_a_key_is_signed(home: DiskStore) -> None:
+    contents = unpacked(bundle("boston", home, Policy(), SigningKey.generate()))
+    del contents[SIGNED]
+    with pytest.raises(SignatureError, match="is not signed: ask"):
+        verify(packed(contents))
+
+
+def lines_of(home: DiskStore, change: Callable[[list[bytes]], object]) -> None:
+    path = home.path / "log.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    change(lines)
+    path.write_bytes(b"".join(lines))
+
+
+def swapped(lines: list[bytes]) -> None:
+    lines[0], lines[1] = lines[1], lines[0]
+
+
+def without_chain(line: bytes) -> bytes:
+    return json.dumps({k: v for k, v in json.loads(line).items() if k != "chain"}).encode() + b"\n"
+
+
+def no_chain_in_second(lines: list[bytes]) -> None:
+    lines[1] = without_chain(lines[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda lines: lines.__setitem__(1, lines[1].replace(b"4711", b"4712")), 2),
+        (lambda lines: lines.pop(0), 1),
+        (lambda lines: lines.pop(1), 2),
+        (lambda lines: lines.insert(1, b'{"event": "sent"}\n'), 2),
+        (lambda lines: lines.insert(1, lines[0]), 2),
+        (lambda lines: lines.__setitem__(2, b"}\n"), 3),
+        (lambda lines: lines.insert(0, b'{"event": "sent"}\n'), 2),
+        (swapped, 1),
+        (no_chain_in_second, 2),
+    ],
+    ids=["edit", "drop-first", "drop", "put-in", "twice", "damaged", "before", "swap", "unchained"],
+)
+def test_what_was_done_to_the_log_before_the_first_bundle(
+    home: DiskStore, change: Callable[[list[bytes]], object], line: int
+) -> None:
+    assert home.checked_log()[1] == LogChain(3, 0, 0)
+    lines_of(home, change)
+    home.log("sent", run="run-9", round=1)
+    kept = verify(bundle("boston", home, Policy(), None)).kept
+    assert kept is not None and kept.broken == line and f"at line {line} " in str(kept)
+
+
+def test_a_log_from_before_the_chain_goes_on(home: DiskStore) -> None:
+    lines_of(home, lambda lines: lines.__setitem__(slice(None), map(without_chain, lines)))
+    assert home.checked_log()[1] == LogChain(3, 3, 0)
+    for _ in range(2):
+        home.log("sent", run="run-9", round=1)
+    assert home.checked_log()[1] == LogChain(5, 3, 0)
+    assert str(home.checked_log()[1]).endswith("unchained up to line 3 of 5")
+    lines_of(home, lambda lines: lines.__setitem__(1, lines[1].replace(b"4711", b"4712")))
+    assert home.checked_log()[1].broken == 4, "the first digest is of all that was there"
+
+
+def test_two_processes_write_one_log(home: DiskStore) -> None:
+    other = DiskStore(home.path)
+    for _ in range(3):
+        other.log("sent", run="x" * 9000)
+        home.log("sent", run="run-9")
+    assert home.checked_log()[1] == LogChain(9, 0, 0)
+
+
+@pytest.mark.parametrize("tail", [b'{"event": "re', b"x" * 9000])
+def test_a_write_that_was_killed_breaks_no_chain(home: DiskStore, tail: bytes) -> None:
+    with (home.path / "log.jsonl").open("ab") as file:
+        file.write(tail)
+    assert home.checked_log()[1] == LogChain(3, 0, 0)
+    home.log("sent", run="run-9")
+    assert home.checked_log()[1] == LogChain(4, 0, 0)
+
+
+def test_a_full_disk_leaves_no_half_line(home: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write, calls = (home.path / "log.jsonl").read_bytes(), os.write, []
+
+    def full(handle: int, data: bytes) -> int:
+        calls.append(handle)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data[:5])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(RunError, match="disk is full"):
+        home.log("sent", run="run-9")
+    monkeypatch.undo()
+    assert (home.path / "log.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("data", [b"", b"PK", b"x" * 100])
 def test_what_is_no_bundle(data: bytes) -> None:
     with pytest.raises(DamageError, match="it is no audit bundle"):
@@ -191,7 +288,7 @@ def test_commands(tmp_path: Path) -> None:
     key.save(tmp_path / "key")
     held.call("refuse", "run-1/2-1")
     said = held.call("audit", str(tmp_path / "b.zip"), "--key", str(tmp_path / "key"))
-    assert said.endswith("b.zip, signed\n")
+    assert "b.zip, signed\n" in said and "chained from its first line" in said
     assert "not replaced" in held.call("audit", str(tmp_path / "b.zip"), code=7)
     words = [str(tmp_path / "b.zip"), "--key", key.public]
     done = run_cli("verify", *words)
@@ -207,3 +304,8 @@ def test_commands(tmp_path: Path) -> None:
     done = run_cli("verify", str(tmp_path / "a.zip"), "--key", key.public)
     assert done.exit_code == 5 and done.stderr.count("\n") == 1
     assert run_cli("verify", str(tmp_path / "none.zip")).exit_code == 7
+    held.site.home.log("sent", run="run-9")
+    log = held.site.home.path / "log.jsonl"
+    log.write_bytes(b'{"event": "sent"}\n' + log.read_bytes())
+    assert "breaks at line 2" in held.call("audit", str(tmp_path / "d.zip"), code=7)
+    assert "breaks at line 2" in run_cli("verify", str(tmp_path / "d.zip")).stderr

@@ -20,7 +20,7 @@ from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.exceptions import DamageError, RunError, StudyError
 
 if TYPE_CHECKING:
-    from consilience.sites.site_store import DiskStore, Job
+    from consilience.sites.site_store import DiskStore, Job, LogChain
 
 SiteToml = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
 
@@ -476,6 +476,7 @@ def audit(
     With --key it is signed; 'consilience site verify' checks it.
     """
     from consilience.sites.audit import bundle
+    from consilience.sites.audit import verify as verified
     from consilience.sites.policy import Policy
     from consilience.sites.study import SiteFile
     from consilience.wire.files import create_file
@@ -488,6 +489,7 @@ def audit(
         raise RunError(f"{file} is already there and is not replaced: name another file")
     create_file(file, made)
     typer.echo(f"wrote {file}, {'not signed: --key signs it' if own is None else 'signed'}")
+    _say_chain(verified(made).kept)
 
 
 @app.command()
@@ -522,6 +524,15 @@ def verify(
         if not found.begins_with(before):
             raise DamageError(f"the log does not go on from that of {earlier}: lines were changed")
         typer.echo(f"its log goes on from line {before.n_lines} of {earlier}")
+    _say_chain(found.kept)
+
+
+def _say_chain(kept: LogChain | None) -> None:
+    """Say what the chain of a site's log says; one that breaks ends the command."""
+    if kept is not None and kept.broken:
+        raise DamageError(str(kept))
+    said = "the bundle is from before logs were chained" if kept is None else str(kept)
+    typer.echo(console.clean(said))
 
 
 def _bytes_of(path: Path) -> bytes:

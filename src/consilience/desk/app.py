@@ -181,6 +181,7 @@ class Desk:
             "lines": chosen[::-1][:_SHOWN_LINES],
             "n_lines": len(chosen),
             "whole": whole,
+            "chain": self.home.checked_log()[1],
             "runs": sorted({str(x["run"]) for x in lines if "run" in x}),
             "events": sorted({str(x.get("event", "")) for x in lines}),
             "where": self.home.where("log.jsonl"),
@@ -238,7 +239,9 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Callable[..., Any]:
     from starlette.routing import Route
 
     def facts() -> dict[str, Any]:
-        of = {"desk": "steward's desk", "owner": desk.file.name, "nav": NAV, "foot": FOOT}
+        # Without a key a bundle proves nothing of who made it: its link says so.
+        nav = NAV if desk.key else (*NAV[:-1], (*NAV[-1][:2], f"{NAV[-1][2]}, not signed"))
+        of = {"desk": "steward's desk", "owner": desk.file.name, "nav": nav, "foot": FOOT}
         return {**of, "policy": desk.policy}
 
     pages = Pages(token, facts)
@@ -247,7 +250,8 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Callable[..., Any]:
         return f"{request.path_params['run']}/{request.path_params['job']}"
 
     def audit() -> Response:
-        named = {"Content-Disposition": f'attachment; filename="audit-{desk.file.name}.zip"'}
+        name = f"audit-{desk.file.name}{'' if desk.key else '-not-signed'}.zip"
+        named = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(desk.audit(), media_type="application/zip", headers=named)
 
     def asked(request: Request) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """An audit bundle: what a site's log, account, policy and decisions say, signed by its key.
 
 A bundle is a zip file with ``manifest.json``, which has the digest of each other file, and with
-``manifest.signed``, the same bytes under the site's signature. The lines of the log are chained by
-hashes. The log only grows, so the chain of an earlier bundle is the beginning of that of a later
+``manifest.signed``, the same bytes under the site's signature; one without a key has none, and says
+so. The lines of the log are chained by hashes as they are written (`site_store.LogChain`), and the
+manifest has what that chain says. In the bundle, where words are left out, they are chained once
+more. The log only grows, so the chain of an earlier bundle is the beginning of that of a later
 one: who keeps bundles sees whether a line was changed, dropped or put in between. Nothing in a
 bundle is a value of the data.
 """
@@ -20,7 +22,7 @@ from typing import Any
 
 from consilience.exceptions import DamageError, SignatureError, WireError
 from consilience.sites.policy import Policy
-from consilience.sites.site_store import DiskStore
+from consilience.sites.site_store import DiskStore, LogChain
 from consilience.sites.steward import account
 from consilience.wire.signing import Context, SigningKey, unseal
 
@@ -42,7 +44,8 @@ def told(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def bundle(site: str, home: DiskStore, policy: Policy, key: SigningKey | None) -> bytes:
     """Make a bundle; without a key it is not signed."""
-    lines, chain = _chained(told(line) for line in home.read_log())
+    read, kept = home.checked_log()
+    lines, chain = _chained(told(line) for line in read)
     decided = [{"job": job.name, "state": job.state, **job.facts} for job in home.jobs.all()]
     contents = {
         LOG: "".join(_line(line) + "\n" for line in lines).encode(),
@@ -57,6 +60,7 @@ def bundle(site: str, home: DiskStore, policy: Policy, key: SigningKey | None) -
             "key": "" if key is None else key.public,
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
             "log": {"lines": len(lines), "chain": chain},
+            "kept": vars(kept),
         }
     )
     contents[MANIFEST] = manifest
@@ -84,6 +88,8 @@ class Verified:
         Of the whole log.
     links : tuple of str
         The chain after each line.
+    kept : LogChain or None
+        What the chain of the site's own log said; None in bundles from before there was one.
     """
 
     site: str
@@ -92,6 +98,7 @@ class Verified:
     n_lines: int
     chain: str
     links: tuple[str, ...]
+    kept: LogChain | None
 
     def begins_with(self, earlier: Verified) -> bool:
         """Whether the log of an earlier bundle is the beginning of this one's."""
@@ -122,6 +129,7 @@ def verify(data: bytes, public: str = "") -> Verified:
         site, made, key = (str(manifest[name]) for name in ("site", "made", "key"))
         digests, log = dict(manifest["files"]), dict(manifest["log"])
         lines = [dict(json.loads(line)) for line in contents[LOG].splitlines()]
+        kept = LogChain(**manifest["kept"]) if "kept" in manifest else None
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DamageError("the bundle has no manifest or log that can be read") from None
     if set(digests) != _NAMES - {MANIFEST, SIGNED}:
@@ -135,12 +143,17 @@ def verify(data: bytes, public: str = "") -> Verified:
             raise DamageError(f"the chain of the log breaks at line {number}")
     if log != {"lines": len(lines), "chain": chain}:
         raise DamageError("the log of the bundle ends elsewhere than its manifest says")
-    if SIGNED in contents or public:
+    # One that names a key says that it is signed: it must be.
+    if SIGNED in contents or public or key:
         _check_signature(contents, site, public or key)
-    else:
-        key = ""
     return Verified(
-        site, made, public or key, len(lines), chain, tuple(str(one["chain"]) for one in again)
+        site,
+        made,
+        public or key,
+        len(lines),
+        chain,
+        tuple(str(one["chain"]) for one in again),
+        kept,
     )
 
 

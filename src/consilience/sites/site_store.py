@@ -10,7 +10,8 @@
                                                outside run folders
       kept/<data id>/<name>.bin                what was drawn once for the data, with its noise
       jobs/<run id>/<round>-<attempt>.json     replies that are held, and the steward's decisions
-      log.jsonl                                the site's own log
+      log.jsonl                                the site's own log: each line has the digest of the
+                                               one before it in its own
 
 `MemoryStore` keeps the same in memory, for a federation that lives in one process.
 
@@ -53,7 +54,6 @@ from consilience.protocol.phases.opening import Heard
 from consilience.wire.codec import decode_message, digest, pack, plain_fields, unpack
 from consilience.wire.envelope import Reply
 from consilience.wire.files import (
-    AppendLog,
     Beneath,
     StateFile,
     atomic_write,
@@ -377,11 +377,6 @@ class DiskStore(SiteStore):
         """Replies that were held, and what the steward decided."""
         return Jobs(self.path / "jobs")
 
-    @cached_property
-    def _log(self) -> AppendLog:
-        # Opened on use: opening repairs the file, which only the process that writes it may do.
-        return AppendLog(self.path / "log.jsonl", lambda data: data.rfind(b"\n") + 1)
-
     def where(self, *parts: str) -> str:
         """Path of a file."""
         return str(self.path.joinpath(*parts))
@@ -445,13 +440,29 @@ class DiskStore(SiteStore):
         """Add a line to the site's own log."""
         # Universal time, so that logs of several sites can be laid side by side.
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = json.dumps({"time": stamp, "event": event, **facts}, sort_keys=True)
-        self._log.append(line.encode() + b"\n")
+        said = {"time": stamp, "event": event, **facts}
+        path = self.path / "log.jsonl"
+        with explained("write", path):
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            handle = os.open(path, flags, 0o600)
+            try:
+                # A watch and a command of the steward may both write: each goes on from the last
+                # line that is there, and not from the last one of its own.
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                size, before = _end_of_chain(handle)
+                _add_whole(handle, size, _chained(said, before) + b"\n")
+            finally:
+                os.close(handle)
 
     def read_log(self) -> tuple[dict[str, Any], ...]:
         """Return the lines of the site's own log."""
         # What stands behind the last end of a line is being written, or was never finished.
         return _log_lines((self._read("log.jsonl") or b"").rpartition(b"\n")[0])
+
+    def checked_log(self) -> tuple[tuple[dict[str, Any], ...], LogChain]:
+        """Return the lines of the site's own log, and whether each goes on from the one before."""
+        data = (self._read("log.jsonl") or b"").rpartition(b"\n")[0]
+        return _log_lines(data), _check_chain(data)
 
     def read_log_end(self, most: int) -> tuple[bool, tuple[dict[str, Any], ...]]:
         """Return whole lines from the last `most` bytes of the log, and whether these are all."""
@@ -478,6 +489,102 @@ class DiskStore(SiteStore):
 def _log_lines(data: bytes) -> tuple[dict[str, Any], ...]:
     lines = data.splitlines()
     return tuple(_json(line) or {"event": "a line that cannot be read"} for line in lines)
+
+
+@dataclass(frozen=True)
+class LogChain:
+    """What the chain of a log says.
+
+    A chain shows a line that was changed, dropped, moved or put in, to whoever did not write all
+    that follows anew. Lines that were cut off at the end are seen beside an earlier audit bundle.
+
+    Attributes
+    ----------
+    n_lines : int
+    n_unchained : int
+        Lines at the beginning from before logs were chained: changes of them are seen since then.
+    broken : int
+        First line that does not go on from the one before it; 0 where there is none.
+    """
+
+    n_lines: int
+    n_unchained: int
+    broken: int
+
+    def __str__(self) -> str:
+        if self.broken:
+            return (
+                f"the log of the site breaks at line {self.broken} of {self.n_lines}: it, or one "
+                "before it, was changed, dropped or put in"
+            )
+        if not self.n_lines:
+            return "the log of the site has no lines"
+        if self.n_unchained:
+            return (
+                f"the log of the site is unchained up to line {self.n_unchained} of {self.n_lines}"
+            )
+        return f"the log of the site is chained from its first line to line {self.n_lines}"
+
+
+def _chained(said: dict[str, Any], before: str) -> bytes:
+    """A line of the log, with the digest of what it says and of the digest before it."""
+    text = json.dumps(said, sort_keys=True)
+    chain = hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
+    return json.dumps({**said, "chain": chain}, sort_keys=True).encode()
+
+
+def _chain_of(line: bytes) -> str:
+    """The digest that a line names; empty where it has none."""
+    return str((_json(line) or {}).get("chain", ""))
+
+
+def _check_chain(data: bytes) -> LogChain:
+    lines = data.split(b"\n") if data else []
+    first = next((n for n, line in enumerate(lines) if _chain_of(line)), len(lines))
+    before = hashlib.sha256(b"".join(line + b"\n" for line in lines[:first])).hexdigest()
+    for number, line in enumerate(lines[first:], start=first + 1):
+        said = _json(line) or {}
+        chain = str(said.pop("chain", ""))
+        if not chain or _chained(said, before) != line:
+            return LogChain(len(lines), first, number)
+        before = chain
+    return LogChain(len(lines), first, 0)
+
+
+def _end_of_chain(handle: int) -> tuple[int, str]:
+    """Bytes of the whole lines of a log, and the digest from which its next line goes on."""
+    size = os.fstat(handle).st_size
+    most = 0
+    while True:
+        most = min(4 * most + 4096, size)
+        data = os.pread(handle, most, size - most)
+        # What stands behind the last end of a line was never finished: it is written over.
+        body, end, _ = data.rpartition(b"\n")
+        if most == size or b"\n" in body:
+            break
+    whole = size - most + len(body) + len(end)
+    chain = _chain_of(body.rpartition(b"\n")[2])
+    if not chain:
+        # A log from before there was a chain: its first digest is of all that is there.
+        found = hashlib.sha256()
+        for start in range(0, whole, 1 << 20):
+            found.update(os.pread(handle, min(1 << 20, whole - start), start))
+        chain = found.hexdigest()
+    return whole, chain
+
+
+def _add_whole(handle: int, size: int, line: bytes) -> None:
+    """Write behind the first bytes of a file, durably; on a fault these alone are left."""
+    os.ftruncate(handle, size)
+    try:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(handle, size)
+        raise
 
 
 def _record_parts(run: str, round_: int, attempt: int) -> tuple[str, ...]:
