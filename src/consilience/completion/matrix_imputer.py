@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import has_fit_parameter
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators import entry_input
@@ -124,19 +124,7 @@ class MatrixImputer(OneToOneFeatureMixin, RowCompletion, TransformerMixin, BaseE
         """
         return self.complete(X)
 
-    def reconstruct(self, X: Any = None) -> FloatArray:
-        """The model's matrix.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
-        check_is_fitted(self)
+    def _reconstructed(self, X: Any) -> FloatArray:
         model = self.estimator_
         if X is None:
             return np.array(model.reconstruct(), dtype=np.float64)

@@ -401,18 +401,7 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         return np.asarray(self._model().inverse_transform(X)) * self.scale_
 
-    def reconstruct(self, X: Any = None) -> FloatArray:
-        """The matrix that the model gives.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
+    def _reconstructed(self, X: Any) -> FloatArray:
         model = self._model()
         found = np.array(model.reconstruct() if X is None else self._ask("reconstruct", X))
         return np.asarray(found * self.scale_)

@@ -471,20 +471,7 @@ class EMLift(  # type: ignore[call-arg]
 
     # ------------------------------------------------------------------ rows
 
-    def reconstruct(self, X: Any = None) -> FloatArray:
-        """The model's matrix.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows, filled by the model as it is; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-            Of a mixture the observed entries themselves, and means of the others given these.
-        """
-        check_is_fitted(self)
+    def _reconstructed(self, X: Any) -> FloatArray:
         return self._matrix.copy() if X is None else self._rows(X)[1]
 
     def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:

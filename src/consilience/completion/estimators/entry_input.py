@@ -250,14 +250,32 @@ _SCORE_CELLS = 4_000_000  # numbers of a batch of rows
 class RowCompletion:
     """Complete rows by ``reconstruct``, predict single cells, score; for tables with gaps.
 
-    A subclass keeps its `Entries` as ``_entries`` when it is fitted, and writes :meth:`reconstruct`
-    and :meth:`_cells`.
+    A subclass keeps its `Entries` as ``_entries`` when it is fitted, and writes `_reconstructed`
+    and `_cells`.
     """
 
     _entries: Entries | None
 
     def reconstruct(self, X: Any = None) -> FloatArray:
-        """The model's matrix, (m, p): a new array, of other rows or of those that were fitted."""
+        """The model's matrix.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
+            Other rows, by the model as it is; by default those that were fitted.
+
+        Returns
+        -------
+        matrix : (m, p) array
+            A new one: a low-rank matrix with its centre, the centres of the rows' classes (the
+            means of the columns for a row with nothing observed), or of a mixture the observed
+            entries themselves and means of the others given these.
+        """
+        check_is_fitted(self)
+        return self._reconstructed(X)
+
+    def _reconstructed(self, X: Any) -> FloatArray:
+        """As :meth:`reconstruct`, of a model that was fitted."""
         raise NotImplementedError
 
     def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:

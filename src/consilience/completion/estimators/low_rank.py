@@ -250,19 +250,7 @@ class LowRankFactoriser(
         """Rows of the fit, (m, p), in the units in which rows are given."""
         return rows
 
-    def reconstruct(self, X: Any = None) -> FloatArray:
-        """The low-rank matrix with its centre.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
-        check_is_fitted(self)
+    def _reconstructed(self, X: Any) -> FloatArray:
         if X is None:
             self._own_entries()
             centre, scores = self._factors.centre, self._factors.scores

@@ -221,20 +221,7 @@ class ObservedKMeans(
             own = own * row_weights(sample_weight, entries)
         return -float(own[entries.row_counts > 0].sum())
 
-    def reconstruct(self, X: Any = None) -> FloatArray:
-        """Centres of the rows' classes.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-            The means of the columns for a row with nothing observed.
-        """
-        check_is_fitted(self)
+    def _reconstructed(self, X: Any) -> FloatArray:
         if X is None:
             return self._fit.dense()
         entries, labels, _ = self._nearest(X)
