@@ -19,6 +19,8 @@ from consilience.sites.accounting import Budget
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
 from tests.assisted.assisted import SIGNED, Parties, check_tables, parties
+from tests.assisted.glm.test_assisted_glm import inverse_link
+from tests.reference import held_out_limits as textbook
 from tests.sites.homes import records_of
 
 DEFAULT = Policy(preset="consortium", share_response=True)
@@ -116,6 +118,75 @@ def test_masked_needs_opendp(monkeypatch: pytest.MonkeyPatch) -> None:
         method(response="masked").run(parties(n=100).federation(NOISY), seed=1)
 
 
+# --------------------------------------------------------------------------- single responses
+
+OF_PEOPLE = {
+    "binomial": ("probability", "probability_lower", "probability_upper"),
+    "gamma": ("response_lower", "response_upper"),
+    "poisson": ("response_lower", "response_upper"),
+    "normal": ("response_lower", "response_upper"),
+}
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("opens", [False, True])
+@pytest.mark.parametrize("name", OF_PEOPLE)
+def test_responses_of_new_people_have_the_limits_that_held_out_rows_give(
+    name: str, opens: bool, clustered: bool
+) -> None:
+    """At default policies, and where the held-out rows joined the fit, by the model before."""
+    them = parties(name, n=400, sizes=(3, 5), seed=47)
+    if clustered:
+        them = them.with_(clusters=np.random.default_rng(1).integers(0, 300, 400).astype(str))
+    policy: Any = SIGNED if opens else {"a": DEFAULT, "b": DEFAULT}
+    run = AssistedGLM(family=name, response="share", holdout=0.25).run(
+        them.federation(policy), seed=1
+    )
+    held, new = them.values(run, "a", "held_out") == 1, ~them.known
+    eta = them.values(run, "a", "linear_predictor")
+    if opens:
+        eta = them.pooled(name, used=them.known & ~held).eta
+    assert run.result.complete is opens and run.result.responses
+    weights = np.ones(int(held.sum()))
+    if clustered:
+        groups = np.asarray(them.clusters)[held]
+        weights = 1 / np.array([(groups == one).sum() for one in groups])
+    y = them.y[held]
+    told = [them.values(run, "a", output) for output in OF_PEOPLE[name]]
+    assert all(np.isnan(values[~new]).all() for values in told)
+    if name == "binomial":
+        both = np.array([textbook.venn_abers(eta[held], y, weights, at) for at in eta[new]])
+        np.testing.assert_allclose(np.column_stack(told[1:])[new], both, atol=1e-6)
+        np.testing.assert_allclose(told[0][new], both[:, 1] / (1 + both[:, 1] - both[:, 0]))
+        return
+    power = {"poisson": 0.5, "gamma": 1.0}.get(name, 0.0)
+    mean = inverse_link(name, eta)
+    scores = np.abs(y - mean[held]) / mean[held] ** power
+    for at, low, high in zip(mean[new], told[0][new], told[1][new], strict=True):
+        tried = np.arange(0, 60.0) if name == "poisson" else np.linspace(at - 9, at + 9, 333)
+        tried = tried if name == "normal" else tried[tried >= 0]
+        kept = [
+            textbook.response_accepted(scores, weights, abs(v - at) / at**power, 0.95)
+            for v in tried
+        ]
+        assert np.array_equal(kept, (tried >= low) & (tried <= high))
+
+
+@pytest.mark.parametrize(("name", "holdout", "level"), [("normal", 0.2, 0.99), ("normal", 0, 0.5)])
+def test_too_few_held_out_rows_give_no_limits_of_responses(
+    name: str, holdout: float, level: float
+) -> None:
+    them = parties(name, n=200, seed=48)
+    federation = them.federation()
+    run = method(name, holdout=holdout, level=level).run(federation, seed=1)
+    assert not run.result.responses
+    if holdout:
+        assert np.isnan(them.values(run, "a", "response_lower")).all()
+    else:
+        with pytest.raises(ConsilienceError, match="response_lower"):
+            them.values(run, "a", "response_lower")
+
+
 # --------------------------------------------------------------------------- later runs
 
 
@@ -139,7 +210,7 @@ def test_people_of_a_later_run_are_predicted_as_in_the_run(name: str, rule: Any)
         offset = np.random.default_rng(2).uniform(-0.5, 0.5, size=300)
         them = them.with_(offset=offset, clusters=(np.arange(300) // 3).astype(str))
     federation = them.federation(preparation=Preparation(standardize=rule))
-    run = method(name).run(federation, seed=1)
+    run = method(name, holdout=0.3).run(federation, seed=1)
     rows = np.flatnonzero(~them.known)
     found = later(them, run, federation, rows)
     if rule == "site":
@@ -148,7 +219,7 @@ def test_people_of_a_later_run_are_predicted_as_in_the_run(name: str, rule: Any)
     assert found.result.followed == run.info.run
     assert found.result.n_new == len(rows)
     new = them.of(rows)
-    for output in ("linear_predictor", "prediction", "lower", "upper"):
+    for output in ("linear_predictor", "prediction", "lower", "upper", *OF_PEOPLE[name]):
         np.testing.assert_allclose(
             new.values(found, "a", output), them.values(run, "a", output)[rows], rtol=1e-7
         )

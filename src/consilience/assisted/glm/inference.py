@@ -19,7 +19,7 @@ import numpy as np
 from consilience.arrays import BoolArray, FloatArray
 from consilience.assisted.glm import messages, training
 from consilience.assisted.glm.messages import GAP
-from consilience.assisted.glm.prediction import AssistedPredictor
+from consilience.assisted.glm.prediction import AssistedPredictor, Unseen
 from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.local_fits import working_weights
@@ -262,6 +262,10 @@ def too_many_columns() -> ConsilienceError:
     )
 
 
+Sums = tuple[float, FloatArray, tuple[FloatArray, ...]]
+"""Intercept, own coefficients, and by partner weights of its messages and further directions."""
+
+
 @dataclass(frozen=True, eq=False)
 class Final:
     """The joint fit that is reported.
@@ -276,6 +280,8 @@ class Final:
         All matched rows.
     trained : (n,) array
         The same by the training rows alone, to compare models on the others.
+    before : Sums
+        What `trained` is made of.
     known : Known or None
         Design and covariances; None under a penalty.
     error : (1 + p + n,) array
@@ -293,6 +299,7 @@ class Final:
     weights: tuple[FloatArray, ...]
     eta: FloatArray
     trained: FloatArray
+    before: Sums
     known: Known | None
     error: FloatArray
     factor: FloatArray
@@ -330,6 +337,7 @@ def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
         weights=(np.ones(1),),
         eta=found.eta,
         trained=found.eta,
+        before=(float(found.intercept), found.coef, (np.ones(1),)),
         known=None,
         error=error,
         factor=np.where(np.isnan(error), np.nan, 1.0),
@@ -356,7 +364,9 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
     blocks, weights, design, backs = known_columns(joint, rest if whole else ())
     y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
-    trained, intercept, coef = eta, float(joint.model.intercept), np.asarray(joint.model.coef_a)
+    before = (float(joint.model.intercept), np.asarray(joint.model.coef_a), tuple(weights))
+    sums: Sums = before
+    trained = eta
     if whole:
         # Whatever ended the training: on the complete design its fit is found without a message.
         # a start close to the end of the training: two or three Newton steps are left
@@ -369,15 +379,19 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
         fitted = glm.fit(columns, y, fam, weights=case, start=start, **beside)
         if fitted.separated:
             raise training.endless_fit()
-        trained = fitted.eta
+        turns = backs if penalty is None else [np.eye(block.shape[1]) for block in blocks]
+        ends = p + np.cumsum([turn.shape[1] for turn in turns])
+
+        def parts(fit: Any) -> Sums:
+            own, *theirs = np.split(fit.coef, [p, *ends])[:-1]
+            return float(fit.intercept), own, tuple(map(np.matmul, turns, theirs))
+
+        before, trained = parts(fitted), fitted.eta
         if not s.masked and rows.held.any():
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
             start = (fitted.coef, fitted.intercept)
             fitted = glm.fit(columns, y, fam, weights=case, start=start, **beside)
-        if penalty is not None:
-            ends = p + np.cumsum([block.shape[1] for block in blocks])
-            weights = np.split(fitted.coef, [p, *ends])[1:-1]
-        intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
+        sums, eta = parts(fitted), fitted.eta
     n_targets, known = p + 1 + data.n_rows, None
     error = np.full(n_targets, np.nan)
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
@@ -390,11 +404,6 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
         # n / (n - rank) with the rank of all columns, not of the known ones
         grown = covariances.beyond(left_over, message.hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
-        if whole:
-            weights = [
-                back @ fitted.coef[place.start - 1 : place.stop - 1]
-                for back, place in zip(backs, known.places, strict=True)
-            ]
         every = np.vstack([np.eye(p + 1, design.shape[1]), design])
         if not whole or covariances.null.shape[1]:
             fine = covariances.identified(every)
@@ -411,8 +420,8 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
                 factor[place] = np.where(fine[place], factor[place], np.nan)
         if np.isfinite(factor).any():
             error = factor * np.sqrt(np.maximum(known.covariances.variance(every), 0.0))
-    sums = (intercept, coef, tuple(weights), eta, trained)
-    return Final(*sums, known, error, factor, fine, theirs=design[:, 1 + p :])
+    known_parts = design[:, 1 + p :]
+    return Final(*sums, eta, trained, before, known, error, factor, fine, theirs=known_parts)
 
 
 def _certainty(
@@ -666,7 +675,21 @@ def _outputs(
     ):
         site.output(name, values)
     shift, scale = units_of(data)
-    coef, covariance = final.coef / scale, np.empty((0, 0))
+    covariance = np.empty((0, 0))
+
+    def in_units(intercept: float, coef: FloatArray) -> tuple[float, FloatArray]:
+        """Constant and coefficients of the columns as the table has them."""
+        return intercept - float(shift @ (coef / scale)), coef / scale
+
+    constant, before, weights = final.before
+    constant, before = in_units(constant, before)
+    weights_before = dict(zip(s.partners, weights, strict=True))
+    held = (final.trained[rows.held], rows.y[rows.held], rows.held_counts)
+    unseen = Unseen(constant, before, weights_before, *held)
+    for name, values in unseen.of_people(s, final.trained[rows.new], s.level).items():
+        every = np.full(data.n_rows, np.nan)
+        every[rows.new] = values
+        site.output(name, every)
     if known is not None and complete:
         # of intercept, own coefficients and weights of directions, in the table's units
         own, row = np.arange(1, 1 + len(scale)), 1 + len(scale)
@@ -679,12 +702,13 @@ def _outputs(
             turn[row : row + len(back), place] = back
             row += len(back)
         covariance = np.asarray(turn @ known.covariances.covariance @ turn.T)
+    intercept, coef = in_units(final.intercept, final.coef)
     predictor = AssistedPredictor(
         role="initiator",
         names=data.feature_names,
         coef=coef,
         centre=np.zeros(len(scale)),
-        intercept=final.intercept - float(shift @ coef),
+        intercept=intercept,
         directions=np.empty((len(scale), 0)),
         settings=s,
         weights=dict(zip(s.partners, final.weights, strict=True)),
@@ -692,6 +716,7 @@ def _outputs(
         n_clusters=0 if known is None else known.covariances.n_clusters,
         offset=data.offset is not None,
         known=final.theirs[np.argsort(data.rows, kind="stable")],
+        unseen=unseen,
     )
     site.output("predictor", predictor)
 

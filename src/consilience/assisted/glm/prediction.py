@@ -10,12 +10,63 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import Part, PartRequest, Predicted, PredictRequest, Settings
 from consilience.assisted.glm.training import require_role, summary_for
+from consilience.assisted.kernels import held_out_limits
 from consilience.assisted.kernels.sandwich import quantile
 from consilience.assisted.phases import OwnColumns, refused, units_of
 from consilience.exceptions import DataError
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import addressed, model, projection
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """Rows that a model has not seen: how far it was from them, it may be from others.
+
+    Attributes
+    ----------
+    intercept : float
+    coef : (p,) array
+        Of the initiator's columns, in the table's units.
+    weights : dict of partner to array
+        Of each partner's directions.
+    eta, y, counts : (h,) array
+        Linear predictor and response of the rows, and what each counts.
+    """
+
+    intercept: float = 0.0
+    coef: FloatArray = field(default_factory=lambda: np.empty(0))
+    weights: dict[str, FloatArray] = field(default_factory=dict)
+    eta: FloatArray = field(default_factory=lambda: np.empty(0))
+    y: FloatArray = field(default_factory=lambda: np.empty(0))
+    counts: FloatArray = field(default_factory=lambda: np.empty(0))
+
+    def of_people(self, s: Settings, eta: FloatArray, level: float) -> dict[str, FloatArray]:
+        """What is said of the response of new people, by this model's linear predictor, (m,).
+
+        Returns
+        -------
+        dict of str to (m,) array
+            Nothing where no row was held out. Of a binomial response ``probability``, calibrated,
+            with ``probability_lower`` and ``probability_upper``, between which it could not be
+            told. Else ``response_lower`` and ``response_upper``, limits of the response at this
+            level; NaN where the rows are too few.
+        """
+        if not len(self.eta):
+            return {}
+        if s.family == "binomial":
+            low, high = held_out_limits.calibrated(self.eta, self.y, eta, self.counts)
+            # one number for both, that of the least loss against the better one
+            middle = high / (1 - low + high)
+            return {
+                "probability": middle,
+                "probability_lower": low,
+                "probability_upper": high,
+            }
+        low, high = held_out_limits.response_limits(
+            s.true_family(), self.eta, self.y, eta, level, self.counts
+        )
+        return {"response_lower": low, "response_upper": high}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +99,8 @@ class AssistedPredictor:
     known : (n, k) array
         Of the initiator: partners' columns along all directions that it knows, by orthonormal
         combinations, in the order of the rows of its table.
+    unseen : Unseen
+        Of the initiator: rows that were held out, and the model before they joined the fit.
     """
 
     role: str
@@ -62,6 +115,7 @@ class AssistedPredictor:
     n_clusters: int = 0
     offset: bool = False
     known: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    unseen: Unseen = field(default_factory=Unseen)
 
     def part(self, x: Any) -> FloatArray:
         """Return this party's part of the linear predictor of rows (n, p), in the table's units.
@@ -80,13 +134,14 @@ class AssistedPredictor:
     def to_arrays(self) -> dict[str, Any]:
         """Plain form."""
         own = {"names": tuple(self.names), "weights": dict(self.weights)}
-        return {**self.__dict__, **own, "settings": plain(self.settings)}
+        nested = {"settings": plain(self.settings), "unseen": plain(self.unseen)}
+        return {**self.__dict__, **own, **nested}
 
     @classmethod
     def from_arrays(cls, stored: dict[str, Any]) -> AssistedPredictor:
         """Read it back."""
         own = {"names": tuple(stored["names"]), "settings": Settings(**stored["settings"])}
-        return cls(**{**stored, **own})
+        return cls(**{**stored, **own, "unseen": Unseen(**stored.get("unseen", {}))})
 
 
 def _kept(data: SiteData, site: SiteContext, role: str) -> AssistedPredictor:
@@ -141,7 +196,8 @@ def predict(
     columns = [np.ones((len(x), 1)), x]
     if kept.offset != (data.offset is not None):
         raise refused("one of this run and the run that it follows has an offset: name it in both")
-    eta = kept.part(x) + (0.0 if data.offset is None else data.offset)
+    offset = np.zeros(len(x)) if data.offset is None else data.offset
+    eta = kept.part(x) + offset
     parts = zip(message.partners, message.part.value, message.shift.value, strict=True)
     given = {name: np.asarray(block) + np.asarray(place["shift"]) for name, block, place in parts}
     for name, weights in kept.weights.items():
@@ -157,6 +213,12 @@ def predict(
         reach = quantile(message.level, kept.n_clusters) * np.sqrt(np.maximum(variance, 0.0))
         low, high = np.sort(s.mean(np.stack([eta - reach, eta + reach])), axis=0)
     outputs = {"linear_predictor": eta, "prediction": s.mean(eta), "lower": low, "upper": high}
+    unseen = kept.unseen
+    if len(unseen.eta):
+        before = unseen.intercept + x @ unseen.coef + offset
+        for name, weights in unseen.weights.items():
+            before = before + given[name] @ weights
+        outputs |= unseen.of_people(s, before, message.level)
     for name, values in outputs.items():
         site.output(name, values)
     # no covariance, no limits

@@ -12,6 +12,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Settings, Turned
+from consilience.assisted.kernels.held_out_limits import enough
 from consilience.assisted.kernels.sandwich import quantile
 from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
@@ -149,7 +150,7 @@ class AssistedGLMResult(Result):
         if self.followed:
             return (
                 f"{self.n_new} people were predicted with the columns of {with_} and the model of "
-                f"run {self.followed}; the predictions are at {self.initiator}."
+                f"run {self.followed}; the predictions are at {self.initiator}.{self._people()}"
             )
         if self.untrained:
             known = " and ".join(f"{k} of {r} of {site}" for site, (k, r) in self.revealed.items())
@@ -198,7 +199,34 @@ class AssistedGLMResult(Result):
             said += f" One more fit by the partners would lower the deviance by {more} or more."
         if self.stopped == "rank" and not self.rounds and not self.complete:
             said += " More takes a larger max_revealed_rank at the party that ended the training."
-        return f"{said} {self._inference(with_)}"
+        return f"{said} {self._inference(with_)}{self._people()}"
+
+    def _people(self) -> str:
+        """What is said of each new person's response, whatever is hidden of the columns."""
+        kinds = {
+            "limits": f"limits of that response at level {self.intervals['level']:g}",
+            "probabilities": "a calibrated probability with its limits",
+        }
+        if not self.responses:
+            return ""
+        new = "a few people" if self.n_new < 0 else f"{self.n_new} people"
+        return (
+            f" For each of {new} without a response {self.initiator} has {kinds[self.responses]}, "
+            "from the rows that were held out; this needs no further direction."
+        )
+
+    @property
+    def responses(self) -> str:
+        """What the initiator has for each new person's response: "probabilities" or "limits".
+
+        Empty where nobody is new, or too few rows were held out.
+        """
+        held = self.n_held_clusters or self.n_holdout
+        if not (self.n_new and held):
+            return ""
+        if self.family == "binomial":
+            return "probabilities"
+        return "limits" if enough(float(self.intervals["level"]), held) else ""
 
     @property
     def gain_reach(self) -> float:

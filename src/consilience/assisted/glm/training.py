@@ -135,6 +135,14 @@ class Rows:
         return np.asarray(self.train | self.held)
 
     @property
+    def held_counts(self) -> FloatArray:
+        """What each held-out row counts where people count alike, (h,): each cluster as one."""
+        if self.clusters is None:
+            return np.ones(int(self.held.sum()))
+        of, sizes = np.unique(self.clusters[self.held], return_inverse=True, return_counts=True)[1:]
+        return np.asarray(1.0 / sizes[of])
+
+    @property
     def training_weights(self) -> FloatArray:
         """Weights that are 0 outside the training."""
         return np.where(self.train, self.weights, 0.0)
