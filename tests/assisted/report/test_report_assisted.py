@@ -588,3 +588,26 @@ class FakeMethod:
 
     leakage = "What was sent is listed."
     steps: ClassVar[dict[str, Any]] = {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_holdout": 225}, "a calibrated probability of each person, from the 225 held-out"),
+        ({"n_holdout": 225, "family": "normal"}, "limits of the response of each person, at level"),
+        ({"n_holdout": 18, "family": "normal"}, "Too few records were held out"),
+        ({"n_holdout": 0, "family": "normal"}, "No record was held out, so nothing is said"),
+        (
+            {"n_holdout": 225, "n_clusters": 60, "n_held_clusters": 18, "family": "normal"},
+            "Too few records were held out",
+        ),
+    ],
+)
+def test_new_people_are_told_what_is_known_of_their_response(
+    changes: dict[str, Any], said: str
+) -> None:
+    result = joint_fit(n_new=12, intervals=intervals("joint"), **changes)
+    words = " ".join(" ".join(blocks(GLM, result)["New people"].text).split())
+    assert said in words
+    has = said.startswith(("a calibrated", "limits"))
+    assert bool(result.responses) is has is ("from the rows that were held out" in result.summary())
