@@ -95,55 +95,21 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
             "own": pooled[0],
             "n_tell": int(np.isfinite(saved[:, 0]).sum()),
             "by_site": _by_site(result, pooled),
-            "by_penalty": [
-                (
-                    f"{float(penalty):g}",
-                    percent(averaging, 2),
-                    str(int(round_)),
-                    percent(best, 2),
-                    percent(its_error, 2),
-                    "kept" if t == int(result.chosen_track) else "",
-                )
-                for t, (penalty, averaging, best, its_error, round_) in enumerate(
-                    zip(grid, *figures.penalty_losses(result), strict=True) if several else ()
-                )
-            ],
+            "by_penalty": _by_penalty(result) if several else [],
             "at_the_edge": edge and len(result.penalties) > 2,
             "n_probed": int(probed.sum()),
             "n_failed": int(bad.sum()),
             "failed": _names(result, bad),
             "change": float(np.median(result.probes[probed, 0])) if probed.any() else math.nan,
-            "probes": [
-                (
-                    site_name(site),
-                    f"{change:.1e}",
-                    f"{permuted:.1e}" if np.isfinite(permuted) else DASH,
-                    "no" if fails else "yes",
-                )
-                for site, (change, permuted), fails in zip(
-                    result.sites, result.probes, bad, strict=True
-                )
-                if np.isfinite(change)
-            ],
+            "probes": _probes(result, bad),
             "pulls": pulls,
             "top": int(np.argsort(-np.nan_to_num(pulls[0]))[0]),
             "top_at_last": int(np.nanargmax(pulls[last])),
             "shares": result.sizes / np.sum(result.sizes),
-            "by_influence": [
-                (
-                    site_name(result.sites[i]),
-                    percent(result.sizes[i] / np.sum(result.sizes)),
-                    *(percent(float(pulls[k, i]), 2) for k in sorted({0, last})),
-                )
-                for i in np.argsort(-np.nan_to_num(pulls[0]))
-            ],
+            "by_influence": _by_influence(result, pulls),
             "n_fits": int(contributed.sum()),
             "n_missed": int((~contributed).sum()),
-            "missed": [
-                (site_name(site), f"{int(sent.sum()):,}", _span(np.flatnonzero(~sent)))
-                for site, sent in zip(result.sites, contributed.T, strict=True)
-                if not sent.all()
-            ],
+            "missed": _missed(result, contributed),
             "never": _names(result, contributed.sum(axis=0) == 0),
             "held_none": _names(result, ~held),
             "kept_back": _names(result, held & ~tells),
@@ -153,6 +119,62 @@ class ReferenceAveragingReport(TemplateReport[ReferenceAveragingResult]):
             "unmeasured": math.isinf(np.nansum(result.base_loss)) or not figures.measured(result),
             "model": _coefficients(result) if np.size(result.slopes) else {},
         }
+
+
+def _by_penalty(result: ReferenceAveragingResult) -> list[tuple[str, ...]]:
+    """Penalty by penalty: loss of averaging, of its best round, and which one is kept."""
+    return [
+        (
+            f"{float(penalty):g}",
+            percent(averaging, 2),
+            str(int(round_)),
+            percent(best, 2),
+            percent(error, 2),
+            "kept" if t == int(result.chosen_track) else "",
+        )
+        for t, (penalty, averaging, best, error, round_) in enumerate(
+            zip(result.penalties, *figures.penalty_losses(result), strict=True)
+        )
+    ]
+
+
+def _probes(result: ReferenceAveragingResult, bad: NDArray[np.bool_]) -> list[tuple[str, ...]]:
+    """Site by site: how far predictions moved in a refit with themselves, and with moved rows."""
+    told = zip(result.sites, result.probes, bad, strict=True)
+    return [
+        (
+            site_name(site),
+            f"{change:.1e}",
+            f"{permuted:.1e}" if np.isfinite(permuted) else DASH,
+            "no" if fails else "yes",
+        )
+        for site, (change, permuted), fails in told
+        if np.isfinite(change)
+    ]
+
+
+def _by_influence(result: ReferenceAveragingResult, pulls: Any) -> list[tuple[str, ...]]:
+    """Sites by their pull on the average, with their share of the rows."""
+    rounds = sorted({0, result.n_rounds})
+    return [
+        (
+            site_name(result.sites[i]),
+            percent(result.sizes[i] / np.sum(result.sizes)),
+            *(percent(float(pulls[k, i]), 2) for k in rounds),
+        )
+        for i in np.argsort(-np.nan_to_num(pulls[0]))
+    ]
+
+
+def _missed(
+    result: ReferenceAveragingResult, contributed: NDArray[np.bool_]
+) -> list[tuple[str, ...]]:
+    """Sites that sent no fit in some rounds: how many they sent, and when they did not."""
+    return [
+        (site_name(site), f"{int(sent.sum()):,}", _span(np.flatnonzero(~sent)))
+        for site, sent in zip(result.sites, contributed.T, strict=True)
+        if not sent.all()
+    ]
 
 
 def _names(result: ReferenceAveragingResult, which: NDArray[np.bool_]) -> str:
