@@ -116,6 +116,20 @@ def test_values_are_shown_at_the_stewards_own_terminal(held: Held) -> None:
     assert max(float(number) for number in numbers) > 20 * CANARY, "sums over 40 rows"
 
 
+def test_what_was_answered_is_listed(held: Held) -> None:
+    lines = held.call("transcript").splitlines()
+    assert re.fullmatch(
+        r"run-1: round 1, step opening\.read of testing-class-sums, \d+ bytes, waits", lines[0]
+    )
+    assert lines[-1].split()[:4] == ["sums", "aggregate", "for", "coordinator"]
+    assert lines[-1].endswith("2x2") and str(int(CANARY)) not in "".join(lines)
+    held.call("refuse", "2-1", "--reason", "too fine")
+    (one,) = json.loads(held.call("transcript", "run-1", "--step", "testing.class-sums", "--json"))
+    assert (one["outcome"], one["reason"], one["fields"]) == ("refused", NOT_RELEASED, [])
+    assert "nothing was answered" in held.call("transcript", "--method", "elsewhere")
+    assert "no records of run 'run-2'" in held.call("transcript", "run-2", code=7)
+
+
 def test_release(held: Held) -> None:
     assert held.call("release", "run-1/2-1") == "released run-1/2-1\n"
     assert held.said().status == "reply"

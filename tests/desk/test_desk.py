@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import re
@@ -30,12 +31,12 @@ from consilience.sites.site_store import NOT_RELEASED
 from consilience.wire.codec import plain_fields
 from consilience.wire.signing import SigningKey
 from tests.cli.test_site import CANARY
-from tests.cli.test_site_queue import REQUEST, Held
+from tests.cli.test_site_queue import REQUEST, SECOND, Held
 
 TOKEN, HOST = "token-of-the-desk", "127.0.0.1:4321"
 OWN = {"origin": f"http://{HOST}"}
 JOB = "/job/run-1/2-1"
-PAGES = ("/", JOB, "/studies", "/account", "/log")
+PAGES = ("/", JOB, "/studies", "/left", "/account", "/log")
 
 
 class Opened(Held):
@@ -102,6 +103,43 @@ def test_refuse(opened: Opened) -> None:
     assert (opened.said().status, opened.said().reason) == ("refused", NOT_RELEASED)
     (job,) = [job for job in opened.site.home.jobs.all() if job.round == 2]
     assert job.facts["reason"] == "too fine"
+
+
+def test_what_left_is_told_field_by_field(opened: Opened) -> None:
+    """What waits says so, what was refused has no field, and a step is found by its name."""
+
+    def told(path: str = "/left") -> str:
+        return " ".join(re.sub(r"<[^>]*>", " ", opened.get(path).text).split())
+
+    assert "sums aggregate 2x2" in told() and "; waits" in told()
+    assert "sums" not in told("/left?step=elsewhere") and "Nothing was answered" in told(
+        "/left?step=elsewhere"
+    )
+    assert [a.outcome for a in steward.answers(opened.site.home)] == ["waits", "waits"]
+    opened.post(f"{JOB}/refuse")
+    for _ in range(2):  # before the refusal is asked for, and when it has left
+        (refused,) = [a for a in steward.answers(opened.site.home) if a.outcome == "refused"]
+        assert refused.fields == () and refused.reason == NOT_RELEASED and refused.round == 2
+        opened.said()
+    assert f"refused: {NOT_RELEASED}" in told() and "2x2" not in told()
+
+
+def test_what_left_is_told_once_it_was_sent(opened: Opened) -> None:
+    opened.post(f"{JOB}/release")
+    reply = opened.site.answer(SECOND.to_bytes())
+    assert isinstance(reply, bytes)
+    opened.site.sent("run-1", 2, 1)
+    (found,) = [a for a in steward.answers(opened.site.home) if a.round == 2]
+    assert (found.outcome, found.digest) == ("left", hashlib.sha256(reply).hexdigest())
+    assert found.bytes == len(reply) and [f.field for f in found.fields] == ["sums"]
+
+
+def test_a_damaged_record_is_named_and_the_others_are_told(opened: Opened) -> None:
+    home = opened.site.home
+    path = sorted(home.path.glob("runs/run-1/*.record"))[-1]
+    path.write_bytes(path.read_bytes()[:-3])
+    outcomes = [a.outcome for a in steward.answers(home)]
+    assert outcomes.count("damaged") == 1 and opened.get("/left").status_code == 200
 
 
 FOREIGN: tuple[tuple[dict[str, str], int], ...] = (
@@ -229,6 +267,7 @@ def test_an_auditor_gets_what_was_decided(opened: Opened) -> None:
     states = {one["job"]: one["state"] for one in json.loads(contents["decisions.json"])}
     assert states["run-1/2-1"] == "refused"
     assert json.loads(contents["policy.json"])["preset"] == "strict"
+    assert [one["outcome"] for one in json.loads(contents["left.json"])] == ["waits", "refused"]
     # As a number of its own: hashes and fractions of seconds hold its digits now and then.
     number = rf"(?<![\w.]){int(CANARY)}(?!\w)".encode()
     assert re.search(number, b" ".join(contents.values())) is None

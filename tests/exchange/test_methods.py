@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 
 from consilience.protocol.method import get_method
 from consilience.protocol.next_study import Asked
+from consilience.sites import steward
 from consilience.testing import check_method
 from consilience.testing.fakes import members
 from consilience.testing.record import SEED
@@ -106,6 +107,24 @@ def test_figures_of_the_result(case: Case) -> None:
         assert len(axes) and all(isinstance(ax, Axes) for ax in axes)
         assert axes[0].figure is plt.gcf()
         plt.close()
+
+
+@each_case
+def test_what_a_site_says_it_answered_is_what_the_coordinator_noted(case: Case) -> None:
+    """Field by field, with class, shape, size and verdict: by the records that the site keeps."""
+    run = case.record.run
+    for name in run.info.sites:
+        own = [
+            (a.round, a.step, f.field, f.disclosure, f.audience, f.shape, f.bytes, f.verdict)
+            for a in steward.answers(case.record.site(name).home, run=run.info.run)
+            for f in a.fields
+        ]
+        noted = [
+            (x.round, x.step, x.field, x.disclosure, x.audience, x.shape, x.bytes, x.verdict)
+            for x in run.transcript
+            if x.site == name and x.direction == "from-site" and x.field
+        ]
+        assert sorted(own) == sorted(noted)
 
 
 @by_turns(IN_ORDER, ELSEWHERE, names=("case", "engine"))

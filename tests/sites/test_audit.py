@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from consilience.exceptions import DamageError, RunError, SignatureError
-from consilience.sites.audit import MANIFEST, SIGNED, bundle, verify
+from consilience.sites.audit import LEFT, MANIFEST, SIGNED, bundle, verify
 from consilience.sites.policy import Policy
 from consilience.sites.site_store import DiskStore, LogChain
 from consilience.wire.signing import SigningKey
@@ -52,6 +52,21 @@ def test_a_bundle_is_verified(home: DiskStore) -> None:
     assert (found.site, found.key, found.n_lines) == ("boston", key.public, 3)
     assert verify(made) == found
     assert b"cell-4711" not in b"".join(unpacked(made).values())
+
+
+def test_a_bundle_from_before_answers_were_told_is_verified(home: DiskStore) -> None:
+    contents = unpacked(bundle("boston", home, Policy(), None))
+    del contents[LEFT]
+    with pytest.raises(DamageError, match=r"left\.json in the bundle is not the file"):
+        verify(packed(contents))
+    manifest = json.loads(contents[MANIFEST])
+    del manifest["files"][LEFT]
+    contents[MANIFEST] = json.dumps(manifest).encode()
+    assert verify(packed(contents)).n_lines == 3
+    del manifest["files"]["policy.json"]
+    contents[MANIFEST] = json.dumps(manifest).encode()
+    with pytest.raises(DamageError, match="names other files"):
+        verify(packed(contents))
 
 
 def with_comment(data: bytes, of_file: bool) -> bytes:

@@ -393,6 +393,53 @@ def outputs(
 
 
 @app.command()
+def transcript(
+    site_toml: SiteToml,
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="One run.")] = "",
+    method: Annotated[str, typer.Option(help="Only what this method asked.")] = "",
+    step: Annotated[str, typer.Option(help="Only what this step asked.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List what the site has answered, field by field, with what the gate said; no value.
+
+    The last run comes first. Of runs whose records were purged there is nothing left: an audit
+    bundle that was made before has it.
+    """
+    from dataclasses import asdict
+
+    from consilience.sites.steward import answers
+
+    home = _home(site_toml)
+    if run and run not in home.recorded():
+        known = ", ".join(sorted(home.recorded())) or "none"
+        raise RunError(
+            f"no records of run {run[:100]!r} are kept in {home.path}: there are {known}"
+        )
+    found = answers(home, run=run, method=method, step=step)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=1, sort_keys=True))
+        return
+    nothing = True
+    for one in found:
+        nothing = False
+        said = f"refused: {one.reason}" if one.outcome == "refused" else one.outcome
+        place = f"{one.run}: round {one.round}" + (f", attempt {one.attempt}" * (one.attempt > 1))
+        typer.echo(
+            _printable(f"{place}, step {one.step} of {one.method}, {one.bytes:,} bytes, {said}")
+        )
+        rows = [
+            (f.field, f.disclosure, f"for {f.audience}", f.verdict, f.rule, f.revealed, f.shape)
+            for f in one.fields
+        ]
+        widths = [max((len(row[k]) for row in rows), default=0) for k in range(6)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
+            typer.echo(_printable("  " + "  ".join((*(c for c in cells if c), row[-1]))))
+    if nothing:
+        typer.echo(f"nothing was answered that is kept in {home.path}")
+
+
+@app.command()
 def offer(site_toml: SiteToml) -> None:
     """Propose which columns of the site's table studies may name, as lines for its file.
 

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,13 @@ GATE = {
     "repeated": "the last release again, because too few records have changed since",
     "public": "says nothing of any record, so no rule applies",
 }
-_SHOWN_LINES = 200
+_SHOWN_LINES, _SHOWN_ANSWERS = 200, 100
 _READ = 1 << 22
 """Bytes from the end of the log that its page reads: a log of years is larger than a page needs."""
 NAV = (
     ("waiting", "/", "Waiting"),
     ("studies", "/studies", "Studies"),
+    ("left", "/left", "What left"),
     ("account", "/account", "Account"),
     ("log", "/log", "Log"),
     ("audit", "/audit.zip", "Audit bundle"),
@@ -188,6 +190,24 @@ class Desk:
             "wanted": wanted,
         }
 
+    def left(self, run: str = "", method: str = "", step: str = "") -> dict[str, Any]:
+        """What the site has answered, field by field, the last run first."""
+        home = self.home
+        wanted = {"run": run, "method": method, "step": step}
+        found = steward.answers(home, **wanted)
+        shown = list(islice(found, _SHOWN_ANSWERS))
+        return {
+            "answers": shown,
+            "more": next(found, None) is not None,
+            "runs": sorted(home.recorded()),
+            "methods": sorted({a.method for a in shown} | {method} - {""}),
+            "steps": sorted({a.step for a in shown} | {step} - {""}),
+            "wanted": wanted,
+            "verdicts": {
+                f.verdict: GATE[f.verdict] for a in shown for f in a.fields if f.verdict in GATE
+            },
+        }
+
     def audit(self) -> bytes:
         """A bundle for an auditor, signed where the desk has the site's key."""
         return bundle(self.file.name, self.home, self.policy, self.key)
@@ -254,9 +274,8 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Callable[..., Any]:
         named = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(desk.audit(), media_type="application/zip", headers=named)
 
-    def asked(request: Request) -> dict[str, Any]:
-        wanted = request.query_params
-        return desk.log(wanted.get("run", ""), wanted.get("event", ""))
+    def asked(request: Request, *names: str) -> list[str]:
+        return [request.query_params.get(name, "") for name in names]
 
     job = "/job/{run}/{job}"
     routes = [
@@ -284,7 +303,8 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Callable[..., Any]:
             methods=["POST"],
         ),
         Route("/account", pages.show("account", lambda _: desk.account())),
-        Route("/log", pages.show("log", asked)),
+        Route("/left", pages.show("left", lambda r: desk.left(*asked(r, "run", "method", "step")))),
+        Route("/log", pages.show("log", lambda r: desk.log(*asked(r, "run", "event")))),
         Route("/audit.zip", pages.send(lambda _: audit())),
     ]
     return guarded(routes, token, hosts)

@@ -4,13 +4,15 @@ A bundle is a zip file with ``manifest.json``, which has the digest of each othe
 ``manifest.signed``, the same bytes under the site's signature; one without a key has none, and says
 so. The lines of the log are chained by hashes as they are written (`site_store.LogChain`), and the
 manifest has what that chain says. In the bundle, where words are left out, they are chained once
-more. The log only grows, so the chain of an earlier bundle is the beginning of that of a later
-one: who keeps bundles sees whether a line was changed, dropped or put in between. Nothing in a
+more. What the site has answered is told field by field, of runs whose records it keeps. The log
+only grows, so the chain of an earlier bundle is the beginning of that of a later one: who keeps
+bundles sees whether a line was changed, dropped or put in between. Nothing in a
 bundle is a value of the data.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -23,11 +25,13 @@ from typing import Any
 from consilience.exceptions import DamageError, SignatureError, WireError
 from consilience.sites.policy import Policy
 from consilience.sites.site_store import DiskStore, LogChain
-from consilience.sites.steward import account
+from consilience.sites.steward import account, answers
 from consilience.wire.signing import Context, SigningKey, unseal
 
 MANIFEST, SIGNED, LOG = "manifest.json", "manifest.signed", "log.jsonl"
-_NAMES = frozenset({MANIFEST, SIGNED, LOG, "account.json", "policy.json", "decisions.json"})
+LEFT = "left.json"
+_ALWAYS = frozenset({LOG, "account.json", "policy.json", "decisions.json"})
+_NAMES = _ALWAYS | {MANIFEST, SIGNED, LEFT}
 _MOST = 1 << 30
 """Bytes of a file of a bundle that are read at the most: a small zip may hold any number."""
 _START = "consilience-audit-1"
@@ -52,6 +56,7 @@ def bundle(site: str, home: DiskStore, policy: Policy, key: SigningKey | None) -
         "account.json": _readable(vars(account(home, policy))),
         "policy.json": _readable(vars(policy)),
         "decisions.json": _readable(decided),
+        LEFT: _readable([dataclasses.asdict(answer) for answer in answers(home)]),
     }
     manifest = _readable(
         {
@@ -132,7 +137,8 @@ def verify(data: bytes, public: str = "") -> Verified:
         kept = LogChain(**manifest["kept"]) if "kept" in manifest else None
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DamageError("the bundle has no manifest or log that can be read") from None
-    if set(digests) != _NAMES - {MANIFEST, SIGNED}:
+    # Bundles from before there was one have no list of what left.
+    if set(digests) | {LEFT} != _ALWAYS | {LEFT}:
         raise DamageError("the manifest of the bundle names other files than a bundle has")
     for name, digest in digests.items():
         if hashlib.sha256(contents.get(name, b"")).hexdigest() != digest:

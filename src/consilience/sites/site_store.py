@@ -79,6 +79,7 @@ _NO_FILE_OF_OURS = frozenset(
 )
 """Faults of one file or directory; others, such as a full disk, concern the whole home."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RECORD = re.compile(r"(\d{6,})-(\d{3,})\.record")
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,15 @@ class SiteStore(ABC):
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
 
+    @abstractmethod
+    def _record_names(self, run: str) -> list[str]:
+        """Names of the files that records of a run may be in."""
+
+    def answered(self, run: str) -> tuple[tuple[int, int], ...]:
+        """Round and attempt of each question of a run that has a record, in order."""
+        found = map(_RECORD.fullmatch, self._record_names(check_run_id(run)))
+        return tuple(sorted((int(m[1]), int(m[2])) for m in found if m is not None))
+
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
         return self._kept_value("runs", check_run_id(run), SERIES) or {}
@@ -330,6 +340,9 @@ class MemoryStore(SiteStore):
         """Runs with records, and when the last one was written (seconds since 1970)."""
         return dict(self._written)
 
+    def _record_names(self, run: str) -> list[str]:
+        return [parts[2] for parts in self.files if parts[:2] == ("runs", run)]
+
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
         return tuple(sorted(parts[2] for parts in self.files if parts[:2] == ("outputs", run)))
@@ -423,6 +436,11 @@ class DiskStore(SiteStore):
             raise explain(error, "read", self.path / "runs") from error
         folders = [self.path / "runs" / name for name in sorted(names)]
         return {folder.name: _last_written(folder) for folder in folders if folder.is_dir()}
+
+    def _record_names(self, run: str) -> list[str]:
+        folder = self.path / "runs" / run
+        with explained("read", folder):
+            return os.listdir(folder) if folder.is_dir() else []
 
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""

@@ -11,13 +11,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.exceptions import RunError, StudyError
+from consilience.exceptions import ConsilienceError, DamageError, RunError, StudyError, WireError
 from consilience.protocol.method import Method, get_method
 from consilience.sites.accounting import Budget
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
 from consilience.sites.site import APPROVED, COORDINATORS
-from consilience.sites.site_store import DiskStore, Job, Record, SiteStore
+from consilience.sites.site_store import (
+    NOT_RELEASED,
+    SENT,
+    DiskStore,
+    Job,
+    Record,
+    SiteStore,
+)
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.codec import decode_message, pack, plain_fields
 from consilience.wire.envelope import Reply
@@ -77,6 +84,106 @@ def told(message: object, verdicts: tuple[dict[str, Any], ...]) -> Iterator[Told
             float(verdict.get("epsilon", 0.0)),
             str(verdict.get("revealed", "")),
         )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply of the site, as it left or waits to leave.
+
+    Attributes
+    ----------
+    run : str
+    round, attempt : int
+    study, method, step : str
+        The study by its hash.
+    outcome : {"left", "refused", "waits", "damaged"}
+        "refused": a refusal leaves in its place, and `reason` is its sentence. "waits": for the
+        steward, or to be sent. "damaged": its record cannot be read, so what left is not known.
+    reason : str
+    bytes : int
+    digest : str
+        SHA-256 of the reply as it left.
+    fields : tuple of Told
+    """
+
+    run: str
+    round: int
+    attempt: int
+    study: str = ""
+    method: str = ""
+    step: str = ""
+    outcome: str = "damaged"
+    reason: str = ""
+    bytes: int = 0
+    digest: str = ""
+    fields: tuple[Told, ...] = ()
+
+
+def answers(
+    home: SiteStore, *, run: str = "", method: str = "", step: str = ""
+) -> Iterator[Answer]:
+    """What the site has answered, field by field, from the records that it keeps to answer again.
+
+    Parameters
+    ----------
+    home : SiteStore
+    run, method, step : str
+        Only those of this run, method or step; empty for all.
+
+    Yields
+    ------
+    Answer
+        The last run first, each in the order of its rounds. Of a run whose records were purged
+        there is nothing left.
+    """
+    written = home.recorded()
+    for name in sorted(written, key=lambda one: (-written[one], one)):
+        if run in ("", name):
+            for round_, attempt in home.answered(name):
+                found = _answer(home, name, round_, attempt)
+                if method in ("", found.method) and step in ("", found.step):
+                    yield found
+
+
+def _answer(home: SiteStore, run: str, round_: int, attempt: int) -> Answer:
+    unknown = Answer(run, round_, attempt)
+    try:
+        record = home.record(run, round_, attempt)
+        if record is None:
+            return unknown
+        reply = Reply.from_bytes(record.reply)
+        outcome, reason = "refused" if reply.status == "refused" else "left", reply.reason
+        if record.held_after:
+            job = home.jobs.state(run, round_, attempt).read()
+            if "reason" in job.facts:  # the steward's refusal takes its place when it is asked for
+                outcome, reason = "refused", NOT_RELEASED
+            elif job.state != SENT:
+                outcome = "waits"
+    except (DamageError, WireError):
+        return unknown
+    fields: tuple[Told, ...] = ()
+    if reply.message and outcome != "refused":
+        try:
+            get_method(record.method)  # it declares the message
+            fields = tuple(told(decode_message(reply.message), reply.verdicts))
+        except ConsilienceError:  # of a method that is not installed any more
+            fields = tuple(
+                Told(v["field"], "", "", "", "", 0, v["rule"], v["verdict"], v["epsilon"], "")
+                for v in reply.verdicts
+            )
+    return Answer(
+        run,
+        round_,
+        attempt,
+        record.study,
+        record.method,
+        reply.step,
+        outcome,
+        reason,
+        len(record.reply),
+        hashlib.sha256(record.reply).hexdigest(),
+        fields,
+    )
 
 
 @dataclass(frozen=True)
