@@ -27,7 +27,7 @@ from tests.cli.test_site_queue import Held
 from tests.cli.workspace import CANARY_NUMBER, ran_once
 
 TOKEN, JOB = "token-of-the-desk", "/job/run-1/2-1"
-STEWARD = ("/", JOB, "/studies", "/left", "/account", "/log")
+STEWARD = ("/", JOB, "/studies", "/left", "/account", "/log", "/health")
 EVIL = "\"'><img src=x onerror=window.owned=1><script>window.owned=2</script>\u202eold"
 FOREIGN = "http://elsewhere.example/page"
 

@@ -15,6 +15,7 @@ import urllib.request
 import zipfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from consilience.sites import steward
 from consilience.sites.audit import verify
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
-from consilience.sites.site_store import NOT_RELEASED
+from consilience.sites.site_store import NOT_RELEASED, sole
 from consilience.wire.codec import plain_fields
 from consilience.wire.signing import SigningKey
 from tests.cli.test_site import CANARY
@@ -36,7 +37,7 @@ from tests.cli.test_site_queue import REQUEST, SECOND, Held
 TOKEN, HOST = "token-of-the-desk", "127.0.0.1:4321"
 OWN = {"origin": f"http://{HOST}"}
 JOB = "/job/run-1/2-1"
-PAGES = ("/", JOB, "/studies", "/left", "/account", "/log")
+PAGES = ("/", JOB, "/studies", "/left", "/account", "/log", "/health")
 
 
 class Opened(Held):
@@ -132,6 +133,42 @@ def test_what_left_is_told_once_it_was_sent(opened: Opened) -> None:
     (found,) = [a for a in steward.answers(opened.site.home) if a.round == 2]
     assert (found.outcome, found.digest) == ("left", hashlib.sha256(reply).hexdigest())
     assert found.bytes == len(reply) and [f.field for f in found.fields] == ["sums"]
+
+
+def test_health_says_what_is_in_the_way(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def looked() -> dict[str, tuple[bool, str]]:
+        assert opened.get("/health").status_code == 200
+        return {about: (fine, said) for about, fine, said in opened.desk.health()["looked"]}
+
+    first = looked()
+    assert all(fine for fine, _ in first.values()), first
+    assert "none serves this home now; last answer just now" in first["Watch"][1]
+    assert first["Replies"][1] == "1 waits for you"
+    assert "1 of 20 runs opened" in first["Account"][1]
+    with sole(opened.desk.home):
+        assert looked()["Watch"][1].startswith("serves this home now")
+    opened.post(f"{JOB}/refuse")
+    opened.said()
+    assert NOT_RELEASED in opened.get("/health").text
+    key = SigningKey.generate()
+    opened.desk.key = key
+    assert key.public in looked()["Keys"][1]
+
+    log, home = opened.desk.home.path / "log.jsonl", opened.desk.home.path
+    opened.desk.home.log("read")
+    opened.desk.home.log("read")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([lines[0], *lines[2:]]))
+    (home / "ledger" / "default.json").write_bytes(b"{")
+    table = opened.desk.file.base / str(opened.desk.file.source.path)
+    table.rename(tmp_path / "away.csv")
+    usage = SimpleNamespace(free=10)
+    monkeypatch.setattr("consilience.desk.app.shutil.disk_usage", lambda _: usage)
+    bad = {about for about, (fine, _) in looked().items() if not fine}
+    assert bad == {"Table", "Home", "Account", "Log"}
+    assert "4 in the way" in opened.get("/health").text
 
 
 def test_a_damaged_record_is_named_and_the_others_are_told(opened: Opened) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -17,16 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
 
+from consilience import __version__
 from consilience.desk.pages import Pages, ago, guarded, require_extra
 from consilience.desk.pages import serve as serve_pages
-from consilience.exceptions import RunError, StudyError
+from consilience.engines.health import LITTLE_DISK
+from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.protocol.method import get_method
 from consilience.report.disclosure import CLASSES
 from consilience.report.general import parameter_docs
 from consilience.sites import steward
 from consilience.sites.audit import bundle, told
 from consilience.sites.policy import PRESETS, Policy
+from consilience.sites.site import COORDINATORS
 from consilience.sites.site_store import DiskStore, Job
+from consilience.sites.source import expand
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.signing import SigningKey
 
@@ -40,7 +46,7 @@ GATE = {
     "repeated": "the last release again, because too few records have changed since",
     "public": "says nothing of any record, so no rule applies",
 }
-_SHOWN_LINES, _SHOWN_ANSWERS = 200, 100
+_SHOWN_LINES, _SHOWN_ANSWERS, _SHOWN_REFUSALS = 200, 100, 10
 _READ = 1 << 22
 """Bytes from the end of the log that its page reads: a log of years is larger than a page needs."""
 NAV = (
@@ -49,6 +55,7 @@ NAV = (
     ("left", "/left", "What left"),
     ("account", "/account", "Account"),
     ("log", "/log", "Log"),
+    ("health", "/health", "Health"),
     ("audit", "/audit.zip", "Audit bundle"),
 )
 FOOT = (
@@ -208,9 +215,104 @@ class Desk:
             },
         }
 
+    def health(self) -> dict[str, Any]:
+        """Whether the site can do its work: what was looked at, if it is fine, and what it says."""
+        file, policy, home = self.file, self.policy, self.home
+        answered = [a for a in steward.answers(home) if a.outcome in ("refused", "damaged")]
+
+        def account() -> str:
+            found = steward.account(home, policy)
+            most = "any number" if found.max_runs is None else str(found.max_runs)
+            if found.max_runs is not None and len(found.runs) >= found.max_runs:
+                raise RunError(f"all {most} runs that the policy allows are used up")
+            return f"{len(found.runs)} of {most} runs opened on data set {policy.data_id}"
+
+        looks: list[tuple[str, Callable[[], str]]] = [
+            ("Table", lambda: _table(file)),
+            ("Home", lambda: _disk(home)),
+            ("Watch", lambda: _watch(home)),
+            ("Keys", lambda: self._keys(file)),
+            ("Account", account),
+            ("Log", lambda: _chain(home)),
+            ("Replies", lambda: _replies(home)),
+            ("Coordinators", lambda: _coordinators(home)),
+        ]
+        looked = [("Release", True, f"consilience {__version__}")]
+        for about, look in looks:
+            try:
+                looked.append((about, True, look()))
+            except (ConsilienceError, OSError) as error:
+                said = error.strerror if isinstance(error, OSError) else str(error)
+                looked.append((about, False, str(said)))
+        return {"looked": looked, "refused": answered[:_SHOWN_REFUSALS], "n": len(answered)}
+
+    def _keys(self, file: SiteFile) -> str:
+        own = "audit bundles are not signed, since the desk was opened without the site's key"
+        if self.key is not None:
+            own = f"audit bundles are signed by {self.key.public}"
+        if file.partners is None:
+            return own
+        return f"{own}; the partner key {'can be read' if file.partner_key() else 'is missing'}"
+
     def audit(self) -> bytes:
         """A bundle for an auditor, signed where the desk has the site's key."""
         return bundle(self.file.name, self.home, self.policy, self.key)
+
+
+def _table(file: SiteFile) -> str:
+    """Whether the table is there; it is not read, which may take long."""
+    if file.source.path is None:
+        return "in a database, which is asked when a run begins"
+    path = file.base / expand(file.source.path)
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    return f"{path.name}, {found.st_size:,} bytes, changed {ago(found.st_mtime)}"
+
+
+def _disk(home: DiskStore) -> str:
+    free = shutil.disk_usage(home.path).free
+    said = f"{free / 1e9:,.1f} GB are free for {home.path}"
+    if free < LITTLE_DISK:
+        raise RunError(f"{said}: make room, since no reply leaves that cannot be kept")
+    return said
+
+
+def _watch(home: DiskStore) -> str:
+    """Who serves the home holds its lock: the kernel's list says so, and nobody is disturbed."""
+    last = max(home.recorded().values(), default=None)
+    answered = "nothing was answered yet" if last is None else f"last answer {ago(last)}"
+    lock, runs = home.path / ".lock", False
+    if lock.exists():
+        try:
+            held = Path("/proc/locks").read_text(encoding="ascii", errors="replace")
+        except OSError:  # no Linux
+            return answered
+        of = [line.split()[5] for line in held.splitlines() if " FLOCK " in line]
+        runs = any(place.endswith(f":{lock.stat().st_ino}") for place in of)
+    return f"{'serves' if runs else 'none serves'} this home now; {answered}"
+
+
+def _chain(home: DiskStore) -> str:
+    chain = home.checked_log()[1]
+    if chain.broken:
+        raise RunError(str(chain))
+    return str(chain)
+
+
+def _replies(home: DiskStore) -> str:
+    damages = home.jobs.damages()
+    if damages:
+        raise damages[0]
+    n = len(home.jobs.waiting())
+    return f"{n} wait{'s' * (n == 1)} for you" if n else "none waits for you"
+
+
+def _coordinators(home: DiskStore) -> str:
+    opened = Counter(map(str, home.ledger(COORDINATORS).values()))
+    runs = (f"{by[:80]} ({n} run{'s' * (n != 1)})" for by, n in sorted(opened.items()))
+    return ", ".join(runs) or "none has signed a run here"
 
 
 def settings_of(policy: Policy) -> Iterator[tuple[str, str, str, bool]]:
@@ -305,6 +407,7 @@ def app(desk: Desk, token: str, hosts: frozenset[str]) -> Callable[..., Any]:
         Route("/account", pages.show("account", lambda _: desk.account())),
         Route("/left", pages.show("left", lambda r: desk.left(*asked(r, "run", "method", "step")))),
         Route("/log", pages.show("log", lambda r: desk.log(*asked(r, "run", "event")))),
+        Route("/health", pages.show("health", lambda _: desk.health())),
         Route("/audit.zip", pages.send(lambda _: audit())),
     ]
     return guarded(routes, token, hosts)
