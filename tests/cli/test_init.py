@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -387,3 +388,30 @@ def test_descriptions_have_numbers_and_categories(tables: Path) -> None:
     with without_report():
         ran = call("run", "describe/study.toml", "--quiet")
     assert ran.exit_code == 0, ran.output
+
+
+@pytest.mark.parametrize(
+    ("fit", "setting"), [("one-shot", "foreign_models"), ("exact", "per_record")]
+)
+def test_a_check_says_what_a_policy_does_not_grant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit: str, setting: str
+) -> None:
+    """Before the run, by the setting that its steward may write; with it the study can run."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        rows = {"age": rng.normal(50, 10, size=200).round(1), "died": rng.integers(0, 2, size=200)}
+        pd.DataFrame(rows).to_csv(f"{name}.csv", index=False)
+    words = ["--target", "died", "--features", "age", "--set", f"fit={fit}"]
+    words += ["--set", "family=binomial", "--policy", "consortium", "--folder", "s"]
+    done = CliRunner().invoke(app, ["init", "pooled-regression", "a.csv", "b.csv", *words])
+    assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(app, ["check", "s/study.toml"]).exit_code == 0
+    for file in Path("s/sites").iterdir():
+        file.write_text(file.read_text().replace('"consortium"', '"strict"'))
+    said = CliRunner().invoke(app, ["check", "s/study.toml"])
+    assert said.exit_code != 0 and f"grants it by {setting} = true" in " ".join(said.stderr.split())
+    for file in Path("s/sites").iterdir():
+        strict = 'preset = "strict"\n'
+        file.write_text(file.read_text().replace(strict, f"{strict}{setting} = true\n"))
+    assert CliRunner().invoke(app, ["check", "s/study.toml"]).exit_code == 0

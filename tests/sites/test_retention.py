@@ -40,9 +40,10 @@ class Sites:
     def kept(self, site: str) -> list[str]:
         return sorted(path.name for path in (self.root / site / "runs").iterdir())
 
-    def log(self, site: str) -> list[dict[str, Any]]:
+    def log(self, site: str, event: str = "purged") -> list[dict[str, Any]]:
         text = (self.root / site / "log.jsonl").read_text()
-        return [line for line in map(json.loads, text.splitlines()) if line["event"] == "purged"]
+        lines = [json.loads(line) for line in text.splitlines()]
+        return [line for line in lines if line["event"] == event]
 
 
 def age(folder: Path, days: float) -> None:
@@ -72,6 +73,10 @@ def test_runs_not_asked_for_some_days_go_and_the_rest_stays(sites: Sites) -> Non
     assert site.home.output_names("old") == outputs
     assert site.home.ledger(PURGED) == {"runs": ["old"]}
     (line,) = sites.log("ash")
+    answered = sites.log("ash", "answered")
+    # What left outlives the records that told it.
+    assert {one["run"] for one in answered} == {"old"} and answered[-1]["outcome"] == "left"
+    assert "totals: aggregate, 3, released" in [said for one in answered for said in one["told"]]
     assert line["run"] == "old" and line["reason"].startswith("retention: last asked 31.0 days ago")
     with pytest.raises(QuorumError, match="ash refused: the records of this run were purged"):
         sites.run("old")

@@ -402,8 +402,7 @@ def transcript(
 ) -> None:
     """List what the site has answered, field by field, with what the gate said; no value.
 
-    The last run comes first. Of runs whose records were purged there is nothing left: an audit
-    bundle that was made before has it.
+    The last run comes first. Of runs whose records were purged the site's own log has it.
     """
     from dataclasses import asdict
 

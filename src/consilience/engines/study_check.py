@@ -19,6 +19,7 @@ from consilience.engines.local import check_site_files
 from consilience.exceptions import (
     ConsilienceError,
     DataError,
+    DisclosureError,
     MissingExtraError,
     PrivacyError,
     StudyError,
@@ -26,6 +27,7 @@ from consilience.exceptions import (
 from consilience.numerics.own_rows import compare_rows, row_digests
 from consilience.numerics.reference_average import ReferenceFacts, reference_facts
 from consilience.protocol.method import (
+    ROLES,
     Columns,
     CoordinatorContext,
     Method,
@@ -286,6 +288,14 @@ def _check(
             )
         own = offered_columns(file, policy)
         loaded = load_under(policy, own, table, asked, study.preparation, study.partition)
+        setting = method.grant([r for r in ROLES if getattr(columns, r)])
+        # a fit of its own a site tells wherever nothing bounds how far one person shows in it
+        unbounded = setting == "foreign_models" and policy.limits.max_detection == np.inf
+        if study.partition == "rows" and setting and not (unbounded or getattr(policy, setting)):
+            raise DisclosureError(
+                f"the policy does not grant what the study asks of it: its steward grants it by "
+                f"{setting} = true, or the study asks for less"
+            )
         remarks = [
             *_about_table(loaded.report, study.partition),
             *_about_size(loaded.data, policy, method),

@@ -396,14 +396,11 @@ def beyond(
     kind: type[Method], parameters: Mapping[str, Any], policy: Policy, roles: Collection[str]
 ) -> dict[str, str]:
     """What a method asks of a policy over rows that does not grant it: lines for site files."""
-    if kind.foreign_models:
-        return {} if policy.foreign_models else {"site": _MODELS}
-    if kind.name != "pooled-regression":
+    setting = kind.from_parameters(dict(parameters)).grant(roles)
+    if not setting or getattr(policy, setting):
         return {}
-    asks = regression_settings(kind, parameters, roles)
-    if asks.one_shot:
-        return {} if policy.foreign_models else {"site": _OWN_FIT}
-    return {"site": _SUMS} if asks.by_rounds and not policy.per_record else {}
+    of_models = _MODELS if kind.foreign_models else _OWN_FIT
+    return {"site": _SUMS if setting == "per_record" else of_models}
 
 
 @dataclass(frozen=True)

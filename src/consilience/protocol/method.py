@@ -858,6 +858,16 @@ class Method(ABC, Generic[ResultT]):
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check what does not go together in this run, before any site is asked."""
 
+    def grant(self, roles: Collection[str]) -> str:
+        """Setting of a policy over rows without which sites refuse; empty where none is needed.
+
+        Parameters
+        ----------
+        roles : collection of str
+            For which the study names a column.
+        """
+        return "foreign_models" if self.foreign_models else ""
+
     def plan(self, initiator: str, offers: Mapping[str, Offer]) -> list[Planned]:
         """How each partner would take part over columns, by what the policies let be known.
 

@@ -2,7 +2,7 @@
 
 Records hold answers and the secret draws that they rest on. Outputs, ledgers and budgets are not
 touched: they are what the steward, and the next run, build on. Each purge is noted in the home's
-log before it happens.
+log before it happens, with what the site had answered, field by field.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from consilience.exceptions import DamageError, ParameterError, RunError
 from consilience.sites.loaders import purge_prepared
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore, SiteStore
+from consilience.sites.steward import answers
 
 DAY = 86400.0
 
@@ -54,8 +55,18 @@ def purge_run(site: Site, run: str, why: str) -> None:
     RunError
         The run id is not allowed, or the home cannot be written.
     """
-    # First the note: after a crash in between, the log says more than was done, never less.
+    # First the notes: after a crash in between, the log says more than was done, never less.
     site.home.log("purged", run=run[:100], reason=why)
+    for answer in answers(site.home, run=run):
+        site.home.log(
+            "answered",
+            run=run,
+            round=answer.round,
+            attempt=answer.attempt,
+            step=answer.step,
+            outcome=answer.outcome,
+            told=[f"{f.field}: {f.disclosure}, {f.shape}, {f.verdict}" for f in answer.fields],
+        )
     site.purge(run)
 
 

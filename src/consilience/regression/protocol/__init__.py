@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -263,6 +263,13 @@ class PooledRegression(Method[PooledRegressionResult]):
             time=self.time,
             ties=self.ties,
         )
+
+    def grant(self, roles: Collection[str]) -> str:
+        """Fits of the sites, or sums at coefficients; moments alone need nothing."""
+        asks = dataclasses.replace(
+            self.settings, offset="offset" in roles, weighted="weight" in roles
+        )
+        return "foreign_models" if asks.one_shot else "per_record" if asks.by_rounds else ""
 
     # ------------------------------------------------------------------ the exchange
 
