@@ -19,6 +19,7 @@ from consilience.averaging.report import figures_reference, reference_averaging
 from consilience.averaging.report import reference_averaging as words
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
+from consilience.protocol.mean_and_sd import MeanAndSDResult
 from consilience.report.sections import Block, Headline
 from consilience.wire.transcript import Line
 from tests.granted import GRANTED
@@ -563,4 +564,4 @@ def test_report_says_what_the_gaps_are(real: Run) -> None:
 
 def test_report_refuses_the_result_of_another_method(real: Run) -> None:
     with pytest.raises(TypeError, match="ReferenceAveragingResult"):
-        REPORT.headline(dataclasses.replace(real, result=object()))  # type: ignore[arg-type]
+        REPORT.headline(dataclasses.replace(real, result=object.__new__(MeanAndSDResult)))

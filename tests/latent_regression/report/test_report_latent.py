@@ -18,6 +18,7 @@ from consilience.datasets.simulate_wards import FEATURES, simulate_wards
 from consilience.latent_regression.protocol.result import OWN, Saved
 from consilience.latent_regression.report import figures_latent, latent_evidence
 from consilience.latent_regression.report import latent_class_regression as words
+from consilience.protocol.mean_and_sd import MeanAndSDResult
 from consilience.report.sections import Block, Headline
 from tests.granted import GRANTED
 from tests.latent_regression.report.latent_fixture import CASES, result_of, run_of
@@ -444,6 +445,6 @@ def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_report_refuses_the_result_of_another_method() -> None:
-    run = dataclasses.replace(run_of(result_of()), result=object())  # type: ignore[arg-type]
+    run = dataclasses.replace(run_of(result_of()), result=object.__new__(MeanAndSDResult))
     with pytest.raises(TypeError, match="LatentClassRegressionResult"):
         REPORT.headline(run)
