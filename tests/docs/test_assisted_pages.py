@@ -9,8 +9,7 @@ import pytest
 
 from consilience.protocol.method import get_method
 from consilience.sites.study import SiteFile, Study
-from tests.docs.test_meta_clustering_pages import printed_by
-from tests.docs.test_pages import blocks, figures
+from tests.docs.test_pages import blocks, check_printed
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guide"
 METHODS = ("assistance-test", "assisted-glm")
@@ -19,16 +18,7 @@ METHODS = ("assistance-test", "assisted-glm")
 @pytest.mark.parametrize("name", METHODS)
 def test_python_of_the_guide_prints_what_it_shows(name: str) -> None:
     """Directions of a sketch are secret: pages print only what does not hang on them."""
-    page = GUIDES / f"{name}.md"
-    namespace: dict[str, object] = {}
-
-    def run() -> None:
-        for block in blocks(page, "python"):
-            exec(compile(block, page.name, "exec"), namespace)
-
-    shown = " ".join(blocks(page, "text"))
-    assert figures(shown), "the guide shows no output"
-    assert figures(printed_by(run)) == figures(shown)
+    check_printed(GUIDES / f"{name}.md")
 
 
 @pytest.mark.parametrize("name", METHODS)

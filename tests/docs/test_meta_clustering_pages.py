@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
 import re
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,7 @@ import pytest
 from consilience.collaborators.kernels import cluster, pairwise_tests
 from consilience.learners.candidates import NAMES
 from examples.tampered.needs import LINES, TAMPERINGS, found
-from tests.docs.test_pages import blocks, figures
+from tests.docs.test_pages import blocks, figures, printed_by, python_of, words
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guide"
@@ -28,20 +25,13 @@ _OUTPUT = re.compile(
 _TABLE = re.compile(r"<!-- table: (?P<path>\S+) -->\n(?P<text>.*?)<!-- end table -->", re.DOTALL)
 
 
-def printed_by(run: Callable[[], object]) -> str:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        run()
-    return said.getvalue()
-
-
-def check_figures(said: str, shown: str) -> None:
-    """Check figures to what chance may do: another one on another kind of processor.
+def check_chancy(said: str, shown: str) -> None:
+    """Check every word, and figures to what chance may do: another one on another processor.
 
     Losses are rounded up or down by chances from a digest of rows and models, last digits included.
     """
+    assert words(said) == words(shown), said
     found, stands = figures(said), figures(shown)
-    assert len(found) == len(stands), said
     apart = np.abs(np.subtract(np.array(found, dtype=float), np.array(stands, dtype=float)))
     assert (apart <= [0.25 if "." in figure else 1.0 for figure in stands]).all(), said
 
@@ -53,23 +43,14 @@ def test_printed_figures_are_those_of_the_example(name: str) -> None:
     script = ROOT / shown["path"]
     said = printed_by(lambda: runpy.run_path(str(script), run_name="__main__"))
     assert said.strip(), "the example prints nothing"
-    check_figures(said, shown["text"])
-    # Words of the cells too: yes and no are findings.
-    assert re.findall(r"\b(?:yes|no)\b", said) == re.findall(r"\b(?:yes|no)\b", shown["text"])
+    check_chancy(said, shown["text"])
 
 
 def test_python_of_the_guide_prints_what_it_shows() -> None:
     page = GUIDES / "meta-clustering.md"
-    namespace: dict[str, object] = {}
-
-    def run() -> None:
-        for block in blocks(page, "python"):
-            exec(compile(block, page.name, "exec"), namespace)
-
-    shown = " ".join(blocks(page, "text"))
+    printed, shown = python_of(page), " ".join(blocks(page, "text"))
     assert figures(shown), "the guide shows no output"
-    printed = printed_by(run)
-    check_figures(printed, shown)
+    check_chancy(printed, shown)
     assert shown.splitlines()[0] in printed, "the groups"
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ TUTORIAL = ROOT / "docs" / "tutorial" / "add-a-method.md"
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_FIGURE = re.compile(r"-?\d+(?:\.\d+)?")
 _MARKED = re.compile(
     r"<!-- (?:run|file: (?P<file>\S+)) -->\n```\w*\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
@@ -29,6 +31,37 @@ _MARKED = re.compile(
 
 def blocks(page: Path, language: str) -> list[str]:
     return [m[2] for m in _BLOCK.finditer(page.read_text(encoding="utf-8")) if m[1] == language]
+
+
+def printed_by(run: Callable[[], object]) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        run()
+    return said.getvalue()
+
+
+def python_of(page: Path) -> str:
+    """What the code of a page prints, block after block."""
+    namespace: dict[str, object] = {}
+
+    def run() -> None:
+        for block in blocks(page, "python"):
+            exec(compile(block, page.name, "exec"), namespace)
+
+    return printed_by(run)
+
+
+def check_printed(page: Path) -> None:
+    """Every word and figure that the code of a page prints is on the page, in order."""
+    shown = " ".join(blocks(page, "text"))
+    assert shown.strip(), f"{page.name} shows no output"
+    said = python_of(page)
+    assert said.split() == shown.split(), said
+
+
+def words(text: str) -> list[str]:
+    """All but the figures, for what chance may change: each is one sign, whatever its size."""
+    return _FIGURE.sub(" # ", text).split()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -88,21 +121,23 @@ def test_python_examples_run_and_print_what_the_page_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = io.StringIO()
-    namespace: dict[str, object] = {}
-    with contextlib.redirect_stdout(printed):
-        for block in blocks(ROOT / page, "python"):
-            exec(compile(block, page, "exec"), namespace)
-    shown = " ".join(blocks(ROOT / page, "text"))
-    assert shown.strip(), f"{page} shows no output"
-    # The words of a summary may change without the page; its figures may not.
-    assert figures(printed.getvalue()) == figures(shown)
-    if page == "README.md":
-        assert printed.getvalue().split() == shown.split()
+    check_printed(ROOT / page)
+
+
+def test_a_word_or_figure_that_differs_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    code = "```python\nprint('the sites', -1.5)\n```\n"
+    page.write_text(f"{code}```text\nthe   sites\n-1.5\n```\n")
+    check_printed(page)
+    for wrong in ("the site -1.5", "the sites 1.5", "sites the -1.5", ""):
+        page.write_text(f"{code}```text\n{wrong}\n```\n")
+        with pytest.raises(AssertionError):
+            check_printed(page)
+    assert words("[-0.20 yes] 9/10") == words("[ 0.3 yes] 10/10") != words("[0.3 no] 9/10")
 
 
 def figures(text: str) -> list[str]:
-    return re.findall(r"-?\d+(?:\.\d+)?", text)
+    return _FIGURE.findall(text)
 
 
 def test_readme_fits_one_screen() -> None:
@@ -176,11 +211,7 @@ def test_commands_of_a_guide_run_as_written(
     reports = {"own-tables": 1, "shared-folder": 1}
     assert len(list(work.rglob("report.html"))) == reports.get(name, 2)
     monkeypatch.chdir(work)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        for block in blocks(page, "python"):
-            exec(compile(block, name, "exec"), {})
-    assert figures(printed.getvalue()) == figures(" ".join(blocks(page, "text")))
+    assert python_of(page).split() == " ".join(blocks(page, "text")).split()
 
 
 def test_the_tutorials_method_keeps_every_promise(tmp_path: Path) -> None:

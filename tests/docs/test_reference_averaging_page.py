@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import re
 from pathlib import Path
 
@@ -13,24 +11,14 @@ from consilience.averaging.protocol import LEARNERS, REFERENCES, ReferenceAverag
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.numerics.reference_average import SCHEDULES
 from consilience.report import __all__ as figures_of_reports
-from tests.docs.test_pages import blocks, figures
+from tests.docs.test_pages import check_printed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "reference-averaging.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_python_of_the_guide_prints_what_it_shows() -> None:
-    printed = io.StringIO()
-    namespace: dict[str, object] = {}
-    with contextlib.redirect_stdout(printed):
-        for block in blocks(PAGE, "python"):
-            exec(compile(block, PAGE.name, "exec"), namespace)
-    shown = " ".join(blocks(PAGE, "text"))
-    assert figures(shown), "the guide shows no output"
-    assert figures(printed.getvalue()) == figures(shown), printed.getvalue()
-    # Outcomes are findings too.
-    outcomes = r"\bno-gain\b|\bgain\b"
-    assert re.findall(outcomes, printed.getvalue()) == re.findall(outcomes, shown)
+    check_printed(PAGE)
 
 
 def test_every_learner_schedule_and_kind_of_reference_is_in_the_guide() -> None:

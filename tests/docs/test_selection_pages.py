@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import re
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from consilience.numerics.held_out_entries import EntryCurve
 from consilience.protocol.method import get_method
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
-from tests.docs.test_pages import blocks, figures
+from tests.docs.test_pages import blocks, check_printed, figures
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guide"
 PAGES = ("held-out-entries", "federated-pca")
@@ -43,15 +41,7 @@ def test_python_of_the_guide_prints_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = io.StringIO()
-    namespace: dict[str, object] = {}
-    path = GUIDES / f"{page}.md"
-    with contextlib.redirect_stdout(printed):
-        for block in blocks(path, "python"):
-            exec(compile(block, path.name, "exec"), namespace)
-    shown = " ".join(blocks(path, "text"))
-    assert figures(shown), "the guide shows no output"
-    assert figures(printed.getvalue()) == figures(shown), printed.getvalue()
+    check_printed(GUIDES / f"{page}.md")
     assert list(tmp_path.glob("*.svg")), "it draws"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from consilience.clustering.estimators.local_models import models_each
 from consilience.exceptions import ParameterError
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
-from tests.docs.test_pages import blocks, figures
+from tests.docs.test_pages import blocks, check_printed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "sequences.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -26,15 +24,7 @@ def test_python_of_the_guide_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = io.StringIO()
-    namespace: dict[str, object] = {}
-    with contextlib.redirect_stdout(printed):
-        for block in blocks(PAGE, "python"):
-            exec(compile(block, PAGE.name, "exec"), namespace)
-    shown = " ".join(blocks(PAGE, "text"))
-    assert figures(shown), "the guide shows no output"
-    assert figures(printed.getvalue()) == figures(shown), printed.getvalue()
-    assert "more than 80" in printed.getvalue()
+    check_printed(PAGE)
     assert len(list(tmp_path.glob("*.svg"))) == 6 and (tmp_path / "report.html").is_file()
 
 

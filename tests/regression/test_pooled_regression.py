@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from consilience.regression import kernels
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol.result import PooledRegressionResult
 from tests.cli.workspace import call
-from tests.docs.test_pages import blocks, figures
+from tests.docs.test_pages import check_printed
 from tests.reference import pooled_regression as textbook
 
 SITES = ("ash", "birch", "cedar")
@@ -548,13 +546,7 @@ def test_python_of_the_guide_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = io.StringIO()
-    namespace: dict[str, object] = {}
-    with contextlib.redirect_stdout(printed):
-        for block in blocks(GUIDE, "python"):
-            exec(compile(block, GUIDE.name, "exec"), namespace)
-    shown = " ".join(blocks(GUIDE, "text"))
-    assert figures(shown) and figures(printed.getvalue()) == figures(shown), printed.getvalue()
+    check_printed(GUIDE)
     assert {path.name for path in tmp_path.glob("*.svg")} == {
         "coefficients.svg",
         "dose-by-site.svg",
