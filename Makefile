@@ -34,7 +34,7 @@ STYLED := src tests tools $(wildcard replications benchmarks examples)
 
 .PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql test-r test-image \
 	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \
-	dist image clean distclean
+	dist image links clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do \
@@ -153,6 +153,9 @@ replicate: $(STAMP) ## run every replication, or one: make replicate TABLE=paper
 
 docs: $(STAMP) ## build the documentation site into build/site; fails where a page or a link has a fault
 	PYTHONPATH=. $(BIN)/python -m tools.docs_site
+
+links: docs ## ask other sites for the pages that the documentation links, where there is a network
+	PYTHONPATH=. $(BIN)/python -m tools.docs_site --links
 
 docs-table: $(STAMP) ## write the generated tables (every tools/table_*.py)
 	@set -e; for script in $(or $(sort $(wildcard tools/table_*.py)),tools/table_*.py); do \

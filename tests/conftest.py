@@ -23,14 +23,19 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Clock
 from tests.rotation import VARIABLE, rotation
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 settings.register_profile(
     "fixed",
@@ -72,6 +77,26 @@ def data_dir() -> Callable[[str], Path]:
         pytest.skip(found)
 
     return get
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no chromium on this machine, so no page was looked at in a browser")
+    from playwright.sync_api import sync_playwright
+
+    # Containers have no user whom the sandbox could use.
+    settings: dict[str, Any] = {"executable_path": found, "args": ["--no-sandbox"]}
+    with sync_playwright() as playwright, playwright.chromium.launch(**settings) as launched:
+        yield launched
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with browser.new_context() as context:
+        context.set_default_timeout(10_000)
+        yield context.new_page()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

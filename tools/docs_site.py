@@ -14,7 +14,9 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -337,12 +339,29 @@ class _Page(HTMLParser):
             self.loads += re.findall(r"url\(([^)]*)\)", found.get("style", ""))
 
 
-def faults(folder: Path) -> Iterator[str]:
-    """Say what is wrong with built pages: loads from a network, links that lead nowhere."""
+def read_pages(folder: Path) -> dict[Path, _Page]:
+    """What built pages load, and where they lead."""
     read: dict[Path, _Page] = {}
     for path in sorted(folder.rglob("*.html")):
         read[path] = _Page()
         read[path].feed(path.read_text("utf-8"))
+    return read
+
+
+def spelled(link: str) -> str:
+    """What two links to one page of another site have in common, however they are written."""
+    parts = urlsplit(link)
+    host = parts.netloc.lower().removeprefix("www.")
+    return f"{host}{unquote(parts.path).rstrip('/')}?{parts.query}"
+
+
+def faults(folder: Path) -> Iterator[str]:
+    """Say what is wrong with built pages: loads from a network, links that lead nowhere.
+
+    Of links to other sites the form alone: https, and one spelling for one page.
+    """
+    read = read_pages(folder)
+    spellings: dict[str, str] = {}
     for path in sorted(folder.rglob("*.css")):
         for url in re.findall(r"(?:url\(|@import)\s*[\"']?([^\"')\s;]+)", path.read_text("utf-8")):
             if re.match(r"(https?:)?//", url):
@@ -352,7 +371,14 @@ def faults(folder: Path) -> Iterator[str]:
         yield from (f"{where} loads {u}" for u in page.loads if re.match(r"\s*(https?:)?//", u))
         for link in page.links:
             parts = urlsplit(link)
-            if parts.scheme or parts.netloc or not link:
+            if not link or parts.scheme == "mailto":
+                continue
+            if parts.scheme or parts.netloc:
+                whole = link.partition("#")[0]
+                if parts.scheme != "https" or not parts.netloc:
+                    yield f"{where} links to {link}, which is no address of https"
+                elif (other := spellings.setdefault(spelled(link), whole)) != whole:
+                    yield f"{where} links to {link}, which is {other} elsewhere"
                 continue
             there = path if not parts.path else (path.parent / unquote(parts.path)).resolve()
             if not there.exists():
@@ -361,11 +387,52 @@ def faults(folder: Path) -> Iterator[str]:
                 yield f"{where} links to {link}, and that page has no such place"
 
 
+def outward(folder: Path) -> dict[str, str]:
+    """Links of built pages to other sites, each with the first page that has it."""
+    found: dict[str, str] = {}
+    for path, page in read_pages(folder).items():
+        for link in page.links:
+            if urlsplit(link).netloc:
+                found.setdefault(link.partition("#")[0], str(path.relative_to(folder)))
+    return found
+
+
+def ask(links: Mapping[str, str], seconds: float = 20.0) -> int:
+    """Ask other sites for the pages that are linked, and say what they answer.
+
+    Returns 1 where a page is gone, or a site is silent while others answer; without a network
+    nobody answers, and nothing is known.
+    """
+    gone, silent = [], []
+    for link, where in links.items():
+        request = urllib.request.Request(link, headers={"User-Agent": "Mozilla/5.0"})
+        try:
+            urllib.request.urlopen(request, timeout=seconds).close()
+        except urllib.error.HTTPError as error:
+            said = f"{where} links to {link}, which answers {error.code}"
+            if error.code in (404, 410):
+                gone.append(said)
+            else:
+                print(f"{said}: look at it in a browser")
+        except OSError:
+            silent.append(f"{where} links to {link}, which does not answer")
+    if links and len(silent) == len(links):
+        print(f"none of {len(links)} links answers: is there a network here?")
+        return 0
+    for said in (*gone, *silent):
+        print(said, file=sys.stderr)
+    print(f"{len(links) - len(gone) - len(silent)} of {len(links)} links to other sites answer")
+    return int(bool(gone or silent))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Build and check; 1 where a page has a fault or Sphinx warns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--anew", action="store_true", help="forget what was built before")
+    parser.add_argument("--links", action="store_true", help="ask what built pages link elsewhere")
     given = parser.parse_args(arguments)
+    if given.links:
+        return ask(outward(HTML))
     try:
         from sphinx.cmd.build import build_main
     except ModuleNotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
 
 from consilience.desk import app as steward_desk
 from consilience.desk import coordinator as coordinator_desk
@@ -50,24 +49,6 @@ FAINT = """() => {
     return [e.textContent.trim().slice(0, 40), ratio, parseFloat(style.fontSize)]; })
     .filter(([, ratio, size]) => ratio < 4.5 || size < 11); }"""
 PAPER = "getComputedStyle(document.body).backgroundColor"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("no chromium on this machine, so the desks were not looked at in a browser")
-    # Containers have no user whom the sandbox could use.
-    settings: dict[str, Any] = {"executable_path": found, "args": ["--no-sandbox"]}
-    with sync_playwright() as playwright, playwright.chromium.launch(**settings) as launched:
-        yield launched
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    with browser.new_context() as context:
-        context.set_default_timeout(10_000)
-        yield context.new_page()
 
 
 @contextmanager

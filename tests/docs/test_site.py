@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tools import docs_api, docs_site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,6 +74,11 @@ def test_faults_of_built_pages_are_found(tmp_path: Path) -> None:
             '<a href="none.html">a</a>',
             '<a href="good.html#there">a</a>',
             '<script>import("https://example.org/a.js")</script>',
+            '<a href="http://example.net">a</a>',
+            '<a href="//example.net">a</a>',
+            '<a href="javascript:void(0)">a</a>',
+            '<a href="https://www.Example.org/#b">a</a>',
+            '<a href="https://example.net/a%20b">a</a><a href="https://example.net/a b/">a</a>',
         )
     ):
         (tmp_path / "wrong.html").write_text(wrong)
@@ -75,6 +86,62 @@ def test_faults_of_built_pages_are_found(tmp_path: Path) -> None:
     (tmp_path / "wrong.html").unlink()
     (tmp_path / "a.css").write_text('@import "https://example.org/a.css";')
     assert len(list(docs_site.faults(tmp_path))) == 1
+
+
+def test_other_sites_are_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(int(self.path[1:]))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}"
+        text = "".join(f'<a href="{here}/{code}#x">a</a>' for code in (200, 403, 404, 200))
+        (tmp_path / "a.html").write_text(f'{text}<a href="b.html">b</a>')
+        links = docs_site.outward(tmp_path)
+        assert links == {f"{here}/{code}": "a.html" for code in (200, 403, 404)}
+        assert docs_site.ask(links) == 1
+        told = capsys.readouterr()
+        assert told.err == f"a.html links to {here}/404, which answers 404\n"
+        assert "/403, which answers 403: look" in told.out and "2 of 3 links" in told.out
+        assert docs_site.ask({f"{here}/200": "a"}) == docs_site.ask({}) == 0
+        closed = {"http://127.0.0.1:1/": "a.html"}
+        assert docs_site.ask({f"{here}/200": "a", **closed}) == 1
+        server.shutdown()
+    capsys.readouterr()
+    assert docs_site.ask(closed) == 0 and "is there a network" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not docs_site.HTML.is_dir(), reason="the site is not built: make docs")
+def test_the_built_site_is_searched_offline(browser: Browser) -> None:
+    """In a browser, from files: methods by their names, members, words of guides."""
+    asked: list[str] = []
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        for words, found in (
+            ("FederatedPCA", "api/consilience.FederatedPCA.html#consilience.FederatedPCA"),
+            ("methods_paragraph", "api/consilience.Run.html#consilience.Run.methods_paragraph"),
+            ("federated-pca", "guide/federated-pca.html"),
+            ("decimal comma", "guide/own-tables.html"),
+            ("SuperNode", "guide/flower.html"),
+        ):
+            page.goto(f"{(docs_site.HTML / 'search.html').as_uri()}?q={words}")
+            first = page.locator("#search-results li a").evaluate_all
+            page.wait_for_function("document.body.innerText.includes('Search finished')")
+            assert found in first("all => all.slice(0, 8).map(a => a.getAttribute('href'))"), words
+        page.goto(f"{(docs_site.HTML / 'search.html').as_uri()}?q=nosuchwordanywhere")
+        page.get_by_text("did not match any documents").wait_for()
+        assert page.locator("#search-results li a").count() == 0
+    assert asked and all(url.startswith("file:") for url in asked)
 
 
 def test_types_are_said_in_words_of_toml() -> None:
