@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cli.workspace import CANARY_TEXT, Workspace
+from tests.docs.test_pages import ROOT, blocks
 
 CLIENT = Path(__file__).resolve().parents[1] / "clients" / "r" / "consilience.R"
 PROGRAM = Path(sys.executable).with_name("consilience")
@@ -92,3 +94,25 @@ def test_cells_that_are_missing(tmp_path: Path) -> None:
     first, second = said_by_r(code, tmp_path).splitlines()
     assert first == "1 2 1 2"
     assert "too large to be printed" in second
+
+
+@pytest.mark.r
+@pytest.mark.skipif(not has_r(), reason="no R with the package jsonlite on this machine")
+def test_code_of_the_page(tmp_path: Path) -> None:
+    """The block, and the calls in its text, as they stand there, with the client's own paths."""
+    page = ROOT / "docs" / "guide" / "r.md"
+    (block,) = blocks(page, "")
+    code = block.replace("clients/r/consilience.R", str(CLIENT))
+    code = code.replace(".venv/bin/consilience", str(PROGRAM))
+    assert str(CLIENT) in code and str(PROGRAM) in code
+    Workspace(tmp_path)
+    shown = said_by_r(code, tmp_path)
+    assert "120 rows" in shown and "feature_names" in shown
+    assert len(list(tmp_path.glob("runs/*/report.html"))) == 1
+
+    calls = re.findall(r"`((?:consilience_call|write\.csv)\([^`]*\))`", page.read_text("utf-8"))
+    init, check, save = (call for call in calls if call != "consilience_call(...)")
+    frame = "frame <- data.frame(age = 30:89, dose = (1:60) %% 7 + .5)"
+    south = save.replace("north", "south")
+    told = said_by_r("\n".join([frame, save, south, init, check]), tmp_path)
+    assert "The study can run." in told

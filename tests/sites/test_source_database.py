@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 from consilience.exceptions import DataError
 from consilience.sites.source import Source, Table, _explained, read_source
 from tests.cli.workspace import Workspace, call
+from tests.docs.test_pages import ROOT, blocks
 from tests.sites.postgresql_server import PASSWORD, USER, Server, binaries
 
 CANARY = "CANARY7731"
@@ -257,6 +260,37 @@ def test_password_from_the_environment(people: Server, monkeypatch: pytest.Monke
     monkeypatch.setenv("SITE_PASSWORD", quote(PASSWORD))
     url = people.url().replace(quote(PASSWORD), "${SITE_PASSWORD}")
     assert read_source(Source(url=url, query="select 1 as a")).n_rows == 1
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("page", "columns"),
+    [("own-tables", ["id", "age", "glucose"]), ("study-file", ["id", "age", "chol", "sex"])],
+)
+def test_blocks_of_pages(
+    server: Server, page: str, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source that a page shows, as it stands there but for the name of the server."""
+    server.execute(
+        "drop table if exists laboratory, heart",
+        "drop type if exists sexes",
+        "create table laboratory (glucose numeric, age integer, id integer)",
+        "insert into laboratory values (5.5, 61, 2), (4.5, 52, 1)",
+        "create type sexes as enum ('f', 'm')",
+        "create table heart (sex sexes, chol real, age integer, id integer)",
+        "insert into heart values ('m', 240, 61, 2), ('f', 200, 52, 1)",
+    )
+    monkeypatch.setenv("DATABASE_PASSWORD", quote(PASSWORD))
+    texts = blocks(ROOT / "docs" / "guide" / f"{page}.md", "")
+    (text,) = [one for one in texts if "postgresql://" in one]
+    given = tomllib.loads(text)["source"]
+    url, found = re.subn(
+        r"db\.example\.org:5432/\w+", f"127.0.0.1:{server.port}/postgres", given["url"]
+    )
+    assert found == 1
+    read = read_source(Source(url=url, query=given["query"]))
+    assert list(read.names) == columns
+    assert read.numbers("id")[0].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.postgresql
