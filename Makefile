@@ -30,7 +30,7 @@ FLOWER_WORKERS ?= 3
 KINDS := not faults and not flower and not r and not postgresql and not image
 FAST := not slow and not long and not nightly and not replication and $(KINDS)
 NIGHTLY := (long or nightly)
-STYLED := src tests tools $(wildcard replications benchmarks examples)
+STYLED := src tests tools hatch_build.py $(wildcard replications benchmarks examples)
 
 .PHONY: help venv lock demo docs test test-quick test-slow test-faults test-flower test-postgresql test-r test-image \
 	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \

@@ -27,7 +27,7 @@ def built(place: Path, *, mode: int, when: float) -> dict[str, bytes]:
     shutil.copytree(
         ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__", "*.nb[ci]")
     )
-    for name in ("pyproject.toml", ".gitignore", *OF_A_RELEASE):
+    for name in ("pyproject.toml", "hatch_build.py", ".gitignore", *OF_A_RELEASE):
         shutil.copy(ROOT / name, place / name)
     for path in place.rglob("*"):
         path.chmod(mode | 0o111 if path.is_dir() else mode)
@@ -61,6 +61,14 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     assert "consilience = consilience.cli.main:app" in entries
     assert (told["Name"], told["Version"]) == ("consilience", version)
     assert told["License-Expression"] == "Apache-2.0" and told["License-File"] == "LICENSE"
+    shown = told.get_payload()
+    assert told["Description-Content-Type"] == "text/markdown" and told["Dynamic"] is None
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not re.findall(r"\]\((?!https:)|!\[|<img|href=", shown)
+    assert "Start in five minutes with your own tables; a journey from answer to answer." in shown
+    # Nothing else is lost: code, tables, and words as the README has them.
+    unlinked = re.sub(r"\[([^\]]*)\]\((?!https:)[^)]*\)", r"\1", re.sub(r"!\[.*\n", "", readme))
+    assert shown.split() == unlinked.split()
     assert "Typing :: Typed" in (told.get_all("Classifier") or [])
     assert set(told.get_all("Provides-Extra") or []) >= {
         "desk",
@@ -73,7 +81,15 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / source).write_bytes(first[source])
     with tarfile.open(tmp_path / source) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
-    assert {"pyproject.toml", "PKG-INFO", "src/consilience/__init__.py", *OF_A_RELEASE} <= inside
+        about = packed.extractfile(f"consilience-{version}/PKG-INFO").read().decode()  # type: ignore[union-attr]
+    assert Parser().parsestr(about).get_payload() == shown
+    assert {
+        "pyproject.toml",
+        "hatch_build.py",
+        "PKG-INFO",
+        "src/consilience/__init__.py",
+        *OF_A_RELEASE,
+    } <= inside
     assert not [name for name in inside if name.startswith(("tests", "docs", "replications"))]
 
 
