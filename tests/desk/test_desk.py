@@ -145,7 +145,7 @@ def test_health_says_what_is_in_the_way(
     first = looked()
     assert all(fine for fine, _ in first.values()), first
     assert "none serves this home now; last answer just now" in first["Watch"][1]
-    assert first["Replies"][1] == "1 waits for you"
+    assert first["Waiting"][1] == "1 waits for you"
     assert "1 of 20 runs opened" in first["Account"][1]
     with sole(opened.desk.home):
         assert looked()["Watch"][1].startswith("serves this home now")
@@ -177,6 +177,11 @@ def test_a_damaged_record_is_named_and_the_others_are_told(opened: Opened) -> No
     path.write_bytes(path.read_bytes()[:-3])
     outcomes = [a.outcome for a in steward.answers(home)]
     assert outcomes.count("damaged") == 1 and opened.get("/left").status_code == 200
+    # Of which method it was, nobody knows: no filter hides it.
+    (found,) = steward.answers(home, method="elsewhere")
+    assert found.outcome == "damaged"
+    looked = {about: (fine, said) for about, fine, said in opened.desk.health()["looked"]}
+    assert looked["Replies"] == (False, "1 of the last 2 replies cannot be read again")
 
 
 FOREIGN: tuple[tuple[dict[str, str], int], ...] = (

@@ -109,6 +109,8 @@ def test_weights_offset_and_robust_errors_are_those_of_the_textbook(beside: str)
     bread = np.linalg.inv(curve)
     meat = how.get("weight", np.ones(len(x)))[:, None] * residual
     result = fitted(tables, "simulation", **of).result
+    assert result.n == len(x)
+    assert result.events.tolist() == [int(event[sites == name].sum()) for name in SITES]
     np.testing.assert_allclose(result.estimate * SCALE, theta, rtol=1e-8)
     covariance = result.covariance * np.outer(SCALE, SCALE)
     np.testing.assert_allclose(covariance, bread @ meat.T @ meat @ bread, rtol=1e-7)

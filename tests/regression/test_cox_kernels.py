@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.exceptions import DataError
 from consilience.regression import cox, kernels
 from tests.reference import cox as textbook
 
@@ -71,3 +72,11 @@ def test_few_orders_are_told_from_one_another_and_many_are_not() -> None:
         assert cox.few_orders(different) is few
     x, _, event = drawn(400, 4)
     assert cox.few_orders(rows_of(x, np.ceil(np.arange(1.0, 401) / 100), event))
+
+
+def test_weights_of_frequency_make_no_more_terms_than_memory_has() -> None:
+    x, time, event = np.ones((4, 1)), np.array([1.0, 2.0, 2.0, 3.0]), np.ones(4)
+    rows = rows_of(x, time, event, weight=np.full(4, 1e9), frequency=True)
+    with pytest.raises(DataError, match="set ties to 'breslow'"):
+        cox.summed(rows, np.zeros(1))
+    assert np.isfinite(cox.summed(rows, np.zeros(1), ties="breslow")[0].loss)

@@ -277,6 +277,8 @@ def test_whoever_keeps_a_result_keeps_no_table(moments: Run) -> None:
     assert moments._sites and not moments.result._run._sites
     assert isinstance(moments.result.plot(), Axes)
     plt.close("all")
+    for run in (copy.copy(moments), copy.deepcopy(moments), pickle.loads(pickle.dumps(moments))):
+        assert run.result.figures == moments.result.figures, "a copy of a run has its own"
     for alone in (copy.deepcopy(moments.result), pickle.loads(pickle.dumps(moments.result))):
         assert alone.to_files() == moments.result.to_files()
         with pytest.raises(RunError, match="drawn with its run"):

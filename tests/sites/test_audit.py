@@ -324,3 +324,27 @@ def test_commands(tmp_path: Path) -> None:
     log.write_bytes(b'{"event": "sent"}\n' + log.read_bytes())
     assert "breaks at line 2" in held.call("audit", str(tmp_path / "d.zip"), code=7)
     assert "breaks at line 2" in run_cli("verify", str(tmp_path / "d.zip")).stderr
+
+
+@pytest.mark.parametrize("kept", [{"n_lines": 2}, {"n_unchained": "0"}, {"broken": -1}, {"n": 0}])
+def test_what_a_bundle_says_of_the_chain_is_figures_of_its_own_log(
+    home: DiskStore, kept: dict[str, object]
+) -> None:
+    contents = unpacked(bundle("boston", home, Policy(), None))
+    manifest = json.loads(contents[MANIFEST])
+    manifest["kept"] |= kept
+    contents[MANIFEST] = json.dumps(manifest).encode()
+    with pytest.raises(DamageError):
+        verify(packed(contents))
+
+
+def test_digests_that_an_earlier_bundle_had_do_not_go(home: DiskStore) -> None:
+    """The log without them looks like one from before there was a chain."""
+    before = verify(bundle("boston", home, Policy(), None))
+    home.log("sent", run="run-3")
+    assert verify(bundle("boston", home, Policy(), None)).begins_with(before)
+    lines = [json.loads(line) for line in (home.path / "log.jsonl").read_text().splitlines()]
+    bare = "".join(json.dumps(line | {"reason": "", "chain": ""}) + "\n" for line in lines)
+    (home.path / "log.jsonl").write_text(bare.replace(', "chain": ""', ""))
+    after = verify(bundle("boston", home, Policy(), None))
+    assert after.kept is not None and not after.kept.broken and not after.begins_with(before)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from consilience import MeanAndSD, MetaClustering, PooledRegression
 from consilience.exceptions import ParameterError, StudyError
 from consilience.sites.policy import PRESETS, Policy
 from consilience.wire.disclosure import Limits
@@ -127,3 +128,17 @@ def test_presets_for_columns(preset: str, ids: bool, response: bool, limits: lis
 @pytest.mark.parametrize(("limit", "allowed"), [("default", 5), ("full", 6), (0, 0), (9, 9)])
 def test_limit_of_revealed_directions(limit: Any, allowed: int) -> None:
     assert Policy(max_revealed_rank=limit).revealed_limit(6) == allowed
+
+
+def test_a_fit_of_its_own_needs_no_grant_where_nothing_bounds_what_one_person_shows() -> None:
+    one_shot = PooledRegression(family="binomial", fit="one-shot")
+    assert Policy(preset="strict").lacking(one_shot, ()) == "foreign_models"
+    assert Policy(preset="strict", max_detection=None).lacking(one_shot, ()) == ""
+    others = MetaClustering()
+    assert Policy(preset="strict", max_detection=None).lacking(others, ()) == "foreign_models"
+    assert Policy(preset="strict", foreign_models=True).lacking(others, ()) == ""
+    rounds = PooledRegression(family="binomial")
+    assert Policy(preset="strict").lacking(rounds, ()) == "per_record"
+    assert Policy(preset="strict").lacking(PooledRegression(), ()) == ""
+    assert Policy(preset="strict").lacking(PooledRegression(), ("weight",)) == "per_record"
+    assert Policy(preset="strict").lacking(MeanAndSD(), ()) == ""

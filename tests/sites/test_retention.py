@@ -76,7 +76,9 @@ def test_runs_not_asked_for_some_days_go_and_the_rest_stays(sites: Sites) -> Non
     answered = sites.log("ash", "answered")
     # What left outlives the records that told it.
     assert {one["run"] for one in answered} == {"old"} and answered[-1]["outcome"] == "left"
-    assert "totals: aggregate, 3, released" in [said for one in answered for said in one["told"]]
+    assert "totals: aggregate for coordinator, 3, released by sum" in [
+        said for one in answered for said in one["told"]
+    ]
     assert line["run"] == "old" and line["reason"].startswith("retention: last asked 31.0 days ago")
     with pytest.raises(QuorumError, match="ash refused: the records of this run were purged"):
         sites.run("old")

@@ -570,14 +570,14 @@ def verify(
         if not found.begins_with(before):
             raise DamageError(f"the log does not go on from that of {earlier}: lines were changed")
         typer.echo(f"its log goes on from line {before.n_lines} of {earlier}")
-    _say_chain(found.kept)
+    _say_chain(found.kept, "by the word of the site, ")
 
 
-def _say_chain(kept: LogChain | None) -> None:
+def _say_chain(kept: LogChain | None, by: str = "") -> None:
     """Say what the chain of a site's log says; one that breaks ends the command."""
     if kept is not None and kept.broken:
-        raise DamageError(str(kept))
-    said = "the bundle is from before logs were chained" if kept is None else str(kept)
+        raise DamageError(f"{by}{kept}")
+    said = "the bundle is from before logs were chained" if kept is None else f"{by}{kept}"
     typer.echo(console.clean(said))
 
 

@@ -46,7 +46,7 @@ GATE = {
     "repeated": "the last release again, because too few records have changed since",
     "public": "says nothing of any record, so no rule applies",
 }
-_SHOWN_LINES, _SHOWN_ANSWERS, _SHOWN_REFUSALS = 200, 100, 10
+_SHOWN_LINES, _SHOWN_ANSWERS, _SHOWN_REFUSALS, _LOOKED_AT = 200, 100, 10, 1000
 _READ = 1 << 22
 """Bytes from the end of the log that its page reads: a log of years is larger than a page needs."""
 NAV = (
@@ -190,7 +190,7 @@ class Desk:
             "lines": chosen[::-1][:_SHOWN_LINES],
             "n_lines": len(chosen),
             "whole": whole,
-            "chain": self.home.checked_log()[1],
+            "chain": self.home.checked_log()[1] if whole else None,
             "runs": sorted({str(x["run"]) for x in lines if "run" in x}),
             "events": sorted({str(x.get("event", "")) for x in lines}),
             "where": self.home.where("log.jsonl"),
@@ -218,7 +218,15 @@ class Desk:
     def health(self) -> dict[str, Any]:
         """Whether the site can do its work: what was looked at, if it is fine, and what it says."""
         file, policy, home = self.file, self.policy, self.home
-        answered = [a for a in steward.answers(home) if a.outcome in ("refused", "damaged")]
+        refused: list[steward.Answer] = []
+
+        def answers() -> str:
+            last = list(islice(steward.answers(home), _LOOKED_AT))
+            refused.extend(a for a in last if a.outcome in ("refused", "damaged"))
+            bad = sum(a.outcome == "damaged" for a in last)
+            if bad:
+                raise RunError(f"{bad} of the last {len(last)} replies cannot be read again")
+            return f"{len(refused)} of the last {len(last)} replies are refusals"
 
         def account() -> str:
             found = steward.account(home, policy)
@@ -234,7 +242,8 @@ class Desk:
             ("Keys", lambda: self._keys(file)),
             ("Account", account),
             ("Log", lambda: _chain(home)),
-            ("Replies", lambda: _replies(home)),
+            ("Waiting", lambda: _waiting(home)),
+            ("Replies", answers),
             ("Coordinators", lambda: _coordinators(home)),
         ]
         looked = [("Release", True, f"consilience {__version__}")]
@@ -244,7 +253,7 @@ class Desk:
             except (ConsilienceError, OSError) as error:
                 said = error.strerror if isinstance(error, OSError) else str(error)
                 looked.append((about, False, str(said)))
-        return {"looked": looked, "refused": answered[:_SHOWN_REFUSALS], "n": len(answered)}
+        return {"looked": looked, "refused": refused[:_SHOWN_REFUSALS]}
 
     def _keys(self, file: SiteFile) -> str:
         own = "audit bundles are not signed, since the desk was opened without the site's key"
@@ -301,7 +310,7 @@ def _chain(home: DiskStore) -> str:
     return str(chain)
 
 
-def _replies(home: DiskStore) -> str:
+def _waiting(home: DiskStore) -> str:
     damages = home.jobs.damages()
     if damages:
         raise damages[0]

@@ -82,6 +82,15 @@ class Run(Generic[ResultT]):
         alone = replace(self, _sites={}) if self._sites else self
         object.__setattr__(self.result, "_run", alone)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and files: sites, and so tables, stay with the run that was made."""
+        return {**vars(self), "_sites": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy or a file, whose result does not know its run."""
+        vars(self).update(state)
+        self.__post_init__()
+
     @property
     def further_notes(self) -> tuple[str, ...]:
         """Notes that the remarks of the result do not say."""

@@ -288,10 +288,8 @@ def _check(
             )
         own = offered_columns(file, policy)
         loaded = load_under(policy, own, table, asked, study.preparation, study.partition)
-        setting = method.grant([r for r in ROLES if getattr(columns, r)])
-        # a fit of its own a site tells wherever nothing bounds how far one person shows in it
-        unbounded = setting == "foreign_models" and policy.limits.max_detection == np.inf
-        if study.partition == "rows" and setting and not (unbounded or getattr(policy, setting)):
+        setting = policy.lacking(method, [r for r in ROLES if getattr(columns, r)])
+        if study.partition == "rows" and setting:
             raise DisclosureError(
                 f"the policy does not grant what the study asks of it: its steward grants it by "
                 f"{setting} = true, or the study asks for less"

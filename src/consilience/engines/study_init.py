@@ -396,8 +396,8 @@ def beyond(
     kind: type[Method], parameters: Mapping[str, Any], policy: Policy, roles: Collection[str]
 ) -> dict[str, str]:
     """What a method asks of a policy over rows that does not grant it: lines for site files."""
-    setting = kind.from_parameters(dict(parameters)).grant(roles)
-    if not setting or getattr(policy, setting):
+    setting = policy.lacking(kind.from_parameters(dict(parameters)), roles)
+    if not setting:
         return {}
     of_models = _MODELS if kind.foreign_models else _OWN_FIT
     return {"site": _SUMS if setting == "per_record" else of_models}

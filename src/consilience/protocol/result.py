@@ -97,7 +97,7 @@ class Result:
     _run: ClassVar[Any] = None
     often: ClassVar[tuple[str, ...]] = ()
     """Fields and methods that people use beside the tables, those of bases too; without any `dir`
-    lists all."""
+    lists all of the class's own."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

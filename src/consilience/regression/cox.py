@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import DataError
 from consilience.regression.kernels import Piece, Rows, dependent_columns
 
 TIES = ("efron", "breslow")
@@ -55,6 +56,10 @@ class Own:
     score: FloatArray
     curvature: FloatArray
     squares: FloatArray
+
+
+_MOST_EVENTS = 2_000_000
+"""Of weights of frequency, which a small table may have by the billion."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,12 @@ def _ordered(rows: Rows, ties: str) -> _Ordered:
     if ties == "breslow":
         of, share, mass = np.arange(k), np.zeros(k), total
     else:
+        if rows.frequency and total.sum() > _MOST_EVENTS:
+            sentence = (
+                "Efron's way with ties has one term for each event, and weights of frequency make "
+                f"more than {_MOST_EVENTS:,} of them: set ties to 'breslow'"
+            )
+            raise DataError(sentence, public=sentence)
         times = np.rint(count).astype(np.int64)
         of = np.repeat(np.arange(k), times)
         rank = np.arange(len(of)) - np.repeat(np.cumsum(times) - times, times)

@@ -36,7 +36,10 @@ _MOST = 1 << 30
 """Bytes of a file of a bundle that are read at the most: a small zip may hold any number."""
 _START = "consilience-audit-1"
 
-TOLD = ("time", "event", "run", "round", "attempt", "step", "told", "outcome", "file")
+TOLD = (
+    *("time", "event", "run", "round", "attempt", "study", "method", "step"),
+    *("told", "outcome", "file", "bytes", "digest"),
+)
 """What is shown of a line of the site's log. Its own words (reasons, traces, what was said of a
 table) may quote a cell or name a level, and stay in the home."""
 
@@ -94,7 +97,8 @@ class Verified:
     links : tuple of str
         The chain after each line.
     kept : LogChain or None
-        What the chain of the site's own log said; None in bundles from before there was one.
+        What the site says of the chain of its own log, whose words are not in the bundle; None in
+        bundles from before there was one.
     """
 
     site: str
@@ -108,6 +112,9 @@ class Verified:
     def begins_with(self, earlier: Verified) -> bool:
         """Whether the log of an earlier bundle is the beginning of this one's."""
         if earlier.site != self.site or earlier.n_lines > self.n_lines:
+            return False
+        # digests that were there do not go
+        if earlier.kept and (self.kept is None or self.kept.n_unchained > earlier.kept.n_unchained):
             return False
         return (_START, *self.links)[earlier.n_lines] == earlier.chain
 
@@ -135,6 +142,10 @@ def verify(data: bytes, public: str = "") -> Verified:
         digests, log = dict(manifest["files"]), dict(manifest["log"])
         lines = [dict(json.loads(line)) for line in contents[LOG].splitlines()]
         kept = LogChain(**manifest["kept"]) if "kept" in manifest else None
+        if kept is not None and not all(
+            type(one) is int and one >= 0 for one in vars(kept).values()
+        ):
+            raise ValueError
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DamageError("the bundle has no manifest or log that can be read") from None
     # Bundles from before there was one have no list of what left.
@@ -147,7 +158,7 @@ def verify(data: bytes, public: str = "") -> Verified:
     for number, (line, whole) in enumerate(zip(lines, again, strict=True), start=1):
         if line != whole:
             raise DamageError(f"the chain of the log breaks at line {number}")
-    if log != {"lines": len(lines), "chain": chain}:
+    if log != {"lines": len(lines), "chain": chain} or (kept and kept.n_lines != len(lines)):
         raise DamageError("the log of the bundle ends elsewhere than its manifest says")
     # One that names a key says that it is signed: it must be.
     if SIGNED in contents or public or key:

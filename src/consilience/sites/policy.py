@@ -6,7 +6,7 @@ import dataclasses
 import html
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -210,6 +210,22 @@ class Policy:
         else:
             return
         raise DisclosureError(sentence, public=sentence)
+
+    def lacking(self, method: Method, roles: Collection[str]) -> str:
+        """Setting that a method asks for over rows and this policy does not grant; or nothing.
+
+        Parameters
+        ----------
+        method : Method
+        roles : collection of str
+            For which the study names a column.
+        """
+        setting = method.grant(roles)
+        granted = not setting or bool(getattr(self, setting))
+        if setting == "foreign_models" and not method.foreign_models:
+            # a fit of its own: told wherever nothing bounds how far one person shows in it
+            granted |= self.limits.max_detection == math.inf
+        return "" if granted else setting
 
     def revealed_limit(self, rank: int) -> int:
         """Directions that may ever be known of columns of this rank."""

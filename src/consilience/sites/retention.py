@@ -63,9 +63,16 @@ def purge_run(site: Site, run: str, why: str) -> None:
             run=run,
             round=answer.round,
             attempt=answer.attempt,
+            study=answer.study,
+            method=answer.method,
             step=answer.step,
             outcome=answer.outcome,
-            told=[f"{f.field}: {f.disclosure}, {f.shape}, {f.verdict}" for f in answer.fields],
+            bytes=answer.bytes,
+            digest=answer.digest,
+            told=[
+                f"{f.field}: {f.disclosure} for {f.audience}, {f.shape}, {f.verdict} by {f.rule}"
+                for f in answer.fields
+            ],
         )
     site.purge(run)
 

@@ -53,7 +53,14 @@ def test_limits_hold_the_values_whose_rank_is_below_the_level(name: str, weighte
             textbook.response_accepted(scores, w, abs(v - mean) / np.exp(at) ** power, level)
             for v in tried
         ]
-        assert np.array_equal(kept, (tried >= a) & (tried <= b))
+        assert a <= b and np.array_equal(kept, (tried >= a) & (tried <= b))
+
+
+def test_limits_of_rare_counts_hold_the_nearest_number_where_none_is_near_enough() -> None:
+    # Held-out counts of 0 at small means, so that a mean of a half is within reach of no number.
+    fam, eta = family("poisson"), np.full(60, np.log(0.01))
+    low, high = response_limits(fam, eta, np.zeros(60), np.log([0.01, 0.5, 0.4, 1.6]), 0.9)
+    assert low.tolist() == high.tolist() == [0.0, 0.0, 0.0, 2.0]
 
 
 def test_limits_need_as_many_rows_as_their_level_asks_for() -> None:

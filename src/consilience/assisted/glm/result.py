@@ -205,7 +205,7 @@ class AssistedGLMResult(Result):
         """What is said of each new person's response, whatever is hidden of the columns."""
         kinds = {
             "limits": f"limits of that response at level {self.intervals['level']:g}",
-            "probabilities": "a calibrated probability with its limits",
+            "probabilities": "two probabilities, of which one is calibrated, and one between",
         }
         if not self.responses:
             return ""

@@ -48,7 +48,8 @@ def response_limits(
     Returns
     -------
     low, high : (m,) array
-        Within the range of the family; whole numbers for counts. NaN where the rows are too few.
+        Within the range of the family; whole numbers for counts, of which one at least is within.
+        NaN where the rows are too few.
     """
     scores = np.abs(y - fam.mean(eta)) / _spread(fam, eta)
     order = np.argsort(scores, kind="stable")
@@ -63,6 +64,8 @@ def response_limits(
         low = np.maximum(low, 0.0)
     if fam.name == "poisson":
         low, high = np.ceil(low - 1e-9), np.floor(high + 1e-9)
+        # where no whole number is that near the mean, the nearest one: it covers no less
+        low, high = (np.where(low > high, np.rint(mean), end) for end in (low, high))
     return low, high
 
 

@@ -56,6 +56,8 @@ class Survey:
     rows : (S,) array
     n : (S,) array
         Rows, or what they stand for by weights of frequency.
+    events : (S,) array
+        Of these the ones with an event, of a response of 0 and 1.
     means : (S, m + 1) array
         Of the columns in use, and of the response (of a gaussian one without its offset).
     products : (S, m + 1, m + 1) array
@@ -78,6 +80,7 @@ class Survey:
     sites: tuple[str, ...]
     rows: FloatArray
     n: FloatArray
+    events: FloatArray
     means: FloatArray
     products: FloatArray
     names: tuple[str, ...]
@@ -89,11 +92,6 @@ class Survey:
     null: Pool
     withheld: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...]
-
-    @property
-    def events(self) -> FloatArray:
-        """Rows with an event at each site, (S,), of a response of 0 and 1."""
-        return np.rint(self.rows * self.means[:, -1])
 
     def null_at(self, alpha: float) -> Pool:
         """Pieces at the model of constants alone, at another alpha."""
@@ -210,7 +208,7 @@ def survey_of(
     turn = np.eye(int(kept.sum()), m + 1)
     if settings.offset:
         turn[m + 1, m] = -1.0 if method.family == "gaussian" else 0.0
-    n, rows, means, products, offsets = [], [], [], [], []
+    n, events, rows, means, products, offsets = [], [], [], [], [], []
     for b in np.flatnonzero(used):
         reply = told[sites[b]]
         at, mean = kept[has[b]], reply.means.value[kept]
@@ -219,13 +217,23 @@ def survey_of(
         n.append(float(np.rint(rows[-1] * mean[-1])) if counted else rows[-1])
         offsets.append(mean[m + 1] if settings.offset and method.family != "gaussian" else 0.0)
         means.append(mean @ turn)
-        square = square_of(reply.products.value, int(has[b].sum()))
-        products.append(turn.T @ square[np.ix_(at, at)] @ turn)
+        square = square_of(reply.products.value, int(has[b].sum()))[np.ix_(at, at)]
+        products.append(turn.T @ square @ turn)
+        # products are about the means; the weight is the last column
+        seen = square[m, -1] + n[-1] * mean[m] if counted else rows[-1] * mean[m]
+        events.append(float(np.rint(seen)))
     return _prepared(
         method,
         settings,
         tuple(sites[b] for b in np.flatnonzero(used)),
-        (np.array(rows), np.array(n), np.stack(means), np.stack(products), np.array(offsets)),
+        (
+            np.array(rows),
+            np.array(n),
+            np.array(events),
+            np.stack(means),
+            np.stack(products),
+            np.array(offsets),
+        ),
         tuple(name for name, one in zip(names, columns, strict=True) if one),
         np.flatnonzero(columns).astype(np.int64),
         withheld,
@@ -260,7 +268,7 @@ def _prepared(
     method: PooledRegression,
     settings: messages.Settings,
     sites: tuple[str, ...],
-    moments: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray],
+    moments: tuple[FloatArray, ...],
     names: tuple[str, ...],
     columns: IntArray,
     withheld: Mapping[str, tuple[str, ...]],
@@ -268,7 +276,7 @@ def _prepared(
     units: tuple[FloatArray, FloatArray] | None = None,
 ) -> Survey:
     """Units of the columns and the null model; refuses columns that tell no coefficient."""
-    rows, n, means, products, offsets = moments
+    rows, n, events, means, products, offsets = moments
     _, mean, squares = pooled(list(rows), list(means), list(products))
     total = float(n.sum())
     bare = method.family == kernels.COX
@@ -298,6 +306,7 @@ def _prepared(
         sites=sites,
         rows=rows,
         n=n,
+        events=events,
         means=means,
         products=products,
         names=names,
@@ -376,6 +385,7 @@ def without_sites(method: PooledRegression, survey: Survey, names: Sequence[str]
         (
             survey.rows[kept],
             survey.n[kept],
+            survey.events[kept],
             survey.means[kept],
             survey.products[kept],
             np.zeros(len(kept)),
