@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 from consilience import AssistedGLM, Columns, Federation, Policy  # noqa: E402
 from consilience.assisted.kernels.glm import family  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
+from examples.heart_columns.make_tables import CARDIOLOGY, CLINIC, patients  # noqa: E402
 from replications.assisted_glm.joint import data_folder, nsl_kdd  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate, share  # noqa: E402
 
@@ -42,31 +43,10 @@ Drawn = tuple[FloatArray, FloatArray, FloatArray, "IntArray | None"]
 
 def heart() -> Drawn:
     """Four hospitals together: what a first visit tells, and the exercise test."""
-    names = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
-        "num",
-    ]
-    folder = data_folder("heart")
-    parts = [
-        pd.read_csv(folder / f"processed.{h}.data", header=None, names=names, na_values="?")
-        for h in ("cleveland", "hungarian", "switzerland", "va")
-    ]
-    first, exercise = names[:4], ["restecg", "thalach", "exang", "oldpeak"]
-    rows = pd.concat(parts)[[*first, *exercise, "num"]].dropna()
-    y = (rows["num"] > 0).to_numpy(dtype=np.float64)
-    return rows[first].to_numpy(np.float64), rows[exercise].to_numpy(np.float64), y, None
+    rows = patients(data_folder("heart"))
+    rows = rows[rows[[*CLINIC, *CARDIOLOGY]].notna().all(axis=1)]
+    own, partner = (rows[names].to_numpy(np.float64) for names in (CLINIC, CARDIOLOGY))
+    return own, partner, rows["disease"].to_numpy(np.float64), None
 
 
 def breast_cancer() -> Drawn:

@@ -56,7 +56,9 @@ def question(run: Run, method: type[Method]) -> list[Block]:
         "preparation": preparation,
         "indicators": [(name, [f"{name} = {v}" for v in values]) for name, values in indicators],
         "described": rows,
-        "settings": [(name, number(value), meanings.get(name, "")) for name, value in parameters],
+        "settings": [
+            (name, number(value) or "none", meanings.get(name, "")) for name, value in parameters
+        ],
     }
     return _said("question", run, facts)
 
