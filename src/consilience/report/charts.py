@@ -9,9 +9,12 @@ apart; whatever a colour says is said by a number, a place or a hatch too.
 
 from __future__ import annotations
 
+import itertools
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
@@ -19,7 +22,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
@@ -42,7 +46,9 @@ DIVERGING = LinearSegmentedColormap.from_list(
 )
 RISING = LinearSegmentedColormap.from_list("rising", ["#f7f9fb", "#9fc3df", "#0b4f8a"], N=21)
 
-WIDTH = 7.6
+WIDTH, NARROW = 7.6, 4.4
+"""Inches of a drawing, and of its form for a telephone."""
+_ROOM: ContextVar[float] = ContextVar("room", default=WIDTH)
 Z95 = 1.96
 """Half width of a 95 % interval, in standard errors."""
 _SETTINGS: Any = {
@@ -83,6 +89,21 @@ def style() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def narrow() -> Iterator[None]:
+    """Draw for a telephone, for as long as the block lasts: slim sheets, panels in more rows."""
+    token = _ROOM.set(NARROW)
+    try:
+        yield
+    finally:
+        _ROOM.reset(token)
+
+
+def room() -> float:
+    """Inches that a drawing may be wide."""
+    return _ROOM.get()
+
+
 def short(text: object, width: int = 30) -> str:
     """Cut a name of another party to `width` letters, without control signs."""
     # Signs that XML does not allow would make the whole drawing unreadable.
@@ -100,8 +121,8 @@ def label(text: object, width: int = 30) -> str:
 
 
 def sheet(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
-    """Return a figure of one drawing, in inches."""
-    fig = Figure(figsize=(width, height))
+    """Return a figure of one drawing, in inches; no wider than there is room."""
+    fig = Figure(figsize=(min(width, room()), height))
     fig.set_layout_engine("constrained")
     return fig, fig.subplots()
 
@@ -129,15 +150,74 @@ def panels(
     """Return a figure of `n` panels, row by row with `across` in each, `height` inches in all.
 
     ``layout`` goes to Matplotlib's constrained layout, what else is given to its ``subplots``.
+    Where there is less room than `width`, fewer are side by side and the figure is higher.
     """
-    fig = Figure(figsize=(width, height))
-    fig.set_layout_engine("constrained", **(layout or {}))
     # Rounded up: the last row may be short, and its empty places are hidden.
     rows = -(-n // across)
+    if across > 1 and room() < width:
+        # As wide as they would be; those with a width of their own stand one below the other.
+        own = axes.pop("width_ratios", None) is not None
+        across = 1 if own else max(1, round(across * room() / width))
+        height *= -(-n // across) / rows
+        rows = -(-n // across)
+    fig = Figure(figsize=(min(width, room()), height))
+    fig.set_layout_engine("constrained", **(layout or {}))
     found = list(fig.subplots(rows, across, squeeze=False, **axes).ravel())
-    for ax in found[n:]:
+    for i, ax in enumerate(found[n:], n):
         ax.set_visible(False)
+        if axes.get("sharex"):  # The one above is the lowest of its column.
+            found[i - across].tick_params(labelbottom=True)
     return fig, found[:n]
+
+
+def legend(fig: Figure, *what: Any, ncols: int, **look: Any) -> None:
+    """Name colours and marks above all panels, in no more columns than there is room for."""
+    if "title" in look:
+        look["title"] = textwrap.fill(look["title"], int(13 * room()))
+    for across in range(ncols, 0, -1):
+        made = fig.legend(*what, **{"loc": "outside upper center", "ncols": across, **look})
+        if made.get_window_extent().width <= fig.bbox.width or across == 1:
+            break
+        made.remove()
+    if across < ncols:
+        lines = -(-len(made.get_texts()) // across) - -(-len(made.get_texts()) // ncols)
+        fig.set_figheight(fig.get_figheight() + 0.2 * lines)
+
+
+def fit(fig: Figure) -> None:
+    """Break titles and names of axes that are longer than there is room, and make up for it."""
+    fig.draw_without_rendering()
+    wide, boxes, lines = fig.bbox.width, [ax.bbox for ax in fig.axes], 0
+    for ax, box in zip(fig.axes, boxes, strict=True):
+        middle, level = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+        # Beside another panel a line keeps to its own.
+        beside = sum(other.y0 < level < other.y1 for other in boxes) > 1
+        most = box.width if beside else 2 * min(middle, wide - middle)
+        titles = [one for one in ax.get_children() if isinstance(one, Text) and one not in ax.texts]
+        lines += sum(_broken(text, most) for text in (*titles, ax.xaxis.label))
+        _broken(ax.yaxis.label, box.height, upright=True)
+        if isinstance(ax.xaxis.get_major_locator(), MaxNLocator) and _crowded(ax):
+            ax.locator_params(axis="x", nbins=3)
+    fig.set_figheight(fig.get_figheight() + 0.16 * lines)
+
+
+def _crowded(ax: Axes) -> bool:
+    """Whether numbers below an axis run into one another."""
+    boxes = [tick.get_window_extent() for tick in ax.get_xticklabels() if tick.get_text()]
+    ends = sorted((box.x0, box.x1) for box in boxes)
+    return any(b[0] < a[1] + 3 for a, b in itertools.pairwise(ends))
+
+
+def _broken(text: Text, most: float, *, upright: bool = False) -> int:
+    """Break a line longer than `most` pixels; return how many lines there are more."""
+    box = text.get_window_extent()
+    long = box.height if upright else box.width
+    if long <= most:
+        return 0
+    letters = max(map(len, text.get_text().splitlines()))
+    words = " ".join(text.get_text().split())
+    text.set_text(textwrap.fill(words, max(12, int(0.95 * letters * most / long))))
+    return text.get_text().count("\n")
 
 
 def minus(text: str) -> str:
@@ -199,7 +279,7 @@ def shared_legend(fig: Figure, ax: Axes, **look: Any) -> None:
     """Put what one panel names above all of them."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        fig.legend(handles, labels, loc="outside upper left", **look)
+        legend(fig, handles, labels, loc="outside upper left", **look)
 
 
 def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:

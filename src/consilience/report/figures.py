@@ -134,5 +134,5 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
         ax.set_xlabel("kilobytes that left the site")
         charts.bare(ax)
         if used:
-            fig.legend(loc="outside upper center", ncols=len(used), handlelength=1.2)
+            charts.legend(fig, ncols=len(used), handlelength=1.2)
     return fig

@@ -491,7 +491,7 @@ def plot_singular_values(fitted: Any) -> Figure:
             ax.plot(at, total, "o-", color=charts.ORANGE, markersize=4, label="sum")
             ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
             ax.set_ylabel("share of the variance")
-            fig.legend(loc="outside upper left", ncols=3)
+            charts.legend(fig, loc="outside upper left", ncols=3)
         else:
             ax.set_ylabel("singular value")
         ax.set_xlabel("component")

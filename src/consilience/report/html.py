@@ -26,10 +26,10 @@ _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _TEMPLATES = Path(__file__).parent / "templates"
 _FONT = re.compile(r"font(?:-size)?: ([\d.]+)px")
-SMALLEST = 11
+SMALLEST = 9
 """Pixels of the smallest letters of a drawing on a narrow page."""
-PHONE = 433
-"""Pixels that a page of 30 rem (style.css) leaves a drawing."""
+PHONE = 350
+"""Pixels that a telephone of 400 leaves a drawing; wider ones are drawn for it anew."""
 _COLOURS = {
     charts.INK: "var(--ink)",
     charts.MUTED: "var(--muted)",
@@ -141,7 +141,10 @@ def render(run: Run) -> str:
     """Return the report as text."""
     method = general.method_of(run)
     own = sections.report_of(run.info.method)
-    evidence = list(own.evidence(run))
+    evidence, left = list(own.evidence(run)), disclosure.disclosure(run, method, own)
+    with charts.narrow():
+        slim = (*own.evidence(run), *disclosure.disclosure(run, method, own))
+    narrow = {b.picture.name: b.picture.figure for b in slim if b.picture}
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -162,7 +165,7 @@ def render(run: Run) -> str:
         # The one figure that stands with the answer.
         "key": next((block for block in evidence if block.picture), None),
         "silent": sections.listed(sorted({x[0] for x in disclosure.in_short(run)["silent"]}), 6),
-        "disclosure": disclosure.disclosure(run, method, own),
+        "disclosure": left,
         "limits": general.limits(run, method, own),
         "ladder": general.ladder(method),
         "phases": disclosure.phases(run, method),
@@ -170,7 +173,7 @@ def render(run: Run) -> str:
         "n_lines": len(run.transcript),
         "methods": general.methods_paragraph(run),
         "code": general.repeat_code(run, method),
-        "svg": inline_svg,
+        "drawings": lambda picture: drawings(picture, narrow.get(picture.name)),
     }
     return environment.get_template("report.html").render(facts)
 
@@ -179,6 +182,17 @@ def _unbroken(value: Any) -> Any:
     """Words of the page in which no line ends between a number and its sign of percent."""
     plain = isinstance(value, str) and not isinstance(value, Markup)
     return re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", value) if plain else value
+
+
+def drawings(picture: sections.Picture, narrow: Figure | None) -> Markup:
+    """Draw a picture, and its narrow form for a telephone where it would not fit there."""
+    found = inline_svg(picture.figure, picture.name, picture.alt)
+    if narrow is None or 'class="wide"' not in found:
+        return found
+    with charts.style():
+        charts.fit(narrow)
+    slim = inline_svg(narrow, f"{picture.name}-narrow", picture.alt)
+    return Markup('<div class="broad">{}</div><div class="slim">{}</div>').format(found, slim)
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> Markup:

@@ -90,7 +90,7 @@ def plot_assistance_tests(result: Any) -> Figure:
         ax.set_ylim(len(rows) - 0.5, -0.5)
         _p_axis(ax, result)
         charts.bare(ax)
-        fig.legend(loc="outside upper center", ncols=4, handletextpad=0.5)
+        charts.legend(fig, ncols=4, handletextpad=0.5)
     return fig
 
 
@@ -181,8 +181,8 @@ def plot_assistance_power(result: Any) -> Figure:
             axes[0].set_xlabel(words)
         else:
             fig.supxlabel(words, fontsize=9.5)
-        fig.legend(
-            loc="outside upper center",
+        charts.legend(
+            fig,
             ncols=7,
             title="what all columns of the partner would lower the deviance per record by",
             title_fontsize=9.5,
@@ -277,6 +277,7 @@ def plot_assisted_rounds(result: Any) -> Figure:
         left.margins(y=0.12)
         if moved.any():
             right.set_yscale("log")
+            right.yaxis.set_major_formatter(charts.SHARES)
             right.minorticks_off()
         right.set_xlim(left=0)
         right.locator_params(axis="x", nbins=4)
@@ -285,7 +286,7 @@ def plot_assisted_rounds(result: Any) -> Figure:
         right.set_ylabel("relative change of the predictor")
         for ax in (left, right):
             charts.bare(ax, "y")
-        fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4)
+        charts.legend(fig, ncols=4, handletextpad=0.4)
     return fig
 
 
@@ -352,7 +353,7 @@ def plot_assisted_coefficients(result: Any) -> Figure:
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlabel(f"{unit}, with its 95 % interval")
         charts.bare(ax)
-        fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4, fontsize=8.5)
+        charts.legend(fig, ncols=4, handletextpad=0.4, fontsize=8.5)
     return fig
 
 

@@ -326,7 +326,7 @@ def plot_reference_influence(result: Any) -> Figure:
         if last:
             words = f"after round {last}"
             ax.plot(influence[last], at, "o", color=charts.BLUE, markersize=size, label=words)
-            fig.legend(loc="outside upper center", ncols=2, handletextpad=0.3)
+            charts.legend(fig, ncols=2, handletextpad=0.3)
         _sites(ax, result.sites)
         ax.set_xlim(0, 1.06 * float(np.nanmax(influence[[0, last]], initial=0.01)))
         ax.xaxis.set_major_formatter(charts.SHARES)
@@ -383,7 +383,7 @@ def plot_reference_probes(result: Any) -> Figure:
         ax.set_xlabel("change of the predictions at the reference rows")
         _sites(ax, result.sites)
         charts.bare(ax)
-        fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
+        charts.legend(fig, ncols=3, handletextpad=0.3)
     return fig
 
 
@@ -420,7 +420,7 @@ def plot_reference_contributions(result: Any) -> Figure:
         ax.set_xlim(-0.6, rounds - 0.4)
         ax.set_xlabel("round (0: plain averaging)")
         charts.bare(ax, "")
-        fig.legend(loc="outside upper center", ncols=2, handletextpad=0.3)
+        charts.legend(fig, ncols=2, handletextpad=0.3)
     return fig
 
 
@@ -489,5 +489,5 @@ def plot_reference_penalties(result: Any) -> Figure:
         ax.set_xlabel(f"penalty ({charts.label(result.penalty_name or 'of the learner')})")
         ax.set_ylabel("held-out loss, compared\nwith the best averaging")
         charts.bare(ax, "y")
-        fig.legend(loc="outside upper center", ncols=3, handletextpad=0.5)
+        charts.legend(fig, ncols=3, handletextpad=0.5)
     return fig

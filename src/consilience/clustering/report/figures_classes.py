@@ -67,7 +67,7 @@ def plot_class_shares(result: Any) -> Figure:
         ax.set_xticks(np.linspace(0, 1, 6), [f"{v:.0%}" for v in np.linspace(0, 1, 6)])
         ax.set_xlabel("share of the site's rows (number of rows in brackets)")
         charts.bare(ax)
-        fig.legend(loc="outside upper center", ncols=per_row, handlelength=1.2, columnspacing=1.2)
+        charts.legend(fig, ncols=per_row, handlelength=1.2, columnspacing=1.2)
     return fig
 
 
@@ -123,7 +123,7 @@ def plot_target_by_class(result: Any) -> Figure:
         ax.set_ylim(k - 0.5, -0.5)
         ax.set_xlabel(f"mean of {charts.label(result.target)}")
         charts.bare(ax)
-        fig.legend(loc="outside upper center", ncols=4 if len(names) == 6 else 6, handletextpad=0.3)
+        charts.legend(fig, ncols=4 if len(names) == 6 else 6, handletextpad=0.3)
     return fig
 
 
@@ -307,7 +307,7 @@ def plot_votes(result: Any) -> Figure:
             ax.set_xlabel("number of classes")
             charts.bare(ax, "y")
         if few:
-            fig.legend(loc="outside upper right", fontsize=8.5, ncols=3)
+            charts.legend(fig, loc="outside upper right", fontsize=8.5, ncols=3)
     return fig
 
 

@@ -254,7 +254,7 @@ def _legend(fig: Figure, states: Sequence[str], *, unseen: bool = False) -> None
         handles.append(Patch(facecolor=charts.RULE, label="not seen"))
     columns = max(2, min(len(handles), _in_a_line(states)))
     look: Any = {"loc": "outside upper left", "handlelength": 1.1, "columnspacing": 1.3}
-    fig.legend(handles=handles, ncols=columns, **look)
+    charts.legend(fig, handles=handles, ncols=columns, **look)
 
 
 def _in_a_line(states: Sequence[str]) -> int:

@@ -281,7 +281,7 @@ def plot_merges(result: Any) -> Figure:
             line = {"color": charts.ORANGE, "linestyle": dash, "linewidth": 1.2}
             ax.axvline(at, zorder=1, label=text, **line)
         _merge_axes(ax, result, order, (low, beyond, high), bool(np.isinf(heights).any()))
-        fig.legend(loc="outside upper center", ncols=3, fontsize=8.5, handletextpad=0.5)
+        charts.legend(fig, ncols=3, fontsize=8.5, handletextpad=0.5)
     return fig
 
 
@@ -408,7 +408,7 @@ def plot_detectable(result: Any) -> Figure:
         ax.set_ylabel("pairs within groups")
         ax.set_xlabel("difference seen with a chance of 80 %, share of the response variance")
         charts.bare(ax, "y")
-        fig.legend(loc="outside upper center", ncols=2, handlelength=1.4)
+        charts.legend(fig, ncols=2, handlelength=1.4)
     return fig
 
 

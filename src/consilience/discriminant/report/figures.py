@@ -200,9 +200,9 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
             return _nothing("no two features are linked")
         nodes, ends = np.unique(pairs, return_inverse=True)
         ends = ends.reshape(-1, 2)
-        layout = lay_out(len(nodes), ends)
+        layout = _stretched(lay_out(len(nodes), ends))
         most_room = _INCHES if len(nodes) < 5 else _ROOMY
-        unit = min(most_room, charts.WIDTH / layout.width, _HIGHEST / layout.height)
+        unit = min(most_room, charts.room() / layout.width, _HIGHEST / layout.height)
         fig, ax = charts.sheet(unit * layout.height + 0.45)
         which, value = (found[: len(pairs)] for found in strongest(network))
         shades, coloured = charts.CLASS_COLOURS, len(network.levels) <= len(charts.CLASS_COLOURS)
@@ -229,21 +229,32 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
             style: Any = {"color": charts.MUTED, "linestyle": "--", "linewidth": 1.5}
             handles.append(Line2D([], [], label="negative", **style))
         if handles:
-            fig.legend(
+            charts.legend(
+                fig,
                 handles=handles,
                 loc="outside upper left",
                 ncols=min(len(handles), 6),
                 handlelength=1.8,
                 columnspacing=1.4,
-                title="partial correlation largest in" if coloured else None,
+                title="partial correlation largest in" * coloured,
                 title_fontsize=9,
                 alignment="left",
             )
-        ax.set_xlim(0, max(layout.width, charts.WIDTH / unit))
+        ax.set_xlim(0, max(layout.width, charts.room() / unit))
         ax.set_ylim(0, layout.height)
         ax.set_aspect("equal", anchor="NW")
         ax.set_axis_off()
     return fig
+
+
+def _stretched(layout: Layout) -> Layout:
+    """Give a narrow sheet in height, and at its sides for names, what it lacks in width."""
+    up = charts.WIDTH / charts.room()
+    if up == 1:
+        return layout
+    aside = 0.07 * layout.width
+    places = layout.places * (1, up) + (aside, 0)
+    return Layout(places, layout.width + 2 * aside, up * layout.height)
 
 
 def _nothing(words: str) -> Figure:
@@ -265,7 +276,7 @@ def strongest(network: Network) -> tuple[IntArray, FloatArray]:
 
 
 def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
-    room = unit / _INCHES
+    room = unit / _INCHES * charts.WIDTH / charts.room()
     size = 3.0 + 2.5 * min(room, 1.0)
     x, y = places.T
     charts.marks(ax, x, y, "o", charts.PAPER, charts.INK, size, markeredgewidth=0.9)
@@ -273,7 +284,7 @@ def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
     off = 3.5 + 1.2 * min(room, 1.0)
     taken: list[tuple[float, float, float]] = []
     for name, place in zip(names, places, strict=True):
-        words = charts.label(name, 18)
+        words = charts.label(name, round(18 * min(1.0, 0.2 + charts.room() / charts.WIDTH)))
         half, (at, y) = 0.29 * letters * len(words), np.asarray(place) * unit * 72
 
         def crowd(above: float, half: float = half, at: float = at, y: float = y) -> int:
@@ -332,7 +343,7 @@ or Tree
         ax.xaxis.set_major_locator(MaxNLocator(6))
         charts.bare(ax)
         if drawn.cut is not None:
-            fig.legend(loc="outside upper right")
+            charts.legend(fig, loc="outside upper right", ncols=1)
     return fig
 
 

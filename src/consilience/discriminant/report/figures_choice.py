@@ -448,7 +448,7 @@ def plot_contributions(
             f"{charts.label(found.levels[b], 24)}"
         )
         charts.bare(ax)
-        fig.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=2)
+        charts.legend(fig, *ax.get_legend_handles_labels(), loc="outside upper left", ncols=2)
     return fig
 
 

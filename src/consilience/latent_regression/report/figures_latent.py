@@ -178,7 +178,7 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
                 if label not in labels:
                     handles.append(handle)
                     labels.append(label)
-        fig.legend(handles, labels, loc="outside upper center", ncols=3, handletextpad=0.3)
+        charts.legend(fig, handles, labels, ncols=3, handletextpad=0.3)
     return fig
 
 

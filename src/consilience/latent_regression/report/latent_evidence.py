@@ -149,7 +149,7 @@ def plot_latent_held_out(result: Any) -> Figure:
         for ax in (left, right):
             ax.axhline(0.5, color=charts.MUTED, linewidth=0.8)
             charts.bare(ax)
-        fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
+        charts.legend(fig, ncols=3, handletextpad=0.3)
     return fig
 
 
