@@ -738,7 +738,7 @@ def _sums(**other: Any) -> Sums:
 )
 def test_replies_are_judged(other: Any, says: str | None) -> None:
     asked = Request(
-        settings=Settings(bins={}, tables=(("a", "b"),)),
+        settings=Settings(bins={}, tables=(("a", "b"),), curves=()),
         numbers=("x",),
         categories=("a", "b"),
         sizes=np.array([2, 2]),
@@ -759,11 +759,14 @@ def test_replies_are_judged(other: Any, says: str | None) -> None:
 )
 def test_replies_of_bins_are_judged(counts: Any, says: str | None) -> None:
     asked = Edges(
-        settings=Settings(bins={}, tables=()),
+        settings=Settings(bins={}, tables=(), curves=()),
         numbers=("w", "x"),
         sizes=np.array([0, 2]),
+        groups=np.array([], dtype=int),
         edges=_aggregate(1, 2),
     )
-    assert asked.lengths() == {"b": 3}
-    found = Bins(counts=_aggregate(*counts)).check(asked, {"rows": np.array([5.0, 90.0])})
+    assert asked.lengths() == {"b": 3, "h": 0}
+    found = Bins(counts=_aggregate(*counts), ended=_aggregate()).check(
+        asked, {"rows": np.array([5.0, 90.0])}
+    )
     assert found == says

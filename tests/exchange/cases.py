@@ -486,7 +486,11 @@ CASES: dict[str, Case] = {
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "contingency-table": Case(ContingencyTable(), of_two_categories, pooled_table),
     "describe": Case(
-        Describe(tables=(("ward", "cured"),), bins={"age": (50, 55, 60, 65, 70)}),
+        Describe(
+            tables=(("ward", "cured"),),
+            bins={"age": (50, 55, 60, 65, 70)},
+            curves=(("age", "cured"), ("age", "cured", "ward")),
+        ),
         of_all_kinds,
         pooled_description,
     ),

@@ -121,7 +121,7 @@ def cuts_to_tell(
     x : (n,) array
         Values that are there.
     candidates : (c,) array
-        Ascending.
+        In the order in which they are tried.
     least : int
     max_share : float
     told : iterable of float
@@ -166,6 +166,24 @@ def cuts_to_tell(
         found.remove(near[0])
         added.remove(near[0])
     return found
+
+
+def common_first(
+    groups: Sequence[FloatArray], candidates: Sequence[float], least: int
+) -> FloatArray:
+    """Candidates, first those between which each group has `least` values, ascending.
+
+    Groups are compared between edges that all of them tell: if each chose its own, few would be.
+    """
+    ordered = [np.sort(values) for values in groups]
+    shared, last = [], np.zeros(len(groups), dtype=int)
+    for cut in candidates:
+        below = np.array([np.searchsorted(values, cut) for values in ordered])
+        left = np.array([len(values) for values in ordered]) - below
+        if min((below - last).min(), left.min()) >= least:
+            shared.append(float(cut))
+            last = below
+    return np.array([*shared, *(float(cut) for cut in candidates if float(cut) not in shared)])
 
 
 def _ruled_bin(x: FloatArray, cuts: Sequence[float], max_share: float) -> int | None:

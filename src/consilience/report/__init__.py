@@ -23,6 +23,7 @@ _PUBLIC: dict[str, str] = {
     "plot_class_profiles": "consilience.report.figures",
     "plot_class_shares": "consilience.clustering.report.figures_classes",
     "plot_contributions": "consilience.discriminant.report.figures_choice",
+    "plot_curves": "consilience.describe.report.figures_describe",
     "plot_dendrogram": "consilience.discriminant.report.figures",
     "plot_detectable": "consilience.collaborators.report.figures_meta",
     "plot_disclosure": "consilience.report.figures",

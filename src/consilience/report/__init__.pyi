@@ -59,6 +59,7 @@ from consilience.collaborators.report.figures_meta import plot_merges as plot_me
 from consilience.collaborators.report.figures_meta import plot_pairwise_tests as plot_pairwise_tests
 from consilience.collaborators.report.figures_meta import plot_spectrum as plot_spectrum
 from consilience.collaborators.report.figures_meta import plot_together as plot_together
+from consilience.describe.report.figures_describe import plot_curves as plot_curves
 from consilience.describe.report.figures_describe import plot_differences as plot_differences
 from consilience.describe.report.figures_describe import plot_distributions as plot_distributions
 from consilience.discriminant.report.figures import plot_dendrogram as plot_dendrogram

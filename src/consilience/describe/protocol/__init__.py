@@ -8,12 +8,13 @@ sums: Request               ->
                                   levels (v), tables (c)            AGGREGATE
 bins: Edges                 ->
   edges (e, all)
-                            <-  Bins: counts (b)                    AGGREGATE
+                            <-  Bins: counts (b), ended (h)         AGGREGATE
 ==============================  ==================================================
 
 q columns are numbers; v are the levels of categories, each with one more for rows without a value;
-c are the cells of the tables that the study names. The second round is left out where no column is
-a number. Edges are the study's, or round numbers about the pooled mean.
+c are the cells of the tables that the study names, h the bins of the times of its curves, for each
+group those whom an event ended and those whom none did. The second round is left out where no
+column is a number. Edges are the study's, or round numbers about the pooled mean.
 
 Rules, at a site that protects records (docs/proofs/described-columns.md):
 
@@ -29,8 +30,11 @@ Rules, at a site that protects records (docs/proofs/described-columns.md):
 - A level of few rows is withheld, with another one where it would follow.
 - A table is told whole or not at all, by the rule of products of columns; at a site that grants no
   models of others not at all: `contingency-table` is compared with other runs there.
+- A curve has bins of its own for those whom an event ended and for the others, by the rule of bins,
+  and in each group edges that are among these. Its groups by event are a table. A time has one
+  event, and bins or a curve.
 
-Sources: `describe.kernels`, `numerics.two_way_tables`.
+Sources: `describe.kernels`, `describe.curves`, `numerics.two_way_tables`.
 
 Absence: a site that does not answer is left out, down to the quorum; one that misses the second
 round has no bins. Leakage: see the method's statement.
@@ -46,15 +50,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.describe.kernels import (
-    SPACING,
-    common_gaps,
-    cuts_to_tell,
-    default_edges,
-    pooled,
-)
+from consilience.describe.kernels import common_first, default_edges, pooled
+from consilience.describe.protocol.memory import Memory
 from consilience.describe.protocol.result import DescribeResult
 from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.numerics.survival import times_of
 from consilience.parameters import RULE, Allowed, allows, is_number, number, several
 from consilience.protocol.method import (
     EDGES,
@@ -68,7 +68,6 @@ from consilience.protocol.method import (
     register,
     step,
 )
-from consilience.wire.codec import digest
 from consilience.wire.disclosure import Released, aggregate, cell_counts, count, relayed
 from consilience.wire.message import Aggregate, Disclosure, Public, message, states
 from consilience.wire.moment_facts import Coded, moment_facts, unsafe_columns
@@ -102,6 +101,21 @@ _TABLES = Allowed(
     "a list of pairs of different columns",
 )
 
+_CURVES = Allowed(
+    lambda v: (
+        isinstance(v, list | tuple)
+        and all(
+            isinstance(one, list | tuple)
+            and len(one) in (2, 3)
+            and all(isinstance(name, str) for name in one)
+            and len(set(one)) == len(one)
+            for one in v
+        )
+    ),
+    "a list of a time and its event, each with a category whose levels are groups, or without one",
+)
+EVENT = "the event of a curve must be 0 or 1 in each row, or of two declared levels"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -111,13 +125,15 @@ class Settings:
     ----------
     bins : mapping of str to sequence of float
     tables : sequence of (str, str)
+    curves : sequence of (str, str) or (str, str, str)
     """
 
     bins: Mapping[str, Sequence[float]] = allows(_BINS)
     tables: Sequence[Sequence[str]] = allows(_TABLES)
+    curves: Sequence[Sequence[str]] = allows(_CURVES)
 
 
-@message("describe/request", version=1)
+@message("describe/request", version=2)
 class Request:
     """Ask for numbers of rows, moments, levels and tables."""
 
@@ -178,7 +194,7 @@ class Sums:
         return None
 
 
-@message("describe/edges", version=1)
+@message("describe/edges", version=2)
 class Edges:
     """Edges of bins; each column of numbers has some of them, or none."""
 
@@ -187,19 +203,36 @@ class Edges:
     sizes: IntArray = Public(
         "q", "edges of each", kind="int", to="all", low=0, high=float(MOST_EDGES)
     )
+    groups: IntArray = Public("w", "groups of each curve", kind="int", to="all", low=1, high=10_000)
     edges: Released = Aggregate("e", "edges, column by column, ascending", to="all")
 
     def lengths(self) -> dict[str, int]:
-        """Bins between, below and above the edges."""
-        return {"b": int(sum(size + 1 for size in self.sizes if size))}
+        """Bins between, below and above the edges, and those of curves."""
+        bins = sum(int(size) + 1 for size in self.sizes if size)
+        return {"b": bins, "h": sum(self.cells_of_curves())}
+
+    def cells_of_curves(self) -> list[int]:
+        """Bins of each curve: of its groups those with an event, then those without."""
+        sizes = dict(zip(self.numbers, self.sizes, strict=True))
+        return [
+            2 * int(groups) * (int(sizes[time]) + 1)
+            for (time, *_), groups in zip(self.settings.curves, self.groups, strict=True)
+        ]
 
 
-@message("describe/bins", version=1)
+@message("describe/bins", version=2)
 class Bins:
     """Rows from each edge up to the next; a gap joins the bin before it."""
 
     counts: Released = Aggregate(
         "b", "rows in each bin; a gap joins the one before", gaps=True, low=0, high=_MOST_ROWS
+    )
+    ended: Released = Aggregate(
+        "h",
+        "rows in each bin of times, by group, with an event and without; gaps as above",
+        gaps=True,
+        low=0,
+        high=_MOST_ROWS,
     )
 
     def check(self, request: Edges, known: Mapping[str, Any]) -> str | None:
@@ -211,6 +244,15 @@ class Bins:
                 continue
             if np.isnan(counts[0]) or np.isnan(n) or np.nansum(counts) != n:
                 return f"column {name} has bins of other rows"
+        rows_of = dict(zip(request.numbers, known["rows"], strict=True))
+        sizes = dict(zip(request.numbers, request.sizes, strict=True))
+        parts = split(self.ended.value, request.cells_of_curves())
+        for (i, counts), (time, *_) in zip(parts, request.settings.curves, strict=True):
+            if np.isnan(counts).all():
+                continue
+            firsts = counts[:: int(sizes[time]) + 1]
+            if np.isnan(firsts).any() or np.nansum(counts) > rows_of[time]:
+                return f"curve {i} is of other rows"
         return None
 
 
@@ -253,7 +295,7 @@ class _Rows:
     whole: list[bool]
 
 
-def _rows_of(data: SiteData, least: int, memory: _Memory) -> _Rows:
+def _rows_of(data: SiteData, least: int, memory: Memory) -> _Rows:
     """Columns by kind, with missing values as they are told, now and in earlier runs."""
     x = data.features
     coded = {j for group in data.coded for j in group.columns}
@@ -309,7 +351,7 @@ def _remembered(message: Request | Edges, data: SiteData) -> str | None:
 @step("sums", once=True, keeps=_remembered)
 def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Count, and sum the columns of numbers."""
-    memory = _Memory.of(data, site)
+    memory = Memory.of(data, site)
     rows = _rows_of(data, site.limits.min_records, memory)
     own = (rows.number_names, rows.category_names, [part.shape[1] - 1 for part in rows.levels])
     if own != (message.numbers, message.categories, [int(size) for size in message.sizes]):
@@ -410,7 +452,7 @@ def count_bins(
 ) -> tuple[Bins, State]:
     """Count the rows between edges."""
     least = site.limits.min_records
-    memory = _Memory.of(data, site)
+    memory = Memory.of(data, site)
     rows = _rows_of(data, least, memory)
     if rows.number_names != message.numbers:
         raise DataError(
@@ -424,7 +466,8 @@ def count_bins(
     if parted and not memory.others:
         site.note("No further bins are told: other runs told of some of the rows only.")
     sizes = [int(size) for size in message.sizes]
-    room = _room(data, memory, site) // max(sum(size > 0 for size in sizes), 1)
+    of_curves = {time for time, *_ in message.settings.curves} if least > 1 else set()
+    room = _room(message, data, memory, site)
     cells, masks, start = [], [], 0
     for j, edges in split(message.edges.value, sizes):
         name, x = rows.number_names[j - 1], rows.numbers[:, j - 1]
@@ -438,43 +481,27 @@ def count_bins(
                 f"edges of {name} are not ascending, or not those of the study",
                 public="edges of bins that do not go with the study",
             )
-        cuts: list[float] = []
         values = x[~np.isnan(x)]
-        withheld = bool(unsafe[j - 1]) or memory.others or memory.leaves_few(name, values, least)
-        if not withheld:
-            before = memory.told.get(name, [])
-            if parted:
-                wanted = edges[np.isin(edges, before)]
-            else:
-                wanted = memory.apart(name, edges, float(values.std())) if least > 1 else edges
-            cuts = (
-                cuts_to_tell(
-                    values,
-                    wanted,
-                    least=least,
-                    max_share=site.limits.max_share,
-                    told=before,
-                    most=len(before) + room,
-                )
-                if least > 1
-                else list(edges)
-            )
-            memory.add(name, edges, cuts)
-            withheld = parted and not len(cuts)
+        told = None
+        if not (unsafe[j - 1] or name in of_curves or memory.has_curve(name)):
+            told = memory.cuts((name,), values, edges, parted, room, site)
+        withheld, cuts = told is None, told or []
         known = np.isin(edges, cuts)
         heads = np.concatenate([[0], np.flatnonzero(known) + 1])
         place = heads[np.searchsorted(edges[known], x, side="right")]
         cells.append(np.where(np.isnan(x) | withheld, -1, start + place))
         masks.append(np.concatenate([[False], ~known]) | withheld)
         start += len(edges) + 1
+    ended = _ended(message, rows, unsafe, memory, parted, room, site)
     memory.keep(site)
     flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
     mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
-    return Bins(counts=cell_counts(flat.astype(np.int64), start).withhold(mask)), state
+    counts = cell_counts(flat.astype(np.int64), start).withhold(mask)
+    return Bins(counts=counts, ended=ended), state
 
 
-def _room(data: SiteData, memory: _Memory, site: SiteContext) -> int:
-    """Edges that may still be told: each is a column, of which the rows may tell so many in all.
+def _room(message: Edges, data: SiteData, memory: Memory, site: SiteContext) -> int:
+    """Edges that may still be told, by column: each counts as one of those that the rows may tell.
 
     At most half are edges, so that runs to come may tell something, too.
     """
@@ -482,91 +509,125 @@ def _room(data: SiteData, memory: _Memory, site: SiteContext) -> int:
     joint, alone = (0, p) if runs is None else (runs.joint, runs.alone)
     left = site.limits.columns_left(data.n_rows, joint, alone)
     half = site.limits.columns_for(data.n_rows, products=False) // 2
-    return max(min(left, half) - sum(map(len, memory.told.values())), 0)
+    room = max(min(left, half) - sum(map(len, memory.told.values())), 0)
+    lines = sum(int(size) > 0 for size in message.sizes) + sum(
+        2 * (int(groups) + (groups > 1)) for groups in message.groups
+    )
+    return int(room // max(lines, 1))
 
 
-class _Memory:
-    """What a site told of its rows, over all runs, that later ones must go with.
+def _ended(
+    message: Edges,
+    rows: _Rows,
+    unsafe: BoolArray,
+    memory: Memory,
+    parted: bool,
+    room: int,
+    site: SiteContext,
+) -> Released:
+    """Rows in the bins of the times of all curves, each curve whole or not at all."""
+    parts = split(message.edges.value, [int(size) for size in message.sizes])
+    edges_of = dict(zip(message.numbers, (part for _, part in parts), strict=True))
+    cells, masks, start = [], [], 0
+    sizes = message.cells_of_curves()
+    for curve, groups, size in zip(message.settings.curves, message.groups, sizes, strict=True):
+        time, event, *by = curve
+        edges, x = edges_of[time], rows.numbers[:, rows.number_names.index(time)]
+        kind, group = _kinds(rows, curve, int(groups))
+        known = ~np.isnan(x) & (kind >= 0) & (group >= 0)
+        mask, place = np.ones((int(groups), 2, len(edges) + 1), dtype=bool), np.full(len(x), -1)
+        told = not _stays(message, rows, curve, unsafe, memory, known, site)
+        if told:
+            times_of(x[known])
+        for k in (0, 1) if told else ():
+            base = (time, event, str(k))
+            chosen = known & (kind == k)
+            # Groups have edges among those of all people, which all groupings have in common.
+            common = memory.cuts(base, x[chosen], edges, parted, room, site)
+            among = common_first(
+                [x[chosen & (group == g)] for g in range(int(groups))],
+                common or (),
+                site.limits.min_records,
+            )
+            for g in range(int(groups)):
+                own, cuts = chosen & (group == g), common
+                if by and common is not None:
+                    of = (*base, *by, str(g))
+                    cuts = memory.cuts(of, x[own], among, parted, room, site)
+                told = told and cuts is not None
+                heads = np.isin(edges, cuts or [])
+                firsts = np.concatenate([[0], np.flatnonzero(heads) + 1])
+                bins = firsts[np.searchsorted(edges[heads], x[own], side="right")]
+                place[own] = start + np.ravel_multi_index((g, k, bins), mask.shape)
+                mask[g, k] = np.concatenate([[False], ~heads])
+        if not told:
+            site.note(f"The curve of {' and '.join(curve)} stays here.")
+            mask[:], place[:] = True, -1
+        cells.append(place)
+        masks.append(mask.ravel())
+        start += size
+    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    hidden = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
+    return cell_counts(flat.astype(np.int64), start).withhold(hidden)
 
-    Attributes
-    ----------
-    rows : str
-        Digest of the rows of this run; empty where a site knows none again.
-    others : bool
-        Whether bins were told of other rows.
-    told : dict of str to list of float
-        Edges that were told, by column.
-    """
 
-    def __init__(self, rows: str, row_set: int, order: IntArray, kept: Mapping[str, Any]) -> None:
-        self.rows, self._order, self._number = rows, order, row_set
-        self._binned, self._row_set = str(kept.get("rows", "")), int(kept.get("row_set", -1))
-        self.others = self._binned not in ("", rows)
-        self.told, self._tried = (
-            {name: list(edges) for name, edges in dict(kept.get(part, {})).items()}
-            for part in ("told", "tried")
-        )
-        self._gaps: dict[str, dict[str, bytes]] = dict(kept.get("gaps", {}))
+def _kinds(rows: _Rows, curve: Sequence[str], groups: int) -> tuple[IntArray, IntArray]:
+    """Whether an event ended each row, 0, or none did, 1, and its group; -1 where not known."""
+    _, event, *by = curve
+    if event in rows.category_names:
+        part = rows.levels[rows.category_names.index(event)]
+        kind = np.select([part[:, 1] == 1, part[:, 0] == 1], [0, 1], -1)
+    else:
+        y = rows.numbers[:, rows.number_names.index(event)]
+        if not ((y == 0) | (y == 1) | np.isnan(y)).all():
+            raise DataError(EVENT, public=EVENT)
+        kind = np.select([y == 1, y == 0], [0, 1], -1)
+    group = np.zeros(len(kind), dtype=np.int64)
+    if by:
+        part = rows.levels[rows.category_names.index(by[0])]
+        if part.shape[1] - 1 != groups:
+            raise DataError("a curve of other groups", public="a curve of other groups")
+        group = np.where(part[:, :-1].any(axis=1), part.argmax(axis=1), -1)
+    return kind, group
 
-    @classmethod
-    def of(cls, data: SiteData, site: SiteContext) -> _Memory:
-        marks = np.arange(data.n_rows) if data.marks is None else data.marks
-        rows = "" if data.marks is None else digest(np.sort(marks).tobytes())
-        number = -1 if data.other_runs is None else data.other_runs.row_set
-        return cls(rows, number, np.argsort(marks), site.kept or {})
 
-    def gaps(self, names: Sequence[str], missing: BoolArray, least: int) -> BoolArray:
-        """Rows that count as without a value, as they did in earlier runs on these rows."""
-        own, n = dict(self._gaps.get(self.rows, {})), len(missing)
-        packed = list(dict.fromkeys(own.values()))
-        told = []
-        for line in packed:
-            rows = np.zeros(n, dtype=bool)
-            bits = np.unpackbits(np.frombuffer(line, dtype=np.uint8), count=n)
-            rows[self._order] = bits.astype(bool)
-            told.append(rows)
-        before = [packed.index(own[name]) if name in own else -1 for name in names]
-        found = common_gaps(missing, least, told, before)
-        for name, rows in zip(names, found.T, strict=True):
-            if rows.any() and self.rows:
-                own.setdefault(name, np.packbits(rows[self._order]).tobytes())
-        if own:
-            self._gaps = {**self._gaps, self.rows: own}
-        return found
-
-    def apart(self, name: str, edges: FloatArray, sd: float) -> FloatArray:
-        """Edges that are told already, or far enough from all that were asked for."""
-        tried, found = list(self._tried.get(name, [])), []
-        for edge in edges:
-            near = [abs(edge - other) for other in tried]
-            if edge in tried or not near or min(near) >= SPACING * sd * (1 - 1e-9):
-                found.append(edge)
-                tried.append(edge)
-        self._tried[name] = sorted({float(edge) for edge in tried})
-        return np.asarray(found, dtype=float)
-
-    def leaves_few(self, name: str, values: FloatArray, least: int) -> bool:
-        """Whether edges that were told leave a bin of few: not while rows and values are theirs."""
-        told = self.told.get(name, [])
-        below = np.searchsorted(np.sort(values), told, side="left")
-        return bool(told) and int(np.diff(below, prepend=0, append=len(values)).min()) < least
-
-    def add(self, name: str, edges: FloatArray, cuts: Sequence[float]) -> None:
-        """Note what is told now."""
-        self._binned, self._row_set = self.rows, self._number
-        told = set(self.told.get(name, [])) | {float(cut) for cut in cuts if cut in edges}
-        self.told[name] = sorted(told)
-
-    def keep(self, site: SiteContext) -> None:
-        """Keep it, for all later runs."""
-        if not self.rows:
-            return
-        plain = {
-            part: {name: tuple(edges) for name, edges in of.items()}
-            for part, of in (("told", self.told), ("tried", self._tried))
-        }
-        bins = {"rows": self._binned, "row_set": self._row_set, **plain}
-        site.keep({**bins, "gaps": self._gaps})
+def _stays(
+    message: Edges,
+    rows: _Rows,
+    curve: Sequence[str],
+    unsafe: BoolArray,
+    memory: Memory,
+    known: BoolArray,
+    site: SiteContext,
+) -> bool:
+    """Whether a site that protects records keeps a curve back before it looks at the times."""
+    time, event, *by = curve
+    if site.limits.min_records <= 1:
+        return not known.any()
+    if by and not site.foreign_models:  # as tables
+        return True
+    numbers = [name for name in (time, event) if name in rows.number_names]
+    if any(unsafe[rows.number_names.index(name)] for name in numbers) or not known.all():
+        return True
+    if memory.has_bins(time) or memory.has_curve(time, of_another_than=event):
+        return True
+    parts, coded, ends, at = [], [], {}, 0
+    for name in sorted(
+        {n for _, *ns in message.settings.curves for n in ns}
+        | {n for pair in message.settings.tables for n in pair}
+    ):
+        if name in rows.category_names:
+            i = rows.category_names.index(name)
+            part, whole = rows.levels[i], rows.whole[i]
+            part = part if part[:, -1].any() else part[:, :-1]
+        else:
+            y = rows.numbers[:, rows.number_names.index(name)]
+            part, whole = np.column_stack([y == 1, y == 0]).astype(float), True
+        parts.append(part)
+        ends[name] = slice(at, at := at + part.shape[1])
+        coded.append(Coded(tuple(range(ends[name].start, at)), whole))
+    facts = moment_facts(np.hstack(parts), limits=site.limits, coded=coded).unsafe
+    return bool(facts[ends[event], ends[by[0] if by else event]].any())
 
 
 # --------------------------------------------------------------------------- at the coordinator
@@ -588,18 +649,23 @@ class Describe(Method[DescribeResult]):
         a standard deviation apart.
     tables : sequence of (str, str)
         Pairs of categories to count together, with tests of their association.
+    curves : sequence of (str, str) or (str, str, str)
+        Times until an event, whether it was seen (1, or the second of two levels), and a category
+        whose levels are compared, if there is one. Times are above 0; their bins are the curve's
+        times.
     quantiles : sequence of float
         Between 0 and 1; three of them are shown as median and quartiles.
     """
 
     bins: Mapping[str, Sequence[float]] = field(default_factory=dict, metadata={RULE: _BINS})
     tables: Sequence[Sequence[str]] = allows(_TABLES, default=())
+    curves: Sequence[Sequence[str]] = allows(_CURVES, default=())
     quantiles: Sequence[float] = allows(
         several(number(above=0, below=1), 1, 20), default=(0.25, 0.5, 0.75)
     )
 
     name: ClassVar[str] = "describe"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Who is in the tables, over all sites and at each of them?"
     steps = (sums, count_bins)
     roles: ClassVar[tuple[str, ...]] = ()
@@ -613,8 +679,9 @@ class Describe(Method[DescribeResult]):
     leakage: ClassVar[str] = (
         "The coordinator knows, of each site, the number of rows; of each column of numbers rows "
         "with a value, mean and standard deviation, and the rows in bins; of each category the "
-        "rows of its levels; and the tables that the study names. Counts of few are withheld or "
-        "joined to others, with what of the same column they would follow from. All sites know the "
+        "rows of its levels; the tables that the study names; and of its curves the rows in bins "
+        "of time, by group, with an event and without. Counts of few are withheld or joined to "
+        "others, with what of the same column they would follow from. All sites know the "
         "edges of the bins, which follow from pooled means and standard deviations or stand in the "
         "study."
     )
@@ -625,6 +692,10 @@ class Describe(Method[DescribeResult]):
         pairs = [frozenset(pair) for pair in self.tables]
         if len(set(pairs)) < len(pairs):
             raise ParameterError.of("tables", "different pairs of columns", self.tables)
+        if len(set(map(tuple, self.curves))) < len(self.curves):
+            raise ParameterError.of("curves", "different curves", self.curves)
+        if len({time for time, *_ in self.curves}) < len({(t, e) for t, e, *_ in self.curves}):
+            raise ParameterError.of("curves", "one event for each time", self.curves)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check the preparation, and that bins and tables are of columns that can have some."""
@@ -652,6 +723,13 @@ class Describe(Method[DescribeResult]):
         for name in itertools.chain.from_iterable(self.tables):
             if name not in categories:
                 fault = f"tables name {name!r}, which is no feature with levels"
+        for time, event, *by in self.curves:
+            if time not in features or time in levels:
+                fault = f"curves name the time {time!r}, which is no feature without levels"
+            elif event not in features or len(levels.get(event, (0, 1))) != 2:
+                fault = f"curves name the event {event!r}, which is no feature of two values"
+            elif by and by[0] not in categories:
+                fault = f"curves name the groups {by[0]!r}, which is no feature with levels"
         if fault:
             raise StudyError(fault, public=fault)
 
@@ -661,7 +739,11 @@ class Describe(Method[DescribeResult]):
         numbers = tuple(name for name in features if name not in levels)
         categories = tuple(name for name in features if name in levels)
         bins = {k: tuple(float(e) for e in v) for k, v in self.bins.items()}
-        settings = Settings(bins=bins, tables=tuple(tuple(pair) for pair in self.tables))
+        settings = Settings(
+            bins=bins,
+            tables=tuple(tuple(pair) for pair in self.tables),
+            curves=tuple(tuple(one) for one in self.curves),
+        )
         sizes = np.array([len(levels[name]) for name in categories], dtype=np.int64)
         asked = Request(settings=settings, numbers=numbers, categories=categories, sizes=sizes)
         first = ctx.require((yield Ask("sums", asked)))
@@ -676,19 +758,22 @@ class Describe(Method[DescribeResult]):
             rows, centre, squares = pooled(known[:, j], mean[:, j], square[:, j])
             sd = float(np.sqrt(squares / max(rows - 1, 1)))
             edges.append(np.asarray(bins[name]) if name in bins else default_edges(centre, sd))
-        counts = np.full((len(first), sum(len(e) + 1 for e in edges if len(e))), np.nan)
+        groups = [len(levels[by[0]]) if by else 1 for _, _, *by in self.curves]
+        question = Edges(
+            settings=settings,
+            numbers=numbers,
+            sizes=np.array([len(e) for e in edges], dtype=np.int64),
+            groups=np.array(groups, dtype=np.int64),
+            edges=relayed(np.concatenate([np.empty(0), *edges]), Disclosure.AGGREGATE),
+        )
+        counts, ended = (np.full((len(first), n), np.nan) for n in question.lengths().values())
         if counts.size:
-            question = Edges(
-                settings=settings,
-                numbers=numbers,
-                sizes=np.array([len(e) for e in edges], dtype=np.int64),
-                edges=relayed(np.concatenate(edges), Disclosure.AGGREGATE),
-            )
             rows_of = {s: {"rows": row} for s, row in zip(first, known, strict=True)}
             second = ctx.require((yield Ask("bins", question, to=tuple(first), known=rows_of)))
             for i, site in enumerate(first):
                 if site in second:
                     counts[i] = second[site].counts.value
+                    ended[i] = second[site].ended.value
         result = DescribeResult(
             columns=features,
             number_names=numbers,
@@ -724,6 +809,19 @@ class Describe(Method[DescribeResult]):
                         [reply.tables.value for reply in first.values()],
                         [str(pair) for pair in self.tables],
                         _cells_of(asked),
+                    ),
+                    strict=True,
+                )
+            ),
+            curves=tuple((str(t), str(e), *map(str, by)) for t, e, *by in settings.curves),
+            ended=tuple(
+                part.reshape(len(first), number, 2, -1)
+                for number, (_, part) in zip(
+                    groups,
+                    _by_name(
+                        list(ended),
+                        [str(one) for one in settings.curves],
+                        question.cells_of_curves(),
                     ),
                     strict=True,
                 )

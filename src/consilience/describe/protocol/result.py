@@ -13,6 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.describe.curves import (
+    Curve,
+    LogRank,
+    Pair,
+    life_table,
+    log_rank_of_sites,
+    log_rank_within,
+    pairs_of,
+    pooled_log_rank,
+)
 from consilience.describe.kernels import (
     Quantile,
     difference_of_means,
@@ -88,9 +98,14 @@ class DescribeResult(Result):
         Of each pair; rows without a value stand last. NaN where a site withholds the table.
     shares : tuple of float
         Of the quantiles.
+    curves : tuple of (str, str) or (str, str, str)
+        Times, events, and groups if there are some.
+    ended : tuple of (s, g, 2, e + 1) arrays
+        Of each curve and group, rows in bins of the time as in `bin_counts`: those with an event,
+        then those without. All are gaps where a site withholds the curve.
     """
 
-    often = ("moments", "quantile", "differing", "to_text", "to_csv", "to_html", "to_latex")
+    often = ("quantile", "to_text", "to_csv", "to_html", "to_latex")
 
     columns: tuple[str, ...]
     number_names: tuple[str, ...] = field(metadata={"stored": "numbers"})
@@ -106,6 +121,8 @@ class DescribeResult(Result):
     pairs: tuple[tuple[str, str], ...]
     tables: tuple[FloatArray, ...]
     shares: tuple[float, ...]
+    curves: tuple[tuple[str, ...], ...] = ()
+    ended: tuple[FloatArray, ...] = ()
 
     # --- figures by site, and over all of them
 
@@ -269,6 +286,63 @@ class DescribeResult(Result):
         table = np.asarray(told.sum(axis=0))
         return table, pearson(table), within_strata(told), cramers_v(table)
 
+    # --- times until an event
+
+    @property
+    def _of_curves(self) -> set[str]:
+        return {name for time, event, *_ in self.curves for name in (time, event)}
+
+    def groups(self, curve: int) -> tuple[str, ...]:
+        """Levels that a curve compares; one empty name without groups."""
+        _, _, *by = self.curves[curve]
+        return self.level_names[by[0]] if by else ("",)
+
+    def curve(self, curve: int, group: str | None = None, site: str | None = None) -> Curve:
+        """Share of the rows without an event before each time, with its limits.
+
+        Parameters
+        ----------
+        curve : int
+            Place in `curves`.
+        group : str, optional
+            Of all groups unless given.
+        site : str, optional
+            Over all sites that tell the curve unless given.
+
+        Raises
+        ------
+        ParameterError
+            An unknown group or site.
+        """
+        groups = self.groups(curve)
+        if group is not None and group not in groups:
+            raise ParameterError.of("group", f"one of {', '.join(groups)}", group)
+        if site is not None and site not in self.sites:
+            raise ParameterError.of("site", f"one of {', '.join(self.sites)}", site)
+        edges = self.edges[self.curves[curve][0]]
+        told = [
+            pair
+            for name, pairs in zip(self.sites, self._pairs(curve), strict=True)
+            for of, pair in zip(groups, pairs or (), strict=False)
+            if site in (None, name) and group in (None, of)
+        ]
+        return life_table(edges[edges > 0], told)
+
+    def _pairs(self, curve: int) -> list[list[Pair] | None]:
+        edges = self.edges[self.curves[curve][0]]
+        return pairs_of(edges, self.ended[curve])
+
+    def curve_tests(self, curve: int) -> dict[str, LogRank]:
+        """Log-rank tests of groups, "pooled" and "within sites", and of "sites" within groups."""
+        told = [pairs for pairs in self._pairs(curve) if pairs is not None]
+        found = {}
+        if len(self.groups(curve)) > 1:
+            found["pooled"] = pooled_log_rank(told)
+            found["within sites"] = log_rank_within(told)
+        if len(self.sites) > 1:
+            found["sites"] = log_rank_of_sites(told)
+        return found
+
     # --- what it leads to
 
     def _unusable(self, name: str) -> tuple[str, ...]:
@@ -350,7 +424,8 @@ class DescribeResult(Result):
             if hidden.any():
                 yield f"Column {name} is withheld by {self._named(hidden)}: too few rows differ."
             without = np.asarray(bare & ~hidden)
-            if without.any():
+            # Of a time its curve is told instead, and an event has two values.
+            if without.any() and name not in self._of_curves:
                 yield f"No bins of {name} are told by {self._named(without)}."
         for name in (column for column in self.columns if column in self.counts):
             few = np.isnan(self.counts[name]).any(axis=1)
@@ -360,6 +435,10 @@ class DescribeResult(Result):
             stays = np.isnan(tables).any(axis=(1, 2))
             if stays.any():
                 yield f"The table of {a} and {b} is withheld by {self._named(stays)}."
+        for names, ended in zip(self.curves, self.ended, strict=True):
+            stays = np.isnan(ended).all(axis=(1, 2, 3))
+            if stays.any():
+                yield f"The curve of {' and '.join(names)} is withheld by {self._named(stays)}."
 
     def _named(self, chosen: Any) -> str:
         return ", ".join(np.array(self.sites)[chosen])
@@ -388,9 +467,32 @@ class DescribeResult(Result):
                     f"(p = {test.p_value:.3g}), Cramér's V {v:.3g}; within sites "
                     f"p = {within.p_value:.3g}."
                 )
+        for i in range(len(self.curves)):
+            parts += self.said_of_curve(i)
         if any(True for _ in self.withheld()):
             parts.append("Something is withheld: the notes say what.")
         return " ".join(parts)
+
+    def said_of_curve(self, curve: int) -> Iterator[str]:
+        """Sentences on medians, and on the test of the groups within sites."""
+        time, event, *by = self.curves[curve]
+        for group in self.groups(curve):
+            middle = self.curve(curve, group).median()
+            of = f", {by[0]} {group}" if by else ""
+            if np.isfinite(middle.value):
+                bounds = (
+                    f"between {middle.low:g} and {middle.high:g}"
+                    if np.isfinite(middle.high)
+                    else f"above {middle.low:g}"
+                )
+                yield f"Median {time} until {event}{of}: {middle.value:.4g} ({bounds})."
+        tests = self.curve_tests(curve)
+        if by and tests["within sites"].df:
+            test = tests["within sites"]
+            yield (
+                f"Log-rank test of {by[0]} within sites: chi-square {test.statistic:.4g} on "
+                f"{test.df} df (p = {test.p_value:.3g})."
+            )
 
     # --- tables
 
@@ -470,7 +572,10 @@ class DescribeResult(Result):
             else:
                 cells = [self._spread(name, s) for s in (None, *self.sites)]
                 yield line(f"{name}, mean (SD)", cells, name)
-                if name in self.bin_counts:
+                bins = self.bin_counts.get(name, np.full((1, 2), np.nan))
+                if name in self.bin_counts and not (
+                    name in self._of_curves and np.isnan(bins[:, 1:]).all()
+                ):
                     yield line(
                         "  median [quartiles]", [self._middle(name, s) for s in (None, *self.sites)]
                     )
@@ -647,6 +752,32 @@ class DescribeResult(Result):
                     "df": test.df,
                     "p_value": test.p_value if told else np.nan,
                     "Cramér's V": v if name == "pooled" else np.nan,
+                }
+
+    @_tidy
+    def survival(self) -> Iterator[dict[str, Any]]:
+        """Share of a group without an event before a time, over all sites and at each."""
+        for i, (time, event, *_) in enumerate(self.curves):
+            for group, site in itertools.product(self.groups(i), (None, *self.sites)):
+                found = self.curve(i, group, site)
+                about = {"time": time, "event": event, "group": group, "site": site or ALL}
+                for values in zip(*found, strict=True):
+                    yield {**about, **dict(zip(found._fields, map(float, values), strict=True))}
+
+    @_tidy
+    def log_rank(self) -> Iterator[dict[str, Any]]:
+        """Log-rank tests of a curve's groups, pooled and within sites, and of its sites."""
+        for i, (time, event, *by) in enumerate(self.curves):
+            for name, test in self.curve_tests(i).items():
+                yield {
+                    "time": time,
+                    "event": event,
+                    "groups": by[0] if by else "",
+                    "test": name,
+                    "events": float(test.observed.sum()),
+                    "statistic": test.statistic,
+                    "df": test.df,
+                    "p_value": test.p_value,
                 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from consilience.report.run import Run
 from consilience.report.sections import number, p_value, percent, site_name
 from consilience.report.words import TemplateReport
 
+MOST_SAID = 6
+"""Sentences on curves that the answer has."""
 SHOWN = 6
 """Sites with a column of their own in Table 1; of more the page shows the pooled column."""
 
@@ -78,6 +80,31 @@ class DescribeReport(TemplateReport[DescribeResult]):
                 if np.nansum(rows) > 0
             ],
             "binned": figures.binned(result),
+            "of_curves": [
+                sentence for i in range(len(result.curves)) for sentence in result.said_of_curve(i)
+            ][:MOST_SAID],
+            "drawn": figures.drawn_curves(result),
+            "curve_names": [
+                f"{short(time, 30)} until {short(event, 30)}"
+                + "".join(f", by {short(name, 30)}" for name in by)
+                for time, event, *by in result.curves
+            ],
+            "log_rank": [
+                (
+                    f"{short(t['time'], 25)} until {short(t['event'], 25)}",
+                    _compared(t),
+                    f"{t['events']:,.0f}",
+                    number(t["statistic"]),
+                    f"{t['df']:,}",
+                    p_value(t["p_value"]),
+                )
+                for _, t in result.log_rank.iterrows()
+                if t["df"]
+            ]
+            if result.curves
+            else [],
+            "medians": list(_medians(result)),
+            "plot_curves": figures.plot_curves,
             "hidden": [short(sentence, 300) for sentence in result.withheld()],
             "plot_distributions": figures.plot_distributions,
             "plot_differences": figures.plot_differences,
@@ -94,6 +121,31 @@ class DescribeReport(TemplateReport[DescribeResult]):
             ("columns of numbers", f"{len(result.number_names):,}"),
             ("columns of categories", f"{len(result.level_names):,}"),
         )
+
+
+def _compared(test: Any) -> str:
+    groups = short(test["groups"], 25)
+    if test["test"] == "sites":
+        return f"sites, within {groups}" if groups else "sites"
+    return groups + (" within sites" if test["test"] == "within sites" else ", all rows as one")
+
+
+def _medians(result: DescribeResult) -> Iterator[tuple[str, ...]]:
+    """Rows and medians of each curve, over the sites that tell it."""
+    for i, (time, event, *by) in enumerate(result.curves):
+        told = ~np.isnan(result.ended[i]).all(axis=(1, 2, 3))
+        for k, group in enumerate(result.groups(i)):
+            cells, middle = result.ended[i][told, k], result.curve(i, group).median()
+            bounds = f"{middle.low:.4g} to {middle.high:.4g}"
+            yield (
+                f"{short(time, 25)} until {short(event, 25)}",
+                short(f"{by[0]}: {group}", 40) if by else "all",
+                f"{told.sum():,}",
+                f"{np.nansum(cells):,.0f}",
+                f"{np.nansum(cells[:, 0]):,.0f}",
+                "not reached" if np.isnan(middle.value) else f"{middle.value:.4g}",
+                bounds if np.isfinite(middle.high) else f"above {middle.low:.4g}",
+            )
 
 
 def _line(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Figures of a description: how columns are distributed, and in which of them sites differ."""
+"""Figures of a description: distributions, curves of times, and in which columns sites differ."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from consilience.report import charts
 MOST = 40
 """Columns of a figure; the page has a table of all."""
 _PANELS = 24
+_CURVES = 6
 MOST_PAIRS = 300
 """Pairs of sites up to which each has a mark; of more, shares of the pairs have."""
 _NAMED = len(charts.CLASS_COLOURS)
@@ -83,6 +84,58 @@ def plot_distributions(result: Any) -> Figure:
         else:
             axes[0].set_axis_off()
     return fig
+
+
+def plot_curves(result: Any) -> Figure:
+    """Draw curves of times until an event over all sites, a line for each group.
+
+    Parameters
+    ----------
+    result : DescribeResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Shares without an event with limits of level .95, as far as bins reach. Behind them, paler,
+        all Kaplan-Meier curves that the numbers in the bins allow.
+    """
+    drawn = drawn_curves(result)
+    with charts.style():
+        fig, axes = charts.panels(max(len(drawn), 1), 0.6 + 2.9 * max(len(drawn), 1), 1)
+        for ax, (i, groups) in zip(axes, drawn.items(), strict=False):
+            time, event, *by = result.curves[i]
+            for k, (group, found) in enumerate(groups.items()):
+                colour = charts.CLASS_COLOURS[k]
+                known = np.isfinite(found.share)
+                at, share = np.append(0.0, found.at), np.append(1.0, found.share)
+                width = found.at[-1] / 250 * (k - (len(groups) - 1) / 2)
+                least, most = (np.append(1.0, one[known]) for one in (found.least, found.most))
+                ax.fill_between(at[: known.sum() + 1], least, most, color=colour, alpha=0.18, lw=0)
+                name = charts.label(group, 24) if by else "all people"
+                ax.plot(at, share, "o-", color=colour, markersize=4, linewidth=1.2, label=name)
+                ax.vlines(found.at + width, found.low, found.high, color=colour, linewidth=1.0)
+            ax.set_ylim(0, 1.02)
+            ax.set_xlim(left=0)
+            ax.yaxis.set_major_formatter(charts.SHARES)
+            ax.set_xlabel(charts.label(time, 40))
+            ax.set_title(f"{charts.label(event, 40)}: share without it", loc="left")
+            charts.bare(ax, "y")
+            if by:
+                ax.legend(title=charts.label(by[0], 24), loc="upper right")
+        if not drawn:
+            axes[0].set_axis_off()
+    return fig
+
+
+def drawn_curves(result: Any) -> dict[int, dict[str, Any]]:
+    """Curves that some site tells, with those groups of which something is known."""
+    found = {}
+    for i in range(len(result.curves))[:_CURVES]:
+        lines = {group: result.curve(i, group) for group in result.groups(i)[:_NAMED]}
+        told = {g: line for g, line in lines.items() if np.isfinite(line.share).any()}
+        if told:
+            found[i] = told
+    return found
 
 
 def plot_differences(result: Any) -> Figure:

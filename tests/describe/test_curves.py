@@ -1,0 +1,492 @@
+"""Curves of times until an event: figures, and what their numbers of people tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2, norm
+from statsmodels.duration.survfunc import SurvfuncRight, survdiff
+
+from consilience.describe import curves
+from consilience.describe.kernels import common_first, cuts_to_tell, default_edges
+from consilience.describe.protocol import Bins, Describe, Edges, Settings
+from consilience.describe.protocol.result import ALL, DescribeResult
+from consilience.engines.federation import Federation, Run
+from consilience.exceptions import ConsilienceError, ParameterError
+from consilience.protocol.method import Columns, Preparation
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+from tests.reference import described, survival_curves
+
+
+def binned(times: np.ndarray, edges: np.ndarray, gaps: np.ndarray | None = None) -> np.ndarray:
+    """Numbers of times between edges; those marked as gaps are added to the bin before."""
+    told = np.concatenate([[True], ~gaps]) if gaps is not None else np.ones(len(edges) + 1, bool)
+    counts = np.bincount(np.searchsorted(edges, times, side="right"), minlength=len(edges) + 1)
+    sums = np.add.reduceat(counts, np.flatnonzero(told)).astype(float)
+    found = np.full(len(edges) + 1, np.nan)
+    found[told] = sums
+    return found
+
+
+def pair(
+    times: np.ndarray, events: np.ndarray, edges: np.ndarray, gaps: tuple[np.ndarray, ...] = ()
+) -> curves.Pair:
+    kinds = itertools.zip_longest((times[events], times[~events]), gaps)
+    return curves.Pair(*(curves.Cell.of(edges, binned(t, edges, gap)) for t, gap in kinds))
+
+
+def people(seed: int, n: int = 200, high: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, high, n).astype(float), rng.random(n) < 0.6
+
+
+def test_with_one_time_in_each_bin_the_upper_bound_is_kaplan_and_meiers() -> None:
+    times, events = people(0)
+    edges = np.arange(1.0, 13.0)
+    found = curves.life_table(edges, [pair(times, events, edges)])
+    textbook = [float(survival_curves.kaplan_meier(times, events, t)) for t in edges]
+    np.testing.assert_allclose(found.most, textbook, rtol=1e-13)
+    known = SurvfuncRight(times, events.astype(int))
+    np.testing.assert_allclose(
+        found.most[1:], known.surv_prob[np.searchsorted(known.surv_times, edges[1:]) - 1]
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_between_its_bounds_is_every_curve_that_the_bins_allow(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges = np.arange(1.0, 5.0)
+    bins: list[Any] = []
+    while not 4 <= sum(n for *_, n in bins) <= 7:
+        bins, cells = [], []
+        for _ in range(2):
+            of_site = []
+            for event in (True, False):
+                cuts = edges[rng.random(4) < 0.5]
+                ends = [0.0, *cuts, 6.0]
+                counts = rng.integers(0, 2, len(ends) - 1)
+                bins += [
+                    (a, b, event, int(n))
+                    for (a, b), n in zip(itertools.pairwise(ends), counts, strict=True)
+                ]
+                below = np.cumsum(counts)
+                of_site.append(curves.Cell(cuts, below[:-1].astype(float), float(below[-1])))
+            cells.append(curves.Pair(*of_site))
+    found = curves.life_table(edges, cells)
+    for j, at in enumerate(edges):
+        low, high = survival_curves.bounds(bins, at)
+        assert found.least[j] == pytest.approx(float(low), abs=1e-13)
+        assert found.most[j] == pytest.approx(float(high), abs=1e-13)
+
+
+def test_a_life_table_is_the_textbooks() -> None:
+    rng = np.random.default_rng(1)
+    times, events = rng.weibull(1.3, 400) * 5, rng.random(400) < 0.6
+    edges = np.arange(1.0, 9.0)
+    found = curves.life_table(edges, [pair(times, events, edges)])
+    counts = [list(binned(t, edges)) for t in (times[events], times[~events])]
+    beyond = (sum(own) - sum(own[:-1]) for own in counts)
+    assert all(n > 0 for n in beyond)
+    share, error = survival_curves.life_table(*counts)
+    np.testing.assert_allclose(found.share, share[:-1], rtol=1e-13)
+    np.testing.assert_allclose(found.error, error[:-1], rtol=1e-12)
+    for limit, bound, sign in ((found.low, found.least, 1), (found.high, found.most, -1)):
+        away = sign * norm.ppf(0.975) * found.error / (found.share * np.abs(np.log(bound)))
+        np.testing.assert_allclose(limit, bound ** np.exp(away), rtol=1e-12)
+    exact = [float(survival_curves.kaplan_meier(times, events, t)) for t in edges]
+    assert (found.least <= np.array(exact)).all() and (np.array(exact) <= found.most).all()
+    assert np.abs(found.share - exact).max() < 0.005
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_log_rank_tests_are_the_textbooks(groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    edges = np.arange(1.0, 7.0)
+    sites, tables = [], []
+    for _ in range(3):
+        pairs, rows = [], []
+        for g in range(groups):
+            times, events = rng.exponential(3 - 0.6 * g, 80), rng.random(80) < 0.7
+            pairs.append(pair(times, events, edges))
+            rows.append([binned(t, edges) for t in (times[events], times[~events])])
+        sites.append(pairs)
+        tables.append(rows)
+    # What comes after the last edge takes no part: those people are watched until then.
+    cut = [[(d[:-1], c[:-1]) for d, c in site] for site in tables]
+    within = curves.log_rank_within(sites)
+    rest = [[sum(d) + sum(c) - sum(d[:-1]) - sum(c[:-1]) for d, c in site] for site in tables]
+    closed = [
+        [([*d, 0.0], [*c, left]) for (d, c), left in zip(site, own, strict=True)]
+        for site, own in zip(cut, rest, strict=True)
+    ]
+    observed, expected, statistic = survival_curves.log_rank(closed)
+    np.testing.assert_allclose(within.observed, observed)
+    np.testing.assert_allclose(within.expected, expected, rtol=1e-13)
+    assert within.statistic == pytest.approx(statistic, rel=1e-12)
+    assert (within.df, within.strata) == (groups - 1, 3)
+    summed = [
+        tuple(np.sum([site[g][kind] for site in closed], axis=0) for kind in (0, 1))
+        for g in range(groups)
+    ]
+    pooled = curves.pooled_log_rank(sites)
+    assert pooled.statistic == pytest.approx(survival_curves.log_rank([summed])[2], rel=1e-12)
+
+
+def test_without_people_who_leave_a_log_rank_test_is_that_of_the_rows() -> None:
+    rng = np.random.default_rng(5)
+    edges = np.arange(1.0, 9.0)
+    times = np.minimum(np.floor(rng.exponential(3, 300)) + 0.5, 8.5)
+    group, events = rng.integers(0, 2, 300), times < 8
+    sites = [[pair(times[group == g], events[group == g], edges) for g in (0, 1)]]
+    statistic, p = survdiff(times, events.astype(int), group)
+    found = curves.pooled_log_rank(sites)
+    assert found.statistic == pytest.approx(statistic, rel=1e-10)
+    assert found.p_value == pytest.approx(p, rel=1e-10)
+
+
+def test_what_cannot_be_compared_has_no_p_value() -> None:
+    edges = np.arange(1.0, 4.0)
+    times, events = np.array([2.5, 3.5, 2.5, 0.5]), np.array([False, True, False, False])
+    none = pair(times, events, edges, gaps=(np.ones(3, bool), np.ones(3, bool)))
+    found = curves.pooled_log_rank([[none, none]])
+    assert np.isnan(found.p_value) and found.df == 0
+    assert np.isnan(curves.pooled_log_rank([]).p_value)
+    bare = curves.life_table(edges, [none])
+    assert np.isnan(bare.share).all() and (bare.least <= bare.most).all()
+    assert np.isnan(bare.median().value)
+
+
+def test_a_median_lies_where_the_bounds_say() -> None:
+    rng = np.random.default_rng(8)
+    times, events = rng.exponential(4, 120), rng.random(120) < 0.8
+    edges = np.arange(0.5, 9.0, 0.5)
+    found = curves.life_table(edges, [pair(times, events, edges)]).median()
+    order = np.sort(times[events])
+    middle = next(
+        t for t in order if survival_curves.kaplan_meier(times, events, np.nextafter(t, 99)) <= 0.5
+    )
+    assert found.low <= middle < found.high and found.high - found.low <= 1
+    assert abs(found.value - middle) < 0.5
+
+
+def test_edges_that_groups_have_in_common_come_first() -> None:
+    groups = [np.arange(1.0, 31.0), np.arange(0.5, 30.0, 0.5)]
+    found = common_first(groups, [3.0, 6.0, 9.0, 12.0, 20.0, 28.0], least=10)
+    assert found.tolist() == [12.0, 3.0, 6.0, 9.0, 20.0, 28.0]
+    assert common_first(groups, [], least=10).tolist() == []
+
+
+# --------------------------------------------------------------------------- over sites
+
+COLUMNS = Columns(features=("months", "died", "arm"), levels={"arm": ("a", "b")})
+ONE, BY_ARM = ("months", "died"), ("months", "died", "arm")
+CODED = Preparation(categorical="onehot")
+
+
+def patients(seed: int, sizes: tuple[int, ...] = (240, 320, 280)) -> dict[str, pd.DataFrame]:
+    """Sites whose people are watched for up to five years."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for site, n in zip(("boston", "lyon", "osaka"), sizes, strict=False):
+        arm = rng.choice(["a", "b"], n)
+        until = rng.weibull(1.2, n) * np.where(arm == "a", 30, 45)
+        seen = rng.uniform(5, 60, n)
+        months = np.minimum(until, seen).round(1) + 0.1
+        found[site] = pd.DataFrame({"months": months, "died": until <= seen, "arm": arm})
+        found[site]["died"] = found[site]["died"].astype(int)
+    return found
+
+
+def run_on(sites: dict[str, pd.DataFrame], *asked: Any, policy: str = "consortium") -> Run:
+    federation = Federation.local(sites, columns=COLUMNS, preparation=CODED, policy=policy)
+    return Describe(curves=asked).run(federation, seed=0)
+
+
+def test_curves_and_tests_over_sites_are_those_of_the_rows() -> None:
+    sites = patients(0)
+    result = run_on(sites, ONE, BY_ARM, policy="simulation").result
+    rows = pd.concat(sites.values())
+    edges = result.edges["months"][result.edges["months"] > 0]
+    for group, chosen in rows.groupby("arm"):
+        found = result.curve(1, str(group))
+        known = SurvfuncRight(chosen["months"], chosen["died"])
+        before = np.searchsorted(known.surv_times, edges, side="left")
+        exact = np.append(1.0, known.surv_prob)[before]
+        assert (found.least <= exact + 1e-12).all() and (exact <= found.most + 1e-12).all()
+        few = found.at_risk > 20
+        assert np.abs(found.share - exact)[few].max() < 0.01
+        counts = [binned(chosen["months"][chosen["died"] == e].to_numpy(), edges) for e in (1, 0)]
+        np.testing.assert_allclose(found.share, survival_curves.life_table(*counts)[0][:-1])
+    tests = result.log_rank.set_index(["groups", "test"])
+    assert tests.index.tolist() == [
+        ("", "sites"),
+        ("arm", "pooled"),
+        ("arm", "within sites"),
+        ("arm", "sites"),
+    ]
+    statistic, _ = survdiff(rows["months"], rows["died"], rows["arm"])
+    # Of times in bins, not of times.
+    assert tests.loc[("arm", "pooled"), "statistic"] == pytest.approx(statistic, rel=0.03)
+    frame = result.survival
+    assert set(frame["site"]) == {ALL, *sites} and set(frame["group"]) == {"", "a", "b"}
+    assert "Median months until died, arm a:" in result.summary()
+    assert len(result.to_frame("log_rank")) == 4
+
+
+def test_a_protected_site_tells_no_bin_of_few() -> None:
+    sites = patients(1)
+    run = run_on(sites, ONE, BY_ARM)
+    told = [one[~np.isnan(one)] for one in run.result.ended]
+    assert all(one.min() >= 10 for one in told) and len(told[0]) > 30
+    whole = run_on(sites, ONE, BY_ARM, policy="simulation").result
+    for i, group in ((0, ""), (1, "a"), (1, "b")):
+        wide, narrow = run.result.curve(i, group), whole.curve(i, group)
+        assert (wide.least <= narrow.least + 1e-12).all()
+        assert (wide.most >= narrow.most - 1e-12).all()
+        ends = np.isfinite(wide.share)
+        assert np.abs(wide.share - narrow.share)[ends].max() < 0.05
+    assert np.isnan(run.result.bin_counts["months"]).all()
+    assert not any("No bins of months" in note for note in run.notes)
+    assert "  median [quartiles]" not in run.result.table_one.index
+
+
+def _told_of_times(result: DescribeResult, values: np.ndarray) -> np.ndarray:
+    """What each told figure adds for a row of each time with an event, then without."""
+    x = np.tile(values, 2)
+    died = np.repeat([1.0, 0.0], len(values))
+    lines = [np.ones(len(x)), x, x**2, died]
+    bins = [(result.ended[0][0, 0, k], died == 1 - k) for k in (0, 1)] if result.curves else []
+    bins += [(result.bin_counts["months"][0], np.ones(len(x), bool))]
+    for line, of in bins:
+        heads = np.flatnonzero(~np.isnan(line))
+        ends = np.concatenate([[-np.inf], result.edges["months"], [np.inf]])
+        for start, end in zip(heads, [*heads[1:], len(line)], strict=len(heads) > 0):
+            lines.append(((x >= ends[start]) & (x < ends[end]) & of).astype(float))
+    return np.array(lines)
+
+
+def test_no_count_of_few_follows_from_curves_of_any_runs() -> None:
+    """Of up to five times, with an event and without, no set that fewer than 10 rows have."""
+    binned_curves = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        values = np.sort(rng.choice(np.arange(1, 12), int(rng.integers(3, 6)), replace=False))
+        counts = rng.choice([0, 1, 4, 9, 11, 20, 40], (2, len(values)))
+        counts[:, 0] += 12
+        x = np.concatenate([np.repeat(values, own) for own in counts]).astype(float)
+        died = np.repeat([1, 0], counts.sum(axis=1))
+        table = pd.DataFrame({"months": x, "died": died})
+        federation = Federation.local(
+            {"s": table}, columns=Columns(features=ONE), policy="consortium"
+        )
+        edges = {"months": tuple(sorted({*values.astype(float), *(values + 0.5)}))}
+        methods = [Describe(bins=edges), Describe(bins=edges, curves=(ONE,))]
+        lines = []
+        for method in methods if seed % 3 == 0 else methods[::-1]:
+            result = method.run(federation, seed=0).result
+            if not np.isnan(result.mean).any():
+                lines.append(_told_of_times(result, values.astype(float)))
+                binned_curves += bool(result.curves and (~np.isnan(result.ended[0])).sum() > 2)
+        if not lines:
+            continue
+        told = np.vstack(lines)
+        flat = counts.ravel()
+        # That no row has a time and event is no secret where nothing tells of it.
+        atoms = np.flatnonzero(flat)
+        sets = np.array(list(itertools.product((0, 1), repeat=len(atoms)))[1:-1], dtype=float)
+        few = sets[sets @ flat[atoms] < 10]
+        if len(few):
+            follows = described.follows(told[:, atoms], few)
+            assert not follows.any(), (seed, few[follows])
+    assert binned_curves >= 5
+
+
+def test_a_time_has_bins_or_a_curve_of_one_event() -> None:
+    site = {"boston": patients(2)["boston"].assign(moved=np.arange(240) % 2)}
+    columns = Columns(features=("months", "died", "moved"))
+    federation = Federation.local(site, columns=columns, policy="consortium")
+
+    def bins_and_curve(*asked: Any) -> tuple[bool, bool]:
+        result = Describe(curves=asked).run(federation, seed=0).result
+        ended = result.ended[0] if asked else np.nan
+        return bool(np.isnan(result.bin_counts["months"]).all()), bool(np.isnan(ended).all())
+
+    assert bins_and_curve(ONE) == (True, False)
+    assert bins_and_curve() == (True, True)
+    assert bins_and_curve(("months", "moved")) == (True, True)
+    assert bins_and_curve(ONE) == (True, False)
+    other = Federation.local(site, columns=columns, policy="consortium")
+    assert not np.isnan(Describe().run(other, seed=0).result.bin_counts["months"]).all()
+    again = Describe(curves=(ONE,)).run(other, seed=0)
+    assert np.isnan(again.result.ended[0]).all()
+    assert any("The curve of months and died" in note for note in again.notes)
+
+
+def test_groupings_have_the_edges_of_all_people() -> None:
+    """Else sums over two groupings would tell what lies between their edges."""
+    site = {"boston": patients(3, (600,))["boston"]}
+    site["boston"]["sex"] = np.random.default_rng(3).choice(["f", "m"], 600)
+    columns = Columns(
+        features=("months", "died", "arm", "sex"), levels={**COLUMNS.levels, "sex": ("f", "m")}
+    )
+    federation = Federation.local(site, columns=columns, preparation=CODED, policy="consortium")
+    told = {}
+    for asked in (BY_ARM, ("months", "died", "sex"), ONE):
+        method = Describe(curves=(asked,), bins={"months": tuple(np.arange(1.0, 60.0, 1.7))})
+        result = method.run(federation, seed=0).result
+        told[asked] = ~np.isnan(result.ended[0][0])
+    for asked in (BY_ARM, ("months", "died", "sex")):
+        assert not (told[asked] & ~told[ONE]).any()
+        assert told[asked].sum() > 8
+
+
+@pytest.mark.parametrize("few", [0, 1, 9, 10])
+def test_groups_of_few_events_keep_the_curve(few: int) -> None:
+    table = patients(4)["lyon"]
+    own = table.index[table["arm"] == "b"]
+    table["died"] = table["died"].where(table["arm"] == "a", 0)
+    table.loc[own[:few], "died"] = 1
+    result = run_on({"lyon": table}, BY_ARM).result
+    assert np.isnan(result.ended[0]).all() == (few < 10)
+
+
+def test_a_site_without_the_grant_tells_curves_of_all_people_alone() -> None:
+    run = run_on({"lyon": patients(5)["lyon"]}, ONE, BY_ARM, policy="strict")
+    assert not np.isnan(run.result.ended[0]).all() and np.isnan(run.result.ended[1]).all()
+    assert run.result.log_rank["p_value"].isna().all()
+    assert np.isnan(run.result.curve(1, "a").most).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [("months", 0.0, "above 0"), ("months", -3.0, "above 0"), ("died", 2, "two declared levels")],
+)
+def test_times_and_events_that_are_none(column: str, value: float, says: str) -> None:
+    table = patients(6)["lyon"]
+    table.loc[:14, column] = value
+    with pytest.raises(ConsilienceError, match=says):
+        run_on({"lyon": table}, ONE)
+
+
+def test_events_may_have_levels_and_few_may_be_missing() -> None:
+    table = patients(7)["osaka"]
+    plain = run_on({"osaka": table}, ONE).result
+    words = table.assign(died=table["died"].map({0: "no", 1: "yes"}))
+    words.loc[0, "died"] = None
+    columns = dataclasses.replace(COLUMNS, levels={**COLUMNS.levels, "died": ("no", "yes")})
+    keep = dataclasses.replace(CODED, missing="keep")
+    federation = Federation.local(
+        {"osaka": words}, columns=columns, preparation=keep, policy="consortium"
+    )
+    found = Describe(curves=(ONE,)).run(federation, seed=0).result
+    assert np.nansum(found.ended[0]) == len(table)
+    assert np.abs(np.nansum(found.ended[0] - plain.ended[0], axis=-1)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ([("months",)], "a list of a time and its event"),
+        ([("months", "months")], "a list of a time and its event"),
+        ([ONE, ONE], "different curves"),
+        ([ONE, ("months", "arm")], "one event for each time"),
+        ([("arm", "died")], "no feature without levels"),
+        ([("months", "height")], "no feature of two values"),
+        ([("months", "died", "months2")], "no feature with levels"),
+    ],
+)
+def test_curves_that_cannot_be(asked: Any, says: str) -> None:
+    with pytest.raises(ConsilienceError, match=says):
+        run_on({"lyon": patients(8)["lyon"]}, *asked)
+
+
+def test_what_a_curve_does_not_have_is_refused() -> None:
+    result = run_on({"lyon": patients(9)["lyon"]}, BY_ARM).result
+    for given in ({"group": "c"}, {"site": "paris"}):
+        with pytest.raises(ParameterError, match="one of"):
+            result.curve(0, **given)
+
+
+@pytest.mark.parametrize(
+    ("ended", "says"),
+    [
+        ([30.0, 10.0, 40.0, 20.0], None),
+        ([np.nan] * 4, None),
+        ([30.0, np.nan, 40.0, 20.0], None),
+        ([np.nan, 30.0, 40.0, 20.0], "curve 1 is of other rows"),
+        ([60.0, 10.0, 40.0, 20.0], "curve 1 is of other rows"),
+    ],
+)
+def test_replies_of_curves_are_judged(ended: list[float], says: str | None) -> None:
+    asked = Edges(
+        settings=Settings(bins={}, tables=(), curves=(ONE,)),
+        numbers=ONE,
+        sizes=np.array([1, 0]),
+        groups=np.array([1]),
+        edges=relayed(np.array([5.0]), Disclosure.AGGREGATE),
+    )
+    assert asked.lengths() == {"b": 2, "h": 4}
+    counts, own = (relayed(np.array(x), Disclosure.AGGREGATE) for x in ([60.0, 40.0], ended))
+    reply = Bins(counts=counts, ended=own)
+    assert reply.check(asked, {"rows": np.array([100.0, 100.0])}) == says
+
+
+# --------------------------------------------------------------------------- over many tables
+
+
+def _told_pairs(table: pd.DataFrame, edges: np.ndarray, least: int) -> list[curves.Pair]:
+    """Both groups of a site with the edges that it may tell."""
+    x, died = table["months"].to_numpy(), table["died"].to_numpy() == 1
+    arms = [table["arm"].to_numpy() == arm for arm in ("a", "b")]
+    found = [[], []]
+    for kind in (died, ~died):
+        common = cuts_to_tell(x[kind], edges, least=least, max_share=0.6)
+        among = common_first([x[kind & arm] for arm in arms], common, least)
+        for own, arm in zip(found, arms, strict=True):
+            rows = np.sort(x[kind & arm])
+            cuts = np.array(cuts_to_tell(rows, among, least=least, max_share=0.6))
+            own.append(curves.Cell(cuts, np.searchsorted(rows, cuts).astype(float), len(rows)))
+    return [curves.Pair(*own) for own in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n", "seen"),
+    [(200, ((5, 60), (5, 60))), (200, ((5, 40), (20, 100))), (800, ((5, 40), (20, 100)))],
+)
+def test_size_of_the_log_rank_test_and_coverage_of_limits(n: int, seen: Any) -> None:
+    """Three sites, bins of ten and more, people of two groups who are watched alike or not.
+
+    Bounds are 3 Monte Carlo errors: .0069 of .05 and of .95 with 1,000 tables. Limits count what
+    bins leave open as well, so they cover more.
+    """
+    rng = np.random.default_rng(n)
+    rejected, covered, points = 0, 0, 0
+    runs = 1000
+    for _ in range(runs):
+        sites = []
+        for _ in range(3):
+            arm = rng.choice(["a", "b"], n)
+            until = rng.weibull(1.2, n) * 30
+            last = np.where(arm == "a", rng.uniform(*seen[0], n), rng.uniform(*seen[1], n))
+            sites.append(
+                pd.DataFrame({"months": np.minimum(until, last), "died": until <= last, "arm": arm})
+            )
+        x = np.concatenate([site["months"] for site in sites])
+        edges = default_edges(x.mean(), x.std())
+        edges = edges[edges > 0]
+        pairs = [_told_pairs(site, edges, 10) for site in sites]
+        rejected += curves.log_rank_within(pairs).statistic > chi2.ppf(0.95, 1)
+        found = curves.life_table(edges, [pair for site in pairs for pair in site])
+        at = int(np.searchsorted(edges, 15))
+        truth = np.exp(-((edges[at] / 30) ** 1.2))
+        covered += bool(found.low[at] <= truth <= found.high[at])
+        points += bool(np.isfinite(found.low[at]))
+    assert abs(rejected / runs - 0.05) < 0.0207
+    assert points == runs and covered / runs > 0.95 - 0.0207
