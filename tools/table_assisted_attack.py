@@ -178,7 +178,7 @@ def section() -> str:
             f"| {np.mean([o.basis for o in each]):.3f} "
             f"| {np.mean([o.angle for o in each]):.1f} degrees "
             f"| {np.mean([o.with_two for o in each]):.3f} "
-            f"| {100 * np.mean([o.rows for o in each]):.0f} % |"
+            f"| {100 * np.mean([o.rows for o in each]):.0f}% |"
         )
     lines += [
         "",

@@ -131,7 +131,7 @@ gives one, for comparison. Times and errors beside other classifiers:
 [benchmarks](benchmarks/README.md).
 """
 REGRESSION = """\
-Pooled regression: size of tests at 5 % and coverage of limits at 95 %, as shares of data sets; the
+Pooled regression: size of tests at 5% and coverage of limits at 95%, as shares of data sets; the
 table's page says what its designs are. "covers": limits with errors of the model, HC1 or by cluster
 hold the first slope. Bounds that speak of too small errors are controls.
 """
@@ -510,7 +510,8 @@ def relocated(text: str) -> str:
 
 def page(parts: Iterator[str]) -> str:
     """Return a page of its parts."""
-    text = relocated("\n".join(parts)) + "\n"
+    # Names in stored rows keep the spelling that they were made with: 95 %.
+    text = re.sub(r"(?<=\d) %", "%", relocated("\n".join(parts)) + "\n")
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 

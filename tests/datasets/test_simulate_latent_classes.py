@@ -31,9 +31,9 @@ def test_responses_are_those_of_the_classes():
     data = simulate_latent_classes(4, rng=stream(1), n_entities=16, sigma=0.5, delta=2.0)
     rest = data.events.y - data.expected(data.events)
     assert len(rest) > 35_000
-    assert rest.std() == pytest.approx(0.5, rel=0.02)  # standard error .4 %
+    assert rest.std() == pytest.approx(0.5, rel=0.02)  # standard error .4%
     many = simulate_latent_classes(400, rng=stream(2), n_agents=1, delta=2.0, n_features=10)
-    assert many.weights.std() == pytest.approx(2.0, rel=0.05)  # 4000 draws: 1.1 %
+    assert many.weights.std() == pytest.approx(2.0, rel=0.05)  # 4000 draws: 1.1%
     per_entity = {
         entity: set(data.events.label[data.events.entity == entity])
         for entity in np.unique(data.events.entity)[:50]

@@ -23,7 +23,7 @@ def test_signal_of_the_source():
     np.testing.assert_allclose(data.coef[:12], np.sqrt(2 * np.log(60) / 2000))
     assert data.noise == pytest.approx(2 * (data.coef**2).sum())
     x, y = data.pooled
-    # 20,000 rows: standard error of a covariance .007, of the residual variance 1 %
+    # 20,000 rows: standard error of a covariance .007, of the residual variance 1%
     np.testing.assert_allclose(x.T @ x / len(x), np.eye(60), atol=0.035)
     assert (y - x @ data.coef).var() == pytest.approx(data.noise, rel=0.05)
 
@@ -88,7 +88,7 @@ def test_curved_rows_are_those_of_the_formula():
     x, y = simulate_curved_rows(50_000, 7, rng=stream(8), noise=4.0)
     mean = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2
     rest = y - (mean + 10 * x[:, 3] + 5 * x[:, 4])
-    assert rest.var() == pytest.approx(4.0, rel=0.03)  # standard error .6 %
+    assert rest.var() == pytest.approx(4.0, rel=0.03)  # standard error .6%
     assert abs(rest.mean()) < 0.05
     assert x.min() >= 0
     assert x.max() <= 1
@@ -103,7 +103,7 @@ def test_texts_are_sparse_rows_of_length_one():
     assert documents[:30].mean() > 20 * documents[-1000:].mean()  # one over the rank
     eta = data.x @ data.coef
     assert np.sum(data.coef != 0) == pytest.approx(60, abs=5 * np.sqrt(60))
-    assert (data.y - eta).var() == pytest.approx(eta.var(), rel=0.12)  # standard error 2.2 %
+    assert (data.y - eta).var() == pytest.approx(eta.var(), rel=0.12)  # standard error 2.2%
     assert data.noise == pytest.approx(eta.var())
 
 

@@ -118,7 +118,7 @@ def test_tests_of_sites_are_those_of_the_pooled_rows() -> None:
 
 
 def test_small_sites_that_are_alike_are_not_said_to_differ() -> None:
-    """Differences of .1 are chance there: by 5 % per study something is said, 200 studies."""
+    """Differences of .1 are chance there: by 5% per study something is said, 200 studies."""
     rng = np.random.default_rng(8)
     said = 0
     for _ in range(200):

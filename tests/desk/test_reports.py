@@ -9,7 +9,9 @@ from playwright.sync_api import Page
 
 from consilience.protocol import BUILT_IN
 from consilience.report import html
+from consilience.report.sections import report_of
 from tests.exchange.cases import CASES
+from tests.report.told import OTHER_PERCENT, check_headline
 
 # The figures that are seen: what they hold, their room, and their smallest letters in pixels.
 FIGURES = """() => [...document.querySelectorAll("figure")]
@@ -51,3 +53,11 @@ def test_a_report_fits_a_telephone_and_a_desk(case: str, page: Page) -> None:
             assert figure["drawn"] == 1, "its form for the one or for the other"
             assert figure["needs"] <= figure["room"] and figure["beyond"] <= 2, (width, figure)
             assert figure["least"] >= 9, (width, figure)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_headline_is_one_short_sentence_and_percent_has_one_spelling(case: str) -> None:
+    run = CASES[case].record.run
+    check_headline(report_of(run.info.method).headline(run).text)
+    for text in (told(case), run.result.summary(), *run.notes):
+        assert not OTHER_PERCENT.search(text), OTHER_PERCENT.findall(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.told import OTHER_PERCENT
 from tools import embed_code
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +63,16 @@ def check_printed(page: Path) -> None:
 def words(text: str) -> list[str]:
     """All but the figures, for what chance may change: each is one sign, whatever its size."""
     return _FIGURE.sub(" # ", text).split()
+
+
+SPOKEN = [*PAGES, ROOT / "CHANGELOG.md", *sorted(ROOT.glob("examples/**/*.md"))]
+
+
+@pytest.mark.parametrize("page", SPOKEN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_percent_has_one_spelling(page: Path) -> None:
+    """95%, as reports write it too; letters of code and of addresses are no numbers."""
+    words = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    assert not OTHER_PERCENT.search(words), OTHER_PERCENT.findall(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

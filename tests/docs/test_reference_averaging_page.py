@@ -39,7 +39,7 @@ def test_defaults_that_the_guide_names() -> None:
     assert f"`patience` ({method.patience}) rounds" in words
     assert f"`exponent` {method.exponent}" in words
     assert method.holdout == 0.2, "the guide says a fifth"
-    assert LARGEST_CHANGE == 0.01, "the guide says 1 %"
+    assert LARGEST_CHANGE == 0.01, "the guide says 1%"
 
 
 def test_fields_that_the_guide_names_exist() -> None:

@@ -61,7 +61,7 @@ def test_ratings_are_triplets_once_each(jester: Path) -> None:
     assert len(ratings) == 363_209 and list(ratings) == ["person", "joke", "rating"]
     assert not ratings.duplicated(["person", "joke"]).any()
     assert (ratings["person"].nunique(), ratings["joke"].nunique()) == (5000, 100)
-    assert "363,209 ratings, 27 % missing" in words("jester")
+    assert "363,209 ratings, 27% missing" in words("jester")
     check(jester / "study.toml")
 
 

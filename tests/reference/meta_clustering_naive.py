@@ -76,7 +76,7 @@ def pairwise(
 
 
 def upper(excess_: Matrix, variance: Matrix, effective: Matrix, n: list[int], var_y: list[float]):
-    """Bound of the loss of each site with each other's model, 95 %, in shares of its variance."""
+    """Bound of the loss of each site with each other's model, 95%, in shares of its variance."""
     from scipy.stats import t
 
     size = len(n)

@@ -10,7 +10,7 @@ from zlib import crc32
 from matplotlib.figure import Figure
 
 from consilience.report import html
-from consilience.report.sections import Block, MethodReport, Table
+from consilience.report.sections import Block, Headline, MethodReport, Table
 from tests.rotation import rotation
 
 
@@ -34,6 +34,22 @@ def letters(svg: str) -> str:
     return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
 
 
+MOST_WORDS = 25
+OTHER_PERCENT = re.compile(r"\d[ \u00a0\u202f]%")
+"""A percentage as it is not written here: 95%, without a blank."""
+
+
+def check_headline(text: str) -> None:
+    """One sentence that is read at once."""
+    assert len(text.split()) <= MOST_WORDS, text
+    assert not re.search(r"[.!?] [A-Z]", text), f"two sentences: {text}"
+
+
+def answered(said: Headline) -> str:
+    """The headline and the lead below it."""
+    return " ".join((said.text, *said.more))
+
+
 def check_told(
     report: MethodReport, run: Any, *, limits: int, longest: int = 330, draws: bool = True
 ) -> None:
@@ -46,6 +62,7 @@ def check_told(
     if "CONSILIENCE_PICTURES" not in os.environ:
         draws &= (crc32(said.text.encode()) + rotation()) % 3 == 0
     assert said.text.endswith(".")
+    check_headline(said.text)
     assert len(said.text) < longest
     for sentence in (*said.more, said.text, *report.handling(run), *report.limits(run)):
         words = set(re.split(r"[\s(),;%]+", sentence.lower()))

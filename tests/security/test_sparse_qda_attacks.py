@@ -243,7 +243,7 @@ def test_answers_that_are_repeated_tell_it_no_more_by_pairs() -> None:
     """With the rule a pair differs only where many rows moved before: the sign says nothing."""
     found = guesses("consortium")
     seen = ~np.isnan(found)
-    # 30 tables: right in at most 80 % of those told, where without the rule it is 90 % or more.
+    # 30 tables: right in at most 80% of those told, where without the rule it is 90% or more.
     assert (found[seen] == 1).mean() <= 0.8
 
 
@@ -274,7 +274,7 @@ def test_two_runs_tell_it_where_rounding_turns() -> None:
             model = line_and_ball(5.0, person, radius)
             rates.append(villain.conclude(model, model).rates.value[0])
         told += int(abs(rates[1] - rates[0]) > 1e-9)
-    # Held out (1/5), and one row turns the rounding (1/5): 2.4 expected, 99.9 % of runs below 9.
+    # Held out (1/5), and one row turns the rounding (1/5): 2.4 expected, 99.9% of runs below 9.
     assert told <= 9
 
 

@@ -99,7 +99,7 @@ def test_a_record_moves_the_mean_by_a_step_at_most() -> None:
 
 
 def test_the_square_of_one_record_does_not_show_in_the_variance() -> None:
-    """It makes 80 % of Q: Q is rounded up to 1, 2 or 5 times a power of ten."""
+    """It makes 80% of Q: Q is rounded up to 1, 2 or 5 times a power of ten."""
     d = np.tile([0.5, 1.5], 50)[:, None] + 0.01 * np.arange(100)[:, None]
     for outlier in (20.0, 23.0, 26.0):
         d[3] = outlier

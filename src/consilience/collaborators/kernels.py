@@ -51,7 +51,7 @@ ENOUGH_POWER = 0.8
 
 _CONSTANT = 1e-12  # standard deviations below this, relative to the means, are rounding
 _MAX_Z = 1e6
-_CLEAR = 1.645  # one-sided 5 %
+_CLEAR = 1.645  # one-sided 5%
 _FORGIVEN = 0.25  # of the rival's loss, whatever the standard error
 _MAX_EXPONENT = 700.0  # exp of more overflows
 
@@ -113,7 +113,7 @@ class PairwiseTests:
     growth : array
         For `power` and `detectable`: noise variances by effective rows, summed over both sites.
     upper : array
-        U_ij, not symmetric: 95 % bound of what site j loses with the model of site i, in shares of
+        U_ij, not symmetric: 95% bound of what site j loses with the model of site i, in shares of
         Var y_j; diagonal 0, NaN where not comparable.
     """
 
@@ -361,7 +361,7 @@ def upper_losses(
 ) -> FloatArray:
     """One-sided bound of what each site loses with each other's model, in its own units.
 
-    ``U_ij = (D_ij + t sqrt(Q_ij (1 + n_i/(n_i+n_j)))) / Var y_j`` with t the 95 % quantile of
+    ``U_ij = (D_ij + t sqrt(Q_ij (1 + n_i/(n_i+n_j)))) / Var y_j`` with t the 95% quantile of
     Student's distribution on m_ij - 1 degrees of freedom, m the effective rows.
 
     Parameters

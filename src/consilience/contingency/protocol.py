@@ -171,7 +171,7 @@ class ContingencyTableResult(Result):
         return int(((self.expected > 0) & (self.expected < LEAST_EXPECTED)).sum())
 
     def verdicts(self) -> tuple[bool, bool]:
-        """Whether the pooled test, and the one within sites, shows an association at 5 %."""
+        """Whether the pooled test, and the one within sites, shows an association at 5%."""
         return self.p_value < SIGNIFICANT, self.within_p_value < SIGNIFICANT
 
     def summary(self) -> str:

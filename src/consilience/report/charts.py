@@ -50,7 +50,7 @@ WIDTH, NARROW = 7.6, 4.4
 """Inches of a drawing, and of its form for a telephone."""
 _ROOM: ContextVar[float] = ContextVar("room", default=WIDTH)
 Z95 = 1.96
-"""Half width of a 95 % interval, in standard errors."""
+"""Half width of a 95% interval, in standard errors."""
 _SETTINGS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -227,7 +227,7 @@ def minus(text: str) -> str:
 
 def share(value: float, _: object = None) -> str:
     """Write a share on an axis."""
-    return minus(f"{100 * value:.3g} %")
+    return minus(f"{100 * value:.3g}%")
 
 
 SHARES = FuncFormatter(share)
@@ -283,7 +283,7 @@ def shared_legend(fig: Figure, ax: Axes, **look: Any) -> None:
 
 
 def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
+    """95% interval of a share of `n` records, by Wilson's formula; NaN for no records."""
     # Wilson 1927: (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
     z2 = Z95**2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -365,7 +365,7 @@ def colour_bar(
 
 
 def by_sign(ax: Axes, at: Any, value: FloatArray, error: FloatArray, named: bool) -> None:
-    """Draw values with 95 % intervals across: above 0, below 0, or neither, by colour and mark."""
+    """Draw values with 95% intervals across: above 0, below 0, or neither, by colour and mark."""
     low, high = value - Z95 * error, value + Z95 * error
     kinds: tuple[tuple[Any, str, str, str], ...] = (
         (low > 0, "o", BLUE, BLUE),
@@ -420,7 +420,7 @@ def rules(
     ax.set_yticks(range(len(known)), [label(names[j], 34) for j in known])
     ax.set_ylim(len(known) - 0.4, -0.6)
     ax.set_xlim(left=0)
-    ax.set_xlabel(words + ", with 95 % intervals" * bool(np.isfinite(ends[known]).any()))
+    ax.set_xlabel(words + ", with 95% intervals" * bool(np.isfinite(ends[known]).any()))
     bare(ax)
     return fig, ax
 

@@ -151,7 +151,6 @@ def render(run: Run) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_unbroken,
     )
     facts: dict[str, Any] = {
         "info": run.info,
@@ -176,12 +175,6 @@ def render(run: Run) -> str:
         "drawings": lambda picture: drawings(picture, narrow.get(picture.name)),
     }
     return environment.get_template("report.html").render(facts)
-
-
-def _unbroken(value: Any) -> Any:
-    """Words of the page in which no line ends between a number and its sign of percent."""
-    plain = isinstance(value, str) and not isinstance(value, Markup)
-    return re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", value) if plain else value
 
 
 def drawings(picture: sections.Picture, narrow: Figure | None) -> Markup:

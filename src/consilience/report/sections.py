@@ -176,7 +176,7 @@ def percent(value: float, decimals: int = 1) -> str:
     """Write a share as a percentage; a dash for what is not known."""
     if not math.isfinite(value):
         return DASH
-    return minus(f"{100 * value:z.{decimals}f} %")
+    return minus(f"{100 * value:z.{decimals}f}%")
 
 
 def p_value(p: float) -> str:

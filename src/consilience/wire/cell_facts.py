@@ -360,10 +360,10 @@ class Judged:
 def largest_share(
     rows: FloatArray | Judged, weights: FloatArray, first: int | None = None
 ) -> float:
-    """Largest share of one record in any cell of weighted cross-products, or a bound below 1 %.
+    """Largest share of one record in any cell of weighted cross-products, or a bound below 1%.
 
     A product is at most that of the largest entries of its columns, and a sum over some of the
-    records at most that over all: where the one is below 1 % of the other, nobody has more, and the
+    records at most that over all: where the one is below 1% of the other, nobody has more, and the
     records of the cell are not looked at one by one.
 
     Parameters
@@ -388,7 +388,7 @@ def largest_share(
 
 
 def _share_bound(rows: Judged, weight: FloatArray, first: int | None) -> tuple[float, IntArray]:
-    """A bound of shares in the cells where it is below 1 %, and the columns of all other cells."""
+    """A bound of shares in the cells where it is below 1%, and the columns of all other cells."""
     peaks = rows.peaks
     most = peaks[:first, None] * peaks * weight.max(initial=0.0)
     whole, clear = np.zeros_like(most), most == 0

@@ -180,7 +180,7 @@ def test_bounded_errors_beside_an_offset() -> None:
 
 @pytest.mark.parametrize("sizes", [(6, 12), (4, 6, 6)])
 def test_errors_to_an_accuracy_take_fewer_directions(sizes: tuple[int, ...]) -> None:
-    """The sandwich of what is known is short of the pooled one by at most 2 % here."""
+    """The sandwich of what is known is short of the pooled one by at most 2% here."""
     them = parties("normal", n=500, sizes=sizes, n_new=0, seed=13)
     pooled, known = them.pooled("normal"), []
     exact = np.sqrt(np.diag(pooled.covariance))[: 1 + sizes[0]]
@@ -650,7 +650,7 @@ def test_paper_intervals_are_local_sandwiches_with_bonferroni() -> None:
         meat = (d * s[:, None] ** 2)[rows].T @ d[rows]
         covariance = bread @ meat @ bread
         total += np.sqrt(np.einsum("ij,jk,ik->i", d, covariance, d))
-    reach = norm.ppf(1 - 0.05 / 4)  # two intervals at 97.5 %
+    reach = norm.ppf(1 - 0.05 / 4)  # two intervals at 97.5%
     new = ~rows
     assert any("do not hold their level" in note for note in run.notes)
     width = (them.values(run, "a", "upper") - them.values(run, "a", "lower"))[new]

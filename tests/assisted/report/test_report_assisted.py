@@ -30,6 +30,7 @@ from consilience.wire.transcript import Line
 from tests.assisted.report.assisted_results import joint_fit, partner_test, power_grid, run_of
 from tests.collaborators.report.test_report_meta_clustering import drawn, letters, spoken
 from tests.report.test_report import ANCHORS, Page
+from tests.report.told import answered
 
 TEST, GLM = assistance_test.AssistanceTestReport(), assisted_glm.AssistedGLMReport()
 NAN = float("nan")
@@ -219,14 +220,14 @@ def test_headline_of_a_test(case: str, tone: str, text: str) -> None:
 
 
 def test_headline_tells_useful_partners_from_others() -> None:
-    said = TEST.headline(run_of(TESTS["several"](), "x")).text
+    said = answered(TEST.headline(run_of(TESTS["several"](), "x")))
     assert "The columns of lab and shop are of use" in said
     assert "No evidence that the columns of bank are of use" in said
 
 
 def test_partners_without_a_sketch_are_named_with_the_reason() -> None:
     run = run_of(TESTS["left-out"](), "x")
-    assert "bank sent no mixtures." in TEST.headline(run).text
+    assert "bank sent no mixtures." in TEST.headline(run).more
     assert "bank was not tested: it did not answer in time." in TEST.handling(run)
 
 
@@ -271,7 +272,7 @@ def test_table_holds_every_test_and_marks_the_one_that_decides() -> None:
 
 def test_price_stands_beside_the_bound_of_the_source() -> None:
     (row,) = table(blocks(TEST, partner_test())["What it cost"], "Price of the test").rows
-    assert row == ("lab", "8", "24.8", "1.70", "24 %", "3 of 7")
+    assert row == ("lab", "8", "24.8", "1.70", "24%", "3 of 7")
     (free,) = table(
         blocks(TEST, partner_test(epsilon=None))["What it cost"], "Price of the test"
     ).rows
@@ -302,7 +303,7 @@ def test_power_at_the_epsilon_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("case", "tone", "text"),
     [
-        ("gain", "good", "lower by 0.080 (95 % interval 0.041 to 0.119)"),
+        ("gain", "good", "lower by 0.080 (95% interval 0.041 to 0.119)"),
         ("no-gain", "plain", "No evidence that training with lab predicts better"),
         ("loss", "caution", "predicts worse than clinic alone"),
         ("no-holdout", "caution", "no record was held out"),
@@ -488,7 +489,7 @@ def test_revealed_rank_is_read_from_the_transcript() -> None:
     found = {b.title: b for b in disclosure.disclosure(run, FakeMethod, GLM)}  # type: ignore[arg-type]
     block = found["How much of the columns is known"]
     rows = block.tables[0].rows
-    assert rows == (("clinic", "1", "6", "6", "100 %"), ("lab", "2", "3", "7", "43 %"))
+    assert rows == (("clinic", "1", "6", "6", "100%"), ("lab", "2", "3", "7", "43%"))
     assert block.warning.startswith("clinic has revealed every direction")
     by_field = found["Field by field"].folded
     lab = next(t for t in by_field if t.caption.startswith("lab"))

@@ -161,7 +161,7 @@ def test_number_of_classes_from_eigenvalues():
         table, _ = distinct_patterns(labels, [len(b) for b in beta])
         found = en.build_ensemble(table, beta, weighting="spectral")
         hits += en.n_clusters_by_eigenvalues(found.eigenvalues, 10) == 5
-    assert hits >= 4  # 100 % of 25 data sets of this design; chance alone would give 1 in 9
+    assert hits >= 4  # 100% of 25 data sets of this design; chance alone would give 1 in 9
 
 
 def test_errors_say_what_is_wrong():

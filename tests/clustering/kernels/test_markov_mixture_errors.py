@@ -121,7 +121,7 @@ def test_classes_that_sequences_do_not_tell_apart_have_no_errors() -> None:
 
 
 def test_intervals_cover() -> None:
-    """95 % intervals of 26 chances over 100 tables of 600 sequences.
+    """95% intervals of 26 chances over 100 tables of 600 sequences.
 
     Chances of one table depend on each other; with 100 tables the standard error of the mean
     coverage is at most .022, and about .008 over the chances. Half of the errors would cover .67.

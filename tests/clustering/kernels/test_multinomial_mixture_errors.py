@@ -87,7 +87,7 @@ def test_a_table_of_one_row_has_no_errors() -> None:
 
 
 def test_intervals_cover() -> None:
-    """95 % intervals of 22 probabilities and 2 shares over 120 tables of 1,000 rows.
+    """95% intervals of 22 probabilities and 2 shares over 120 tables of 1,000 rows.
 
     The probabilities of one table depend on each other; with 120 tables the standard error of the
     mean coverage is at most .02, and about .007 over the parameters. Half of the standard errors

@@ -245,7 +245,7 @@ NONE, SMALL, LARGE = 0.0, 1.0, 6.0
 
 
 def enough(replicates: int) -> float:
-    """95 % less two Monte Carlo errors."""
+    """95% less two Monte Carlo errors."""
     return float(0.95 - 2 * np.sqrt(0.95 * 0.05 / replicates))
 
 

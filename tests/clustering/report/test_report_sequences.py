@@ -16,7 +16,7 @@ from consilience.datasets.simulate_treatments import STATES, simulate_treatments
 from consilience.exceptions import ParameterError
 from consilience.testing.fakes import members, with_fixed_secrets
 from tests.granted import GRANTED
-from tests.report.told import check_told, drawn, letters, spoken
+from tests.report.told import answered, check_told, drawn, letters, spoken
 
 APART = "Is a class the same thing at every site?"
 
@@ -129,8 +129,8 @@ def test_one_class_by_bic_is_said_plainly(sequences: Any) -> None:
     votes = dict.fromkeys(sites, 1)
     one = told(sequences, votes=votes)
     said = REPORT().headline(one)
-    assert "By BIC, every site prefers one class for its own records." in said.text
-    assert "because the study asked for them" in said.text and said.tone == "caution"
+    assert "By BIC, every site prefers one class for its own records." in answered(said)
+    assert "because the study asked for them" in answered(said) and said.tone == "caution"
     blocks = {block.title: block for block in REPORT().evidence(one)}
     meaning = spoken(blocks["How many by votes?"])
     assert (
@@ -138,10 +138,11 @@ def test_one_class_by_bic_is_said_plainly(sequences: Any) -> None:
         and "was not chosen by them" in meaning
     )
     # Controls: other votes, and sites that could not tell.
-    assert "By BIC" not in REPORT().headline(told(sequences, votes=dict.fromkeys(sites, 2))).text
+    others = told(sequences, votes=dict.fromkeys(sites, 2))
+    assert "By BIC" not in answered(REPORT().headline(others))
     some = told(sequences, votes={**votes, sites[0]: 0})
-    assert "every site that could vote" in REPORT().headline(some).text
-    assert "By BIC" not in REPORT().headline(told(sequences, votes={})).text
+    assert "every site that could vote" in answered(REPORT().headline(some))
+    assert "By BIC" not in answered(REPORT().headline(told(sequences, votes={})))
 
 
 def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:

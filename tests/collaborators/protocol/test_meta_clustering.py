@@ -264,13 +264,13 @@ def share_exact(design: Any, sizes: Sequence[int], n_sets: int, **parameters: An
 
 @by_turns(DESIGNS, ["simulation", "strict"], names=("design", "policy"))
 def test_groups_of_few_sites(design: Any, policy: str) -> None:
-    """8 data sets; at the stated 95 % two failures or more have a chance of 6 %."""
+    """8 data sets; at the stated 95% two failures or more have a chance of 6%."""
     assert share_exact(design, (2, 3, 5, 8), 2, policy=policy) >= 7 / 8
 
 
 @one_in(len(DESIGNS), DESIGNS, "design")
 def test_groups_of_few_sites_in_many_data_sets(design: Any) -> None:
-    """80 data sets, Monte Carlo error 2.4 points at 95 %."""
+    """80 data sets, Monte Carlo error 2.4 points at 95%."""
     assert share_exact(design, (2, 3, 5, 8), 20) >= 0.95 - 2 * 0.024
 
 

@@ -44,7 +44,7 @@ def test_fills_what_is_missing(kind: Any) -> None:
     seen = ~np.isnan(x)
     filled = fit.complete()
     np.testing.assert_array_equal(filled[seen], x[seen])
-    # Noise .1 and scores from 16 entries: 19 % above the noise, and as much again for components.
+    # Noise .1 and scores from 16 entries: 19% above the noise, and as much again for components.
     assert np.sqrt(((filled - full)[~seen] ** 2).mean()) < 0.15
     i, j = np.nonzero(~seen)
     np.testing.assert_allclose(fit.predict_entries(i, j), filled[i, j], atol=1e-12)

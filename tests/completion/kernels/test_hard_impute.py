@@ -239,7 +239,7 @@ def test_unknown_solver() -> None:
 
 @both
 def test_large_and_sparse(path: Callable) -> None:
-    """943 x 1682 with 6 % observed and signal of rank 5, never filled."""
+    """943 x 1682 with 6% observed and signal of rank 5, never filled."""
     rng = np.random.default_rng(0)
     n, p, rank = 943, 1682, 5
     common = rng.standard_normal((n, rank)) @ rng.standard_normal((rank, p))

@@ -77,7 +77,7 @@ def test_a_column_without_values(x: np.ndarray) -> None:
 def test_gaps_that_hang_on_what_is_observed() -> None:
     """The second column is missing where the first is large: moments of pairs are wrong by far.
 
-    8,000 rows of correlation .8 and variance 1; 40 % missing. The error of a variance or covariance
+    8,000 rows of correlation .8 and variance 1; 40% missing. The error of a variance or covariance
     is about .02.
     """
     rng = np.random.default_rng(5)
@@ -92,7 +92,7 @@ def test_gaps_that_hang_on_what_is_observed() -> None:
 
 
 def test_few_rows_of_many_columns() -> None:
-    """60 rows, 15 columns, 30 % missing by chance: distance of correlations to the truth.
+    """60 rows, 15 columns, 30% missing by chance: distance of correlations to the truth.
 
     Means of 12 tables: 2.1 where all is there, 2.3 here, 3.0 by pairs of observed columns, whose
     matrix besides is in none of them positive.

@@ -59,15 +59,15 @@ def test_every_outcome_can_be_told(case: str, preset: str) -> None:
 @pytest.mark.parametrize(
     ("case", "tone", "text"),
     [
-        ("qda", "good", "5.0 % of 200 held-out rows are misclassified (95 % interval"),
-        ("qda-useless", "caution", "50.0 % of 200"),
-        ("qda-worse", "plain", "20.0 % of 200"),
-        ("qda-loose", "plain", "5.0 % of 200"),
+        ("qda", "good", "5.0% of 200 held-out rows are misclassified (95% interval"),
+        ("qda-useless", "caution", "50.0% of 200"),
+        ("qda-worse", "plain", "20.0% of 200"),
+        ("qda-loose", "plain", "5.0% of 200"),
         ("qda-not-held-out", "caution", "Not measured"),
         ("qda-withheld", "good", "Too few of the 200 held-out rows are misclassified"),
         ("qda-sites-holdout", "plain", "held-out rows"),
-        ("cb", "good", "6.0 % of 200 held-out rows"),
-        ("cb-harm", "plain", "10.0 % of 200"),
+        ("cb", "good", "6.0% of 200 held-out rows"),
+        ("cb-harm", "plain", "10.0% of 200"),
         ("cb-not-held-out", "caution", "Not measured"),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_stands_beside_is_said_by_the_probabilities() -> None:
     assert "Its probabilities are clearly worse than those of naive Bayes." in more
     assert "do not clearly differ in quality from those of QDA and LDA with shrinkage" in more
     useless = blocks_of("qda-useless")["Held-out rows"]
-    assert "largest class misclassifies 50.0 %" in useless.warning
+    assert "largest class misclassifies 50.0%" in useless.warning
     assert not blocks_of("qda")["Held-out rows"].warning
 
 
@@ -122,16 +122,16 @@ def test_intervals_of_shares_are_those_of_wilson(wrong: int, n: int) -> None:
 def test_numbers_that_sites_rounded_have_no_interval() -> None:
     result = CASES["qda-sites"]()
     said = headline(result)
-    assert said.text.startswith("About 5.3 % of 150") and "rounded" in said.text
+    assert said.text.startswith("About 5.3% of 150") and "rounded" in said.text
     told = blocks(result)["Held-out rows"]
     assert "round the number of misclassified rows" in spoken(told)
-    assert "95 % interval" not in told.tables[0].head
-    assert told.picture is not None and "95 %" not in drawn(told.picture.figure)
+    assert "95% interval" not in told.tables[0].head
+    assert told.picture is not None and "95%" not in drawn(told.picture.figure)
     free = headline(result, "simulation")
-    assert "95 % interval" in free.text and "rounded" not in free.text
-    assert "95 % interval" in blocks(result, "simulation")["Held-out rows"].tables[0].head
+    assert "95% interval" in free.text and "rounded" not in free.text
+    assert "95% interval" in blocks(result, "simulation")["Held-out rows"].tables[0].head
     # The site itself tells its counts as they are.
-    assert "95 % interval" in headline(CASES["qda"]()).text
+    assert "95% interval" in headline(CASES["qda"]()).text
 
 
 def test_zeros_that_sites_rounded_to_are_no_errors_of_0() -> None:
@@ -139,13 +139,13 @@ def test_zeros_that_sites_rounded_to_are_no_errors_of_0() -> None:
     result = dataclasses.replace(result, errors=np.zeros(len(result.judged)))
     said = headline(result)
     assert said.text.startswith("Few of 150 held-out rows are misclassified, or none")
-    assert "0.0 %" not in said.text and "to 0" in said.text
+    assert "0.0%" not in said.text and "to 0" in said.text
     told = blocks(result)["Held-out rows"]
     assert told.picture is None and told.tables[0].rows[0][1] == "few or none"
     zeros = dataclasses.replace(result, site_errors=np.zeros_like(result.site_errors, dtype=float))
     (by_site,) = (t for t in blocks(zeros)["Held-out rows"].folded if "by site" in t.caption)
     assert set(by_site.rows[0][2:]) == {"few or none"}
-    assert headline(result, "simulation").text.startswith("0.0 % of 150")
+    assert headline(result, "simulation").text.startswith("0.0% of 150")
 
 
 def test_held_out_rows_of_which_nothing_is_told_were_held_out() -> None:
@@ -157,7 +157,7 @@ def test_held_out_rows_of_which_nothing_is_told_were_held_out() -> None:
 
 
 def test_a_rounded_share_near_that_of_guessing_shows_nothing() -> None:
-    """Rounded shares have an error of chance, too: 44 % of 150 rows may be half of them."""
+    """Rounded shares have an error of chance, too: 44% of 150 rows may be half of them."""
     result = CASES["qda-sites"]()
     errors = np.full(len(result.judged), 66.0)
     result = dataclasses.replace(result, errors=errors, n_by_class=np.array([300.0, 300.0]))
@@ -171,7 +171,7 @@ def test_errors_of_sites_are_shares_of_the_rows_that_tell_them() -> None:
     assert wide.Rules(changed).rates[0] == pytest.approx(result.errors[0] / 90)
     (table,) = (t for t in blocks(result)["Held-out rows"].folded if "by site" in t.caption)
     assert [row[0] for row in table.rows] == list(result.sites)
-    assert table.rows[0][1] == "60" and table.rows[0][2] == "4.0 %"
+    assert table.rows[0][1] == "60" and table.rows[0][2] == "4.0%"
 
 
 def test_rows_of_a_class_that_is_not_told_are_a_gap() -> None:
@@ -187,7 +187,7 @@ def test_rows_of_a_class_that_is_not_told_are_a_gap() -> None:
 def test_links_are_listed_from_the_strongest() -> None:
     result = CASES["qda"]()
     told = blocks(result)[LINKS]
-    assert "9 of 28 pairs of columns (32.1 %) are linked" in spoken(told)
+    assert "9 of 28 pairs of columns (32.1%) are linked" in spoken(told)
     rows = told.tables[0].rows
     a, b = result.pairs[0]
     assert rows[0][0] == f"x{a}, x{b}"

@@ -42,7 +42,7 @@ def filled(kind: type[Any], **known: Any) -> Any:
 
 
 def rules(names: tuple[str, ...], rates: tuple[float, ...], n: int) -> dict[str, Any]:
-    """Fields on held-out rows; the first rule saves .2 of log loss for each 10 % of rows."""
+    """Fields on held-out rows; the first rule saves .2 of log loss for each 10% of rows."""
     share = np.array(rates)
     gain = 2.0 * (share - share[0])
     gain[0] = np.nan

@@ -214,7 +214,7 @@ def test_overlapping_classes_are_not_given_up() -> None:
         _, found = blocks(sim)
         fit = fit_classes(found, Settings(n_classes="auto", n_restarts=3), seed)
         right += fit.n_classes == len(np.unique(sim.events.label))
-    # one in six may be lost: classes of 5 % of the entities that differ by one sigma
+    # one in six may be lost: classes of 5% of the entities that differ by one sigma
     assert right >= 5
 
 

@@ -297,7 +297,7 @@ def test_order_of_the_classes_does_not_matter():
 
 
 def simulated_pieces(rng, shares, n_entities, n_events, sigma):
-    """Blocks' sums of classes of given shares, each cut in 3 at random; 3 % of labels wrong."""
+    """Blocks' sums of classes of given shares, each cut in 3 at random; 3% of labels wrong."""
     k, f = len(shares), 8
     weights = rng.standard_normal((k, f))
     label = rng.choice(k, n_entities, p=shares)

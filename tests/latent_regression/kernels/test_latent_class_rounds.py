@@ -50,7 +50,7 @@ def test_chance_moves_are_no_excess() -> None:
     p = rng.dirichlet(np.ones(4), size=4000)
     first, second = ((rng.random((4000, 1)) > p.cumsum(axis=1)).sum(axis=1) for _ in range(2))
     moved = float((first != second).sum())
-    # about 60 % move; the standard error of the share is 0.008
+    # about 60% move; the standard error of the share is 0.008
     assert excess(moved, expected_moves(p), 4000) < 0.025
     assert excess(moved, expected_moves(np.eye(4)[first]), 4000) > 0.5
 

@@ -47,7 +47,7 @@ def test_low_noise() -> None:
 
 
 def test_one_agent_in_seven_reports() -> None:
-    found = participation("15 %, gamma 0.2", SEED)
+    found = participation("15%, gamma 0.2", SEED)
     # 20 of 128 in each of 80 rounds, after a beginning with all
     assert found["reported"] == pytest.approx((80 * 20 + 128) / (81 * 128))
     assert found["error"] < 1.1
@@ -67,7 +67,7 @@ def test_intervals_cover_and_a_single_label_does_not() -> None:
 def test_number_of_classes(line: str) -> None:
     found = n_classes(line, SEED)
     assert found["right"] == 1.0
-    assert found["sigma"] == pytest.approx(1.0, abs=0.05)  # 10,000 events: standard error .7 %
+    assert found["sigma"] == pytest.approx(1.0, abs=0.05)  # 10,000 events: standard error .7%
 
 
 def test_entity_counts_favour_large_agents() -> None:

@@ -85,7 +85,7 @@ def test_a_full_rate_at_low_noise_is_noticed_and_lowered() -> None:
 
 @pytest.mark.parametrize("server_cache", [False, True], ids=["rescaled", "cached"])
 def test_few_sites_in_each_round(server_cache: bool) -> None:
-    """15 % of 40 sites of one agent each, beside a regression with the true labels."""
+    """15% of 40 sites of one agent each, beside a regression with the true labels."""
     sizes = [1] * 40
     design: Any = {"n_classes": 3, "n_events": 10, "n_features": 3, "sigma": 0.5}
     drawn, train = simulated(40, 1, **design)

@@ -52,7 +52,7 @@ def test_what_chance_may_show_among_several_columns_is_said() -> None:
     run = run_on(noise())
     first, slopes = run.result.n_constants, len(run.result.columns)
     for smallest, tone, words in (
-        (0.045, "plain", "None of them stays below 5 %"),
+        (0.045, "plain", "None of them stays below 5%"),
         (0.049 / slopes, "good", None),
     ):
         p = np.full(len(run.result.names), 0.5)
@@ -95,6 +95,6 @@ def test_figures_draw_what_differs_most_unless_told() -> None:
         assert [tick.get_text() for tick in axis.get_yticklabels()] == ["all sites", *SITES]
     assert len(plot_regression(result).axes[0].get_yticklabels()) == 3
     less = run_on(differing(), level=0.9).result
-    assert "90 % intervals" in plot_forest(less).axes[0].get_xlabel()
+    assert "90% intervals" in plot_forest(less).axes[0].get_xlabel()
     with pytest.raises(ParameterError):
         plot_forest(result, "height")

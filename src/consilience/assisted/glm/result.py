@@ -230,12 +230,12 @@ class AssistedGLMResult(Result):
 
     @property
     def gain_reach(self) -> float:
-        """Standard errors to either side of the gain on held-out rows that make 95 %."""
+        """Standard errors to either side of the gain on held-out rows that make 95%."""
         return quantile(0.95, self.n_held_clusters)
 
     @property
     def reach(self) -> float:
-        """Standard errors to either side of a coefficient that make 95 %."""
+        """Standard errors to either side of a coefficient that make 95%."""
         return quantile(0.95, self.n_clusters)
 
     @property

@@ -29,7 +29,7 @@ the upper bound gives a *factor* on the model-based error. The bound is exact fo
 *from below*. So ``1 - rho^2`` is taken as half of the least Ritz value, and as .05 if that is less
 (rho at least .975). That is an assumption: nobody who sees less than all of X_b can rule out a
 larger correlation in a direction that no message touched, where the partner may even hold a copy of
-a column of the initiator. With bare Ritz values 16 % of the bounds fail on random designs.
+a column of the initiator. With bare Ritz values 16% of the bounds fail on random designs.
 
 A coefficient of the initiator is *shared* where its column lies in the joint span of others: then
 ``X'WX`` is singular and the target is no combination of its rows. It shows as a column of M that

@@ -224,7 +224,7 @@ def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
     ax.minorticks_off()
     ax.set_xlim(low * 0.8, (beyond if not noisy.all() else top) * 1.5)
     ax.set_ylim(-0.02, 1.04)
-    ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20 %", "40 %", "60 %", "80 %", "100 %"])
+    ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20%", "40%", "60%", "80%", "100%"])
     charts.bare(ax, "y")
 
 
@@ -303,7 +303,7 @@ def shown_coefficients(result: Any) -> IntArray:
 
 
 def half_widths(result: Any) -> FloatArray:
-    """Half width of each coefficient's 95 % interval; NaN where none can be given."""
+    """Half width of each coefficient's 95% interval; NaN where none can be given."""
     found = result.own_coefficients
     error = np.asarray(found["error"], dtype=float)
     status = np.asarray([str(s) for s in found["status"]])
@@ -351,7 +351,7 @@ def plot_assisted_coefficients(result: Any) -> Figure:
             ax.annotate("no coefficient: shared", **place, **look, color=charts.MUTED)
         ax.set_yticks(at, [charts.label(found["name"][i], 30) for i in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.set_xlabel(f"{unit}, with its 95 % interval")
+        ax.set_xlabel(f"{unit}, with its 95% interval")
         charts.bare(ax)
         charts.legend(fig, ncols=4, handletextpad=0.4, fontsize=8.5)
     return fig

@@ -261,7 +261,7 @@ def differences(result: Any) -> tuple[FloatArray, FloatArray]:
 
 
 def plot_reference_comparison(result: Any) -> Figure:
-    """Draw what is kept beside each site's own fit and plain averaging, with 95 % intervals.
+    """Draw what is kept beside each site's own fit and plain averaging, with 95% intervals.
 
     Parameters
     ----------

@@ -596,7 +596,7 @@ def models_each(n_sites: int) -> int:
 def drawn_rows(n: int, rng: np.random.Generator) -> IntArray:
     """Which of n rows a model is fitted on, (n,) of 0 and 1: `DRAWN_SHARE` of them, each once.
 
-    Drawing as many with replacement would leave 55 % of the rows: at small sites that costs more
+    Drawing as many with replacement would leave 55% of the rows: at small sites that costs more
     than everything else that protects records.
     """
     drawn = np.zeros(n, dtype=np.int64)

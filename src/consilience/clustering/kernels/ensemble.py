@@ -743,7 +743,7 @@ def n_clusters_by_eigenvalues(eigenvalues: FloatArray, max_clusters: int) -> int
 
     Distances between K groups have one positive and about K - 1 negative eigenvalues of order N;
     what the models disagree on adds small ones. The rule takes the largest ratio of successive
-    absolute eigenvalues, where everything below 1 % of the first counts as 1 %.
+    absolute eigenvalues, where everything below 1% of the first counts as 1%.
 
     Parameters
     ----------
@@ -762,9 +762,9 @@ def n_clusters_by_eigenvalues(eigenvalues: FloatArray, max_clusters: int) -> int
     -----
     Source: arXiv 2409.08396, section 2.6, leaves the rule open. Without the floor, models that
     agree well make noise eigenvalues of wildly different sizes and the rule fails in half of the
-    imbalanced data sets; with it, it finds K in 84 to 100 % of them. It understates K when models
+    imbalanced data sets; with it, it finds K in 84 to 100% of them. It understates K when models
     with more classes than there are split them differently at every site and the classes overlap
-    (homogeneous, sigma^2 = .3, 8 classes fitted, 5 true: 28 %).
+    (homogeneous, sigma^2 = .3, 8 classes fitted, 5 true: 28%).
     """
     if max_clusters < 2:
         raise ParameterError.of("max_clusters", "at least 2", max_clusters)

@@ -15,7 +15,7 @@ to a first limit in the most likely way, since probabilities as told lie too nea
 a direction of small errors, just where V is far off. An interval without any theta is avoided: for
 the upper end V - c is not taken to be less than equal sites would have in half of all cases.
 
-Over simulated tables (two and four sites, 30 and 1000 draws a row) the interval of 95 % held the
+Over simulated tables (two and four sites, 30 and 1000 draws a row) the interval of 95% held the
 truth in .96 to .985 of all cases where sites are equal and in .943 to .973 where differences are
 about those of noise (Monte Carlo error .013); larger ones, measured at two sites and for first
 states, in .958 to .962 (.009); whole sequences in .96 to .99. Each row is drawn from its own
@@ -96,7 +96,7 @@ def site_differences(
         which both are known. They have the error of the tables in them.
         ``ensemble_estimate``, ``local_estimate``: the same without this error, root of an unbiased
         estimate of the mean square; 0 where that is not above 0. ``_low`` and ``_high``: its
-        interval of 95 %. ``chance``: the root mean square that equal sites would give, the floor
+        interval of 95%. ``chance``: the root mean square that equal sites would give, the floor
         of ``ensemble_mean``.
         ``ratio``: ``ensemble_estimate`` over ``local_estimate``, NaN where the latter is 0; with
         ``_low`` and ``_high``, infinite where ``local_low`` is 0.

@@ -58,7 +58,7 @@ section 2. Departures:
   that have nothing in common (``clustering.kernels.one_cloud``). Halves (and resamples) are secret
   draws of a site: were they known, class means would be equations in the rows.
 * Models of coded rows are fitted to secret parts of the rows, also where there is one a site: four
-  fifths without replacement. (The source's resamples, as large and with replacement, hold 55 % of
+  fifths without replacement. (The source's resamples, as large and with replacement, hold 55% of
   the rows: at five sites of 100 to 300 rows that costs .05 of the adjusted Rand index.) Their
   parameters are made of sums of at least `min_records` rows (``docs/proofs/markov-models.md``).
 * Models of coded rows are about eight in all (the source: four at each of two sites): more make

@@ -23,7 +23,7 @@ use: Groups                     ->  keeps its group's predictor, or its own
                                 <-  Gains: held-out losses              AGGREGATE
 ==================================  ====================================================
 
-Views: all rows; all rows but one fold (the gain is measured on that fold); resamples of 80 %.
+Views: all rows; all rows but one fold (the gain is measured on that fold); resamples of 80%.
 
 Phases: site_moments (and opening, agree_levels, standardise before all methods).
 
@@ -136,13 +136,13 @@ class MetaClustering(Method[MetaClusteringResult]):
         Average of the group's models, or one refit for the group: from cross-products for
         ``"linear"``, else from rows, which only policies for signed partners send.
     tolerance : float
-        Sites are joined only where each one loses, with 95 % confidence, less than this share of
+        Sites are joined only where each one loses, with 95% confidence, less than this share of
         its response variance with the other's model; what is not shown stays open.
     gain_folds : int
         Folds for the gain of collaborating, 0 for none; 2 at least with ``n_clusters="cv"``.
         Protected sites have three, each a third of their rows, and report two or all of them.
     stability_runs : int
-        Resamples of 80 % of the rows of every site.
+        Resamples of 80% of the rows of every site.
 
     Examples
     --------

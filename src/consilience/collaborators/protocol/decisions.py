@@ -135,7 +135,7 @@ def detection(
         Chance of telling two sites apart if each one's model were of no use to the other, that is
         did as badly as the best constant. 0 where a pair cannot be compared.
     detectable : (L, L) array
-        Excess loss shown with 80 % power, in shares of the response variance; NaN likewise.
+        Excess loss shown with 80% power, in shares of the response variance; NaN likewise.
     """
     useful = np.maximum(variance - own_loss, 0.0)
     unit = variance[:, None] + variance[None, :]
@@ -178,9 +178,9 @@ def status_of(
 
     Notes
     -----
-    "no-signal": over all sites, no way of predicting beats a constant (one-sided 5 %, split among
+    "no-signal": over all sites, no way of predicting beats a constant (one-sided 5%, split among
     the ways).
-    "too-few-rows": one group, but fewer than half of the pairs had 80 % power; or no pair could be
+    "too-few-rows": one group, but fewer than half of the pairs had 80% power; or no pair could be
     compared at all.
     """
     n_sites = len(sizes)
@@ -192,7 +192,7 @@ def status_of(
     if n_clusters > 1 and not given:
         # Also where no model beats a constant: sites may differ in their constants.
         return "groups"
-    # one-sided 5 %, split among the ways of predicting
+    # one-sided 5%, split among the ways of predicting
     least = float(ndtri(1 - 0.05 / max(1, len(useful))))
     if not any(_beyond(sizes, value, error) > least for value, error in useful):
         return "no-signal"
@@ -496,7 +496,7 @@ def by_held_out_loss(
     losses = np.where(rows > 0, total / np.maximum(rows, 1), np.nan)
     if np.isnan(losses).all():
         return 1, losses
-    # More than one group must be better by a one-sided test at 5 %.
+    # More than one group must be better by a one-sided test at 5%.
     best = int(np.nanargmin(losses))
     return (best + 1 if gain[best] > 1.645 * np.sqrt(spread[best]) else 1), losses
 

@@ -82,7 +82,7 @@ class MetaClusteringResult(Result):
         Chance that a pair would have been told apart if each one's model were of no use at all to
         the other.
     detectable : (L, L) array
-        Excess loss, in shares of the response variance, that a pair would show with 80 % power.
+        Excess loss, in shares of the response variance, that a pair would show with 80% power.
     merges : dict
         ``ids`` (L - 1, 2) in the numbering of scipy's linkage, ``heights`` and ``thresholds``.
     dissimilarity : (L, L) array
@@ -107,7 +107,7 @@ class MetaClusteringResult(Result):
     gain_folds : int
         Folds of the gain: its models saw all rows but one fold.
     upper : (L, L) array
-        95 % bound of what the column's site loses with the row's model, in shares of its response
+        95% bound of what the column's site loses with the row's model, in shares of its response
         variance; NaN where not comparable.
     tolerance : float
         Largest such bound that joins two sites; NaN where groups came about in another way.
@@ -426,7 +426,7 @@ class MetaClusteringResult(Result):
             if np.isnan(mean):
                 continue
             low, high = mean - 1.96 * error, mean + 1.96 * error
-            # by a 95 % interval
+            # by a 95% interval
             verdict = "gains" if low > 0 else ("loses" if high < 0 else "makes no clear difference")
             if key == "all_minus_shifted" and self.n_clusters > 1 and low <= 0:
                 continue

@@ -1,7 +1,7 @@
 """What a site does: select and fit, try everybody's models, compare ways of predicting.
 
 The rows are looked at in several *views*: all of them; for each fold of the gain all but that fold;
-and resamples of 80 % for stability. Models of others are tried on them.
+and resamples of 80% for stability. Models of others are tried on them.
 
 Which rows a view holds, all halves and folds, and the draws of forests follow from a digest of the
 rows, which nobody else has: models and losses of many known sets of rows would be equations in

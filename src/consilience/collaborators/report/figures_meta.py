@@ -351,7 +351,7 @@ POWER_WORDS = (
 def power_counts(result: Any) -> tuple[int, int, int]:
     """Pairs that could have been told apart, that hardly could, and that could not be compared.
 
-    The first have a chance of 80 % or more of being told apart if each one's model were of no use
+    The first have a chance of 80% or more of being told apart if each one's model were of no use
     to the other.
     """
     usable = np.isfinite(pairs(result.z))
@@ -406,7 +406,7 @@ def plot_detectable(result: Any) -> Figure:
         ax.minorticks_off()
         ax.set_yticks(charts.whole_ticks(int(ax.get_ylim()[1])))
         ax.set_ylabel("pairs within groups")
-        ax.set_xlabel("difference seen with a chance of 80 %, share of the response variance")
+        ax.set_xlabel("difference seen with a chance of 80%, share of the response variance")
         charts.bare(ax, "y")
         charts.legend(fig, ncols=2, handlelength=1.4)
     return fig
@@ -445,7 +445,7 @@ def gains(result: Any) -> list[str]:
 
 
 def plot_gain(result: Any) -> Figure:
-    """Draw what working together saves at each site, with 95 % intervals.
+    """Draw what working together saves at each site, with 95% intervals.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def verdict(result: MetaClusteringResult) -> str:
         mean, error = np.nan, np.nan
         if "group_minus_all" in figures_meta.gains(result):
             mean, error = result.overall_gain("group_minus_all")
-        # with 95 % confidence one model for all predicts better
+        # with 95% confidence one model for all predicts better
         if mean - Z95 * error > 0:
             return "worse-groups"
         if not found_again(result):
@@ -280,7 +280,7 @@ def power_rows(result: MetaClusteringResult) -> Cells:
 def doubtful_pairs(result: MetaClusteringResult) -> tuple[int, int, int]:
     """Pairs known from resamples, those that fell together now and then, and groups' that did not.
 
-    The second count is of pairs between 20 and 80 %, the third of pairs of one group below 50 %.
+    The second count is of pairs between 20 and 80%, the third of pairs of one group below 50%.
     """
     shown = figures_meta.pairs(result.together)
     known = np.isfinite(shown)

@@ -139,7 +139,7 @@ def rank_path(
     """Penalised fits by rank: at rank k the smallest penalty on a warm path that leaves rank k.
 
     That penalty is where another singular value would enter: the fixed point at which alpha is the
-    singular value after the k-th of the filled matrix, found within 0.1 %. Of a complete matrix it
+    singular value after the k-th of the filled matrix, found within 0.1%. Of a complete matrix it
     is the (k + 1)-th singular value itself; values that tie with it are kept, as zeros. Where no
     penalty above :data:`SMALLEST` leaves rank k (a tie of singular values, or so few entries that a
     lower rank explains them), the fit has the nearest lower rank that one leaves.

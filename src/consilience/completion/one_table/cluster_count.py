@@ -133,7 +133,7 @@ class ClusterCountResult(EntryStudyResult):
         if self.at_edge:
             return (
                 f"Held-out entries choose no number of classes in {where}: the error is smallest "
-                f"at {self.n_clusters}, where the numbers that were tried end."
+                f"at {self.n_clusters}, the last that was tried."
             )
         text = f"{counted(self.n_clusters, 'class', 'classes')} in {where}".capitalize()
         found = self.curve()

@@ -156,17 +156,17 @@ class MatrixCompletionResult(EntryStudyResult):
         """The rank or penalty, and where the choice comes from."""
         share = 1 - self.n_observed / (self.shape[0] * self.shape[1])
         lacks = f"{share:.1%} of the cells missing" if share else "every cell there, or nearly so"
-        where = f"a matrix of {self.shape[0]:,} x {self.shape[1]:,}, {lacks}"
+        size = f"a matrix of {self.shape[0]:,} x {self.shape[1]:,}"
         kept = f"rank {self.rank}" if self.rank >= 0 else "a rank that stays at the site"
         name = "penalty" if self.parameter == "alpha" else self.parameter
         if self.parameter == "alpha" and not np.isnan(self.alpha):
             kept = f"penalty {self.alpha:.4g} ({kept})"
         if self.at_edge:
             return (
-                f"Held-out entries choose no {name} for {where}: the error is smallest at {kept}, "
+                f"Held-out entries choose no {name} for {size}: the error is smallest at {kept}, "
                 "where the grid ends."
             )
-        text = f"Held-out entries choose {kept} for {where}."
+        text = f"Held-out entries choose {kept} for {size}, {lacks}."
         if self.by_other_rule < 0:
             return text
         value = f"{name} {self.candidates[self.by_other_rule]:.4g}"

@@ -258,7 +258,7 @@ class DescribeResult(Result):
         """Columns in which sites differ, the largest difference first.
 
         Two sites are more than 0.1 standard deviations apart, and the test of all sites is
-        significant at 5 % among those of all columns (Holm, 1979).
+        significant at 5% among those of all columns (Holm, 1979).
         """
         p = np.array([self.sites_test(name)[2] for name in self.columns])
         adjusted = np.full(len(p), np.nan)

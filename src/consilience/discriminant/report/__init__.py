@@ -35,7 +35,7 @@ class Rules:
     rates : (m,) array
         Share of them in a wrong class; NaN where it is not told.
     ends : (m, 2) array
-        Ends of 95 % intervals (Wilson's).
+        Ends of 95% intervals (Wilson's).
     loss, gain : pairs of (m,) arrays
         Mean log loss, and how much worse than the first each rule is, with standard errors.
     guess : float
@@ -100,7 +100,7 @@ class Rules:
         columns = {
             "rule": list(self.names),
             "wrong": list(map(self.told_share, self.rates)),
-            "95 % interval": [w if known else DASH for w, known in zip(ends, told, strict=True)],
+            "95% interval": [w if known else DASH for w, known in zip(ends, told, strict=True)],
             "log loss": list(map(with_error, *self.loss)),
             "worse than the first by": ["", *list(map(with_error, *self.gain))[1:]],
         }
@@ -109,7 +109,7 @@ class Rules:
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """Return the ends of Wilson's 95 % interval of a share of `n` rows."""
+    """Return the ends of Wilson's 95% interval of a share of `n` rows."""
     if not n or not math.isfinite(share):
         return math.nan, math.nan
     # Wilson (1927): the score interval, which holds for shares near 0.

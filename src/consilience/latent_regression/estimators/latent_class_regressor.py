@@ -287,7 +287,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     coef_covariance_ : (K, p + 1, p + 1) array
         Of intercept and coefficients, given the number of classes, by the law of total variance
         over the last sweeps, and the mean square of what the same entities' coefficients are in the
-        other `likely_chains_`. Where classes are apart intervals from it hold their level (of 90 %
+        other `likely_chains_`. Where classes are apart intervals from it hold their level (of 90%
         .91 was measured); where most labels are uncertain they are a little short (.86 to .87).
     class_sizes_ : (K,) array
         Expected number of entities.

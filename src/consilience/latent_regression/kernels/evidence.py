@@ -424,7 +424,7 @@ class Difference(NamedTuple):
     saved, saved_error : float
         Squared error saved, as a share of that of the other.
     clear : bool
-        Whether both are above 0 beyond chance (two-sided 5 % each). Log density alone would take
+        Whether both are above 0 beyond chance (two-sided 5% each). Log density alone would take
         heavy tails for classes, which are wider than one normal; squared error alone says little
         of classes that are hard to tell.
     """

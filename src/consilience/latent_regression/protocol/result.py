@@ -166,7 +166,7 @@ class LatentClassRegressionResult(Result):
     def verdict(self) -> str | None:
         """Kinds or degrees, by held-out events; None where none are told.
 
-        Kinds, where classes have less squared error than one ridge beyond chance (95 %), no lower
+        Kinds, where classes have less squared error than one ridge beyond chance (95%), no lower
         log score, and less squared error than a ridge for each entity. Degrees, where that holds
         beside one ridge only, or where a ridge for each entity has less error than one ridge.
         """
@@ -349,7 +349,7 @@ class Saved:
     ----------
     share : float
     half : float
-        Half of a 95 % interval; NaN where nothing tells.
+        Half of a 95% interval; NaN where nothing tells.
     among : str
         What the interval is over: entities or sites.
     """

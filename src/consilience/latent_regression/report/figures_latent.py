@@ -185,7 +185,7 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
 def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
     value, error = classes.values[:, j], np.nan_to_num(classes.errors[:, j])
     low, high = value - classes.z * error, value + classes.z * error
-    at, level = np.arange(len(value)), f"{100 * classes.level:g} %"
+    at, level = np.arange(len(value)), f"{100 * classes.level:g}%"
     slope = classes.names[j] != INTERCEPT
     clear = (low > 0) | (high < 0) if slope else np.ones(len(value), dtype=bool)
     if slope:

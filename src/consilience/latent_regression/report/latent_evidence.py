@@ -154,7 +154,7 @@ def plot_latent_held_out(result: Any) -> Figure:
 
 
 def chance(result: Any) -> FloatArray:
-    """Half of a 95 % interval of chance around the level, all sites first, (B + 1,).
+    """Half of a 95% interval of chance around the level, all sites first, (B + 1,).
 
     NaN where nobody says how many events were held out.
     """

@@ -168,7 +168,7 @@ class PooledRegressionResult(Result):
 
     @property
     def shown(self) -> BoolArray:
-        """Which slopes differ from 0 at 5 %, (m,)."""
+        """Which slopes differ from 0 at 5%, (m,)."""
         return np.asarray(self.p_value[self.n_constants :] < SIGNIFICANT)
 
     @property
@@ -208,7 +208,7 @@ class PooledRegressionResult(Result):
 
     @property
     def sites_differ(self) -> bool:
-        """Whether the test over all slopes says so at 5 %."""
+        """Whether the test over all slopes says so at 5%."""
         return self.heterogeneity[2] < SIGNIFICANT
 
     @property
@@ -224,7 +224,7 @@ class PooledRegressionResult(Result):
             f"{self.n:,} rows {self._with_events}of {counted(len(self.sites), 'site')}"
         )
         which = f"{', '.join(found) or 'none'} {'differ' if len(found) > 1 else 'differs'}"
-        parts = [f"{about}: {which} from 0 at 5 %."]
+        parts = [f"{about}: {which} from 0 at 5%."]
         statistic, df, p = self.heterogeneity
         if not self.compares_sites:
             parts.append(UNTESTED)

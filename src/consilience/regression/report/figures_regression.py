@@ -48,7 +48,7 @@ def plot_regression(result: Any) -> Figure:
         ax.axvline(0, color=charts.INK, linewidth=0.9)
         ax.set_yticks(range(len(shown)), [charts.label(result.columns[j], 34) for j in shown])
         ax.set_ylim(len(shown) - 0.5, -0.5)
-        level = charts.minus(f"{100 * result.level:g} %")
+        level = charts.minus(f"{100 * result.level:g}%")
         ax.set_xlabel(f"coefficient over its standard error, with {level} limits")
         charts.bare(ax)
     return fig
@@ -85,7 +85,7 @@ def plot_forest(result: Any, column: str | None = None) -> Figure:
     with charts.style():
         fig, ax = charts.sheet((0.27 if named else 0.05) * len(result.sites) + 1.2)
         at = np.arange(1, len(result.sites) + 1)
-        # by_sign draws 95 %: intervals of another level are as wide as its quantile says.
+        # by_sign draws 95%: intervals of another level are as wide as its quantile says.
         width = NormalDist().inv_cdf((1 + result.level) / 2) / charts.Z95
         charts.by_sign(ax, at, value, error * width, named)
         _weights(ax, at, value, error)
@@ -95,7 +95,7 @@ def plot_forest(result: Any, column: str | None = None) -> Figure:
         charts.marks(ax, [pooled], [0], "D", charts.BLUE, charts.BLUE, 6.5, zorder=3)
         ax.axvline(0, color=charts.INK, linewidth=0.9)
         charts.site_axis(ax, result.sites, ("all sites",))
-        level = charts.minus(f"{100 * result.level:g} %")
+        level = charts.minus(f"{100 * result.level:g}%")
         ax.set_xlabel(f"coefficient of {charts.label(name, 40)}, with {level} intervals")
         charts.bare(ax)
     return fig
@@ -151,7 +151,7 @@ def plot_calibration(result: Any) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        A mark for each band, at its mean predicted risk, with a 95 % interval of the share
+        A mark for each band, at its mean predicted risk, with a 95% interval of the share
         (Wilson); as wide as the band is a pale line, without a mark where the site does not tell
         the mean risk.
 
