@@ -1,4 +1,4 @@
-"""Names for types of arrays, for all rooms."""
+"""Names for types of arrays, and a test of numbers, for all rooms."""
 
 from __future__ import annotations
 
@@ -12,3 +12,10 @@ BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 TextArray = NDArray[np.str_]
+
+
+def all_finite(column: FloatArray) -> bool:
+    """Whether no value of (n,) is missing or infinite."""
+    with np.errstate(all="ignore"):
+        # A sum of squares is quick, and finite only where all values are.
+        return bool(np.isfinite(column @ column) or np.isfinite(column).all())

@@ -119,6 +119,30 @@ def test_bounds_judge_long_tables_as_the_textbook_does(most: float) -> None:
     assert told and hidden
 
 
+def test_a_row_that_comes_late_rules_as_one_that_comes_early() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9000, 3))
+    x[:, 1] = np.sign(x[:, 1])
+    x[-1, 0] = 500.0
+    late, early = (moment_facts(one, limits=Limits(10, 0.5)).unsafe for one in (x, x[::-1]))
+    np.testing.assert_array_equal(late, early)
+    np.testing.assert_array_equal(late, np.add.outer(*(np.arange(3) == 0,) * 2))
+
+
+def test_a_product_that_one_row_rules_of_columns_far_to_one_side() -> None:
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(size=(9000, 2)))
+    x[::2, 0] *= 1e-9
+    x[1::2, 1] *= 1e-9
+    x[-1] = 3.0
+    found = moment_facts(x, limits=Limits(10, 0.5)).unsafe
+    np.testing.assert_array_equal(found, ~np.eye(2, dtype=bool))
+
+
+def test_of_no_columns_nothing_is_judged() -> None:
+    assert moment_facts(np.zeros((50, 0)), limits=LIMITS).unsafe.shape == (0, 0)
+
+
 @pytest.mark.parametrize("parts", [2, 3, 5, 8])
 def test_no_value_has_more_records_than_the_bound(parts: int) -> None:
     rng = np.random.default_rng(parts)

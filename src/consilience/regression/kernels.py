@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg.blas import dsyrk
-from scipy.special import digamma, gammaln, polygamma
+from scipy.special import digamma, expit, gammaln, polygamma
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.numerics.families import Family, family
@@ -139,24 +139,23 @@ class Design:
         return np.concatenate([[1.0], self.scale])
 
     def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Some rows after the other, turned into columns (q, rows), about the centre but unscaled.
+        """Some rows after the other (m, p), without ones, about the centre but unscaled.
 
         A block is overwritten by the next one.
         """
-        n, q = self.shape
-        kept = np.ones((q, min(n, _BLOCK)))
+        n, p = self.x.shape
+        kept = np.empty((min(n, _BLOCK), p))
+        centre = np.tile(self.centre, (len(kept), 1))  # much quicker than one line for all rows
         for start in range(0, n, _BLOCK):
-            part = slice(start, min(start + _BLOCK, n))
-            block = kept[:, : part.stop - start]
-            np.copyto(block[1:], self.x[part].T)
-            block[1:] -= self.centre[:, None]
-            yield part, block
+            some = self.x[start : start + _BLOCK]
+            block = np.subtract(some, centre[: len(some)], out=kept[: len(some)])
+            yield slice(start, start + len(some)), block
 
     def times(self, theta: FloatArray) -> FloatArray:
         """Linear predictor of each row, (n,)."""
-        per_unit, found = theta / self.units, np.empty(len(self.x))
+        per_unit, found = theta[1:] / self.scale, np.empty(len(self.x))
         for part, block in self.blocks():
-            found[part] = per_unit @ block
+            found[part] = theta[0] + block @ per_unit
         return found
 
 
@@ -199,7 +198,7 @@ class Rows:
     def some(self, part: slice) -> Rows:
         """A few of them, for what is asked of each alone: the design is not theirs."""
         offset, weight = (None if one is None else one[part] for one in (self.offset, self.weight))
-        return dataclasses.replace(self, y=self.y[part], offset=offset, weight=weight)
+        return Rows(self.design, self.y[part], offset, weight, self.frequency)
 
     def weighted(self, values: FloatArray) -> FloatArray:
         """What rows add to a sum, (n,)."""
@@ -238,12 +237,25 @@ def terms_of(
     name: str, rows: Rows, eta: FloatArray, alpha: float = 1.0, estimate: str = ""
 ) -> Terms:
     """What each row adds at its linear predictor (n,)."""
-    loss, y = family_of(name, alpha), rows.y
-    score, expected = loss.score(y, eta), loss.expected_weight(eta)
+    return _terms(name, rows, eta, family_of(name, alpha), alpha, estimate)[1]
+
+
+def _terms(
+    name: str, rows: Rows, eta: FloatArray, loss: Family, alpha: float, estimate: str
+) -> tuple[FloatArray, Terms]:
+    """Losses of rows, and what each adds."""
+    y = rows.y
+    if name == "binomial":
+        # All three of two exponentials; the larger of both is at least a half.
+        up, down = expit(eta), expit(-eta)
+        lost = np.maximum(eta, 0) - np.log(np.maximum(up, down)) - y * eta
+        score, expected = up - y, up * down
+    else:
+        lost, score, expected = loss.loss(y, eta), loss.score(y, eta), loss.expected_weight(eta)
     same = name not in CURVED
     weight = expected if same else loss.weight(y, eta)
     told = rows.weighted(expected)
-    return Terms(
+    return lost, Terms(
         score=rows.weighted(score),
         curvature=told if same else rows.weighted(weight),
         expected=told,
@@ -288,30 +300,39 @@ def summed(
     # Without weights the moments tell the expected curvature of gamma.
     known = name not in CURVED or (name == "gamma" and rows.weight is None)
     of = {"curvature": True, "expected": not known, "squares": squares}
-    products = {key: np.zeros((q, q), order="F") for key, asked in of.items() if asked}
-    lines = {"score": np.zeros(q)} | ({"turn": np.zeros(q)} if estimate else {})
+    # Sums of products of columns; those with ones are lines.
+    products = {key: np.zeros((q - 1, q - 1), order="F") for key, asked in of.items() if asked}
+    lines = {key: np.zeros(q) for key in ("score", "turn", *products)}
     names = [field.name for field in dataclasses.fields(Terms)][:-1]
     each, shapes = np.empty((len(names), n)), np.empty((3, n if estimate else 0))
-    lost = least = 0.0
-    per_unit, room = theta / design.units, np.empty((q, min(n, _BLOCK)))
+    lost, per_unit = 0.0, theta[1:] / design.scale
+    *others, last = products
+    room = np.empty((min(n, _BLOCK) if others else 0, q - 1))
     for part, block in design.blocks():
-        some, eta = rows.some(part), per_unit @ block
+        some, eta = rows.some(part), theta[0] + block @ per_unit
         eta = eta if some.offset is None else eta + some.offset
-        terms = terms_of(name, some, eta, alpha, estimate)
+        losses, terms = _terms(name, some, eta, loss, alpha, estimate)
         for place, key in enumerate(names):
             each[place, part] = getattr(terms, key)
-        lost += float(some.weighted(loss.loss(some.y, eta)).sum())
-        least += float(some.weighted(loss.least(some.y)).sum())
-        lines["score"] += block @ terms.score
+        lost += float(some.weighted(losses).sum())
+        adds = {"score": terms.score} | {key: getattr(terms, key) for key in products}
         if terms.shape is not None:
             shapes[:, part] = terms.shape
-            lines["turn"] += block @ terms.shape[2]
+            adds["turn"] = terms.shape[2]
+        for key, added in adds.items():
+            lines[key][0] += added.sum()
+            lines[key][1:] += added @ block
         for key, total in products.items():
-            rooted = np.multiply(block, np.sqrt(getattr(terms, key)), out=room[:, : block.shape[1]])
-            products[key] = dsyrk(1.0, rooted.T, beta=1.0, c=total, trans=1, overwrite_c=1)
-    units = np.outer(design.units, design.units)
-    told = {key: (np.triu(a) + np.triu(a, 1).T) / units for key, a in products.items()}
+            out = block if key == last else room[: len(block)]
+            rooted = np.multiply(block, np.sqrt(adds[key])[:, None], out=out)
+            products[key] = dsyrk(1.0, rooted.T, beta=1.0, c=total, overwrite_c=1)
     lines = {key: line / design.units for key, line in lines.items()}
+    told = {}
+    for key, a in products.items():
+        whole = np.empty((q, q))
+        whole[0] = whole[:, 0] = lines[key]
+        whole[1:, 1:] = (np.triu(a) + np.triu(a, 1).T) / np.outer(design.scale, design.scale)
+        told[key] = whole
     terms = Terms(**dict(zip(names, each, strict=True)), shape=shapes if estimate else None)
     shape = None
     if estimate:
@@ -320,7 +341,7 @@ def summed(
         n=rows.n,
         theta=theta,
         loss=lost,
-        least=least,
+        least=float(rows.weighted(loss.least(rows.y)).sum()),
         constant=constant_of(name, rows, alpha),
         pearson=float(terms.pearson.sum()),
         score=lines["score"],

@@ -306,7 +306,7 @@ def _texts(values: NDArray[Any]) -> pa.Array:
     size = np.abs(values)
     alike = (size >= _PLAIN[0]) & (size < _PLAIN[1])
     # Python writes 3.0 where Arrow writes 3.
-    alike[alike] = values[alike] % 1 != 0
+    alike &= np.floor(values) != values
     if alike.all():
         return cells
     other = pa.array([repr(value) for value in values[~alike].tolist()], pa.string())

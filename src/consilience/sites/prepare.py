@@ -31,6 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, all_finite
 from consilience.exceptions import DataError, StudyError, listed
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites import encoding
@@ -167,7 +168,7 @@ class _Loader:
         target = self._target()
         texts = {role: self._texts(getattr(self.columns, role)) for role in _TEXT_ROLES}
         weight = self._weight()
-        offset = None if self.columns.offset is None else self._numbers(self.columns.offset)
+        offset = None if self.columns.offset is None else self._numbers(self.columns.offset).copy()
         sequence = self._sequence()
         keep = self._keep()
         rows = np.flatnonzero(keep)
@@ -334,6 +335,9 @@ class _Loader:
         if unit is not None:
             with np.errstate(over="ignore"):  # infinite values are refused below
                 values = values * unit.scale + unit.offset
+        if all_finite(values) and not self._listed_levels(name):
+            self.odd[name], self.missing[name] = 0, np.zeros(len(values), dtype=bool)
+            return values
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite) >= self.refused_from:
             raise _refusal(
@@ -429,9 +433,13 @@ class _Loader:
         columns: list[NDArray[Any]] = [column for one in plan for column in self._encoded(one)]
         columns += [self.missing[name] for name in flags]
         # So many rows at a time that they stay in a processor's cache while they are turned.
+        block = np.empty((n_columns, min(_TURNED, len(features))))
         for start in range(0, len(features), _TURNED):
-            part = slice(start, start + _TURNED)
-            features[part] = np.array([column[part] for column in columns]).T
+            part = slice(start, min(start + _TURNED, len(features)))
+            some = block[:, : part.stop - start]
+            for line, column in zip(some, columns, strict=True):
+                line[:] = column[part]
+            features[part] = some.T
         return features
 
     def _encoded(self, one: encoding.Encoding) -> Iterable[NDArray[np.float64]]:
@@ -471,7 +479,7 @@ class _Loader:
             return None
         levels = self.columns.levels.get(name)
         if levels is None:
-            return self._numbers(name)
+            return self._numbers(name).copy()  # rows that stay are not the table
         codes = self._codes((name,), levels)[:, 0]
         self.classes = np.where(codes < 0, len(levels), codes)
         return np.asarray([*levels, ""])[self.classes]
@@ -830,6 +838,12 @@ class Loaded:
 
 def constant_columns(data: SiteData) -> tuple[str, ...]:
     """Prepared columns that hold one value; NaN is no value."""
-    low = np.fmin.reduce(data.features, axis=0)
-    high = np.fmax.reduce(data.features, axis=0)
-    return tuple(np.asarray(data.feature_names, dtype=object)[low == high])
+    x = data.features
+
+    def ends(part: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return np.fmin.reduce(part, axis=0), np.fmax.reduce(part, axis=0)
+
+    low, high = ends(x[:_TURNED])
+    some = np.flatnonzero(~(low < high))  # most columns show two values in their first rows
+    low, high = ends(x[:, some])
+    return tuple(data.feature_names[j] for j in some[low == high])

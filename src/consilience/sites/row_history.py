@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import IntArray
+from consilience.arrays import IntArray, all_finite
 from consilience.exceptions import DataError
 from consilience.sites.cells import is_number
 from consilience.sites.source import Table
@@ -337,9 +337,12 @@ def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ----------
     x : uint64 array
     """
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 # --------------------------------------------------------------------------------- content of rows
@@ -410,7 +413,10 @@ def _cells(table: Table, name: str) -> Content:
 
 def _of_numbers(values: NDArray[np.float64]) -> Content:
     """Bits of numbers; there is one zero and one NaN."""
-    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
+    values = values + 0.0
+    if not all_finite(values):
+        values[np.isnan(values)] = np.nan
+    return values.view(np.uint64)
 
 
 def _of_text(text: str) -> np.uint64:

@@ -251,7 +251,8 @@ class Table:
         Returns
         -------
         values : (n,) float array
-            NaN where the cell is empty, holds a missing code or is no number.
+            NaN where the cell is empty, holds a missing code or is no number. Not to be written
+            to: it may be the table itself.
         wrong : int array
             Positions of the cells that are no number.
         """
@@ -280,10 +281,14 @@ class Table:
                     _to_numpy(pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(fine, False))))
                 )
                 column = pc.if_else(fine, column, pa.scalar(None, column.type))
-        values = _to_numpy(pc.cast(column, pa.float64(), safe=False)).astype(np.float64)
+        if column.type != pa.float64():
+            column = pc.cast(column, pa.float64(), safe=False)
+        values: NDArray[np.float64] = np.asarray(_to_numpy(column), dtype=np.float64)
         # -9, -9.0 and -9.00 are one code, as they are one number.
         numeric = [float(code) for code in codes if is_number(code)]
-        return np.where(np.isin(values, numeric), np.nan, values), wrong
+        if numeric:
+            values = np.where(np.isin(values, numeric), np.nan, values)
+        return values, wrong
 
     def plain_numbers(self, name: str) -> NDArray[np.float64] | None:
         """A column of texts as numbers, NaN where a cell is empty; None unless all others are some.

@@ -20,6 +20,8 @@ HARDLY = 0.01
 LOOK = 1024
 """Records after which it is looked whether a bound settles all cells."""
 _FIRST = 64
+_SAFE = 1e150
+"""Products of smaller numbers do not overflow."""
 _BLOCK, _CELLS = 512, 1 << 22
 """Columns, and cells, that are looked at together at most; two columns always are."""
 
@@ -41,27 +43,32 @@ def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
 
 
 def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
-    gaps = np.isnan(x)
-    some = bool(gaps.any())
-    there = np.where(gaps, 0.0, x) if some else x
-    if not (there.flags.c_contiguous or there.flags.f_contiguous):
-        there = there.copy()  # or it would be added up in another order
+    there = x
+    if not (x.flags.c_contiguous or x.flags.f_contiguous):
+        there = x.copy()  # or it would be added up in another order
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = there.sum(axis=0)
+    # A sum of which a value is missing is no number.
+    gaps = np.isnan(x) if np.isnan(total).any() else None
+    if gaps is not None and gaps.any():
+        total = np.where(gaps, 0.0, x).sum(axis=0)
     records, share = np.zeros(x.shape[1], dtype=np.int64), np.zeros(x.shape[1])
     for j in range(x.shape[1]):
-        column = x[~gaps[:, j], j] if some else np.ascontiguousarray(x[:, j])
+        column = np.ascontiguousarray(x[:, j]) if gaps is None else x[~gaps[:, j], j]
         if not len(column):
             continue
         low, high = column.min(), column.max()
-        ends = np.count_nonzero(column == low), np.count_nonzero(column == high)
-        two_valued = sum(ends) == len(column) and low < high
-        records[j] = min(ends) if two_valued else np.count_nonzero(column)
-        share[j] = _largest_part(np.abs(column))
-    return there.sum(axis=0), records, share
+        head = column[:_FIRST]
+        records[j] = len(column) - np.count_nonzero(column == 0)
+        if low < high and ((head == low) | (head == high)).all():
+            ends = np.count_nonzero(column == low), np.count_nonzero(column == high)
+            records[j] = min(ends) if sum(ends) == len(column) else records[j]
+        share[j] = _largest_part(np.abs(column), float(max(high, -low)))
+    return total, records, share
 
 
-def _largest_part(size: FloatArray) -> float:
-    """Largest share of one record in a sum of sizes."""
-    peak = float(size.max())
+def _largest_part(size: FloatArray, peak: float) -> float:
+    """Largest share of one record in a sum of sizes, of which `peak` is the largest."""
     if not peak > 0:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -79,6 +86,8 @@ def product_facts(
     *,
     centre: FloatArray | None = None,
     below: float = 0.0,
+    ends: FloatArray | None = None,
+    at_centre: IntArray | None = None,
 ) -> tuple[IntArray, FloatArray]:
     """Records and largest share of each cell of ``x'x``, for rows x (n, p).
 
@@ -91,10 +100,17 @@ def product_facts(
         Taken off the rows.
     below : float
         Shares that are below it may be bounds: no rule asks how far.
+    ends : (2, p) array, optional
+        Least and largest value of each column, where they are known.
+    at_centre : (p,) int array, optional
+        Records at the centre of each column, where they are known.
     """
     n_first = x.shape[1] if first is None else first
-    if len(x) and below > 0 and np.isfinite(x.sum()):
-        return _by_bounds(x, n_first, np.zeros(x.shape[1]) if centre is None else centre, below)
+    if len(x) and below > 0:
+        ends = np.stack([x.min(axis=0), x.max(axis=0)]) if ends is None else ends
+        if (np.abs(ends) < _SAFE).all():
+            middle = np.zeros(x.shape[1]) if centre is None else centre
+            return _by_bounds(x, n_first, middle, below, ends, at_centre)
     if centre is not None:
         with np.errstate(invalid="ignore"):
             x = x - centre
@@ -109,7 +125,12 @@ def product_facts(
 
 
 def _by_bounds(
-    x: FloatArray, n_first: int, centre: FloatArray, below: float
+    x: FloatArray,
+    n_first: int,
+    centre: FloatArray,
+    below: float,
+    ends: FloatArray,
+    at_centre: IntArray | None,
 ) -> tuple[IntArray, FloatArray]:
     """The same for finite rows, whose products are looked at only where no bound is small enough.
 
@@ -117,7 +138,7 @@ def _by_bounds(
     some of the rows at most that over all.
     """
     p = x.shape[1]
-    peak_of = np.maximum(np.abs(x.max(axis=0) - centre), np.abs(x.min(axis=0) - centre))
+    peak_of = np.abs(ends - centre).max(axis=0)
     unit = np.where(peak_of > 0, peak_of, 1.0)
     whole, unclear = np.zeros((n_first, p)), np.ones((n_first, p), dtype=bool)
     for start in range(0, len(x), LOOK):
@@ -132,24 +153,24 @@ def _by_bounds(
     bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
     share[:n_first] = np.where(unclear, 0.0, bound)
     share[:, :n_first] = share[:n_first].T
-    at_centre = centre[:, None] == x.T
-    zero = np.count_nonzero(at_centre, axis=1)
-    some = np.flatnonzero(zero)
+    if at_centre is None:
+        at_centre = np.count_nonzero(centre[:, None] == x.T, axis=1)
+    zero, some = at_centre, np.flatnonzero(at_centre)
     both = np.zeros((p, p), dtype=np.int64)
-    marks = at_centre[some].astype(float)
+    marks = (centre[some, None] == x.T[some]).astype(float)
     both[np.ix_(some, some)] = np.rint(marks @ marks.T)
     records = len(x) - zero[:, None] - zero + both
     records[n_first:, n_first:] = 0
     head = x[:_FIRST] - centre
     for j in range(n_first):
-        own = x[:, j] - centre[j]
         with np.errstate(over="ignore"):
             first = head[:, j:] * head[:, [j]]
         few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
+        near = j + np.flatnonzero(unclear[j, j:])
+        own = x[:, j] - centre[j] if few.any() or len(near) else head[:, j]
         for k in (j + np.flatnonzero(few)).tolist():  # two values have shown so far
             _, found, _ = cell_facts(((x[:, k] - centre[k]) * own)[:, None])
             records[j, k] = records[k, j] = found[0]
-        near = j + np.flatnonzero(unclear[j, j:])
         if len(near):
             size = np.abs(x[:, near] - centre[near]) / unit[near]
             size *= (np.abs(own) / unit[j])[:, None]

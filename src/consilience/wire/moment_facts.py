@@ -18,6 +18,7 @@ Sums of products by class and block of columns (`block_facts`) are judged in the
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,7 +128,8 @@ def _withheld(
     x: FloatArray, records: IntArray, share: FloatArray, limits: Limits, coded: Sequence[Coded]
 ) -> BoolArray:
     unsafe = (records < limits.min_records) | ~(share <= limits.max_share)
-    unsafe |= np.isnan(x).all(axis=0)
+    blank = (np.isnan(one[:1]).all() and np.isnan(one).all() for one in x.T)
+    unsafe |= np.fromiter(blank, dtype=bool)
     if limits.max_detection < np.inf:
         finer = (off_grid(column, limits.min_records) is not None for column in x.T)
         unsafe |= np.fromiter(finer, dtype=bool)
@@ -252,38 +254,50 @@ def _by_itself(
     x: FloatArray,
     least: int,
     below: float = 0.0,
-    centres: tuple[FloatArray, FloatArray] | None = None,
+    seen: _Seen | None = None,
 ) -> tuple[IntArray, FloatArray]:
     """Facts of each column; shares below a number may be bounds, and records of at least `least`.
 
-    About means and usual values, which are found unless they are given.
+    About means and usual values.
     """
     n, p = x.shape
     records, share = np.ones(p, dtype=np.int64), np.zeros(p)
     if not n:
         return records, share
-    means, middles = _centres(x) if centres is None else centres
+    seen = _Seen.of(x) if seen is None else seen
     for j in range(p):
         column = np.ascontiguousarray(x[:, j])
-        if not np.isfinite(column).all():
+        if np.isnan(seen.ends[0, j]):
             column = column[~np.isnan(column)]
         if not len(column):
             continue
-        with np.errstate(invalid="ignore"):
-            of = [_share_of_squares(column - centre, below) for centre in (means[j], middles[j])]
-        share[j] = np.max(of)
+        share[j] = max(_share_about(column, c[j], seen.ends[:, j], below) for c in seen.centres)
         # Of up to four values one has a quarter of the records.
-        most = at_most(column, 5)
+        most = int(seen.most[j])
         if len(column) > 4 * most and len(column) - least >= 2 * most:
             records[j] = len(column) - most
             continue
         records[j] = min(
-            int((column != middles[j]).sum()), others(column, least), beside_two(column, least)
+            int((column != seen.middles[j]).sum()),
+            others(column, least),
+            beside_two(column, least),
         )
         values, counts = _values(column)
         if values is not None:
             records[j] = min(records[j], _fewest(values, counts))
     return np.maximum(records, 1), share
+
+
+def _share_about(column: FloatArray, centre: float, ends: FloatArray, below: float) -> float:
+    """Largest share of one record in the squares about a centre; where it is small, a bound."""
+    if (np.abs(ends) < 1e140).all():
+        # Some of the records have no more than all of them together.
+        peak, away = float(np.abs(ends - centre).max()), column[:_SOME] - centre
+        bound = peak * peak / max(float(away @ away), 1e-300) * (1 + 1e-9)
+        if peak > 1e-140 and bound < below:
+            return bound
+    with np.errstate(invalid="ignore"):
+        return _share_of_squares(column - centre, below)
 
 
 def _share_of_squares(away: FloatArray, below: float) -> float:
@@ -321,9 +335,10 @@ def _known(column: FloatArray) -> FloatArray:
 
 def _values(column: FloatArray) -> tuple[FloatArray | None, IntArray]:
     """Values and their counts where there are at most four; None where there are more."""
-    known = _known(column)
-    if len(np.unique(known[:32])) > 4:
+    first = np.unique(column[:32])
+    if np.count_nonzero(first == first) > 4:
         return None, np.zeros(0, dtype=np.int64)
+    known = _known(column)
     values, counts = np.unique(known, return_counts=True)
     return (values, counts) if len(values) <= 4 else (None, counts)
 
@@ -361,21 +376,20 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
     """
     n, p = x.shape
     x = np.asfortranarray(x)  # most is asked of one column after the other
-    gaps = np.isnan(x)
-    if not n or gaps.all(axis=0).any():
-        blank = np.ones((p, p), dtype=np.int64)
-        return MomentFacts(np.ones((p, p), dtype=bool), blank, np.zeros((p, p)))
-    never = np.zeros((p, p), dtype=bool)
-    if gaps.any():
-        seen = (~gaps).astype(float)
-        never = seen.T @ seen == 0
-    least, below, centres = limits.min_records, min(HARDLY, limits.max_share), _centres(x)
+    least, below, seen = limits.min_records, min(HARDLY, limits.max_share), _Seen.of(x)
+    never, blank = np.zeros((p, p), dtype=bool), not n
+    if seen.gaps.any():
+        there = (~np.isnan(x)).astype(float)
+        never, blank = there.T @ there == 0, not there.any(axis=0).all()
+    if blank:
+        ones = np.ones((p, p), dtype=np.int64)
+        return MomentFacts(np.ones((p, p), dtype=bool), ones, np.zeros((p, p)))
     if least <= 1:
-        return _by_shares(x, never, limits, centres)
-    own, own_share = _by_itself(x, least, below, centres)
+        return _by_shares(x, never, limits, seen)
+    own, own_share = _by_itself(x, least, below, seen)
     alone = _withheld(x, own, own_share, limits, coded)
     few = _Few.of(x, coded, alone)
-    records, share = few.facts(x, limits, centres)
+    records, share = few.facts(x, limits, seen)
     np.fill_diagonal(records, own)
     np.fill_diagonal(share, own_share)
     records = np.maximum(records, 1)
@@ -385,12 +399,10 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
     return MomentFacts(np.asarray(unsafe), records, share)
 
 
-def _by_shares(
-    x: FloatArray, never: BoolArray, limits: Limits, centres: tuple[FloatArray, FloatArray]
-) -> MomentFacts:
+def _by_shares(x: FloatArray, never: BoolArray, limits: Limits, seen: _Seen) -> MomentFacts:
     """What is left of the rule where a single record may be told of."""
     below = min(HARDLY, limits.max_share)
-    facts = [product_facts(x, centre=centre, below=below) for centre in centres]
+    facts = [product_facts(x, centre=one, below=below, ends=seen.ends) for one in seen.centres]
     share = np.maximum(facts[0][1], facts[1][1])
     unsafe = ~(share <= limits.max_share) | never
     return MomentFacts(np.asarray(unsafe), np.maximum(facts[0][0], 1), share)
@@ -454,20 +466,29 @@ class _Few:
         """Columns of all variables."""
         return np.asarray([j for c in self.columns for j in c], dtype=np.int64)
 
-    def facts(
-        self, x: FloatArray, limits: Limits, centres: tuple[FloatArray, FloatArray]
-    ) -> tuple[IntArray, FloatArray]:
+    def facts(self, x: FloatArray, limits: Limits, seen: _Seen) -> tuple[IntArray, FloatArray]:
         """Records and largest share of each pair of columns, (p, p) each; 1 and 0 of others."""
         p, least = x.shape[1], limits.min_records
         records, share = np.ones((p, p), dtype=np.int64), np.zeros((p, p))
         of, places = self.of_column, self.places
         order, first = np.concatenate([self.numbers, places]), len(self.numbers)
         below, ordered = min(HARDLY, limits.max_share), _chosen(x, order)
+        # Records are those about usual values.
         (_, shares), (rows, also) = (
-            product_facts(ordered, first, centre=centre[order], below=below) for centre in centres
+            product_facts(
+                ordered,
+                first,
+                centre=centre[order],
+                below=below,
+                ends=seen.ends[:, order],
+                at_centre=at[order],
+            )
+            for centre, at in zip(
+                seen.centres, (np.zeros_like(seen.at_middle), seen.at_middle), strict=True
+            )
         )
-        numbers = ordered[:, :first]
-        rows[:first, :first] = np.minimum(rows[:first, :first], off_both(numbers, least))
+        numbers, spiked = ordered[:, :first], np.flatnonzero(~seen.spread(least)[order[:first]])
+        rows[:first, :first] = np.minimum(rows[:first, :first], off_both(numbers, least, spiked))
         rows[:first, :first][hardly_apart(numbers, least)] = 1
         records[np.ix_(order, order)] = rows
         share[np.ix_(order, order)] = np.maximum(shares, also)
@@ -483,11 +504,9 @@ class _Few:
         # The records of a cell add the same: none has more than its part of it.
         share[both] = 1.0 / np.maximum(records[both], 1)
         if first:
-            middle = centres[1][self.numbers]
-            sizes = self.levels.sum(axis=0)
             facts = [
-                self._with_number(numbers[:, r], middle[r], sizes, least, below)
-                for r in range(first)
+                self._with_number(numbers[:, r], seen.column(j), least, below)
+                for r, j in enumerate(self.numbers)
             ]
             found, largest = (np.stack(one) for one in zip(*facts, strict=True))
             pairs = np.ix_(self.numbers, places)
@@ -495,32 +514,41 @@ class _Few:
             share[pairs] = share[pairs[::-1]] = np.maximum(share[pairs], largest[:, of])
         return records, share
 
+    @functools.cached_property
+    def sizes(self) -> FloatArray:
+        """Records with each level, (m,)."""
+        return np.asarray(self.levels.sum(axis=0))
+
     def _with_number(
-        self, column: FloatArray, middle: float, sizes: FloatArray, least: int, below: float
+        self, column: FloatArray, seen: _Seen, least: int, below: float
     ) -> tuple[IntArray, FloatArray]:
         """Facts of the sums of a number within the levels of each variable, (v,) each.
 
         A sum within a level is one over the records whose number is not the usual one, that of most
         of these records; and over those whose number is not the median of all.
         """
-        gaps = bool(np.isnan(column).any())
-        size = np.abs(np.nan_to_num(column - middle) if gaps else column - middle)
-        counts = sizes.astype(np.int64)
-        if not size.all():
+        gaps, middle, counts = seen.gaps.any(), seen.middles[0], self.sizes.astype(np.int64)
+        peak = float(np.abs(seen.ends - middle).max())
+        whole = np.zeros(len(counts))
+        if not gaps and peak > 0:
+            # over some records: at most that over all
+            whole = (np.abs(column[:_SOME] - middle) / peak) @ self.levels[:_SOME]
+        some = bool((whole * below <= 1).any())
+        if gaps or seen.at_middle.any() or some:
+            size = np.abs(np.nan_to_num(column - middle) if gaps else column - middle)
             counts = np.rint((size > 0) @ self.levels).astype(np.int64)
-        peak = size.max()
-        size /= peak if peak > 0 else 1.0
-        whole = size[:_SOME] @ self.levels[:_SOME]  # at most that over all
-        if (whole * below < 1).any():
-            whole = size @ self.levels
+            if some:
+                peak = size.max()
+                size /= peak if peak > 0 else 1.0
+                whole = size @ self.levels
         # Nobody has more than one unit.
         share = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
         for level in np.flatnonzero(share >= below).tolist():
             share[level] *= size[self.levels[:, level] > 0].max(initial=0.0)
-        smallest = int(sizes.min()) - least
+        smallest = int(self.sizes.min()) - least
         counts = np.minimum(counts, self._with_three(column))
         # An estimate settles it mostly; else records with each value are counted.
-        if gaps or at_most(column, 8) > smallest:
+        if gaps or (seen.most.max() > smallest and at_most(column, 8) > smallest):
             _, times = np.unique(column, return_counts=True)
             if times.max() > smallest:
                 for level in range(len(counts)):
@@ -682,26 +710,74 @@ def _part_fours(joined: BoolArray, products: FloatArray, variable: IntArray, mos
 # ------------------------------------------------------------------------------------ usual values
 
 
-def _centres(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and median of each column, 0 of one without any value.
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What is asked of each column more than once.
 
-    Where one record alone lies at the median, what is taken is halfway to the next one: only a
-    value that several records share is a usual one.
+    Attributes
+    ----------
+    ends : (2, p) array
+        Least and largest value; NaN where one is missing.
+    means, middles : (p,) arrays
+        Mean and median, 0 of a column without any value. Where one record alone lies at the median,
+        what is taken is halfway to the next one: only a value that several records share is a usual
+        one.
+    at_middle : (p,) int array
+        Records there.
+    most : (p,) int array
+        No value has more records.
+    n : int
     """
-    means, middles = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for j in range(x.shape[1]):
-        column = np.ascontiguousarray(x[:, j])
-        if np.isnan(column).any():
-            column = column[~np.isnan(column)]
-        if not len(column):
-            continue
-        with np.errstate(invalid="ignore"):  # of an infinite value
-            means[j], middle = column.mean(), _median(column)
-        if np.count_nonzero(column == middle) == 1:
-            above = column.min(where=column > middle, initial=np.inf)
-            middle = middle / 2 + above / 2 if np.isfinite(above) else middle
-        middles[j] = middle
-    return means, middles
+
+    ends: FloatArray
+    means: FloatArray
+    middles: FloatArray
+    at_middle: IntArray
+    most: IntArray
+    n: int
+
+    @classmethod
+    def of(cls, x: FloatArray) -> _Seen:
+        p = x.shape[1]
+        means, middles = np.zeros(p), np.zeros(p)
+        at, most, ends = np.zeros(p, dtype=np.int64), np.zeros(p, dtype=np.int64), np.zeros((2, p))
+        for j in range(p):
+            column = np.ascontiguousarray(x[:, j])
+            if len(column):
+                ends[:, j] = column.min(), column.max()
+            if np.isnan(ends[0, j]):
+                column = column[~np.isnan(column)]
+            if not len(column):
+                continue
+            with np.errstate(invalid="ignore"):  # of an infinite value
+                means[j], middle = column.mean(), _median(column)
+            at[j] = np.count_nonzero(column == middle)
+            if at[j] == 1:
+                above = column.min(where=column > middle, initial=np.inf)
+                middle = middle / 2 + above / 2 if np.isfinite(above) else middle
+                at[j] = np.count_nonzero(column == middle)
+            middles[j], most[j] = middle, at_most(column, 5)
+        return cls(ends, means, middles, at, most, len(x))
+
+    @property
+    def centres(self) -> tuple[FloatArray, FloatArray]:
+        """Means and medians."""
+        return self.means, self.middles
+
+    @property
+    def gaps(self) -> BoolArray:
+        """Columns in which a value is missing."""
+        return np.asarray(np.isnan(self.ends[0]))
+
+    def spread(self, least: int) -> BoolArray:
+        """Columns whose two most common values leave at least so many records."""
+        return np.asarray(~self.gaps & (2 * self.most <= self.n - least))
+
+    def column(self, j: int) -> _Seen:
+        """The same of one column."""
+        of = ("means", "middles", "at_middle", "most")
+        own: dict[str, Any] = {name: getattr(self, name)[[j]] for name in of}
+        return _Seen(ends=self.ends[:, [j]], n=self.n, **own)
 
 
 def _median(column: FloatArray) -> float:
@@ -751,15 +827,17 @@ def beside_two(column: FloatArray, least: int) -> int:
     return found
 
 
-def off_both(x: FloatArray, least: int) -> IntArray:
+def off_both(x: FloatArray, least: int, spiked: IntArray | None = None) -> IntArray:
     """Fewest records that are at none of two values that several have, one of each column, (p, p).
+
+    Of all columns, or of those that have such values.
 
     The sum of (x - a)(y - b) is over these; and over those at neither x = a nor y - x = b or
     y + x = b the sum of (x - a)(y - x - b), which follows from the same sums.
     """
     n, p = x.shape
     found = np.full((p, p), n, dtype=np.int64)
-    for j in range(p):
+    for j in range(p) if spiked is None else spiked:
         for value in _spikes(x[:, j], least):
             rest = x[(x[:, j] != value) & ~np.isnan(x[:, j])]
             own = rest[:, j]
@@ -863,31 +941,33 @@ def block_facts(
         behind = None if entities is None else len(np.unique(np.asarray(entities)[members]))
         for b, block in enumerate(blocks):
             part = _chosen(own, np.asarray(block, dtype=np.int64))
-            if np.isnan(part).all(axis=0).any():
+            whole = not np.isnan(part.min(axis=0)).any()
+            if not whole and np.isnan(part).all(axis=0).any():
                 part = part[:0]  # a column without any value: the block rests on no row
             place = k, slice(int(ends[b]), int(ends[b + 1]))
             upper = np.triu_indices(len(block))
-            products = _products(part)
+            products = _products(part, whole)
             value[place] = ((products + products.T) / 2)[upper]
             within = coded_within(coded, block)
-            facts.append((place, _of_block(part, behind, limits, within)))
+            facts.append((place, _of_block(part, whole, behind, limits, within)))
     return value, facts
 
 
-def _products(part: FloatArray) -> FloatArray:
+def _products(part: FloatArray, whole: bool) -> FloatArray:
     """Sums of products of rows about their means; a missing value adds nothing."""
     n, p = part.shape
-    if n <= _AT_ONCE or np.isnan(part).any():
+    if n <= _AT_ONCE or not whole:
         there = part
         if n:
-            gaps = np.isnan(part).any()
-            mean = np.nanmean(part, axis=0) if gaps else part.mean(axis=0)
-            there = np.nan_to_num(part - mean) if gaps else part - mean
+            mean = part.mean(axis=0) if whole else np.nanmean(part, axis=0)
+            there = part - mean if whole else np.nan_to_num(part - mean)
         return np.asarray(there.T @ there)
     mean, found = part.mean(axis=0)[:, None], np.zeros((p, p))
+    room, some = np.empty((p, LOOK)), np.empty((p, p))
     for start in range(0, n, LOOK):  # so that no copy of the table is made
-        some = part[start : start + LOOK].T - mean
-        found += some @ some.T
+        own = part[start : start + LOOK].T
+        away = np.subtract(own, mean, out=room[:, : own.shape[1]])
+        found += np.matmul(away, away.T, out=some)
     return found
 
 
@@ -895,14 +975,15 @@ _AT_ONCE = 8192
 
 
 def _of_block(
-    part: FloatArray, entities: int | None, limits: Limits, coded: Sequence[Coded]
+    part: FloatArray, whole: bool, entities: int | None, limits: Limits, coded: Sequence[Coded]
 ) -> dict[str, Any]:
     judged = moment_facts(part, limits=limits, coded=coded)
     upper = np.triu_indices(part.shape[1])
     # What gives way for another cell's sake rests on no more than that one.
     records = np.where(judged.unsafe, 1, judged.records)
+    n = len(part) if whole else int((~np.isnan(part)).sum(axis=0).min(initial=len(part)))
     found: dict[str, Any] = {
-        "n_records": int((~np.isnan(part)).sum(axis=0).min(initial=len(part))),
+        "n_records": n,
         "n_columns": part.shape[1],
         "records": records[upper],
         "share": judged.share[upper],

@@ -23,11 +23,12 @@ A Cox regression has a baseline hazard for each site (stratified by site), so ri
 sites and its sums are those of sites, too (`regression/cox.py`); the times are no column of it.
 
 Gaussian regressions follow from the moments: one round. For the other families Newton's method runs
-over the sums of all sites as it would over the pooled rows, from the first step that the moments
-give, and ends where the pooled fit does; with weights, or an offset beside a curved loss, it finds
-the model of constants first. The one-shot way adds up the sites' own log likelihoods as
-parabolas about their own fits (Jordan, Lee and Yang, JASA 114 (2019), section 2.1, with all sites'
-curvatures): it differs from the exact fit by the order of one over the rows of a site.
+over the sums of all sites as it would over the pooled rows, from where the moments say that the fit
+would be if the columns were normal, and ends where the pooled fit does; with weights, or an offset
+beside a curved loss, it finds the model of constants first. The one-shot way adds up the sites' own
+log likelihoods as parabolas about their own fits (Jordan, Lee and Yang, JASA 114 (2019), section
+2.1, with all sites' curvatures): it differs from the exact fit by the order of one over the rows of
+a site.
 
 Sources: McCullagh and Nelder, *Generalized Linear Models* (1989); for errors, tests and
 heterogeneity see `regression/kernels.py`. Phases: opening, agree_levels, standardise (before all
@@ -151,7 +152,7 @@ class PooledRegression(Method[PooledRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 12
+    version: ClassVar[int] = 13
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -325,12 +326,11 @@ class PooledRegression(Method[PooledRegressionResult]):
             pool, turn, _ = yield from self._newton(ctx, survey, start, 1, alpha)
             return null, pool, 1 + turn, 0.0
         by_rounds = settings.weighted or settings.offset
-        start = null.theta
+        start = null.theta if by_rounds else survey.start()
         if by_rounds and not settings.estimate:
             null, turn, _ = yield from self._newton(
                 ctx, survey, null.theta, 0, alpha, slopes=False, estimate=False
             )
-        if not (by_rounds and settings.estimate):
             start = null.theta + null.step()
         pool, turn, alpha = yield from self._newton(
             ctx, survey, start, turn, alpha, estimate=bool(settings.estimate)

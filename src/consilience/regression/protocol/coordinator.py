@@ -114,6 +114,41 @@ class Survey:
         )
         return dataclasses.replace(self.null, pieces=pieces)
 
+    def start(self) -> FloatArray:
+        """Coefficients near the fit, from moments alone: as if all columns were normal.
+
+        Then one step from the model of constants has slopes of the right direction, with the log
+        link of the right size, and with the logit too small by the mean weight over that of a
+        constant risk (Brillinger, in *A Festschrift for Erich L. Lehmann* 1983, section 2).
+        """
+        pool, n, y = self.null, self.rows / self.rows.sum(), self.means[:, -1]
+        theta, first = pool.theta + pool.step(), pool.theta[: pool.n_constants]
+        away, within = self._apart(theta)
+        z, share = np.polynomial.hermite_e.hermegauss(31)
+        points = away[:, None] + np.sqrt(within)[:, None] * z
+        chance = n[:, None] * share / share.sum()
+        if not pool.own:
+            points, chance, n, y = points.reshape(1, -1), chance.reshape(1, -1), np.ones(1), n @ y
+        logit = self.settings.family == "binomial"
+        law = kernels.family_of("binomial" if logit else "poisson")
+        constants, size, bare = first.copy(), 1.0, float(n @ law.expected_weight(first))
+        for _ in range(25):
+            eta = constants[:, None] + size * points
+            mean, weight = (
+                (of(eta) * chance).sum(axis=1) for of in (law.mean, law.expected_weight)
+            )
+            # Columns that are not normal may not lead far away.
+            constants -= np.clip((mean - n * y) / weight, -1.0, 1.0)
+            constants = np.clip(constants, first - 1, first + 1)
+            size = min(bare / float(weight.sum()), 3.0) if logit else 1.0
+        return np.concatenate([constants, size * theta[pool.n_constants :]])
+
+    def _apart(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance at each site of the linear predictor less its constant."""
+        slopes = theta[self.null.n_constants :] / self.scale
+        inside = np.einsum("bij,i,j->b", self.products[:, :-1, :-1], slopes, slopes)
+        return (self.means[:, :-1] - self.centre) @ slopes, inside / self.rows
+
     def frame(self) -> dict[str, Any]:
         """Columns and units as they travel with each question."""
         kind = Disclosure.AGGREGATE
@@ -134,12 +169,11 @@ class Survey:
 
     def cuts(self, pool: Pool) -> FloatArray:
         """Linear predictors between bands of predicted risk, from moments of the columns."""
-        slopes = pool.theta[pool.n_constants :] / self.scale
         of_site = [pool.theta[pool.places(b)[0]] for b in range(len(self.sites))]
-        means = np.array(of_site) + (self.means[:, :-1] - self.centre) @ slopes
-        inside = np.einsum("bij,i,j->b", self.products[:, :-1, :-1], slopes, slopes)
+        away, within = self._apart(pool.theta)
+        means = np.array(of_site) + away
         mean = float(self.rows @ means / self.rows.sum())
-        variance = (inside.sum() + self.rows @ (means - mean) ** 2) / self.rows.sum()
+        variance = self.rows @ (within + (means - mean) ** 2) / self.rows.sum()
         return performance.cuts_of(mean, max(float(np.sqrt(variance)), 1e-6))
 
     def counted(self, b: int) -> float:

@@ -21,7 +21,7 @@ from consilience.wire.disclosure import Judged, Limits, Released, aggregate, rep
 from consilience.wire.moment_facts import coded_within
 
 _LARGEST = 1e50
-_TURNED = 1024
+_TURNED = 256
 """Rows of a table that are turned into columns at a time."""
 _NOT_FINITE = "columns of the regression hold values that are missing, infinite or above 1e50"
 TOO_FEW = (
@@ -157,8 +157,8 @@ def moments(
         z[part, : x.shape[1]] = x[part]
     for place, column in enumerate((y, *beside), x.shape[1]):
         z[:, place] = column
-    spans, p = _spans(z), x.shape[1]
-    if not (np.abs(spans[1:]) <= _LARGEST).all():
+    ends, p = np.stack([z.min(axis=0), z.max(axis=0)]), x.shape[1]
+    if not (np.abs(ends) <= _LARGEST).all():
         raise DataError(_NOT_FINITE, public=_NOT_FINITE)
     cells: dict[str, Any] = {
         "cells": np.zeros(len(z), dtype=np.int64),
@@ -203,9 +203,10 @@ def moments(
         means=replaced(means.withhold(hidden), told[0]),
         products=replaced(products, products.value[0] / units),
     )
+    spans = np.concatenate([means.value, ends])[:, :p]
     told_of = {
         "told": columns[:-more].tolist(),
-        "spans": spans[:, :p] if x is data.features else _spans(data.features),
+        "spans": spans if x is data.features else _spans(data.features),
     }
     return reply, {"settings": plain(message.settings), **told_of}
 
