@@ -13,7 +13,7 @@ import pytest
 from tools import docs_api, docs_site
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,6 +120,12 @@ def test_other_sites_are_asked(
     assert docs_site.ask(closed) == 0 and "is there a network" in capsys.readouterr().out
 
 
+TABLES = """() => [...document.querySelectorAll("main table")]
+  .filter(t => t.scrollWidth > t.parentElement.clientWidth + 1).map(t => {
+    const style = getComputedStyle(t.parentElement);
+    return [style.overflowX != "auto", style.backgroundImage]; })"""
+
+
 @pytest.mark.skipif(not docs_site.HTML.is_dir(), reason="the site is not built: make docs")
 def test_the_built_site_is_searched_offline(browser: Browser) -> None:
     """In a browser, from files: methods by their names, members, words of guides."""
@@ -142,6 +148,20 @@ def test_the_built_site_is_searched_offline(browser: Browser) -> None:
         page.get_by_text("did not match any documents").wait_for()
         assert page.locator("#search-results li a").count() == 0
     assert asked and all(url.startswith("file:") for url in asked)
+
+
+@pytest.mark.skipif(not docs_site.HTML.is_dir(), reason="the site is not built: make docs")
+def test_the_built_site_fits_a_telephone(page: Page) -> None:
+    """Wide tables scroll in a box of their own, with a shadow that says so; the page does not."""
+    page.set_viewport_size({"width": 400, "height": 800})
+    boxes = 0
+    for name in ("index", "genindex", "keys", "guide/reference-averaging", "guide/start"):
+        page.goto((docs_site.HTML / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
+        for outside, shadow in page.evaluate(TABLES):
+            boxes += 1
+            assert not outside and "gradient" in shadow, name
+    assert boxes > 5
 
 
 def test_types_are_said_in_words_of_toml() -> None:
