@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from consilience.desk.app import Desk, app, settings_of
+from consilience.desk.app import Desk, _is_at, app, settings_of
 from consilience.exceptions import RunError
 from consilience.sites import steward
 from consilience.sites.audit import verify
@@ -135,6 +136,16 @@ def test_what_left_is_told_once_it_was_sent(opened: Opened) -> None:
     assert found.bytes == len(reply) and [f.field for f in found.fields] == ["sums"]
 
 
+def test_a_lock_is_told_from_one_of_another_disk(tmp_path: Path) -> None:
+    file = tmp_path.stat()
+    disk = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+    assert _is_at(f"{disk}:{file.st_ino}", file)
+    assert _is_at(f"00:1f:{file.st_ino}", file), "a file system without a device of its own"
+    assert not _is_at(f"{disk}:{file.st_ino + 1}", file)
+    other = f"{os.major(file.st_dev) + 1:02x}:00:{file.st_ino}"
+    assert _is_at(other, file) == (os.major(file.st_dev) == 0)
+
+
 def test_health_says_what_is_in_the_way(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -144,7 +155,7 @@ def test_health_says_what_is_in_the_way(
 
     first = looked()
     assert all(fine for fine, _ in first.values()), first
-    assert "none serves this home now; last answer just now" in first["Watch"][1]
+    assert "none on this machine serves this home now; last answer just now" in first["Watch"][1]
     assert first["Waiting"][1] == "1 waits for you"
     assert "1 of 20 runs opened" in first["Account"][1]
     with sole(opened.desk.home):

@@ -7,6 +7,7 @@ of the log without their own words (`sites.audit.TOLD`).
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tomllib
@@ -299,8 +300,19 @@ def _watch(home: DiskStore) -> str:
         except OSError:  # no Linux
             return answered
         of = [line.split()[5] for line in held.splitlines() if " FLOCK " in line]
-        runs = any(place.endswith(f":{lock.stat().st_ino}") for place in of)
-    return f"{'serves' if runs else 'none serves'} this home now; {answered}"
+        runs = any(_is_at(place, lock.stat()) for place in of)
+    # Locks of another machine, or of another container, are not in the list.
+    return f"{'serves' if runs else 'none on this machine serves'} this home now; {answered}"
+
+
+def _is_at(place: str, file: os.stat_result) -> bool:
+    """Whether a line of the kernel's list is of this file: two disks may use one inode's number."""
+    major, minor, inode = place.split(":")
+    disk = int(major, 16), int(minor, 16)
+    # Some file systems (overlay, btrfs) have devices without a number of their own, of major 0.
+    named = disk[0] and os.major(file.st_dev)
+    own = disk == (os.major(file.st_dev), os.minor(file.st_dev))
+    return int(inode) == file.st_ino and (own or not named)
 
 
 def _chain(home: DiskStore) -> str:
