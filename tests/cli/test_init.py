@@ -95,7 +95,7 @@ def test_what_is_written(tables: Path) -> None:
     assert offered["größe"] == "number"
     assert "id" not in offered
     assert "east: east.csv, 120 of 120 rows kept; encoding 'cp1252', separator ';'" in said
-    assert "108 of 120 rows kept; missing NA." in said
+    assert "108 of 120 rows kept; missing 'NA'." in said
 
 
 def test_a_text_among_features_is_a_category(tables: Path) -> None:
@@ -183,6 +183,20 @@ def test_no_row_goes_for_a_column_that_is_not_used(tmp_path: Path) -> None:
     assert "60 of 60 rows kept" in " ".join(made.stdout.split())
     site = SiteFile.load(tmp_path / "s" / "sites" / "a.toml")
     assert dict(site.columns.offered or {}) == {"x": "number"}
+
+
+def test_words_for_missing_values_among_numbers(tmp_path: Path) -> None:
+    """Those in use are known; how to name another one is said."""
+    known, other = ([*[20.5 + i for i in range(60)], *[word] * 12] for word in ("k.A.", "lost"))
+    table = columns_of(tmp_path, "a.csv", x=[i / 4 for i in range(72)], known=known, other=other)
+    words = ("mean-and-sd", table, "--folder", tmp_path / "s")
+    said = " ".join(call("init", *words).stdout.split())
+    assert "60 of 72 rows kept; separator ';', missing 'k.A.'. " in said
+    assert "other (numbers and other words at a: where one stands for a missing value, " in said
+    assert "--recode a:other:WORD=NA)" in said
+    more = ("--recode", "a:other:lost=NA")
+    said = call("init", "mean-and-sd", table, "--folder", tmp_path / "t", *more).stdout
+    assert "Features: x, known, other." in said
 
 
 def test_codes_for_missing_values_are_found_and_said(tmp_path: Path) -> None:

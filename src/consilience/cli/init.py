@@ -146,7 +146,7 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
     console.say("Wrote " + ", ".join(map(str, made.files)) + ".")
     for site, one in found.items():
         how = [f"{name} {value!r}" for name, value in one.settings.items()]
-        how += [f"missing {', '.join(one.codes)}"] if one.codes else []
+        how += [f"missing {', '.join(map(repr, one.codes))}"] if one.codes else []
         labelled = [name for name in one.table.names if name in one.table.labelled]
         how += [f"value labels of {', '.join(labelled)}"] if labelled else []
         kept = next(check.report for check in checks if check.name == site)

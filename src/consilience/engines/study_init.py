@@ -36,8 +36,29 @@ from consilience.sites.toml_text import study_text, toml_lines
 from consilience.wire.files import atomic_write
 
 SINGLE_ROLES = ("target", "id", "agent", "entity", "weight")
-ABSENT = ("NA", "N/A", "n/a", "NULL", "null", "None", ".", "?", "-", "--")
-"""What often stands for a missing value among numbers."""
+ABSENT = frozenset(
+    [
+        "na",
+        "n/a",
+        "n.a.",
+        "#n/a",
+        "nan",
+        "nd",
+        "n.d.",
+        "null",
+        "none",
+        "missing",
+        "unknown",
+        ".",
+        "?",
+        "-",
+        "--",
+        "k.a.",
+        "fehlt",
+        "unbekannt",
+    ]
+)
+"""What often stands for a missing value among numbers, in small letters."""
 WORKBOOKS = (".xlsx", ".xlsm")
 PARTNER_KEY = "keys/partner.key"
 
@@ -253,11 +274,17 @@ def _codes(table: Table) -> tuple[str, ...]:
     for name in table.names:
         if table.kind(name) != "text":
             continue
-        texts = {text for text in table.categories(name)[1] if text}
-        wrong = {text for text in texts if not is_number(text.replace(",", "."))}
-        if wrong and wrong <= set(ABSENT) and len(texts) > len(wrong):
+        numbers, wrong = _numbers_and_words(table, name)
+        if wrong and numbers and {text.casefold() for text in wrong} <= ABSENT:
             codes |= wrong
     return tuple(sorted(codes))
+
+
+def _numbers_and_words(table: Table, name: str) -> tuple[set[str], set[str]]:
+    """The different texts of a column: those that are numbers, and others."""
+    texts = {text for text in table.categories(name)[1] if text}
+    words = {text for text in texts if not is_number(text.replace(",", "."))}
+    return texts - words, words
 
 
 def common(found: Mapping[str, Found]) -> list[str]:
@@ -279,6 +306,13 @@ def _why_not(found: Mapping[str, Found], name: str) -> str:
     """Why a column of all tables is no feature unless it is named; empty where it is one."""
     for site, one in found.items():
         if not one.is_numeric(name):
+            if one.table.kind(name) == "text":
+                numbers, words = _numbers_and_words(one.table, name)
+                if len(numbers) > len(words):
+                    return (
+                        f"numbers and other words at {site}: where one stands for a missing value, "
+                        f"--recode {site}:{name}:WORD=NA"
+                    )
             return f"not only numbers at {site}"
         # What is an id at one site is one at all of them.
         if one.seems_id(name):
