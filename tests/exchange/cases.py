@@ -575,7 +575,9 @@ CASES: dict[str, Case] = {
         pooled_counts,
     ),
     "pooled-regression of hazards": Case(
-        PooledRegression(family="cox", time="months", errors="HC0"), watched, stratified_hazards
+        PooledRegression(family="cox", time="months", errors="HC0", performance=True),
+        watched,
+        stratified_hazards,
     ),
     "pooled-regression one-shot": Case(
         PooledRegression(family="binomial", fit="one-shot", errors="cluster", site_effects=True),

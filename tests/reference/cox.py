@@ -63,3 +63,28 @@ def fit(x, time, event, penalty=0.0, **how):
         if np.abs(step).max() < 1e-11:
             return theta
     raise AssertionError("the textbook fit did not settle")
+
+
+def concordance(time, event, eta, strata):
+    """Share of pairs in order within strata, and its error: a pair counts as its rows' weights do.
+
+    The error is the root of the sum of squared derivatives of the share in the weights (all 1).
+    """
+    n = len(time)
+
+    def share(weight):
+        agree = known = 0.0
+        for i in range(n):
+            for j in range(n):
+                first = event[i] and (time[i] < time[j] or (time[i] == time[j] and not event[j]))
+                if not first or strata[i] != strata[j]:
+                    continue
+                known += weight[i] * weight[j]
+                agree += weight[i] * weight[j] * ((eta[i] > eta[j]) + (eta[i] == eta[j]) / 2)
+        return agree / known
+
+    slopes = []
+    for i in range(n):
+        step = np.where(np.arange(n) == i, 1e-4, 0.0)
+        slopes.append((share(1 + step) - share(1 - step)) / 2e-4)
+    return share(np.ones(n)), math.sqrt(sum(s**2 for s in slopes))

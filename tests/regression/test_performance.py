@@ -105,7 +105,7 @@ def test_bands_are_joined_alike_until_each_kind_is_there() -> None:
 
 def test_what_is_not_judged() -> None:
     tables = tables_of("binomial")
-    with pytest.raises(StudyError, match="binomial fit without weights"):
+    with pytest.raises(StudyError, match="binomial or Cox fit without weights"):
         fitted(tables, family="poisson", performance=True)
     # too few events for two bands of a site: it has one, and one of which nothing is told
     few = tables | {"cedar": tables["cedar"].assign(y=lambda t: (t.index % 29 == 0) * 1.0)}

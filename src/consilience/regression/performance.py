@@ -5,6 +5,10 @@ rows without one: no band ends where one row lies. A pair of an event and a row 
 order, out of order, or of bands that overlap: so the area under the ROC curve (Hanley and McNeil
 1982) is known up to the share of the last. Calibration is the regression of the response on the
 linear predictor (Cox 1958): intercept 0 and slope 1 where it is perfect.
+
+Of times until an event: the share of pairs of rows in order, of those of whom it is known who had
+the event first (Harrell, Lee and Mark, Statistics in Medicine 15, 1996), with the error by the
+infinitesimal jackknife (Therneau and Watson 2017, the concordance statistic and the Cox model).
 """
 
 from __future__ import annotations
@@ -101,3 +105,57 @@ def area(counts: IntArray) -> tuple[float, float]:
     ordered = pairs[end[:, None] <= start[None, :]].sum() / pairs.sum()
     reverse = pairs[start[:, None] >= end[None, :]].sum() / pairs.sum()
     return float(ordered), float(1 - reverse)
+
+
+def pairs_of(time: FloatArray, event: FloatArray, eta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Pairs in order that each row is in, and pairs that can be compared, (n,) each.
+
+    A pair can be compared where the row that was watched shorter has the event; at one time, where
+    one row alone has it. It is in order where that row has the larger linear predictor; equal ones
+    count half.
+    """
+    seen = np.asarray(event == 1)
+    place = 2 * np.unique(time, return_inverse=True)[1].ravel() + ~seen
+    risk = np.unique(eta, return_inverse=True)[1].ravel()
+    at, of_seen = np.sort(place), np.sort(place[seen])
+    later = len(at) - np.searchsorted(at, place, side="right")
+    known = np.where(seen, later, 0) + np.searchsorted(of_seen, place, side="left")
+    every = np.ones(len(place))
+    agree = np.where(seen, _below(risk, place.max() - place, every), 0.0)
+    agree = agree + _below(risk.max() - risk, place, seen.astype(float))
+    return agree, known.astype(float)
+
+
+def _below(first: IntArray, second: IntArray, mark: FloatArray) -> FloatArray:
+    """Sum of the marks of rows that are below each in both numbers, (n,); half if equal in `first`.
+
+    Numbers of one row differ first at one of the bits of `second`: bit by bit, those with a 0 that
+    come before one with a 1 are added up, among the rows whose higher bits are its own.
+    """
+    found = np.zeros(len(first))
+    for ties in (-1, 1):  # rows of one number in such an order that none of them counts, or each
+        order = np.lexsort((ties * second, first))
+        for bit in range(int(second.max(initial=0)).bit_length()):
+            by = order[np.argsort(second[order] >> (bit + 1), kind="stable")]
+            high = (second[by] >> bit) & 1 == 1
+            group = second[by] >> (bit + 1)
+            low = np.concatenate([[0.0], np.cumsum(np.where(high, 0.0, mark[by]))])
+            start = np.searchsorted(group, group, side="left")
+            found[by] += np.where(high, low[1:] - low[start], 0.0) / 2
+    return found
+
+
+def pair_sums(agree: FloatArray, known: FloatArray) -> FloatArray:
+    """What a site tells of its pairs: both sums over rows, and those of their products, (5,)."""
+    return np.array([agree.sum(), known.sum(), agree @ agree, agree @ known, known @ known])
+
+
+def concordance(sums: FloatArray) -> tuple[float, float]:
+    """Share of pairs in order and its error, from the sums of one site or of several, (5,)."""
+    agree, known, *squares = sums.tolist()
+    if not known > 0:
+        return np.nan, np.nan
+    share = agree / known
+    # Each pair is in the sums of both its rows, so the derivative of the share is twice a row's.
+    spread = squares[0] - 2 * share * squares[1] + share**2 * squares[2]
+    return share, 2 * float(np.sqrt(max(spread, 0.0))) / known

@@ -12,9 +12,10 @@ sums: Coefficients, rounds 1..R ->  (exact; not for gaussian with errors of the 
                                     squares, expected (q, q) if needed      AGGREGATE
 own-fit: OwnFitRequest          ->  (one-shot, in place of rounds)
                                 <-  OwnFit: coefficients and curvature          MODEL
-judge: Judge                    ->  (binomial, if asked for)
+judge: Judge                    ->  (binomial and Cox, if asked for)
   coefficients, cuts (c)        <-  Judged: counts (d), expected (e)        AGGREGATE
-                                    calibration (f)                         MODEL
+                                    calibration, or pairs of rows in order
+                                    of a Cox regression (f)                 MODEL
 conclude: Conclude              ->  keeps the model and the fitted values of its rows
                                 <-  Concluded                                  PUBLIC
 ==================================  ====================================================
@@ -113,7 +114,8 @@ class PooledRegression(Method[PooledRegressionResult]):
         Of the negative binomial, whose variance is ``mean + alpha mean^2``; 0: it is estimated.
     performance : bool
         Of a binomial fit, ask each site for counts of events in bands of predicted risk and for a
-        recalibration, in one more round.
+        recalibration, in one more round; of a Cox fit for the concordance, that is the share of
+        pairs of its rows in order of which it is known who had the event first.
     dispersion : {"likelihood", "moments"}
         How: by maximum likelihood, together with the coefficients, or so that Pearson's sum is its
         degrees of freedom. A site that protects records tells what the first needs only where each
@@ -152,7 +154,7 @@ class PooledRegression(Method[PooledRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 13
+    version: ClassVar[int] = 14
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -180,8 +182,9 @@ class PooledRegression(Method[PooledRegressionResult]):
         "same grants rows with and without an event in bands of predicted risk, expected numbers, "
         "and intercept and slope of a recalibration. A Cox regression tells nothing of times but "
         "what follows from the order of events and others at a site: the same sums over risk sets, "
-        "the likelihood without columns only where many orders are possible. All sites know the "
-        "model."
+        "the likelihood without columns only where many orders are possible; so it is with "
+        "performance, for which sites tell sums over rows of pairs in order and of pairs that can "
+        "be compared. All sites know the model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor
@@ -201,8 +204,8 @@ class PooledRegression(Method[PooledRegressionResult]):
             fault = "one-shot fits of the negative binomial need its alpha: give it"
         elif (self.alpha or self.dispersion != "likelihood") and self.family != kernels.NEGATIVE:
             fault = "alpha and dispersion are of the negative binomial: leave them out"
-        elif self.performance and (self.family != "binomial" or columns.weight):
-            fault = "performance is of risks that a binomial fit without weights predicts"
+        elif self.performance and (self.family not in ("binomial", kernels.COX) or columns.weight):
+            fault = "performance is of a binomial or Cox fit without weights: set it to false"
         elif fault := self._fault_of_times(ctx):
             pass
         elif levels and (self.family not in ("binomial", kernels.COX) or len(levels) != 2):

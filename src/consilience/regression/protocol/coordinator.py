@@ -168,7 +168,9 @@ class Survey:
         return {"constants": relayed(constants, kind), "slopes": relayed(slopes, kind)}
 
     def cuts(self, pool: Pool) -> FloatArray:
-        """Linear predictors between bands of predicted risk, from moments of the columns."""
+        """Linear predictors between bands of predicted risk, from moments; none of Cox."""
+        if pool.bare:
+            return np.zeros(0)
         of_site = [pool.theta[pool.places(b)[0]] for b in range(len(self.sites))]
         away, within = self._apart(pool.theta)
         means = np.array(of_site) + away
@@ -597,12 +599,20 @@ def build_result(
 
 
 def _performance(survey: Survey, fitted: Fitted) -> dict[str, Any]:
-    """Counts in bands of predicted risk, calibration and areas, by site; empty unless asked for."""
-    if not fitted.judged:
+    """Counts in bands of predicted risk, calibration and areas, by site; empty unless asked for.
+
+    Of a Cox regression the concordance by site and over all pairs within sites.
+    """
+    if not fitted.judged or fitted.pool.bare:
         gap = np.zeros((0, 0))
-        return dict.fromkeys(("bands", "expected", "calibration", "areas", "cuts"), gap) | {
-            "bands": np.zeros((0, 0, 2), dtype=np.int64)
-        }
+        none = dict.fromkeys(("expected", "calibration", "areas", "cuts"), gap)
+        pairs = np.zeros((len(survey.sites), 5))
+        for b, name in enumerate(survey.sites):
+            told = fitted.judged[name].calibration.value if name in fitted.judged else ()
+            pairs[b] = told if len(told) else 0.0
+        shares = [performance.concordance(one) for one in (*pairs, pairs.sum(axis=0))]
+        told = np.array(shares) if fitted.judged else np.zeros((0, 2))
+        return {**none, "bands": np.zeros((0, 0, 2), dtype=np.int64), "concordance": told}
     cuts = survey.cuts(fitted.pool)
     s, k = len(survey.sites), len(cuts) + 1
     bands = np.zeros((s, k, 2), dtype=np.int64)

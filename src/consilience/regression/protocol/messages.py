@@ -260,9 +260,9 @@ class Judge:
     cuts: Released = Model("c", "linear predictors between bands", to="all")
 
 
-@message("pooled-regression/judged", version=1)
+@message("pooled-regression/judged", version=2)
 class Judged:
-    """Rows without and with an event in bands of predicted risk, and a recalibration."""
+    """Rows in bands of predicted risk and a recalibration, or how many pairs are in order."""
 
     counts: Released = Aggregate(
         "d",
@@ -273,7 +273,9 @@ class Judged:
     )
     expected: Released = Aggregate("e", "sums of predicted risks by band", gaps=True)
     calibration: Released = Model(
-        "f", "intercept, slope, and their covariance; empty where the site has none to tell"
+        "f",
+        "intercept, slope, and their covariance; of a Cox regression sums over rows of pairs in "
+        "order and of pairs that can be compared, and of their products; empty if none",
     )
 
     def check(self, request: Judge, known: Mapping[str, Any]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,6 +94,9 @@ class PooledRegressionResult(Result):
         standard errors: 0 and 1 where risks are right. NaN of a site that tells none.
     areas : (S + 1, 2) array
         Least and largest area under the ROC curve that the bands allow, by site and over all.
+    concordance : (S + 1, 2) array
+        Of a Cox regression: share of pairs in order, by site and over all pairs within sites, with
+        its error; NaN where a site does not tell it.
     ridge : float
     rounds : int
         Rounds of questions about rows.
@@ -155,6 +158,7 @@ class PooledRegressionResult(Result):
     withheld: dict[str, tuple[str, ...]]
     left_out: tuple[str, ...]
     remarks: tuple[str, ...]
+    concordance: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
 
     @property
     def n(self) -> int:
@@ -308,7 +312,15 @@ class PooledRegressionResult(Result):
 
     @Frame
     def performance(self) -> pd.DataFrame:
-        """A site whose predicted risks were judged: events, calibration, area under the ROC."""
+        """A site whose predicted risks were judged: events, calibration, area under the ROC.
+
+        Of a Cox regression events and concordance with its error.
+        """
+        if self.is_cox:
+            s = len(self.concordance[:-1])
+            of: dict[str, Any] = {"rows": self.n_by_site[:s], "events": self.events[:s]}
+            of |= dict(zip(("concordance", "error"), self.concordance[:-1].T, strict=True))
+            return lines(of, site=self.sites[:s])
         s = len(self.bands)
         rows, events = (self.bands[:, :, v].sum(axis=1) for v in (0, 1))
         with np.errstate(divide="ignore", invalid="ignore"):

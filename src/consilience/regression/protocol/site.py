@@ -520,7 +520,8 @@ def judge(
 ) -> tuple[messages.Judged, State]:
     """Tell how predicted risks agree with what happened, in bands of enough rows of each kind."""
     settings = message.settings
-    if not (settings.performance and settings.family == "binomial"):
+    of_cox = settings.family == kernels.COX
+    if not (settings.performance and settings.family in ("binomial", kernels.COX)):
         raise ProtocolError("the study judges no risks")
     granted = site.limits.max_detection == np.inf if settings.one_shot else site.per_record
     if not granted:
@@ -535,27 +536,49 @@ def judge(
         raise ProtocolError("the question is not for this site, or bands are not in order")
     constant = float(message.constants.value[message.sites.index(site.site)])
     eta = rows.eta(np.concatenate([[constant], np.asarray(message.slopes.value)]))
-    band = performance.bands_of(eta, rows.y, cuts, site.limits.min_records)
+    band = np.full(len(eta), -1)  # of a Cox regression no rows are counted
+    if not of_cox:
+        band = performance.bands_of(eta, rows.y, cuts, site.limits.min_records)
     n = len(cuts) + 1
     cell = np.where(band < 0, -1, 2 * band + rows.y.astype(np.int64))
     risk = kernels.family_of(settings.family).mean(eta)
     expected = disclosure.aggregate(risk, cells=band, n_cells=n, entities=data.entity)
     empty = np.zeros((0, 1))
     told = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
-    fit, again, found = performance.recalibration(eta, rows.y)
-    if fit is not None:
-        terms = kernels.terms_of(settings.family, again, again.eta(fit.theta))
-        judged = _judged(again.design, _spans(again.design.x))
-        weight = terms.curvature[:, None]
-        own = disclosure.local_fit(found, rows=judged, weights=weight, n_parameters=2)
-        fault = disclosure.fit_fault(own.evidence, site.limits) if own.evidence else "nothing"
-        told = own if fault is None else told
+    own = _pairs(rows, eta, site.limits) if of_cox else _recalibration(eta, rows.y)
+    if own is not None and own.evidence is not None:
+        told = own if disclosure.fit_fault(own.evidence, site.limits) is None else told
     reply = messages.Judged(
         counts=disclosure.cell_counts(cell, 2 * n),
         expected=expected.withhold_unsafe(site.limits),
         calibration=told,
     )
     return reply, state
+
+
+def _recalibration(eta: FloatArray, y: FloatArray) -> Released | None:
+    """Intercept and slope of the response on the linear predictor, judged as a fit."""
+    fit, again, found = performance.recalibration(eta, y)
+    if fit is None:
+        return None
+    weight = kernels.terms_of("binomial", again, again.eta(fit.theta)).curvature[:, None]
+    judged = _judged(again.design, _spans(again.design.x))
+    return disclosure.local_fit(found, rows=judged, weights=weight, n_parameters=2)
+
+
+def _pairs(rows: kernels.Rows, eta: FloatArray, limits: Limits) -> Released | None:
+    """Sums over pairs in order and pairs that can be compared, judged by what each row adds.
+
+    How many can be compared tells of the order of events and others: only where many are possible.
+    """
+    few = int((rows.y == 1).sum()) < limits.min_records or cox.few_orders(rows)
+    if rows.time is None or (limits.min_records > 1 and few):
+        return None
+    agree, known = performance.pairs_of(rows.time, rows.y, eta)
+    each = np.column_stack([agree, known - agree, agree**2, known**2])
+    ones, weight = np.ones((len(eta), 1)), known[:, None]
+    sums = performance.pair_sums(agree, known)
+    return disclosure.local_fit(sums, rows=ones, weights=weight, n_parameters=1, alone=each)
 
 
 @step("conclude", once=True)

@@ -106,6 +106,17 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                     _between(line["auc_low"], line["auc_high"]),
                 )
                 for site, line in result.performance.iterrows()
+                if not result.is_cox
+            ],
+            "concordance": [
+                (site, rows, events, *map(_or_not, line))
+                for site, rows, events, line in zip(
+                    [*map(site_name, result.sites), "all sites"],
+                    [f"{n:,}" for n in (*result.n_by_site, result.n)],
+                    [f"{d:,}" for d in (*result.events, result.events.sum())],
+                    result.concordance.tolist(),
+                    strict=False,
+                )
             ],
             "area": _between(*result.areas[-1]) if len(result.areas) else "",
             "plot_regression": figures.plot_regression,
