@@ -406,6 +406,15 @@ def test_curves_that_cannot_be(asked: Any, says: str) -> None:
         run_on({"lyon": patients(8)["lyon"]}, *asked)
 
 
+def test_a_curve_leads_to_a_cox_regression_of_its_event() -> None:
+    run = run_on(patients(10), BY_ARM)
+    (study,) = run.next(target="died")
+    parameters = study.settings["parameters"]
+    assert study.method == "pooled-regression" and parameters["family"] == "cox"
+    assert parameters["time"] == "months" and not parameters["site_effects"]
+    assert list(study.settings["data"]["features"]) == ["months", "arm"]
+
+
 def test_what_a_curve_does_not_have_is_refused() -> None:
     result = run_on({"lyon": patients(9)["lyon"]}, BY_ARM).result
     for given in ({"group": "c"}, {"site": "paris"}):

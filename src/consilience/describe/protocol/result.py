@@ -388,7 +388,11 @@ class DescribeResult(Result):
             return
         family = "binomial" if response in known or self._is_binary(response) else "gaussian"
         parameters = {"family": family} if family == "binomial" else {}
-        if len(self.sites) > 1:
+        times = [time for time, event, *_ in self.curves if event == response and time in features]
+        if times:
+            # In a Cox regression each site has a hazard of its own.
+            parameters = {"family": "cox", "time": times[0], "site_effects": False}
+        if len(self.sites) > 1 and not times:
             yield NextStudy(
                 method="meta-clustering",
                 why=f"{self._alike(differ, features)} Whether they share one relationship between "
