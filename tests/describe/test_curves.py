@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.datasets
 from scipy.stats import chi2, norm
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
@@ -237,6 +238,21 @@ def test_curves_and_tests_over_sites_are_those_of_the_rows() -> None:
     assert set(frame["site"]) == {ALL, *sites} and set(frame["group"]) == {"", "a", "b"}
     assert "Median months until died, arm a:" in result.summary()
     assert len(result.to_frame("log_rank")) == 4
+
+
+def test_the_heart_transplants_of_a_library() -> None:
+    heart = statsmodels.datasets.heart.load_pandas().data
+    rows = pd.DataFrame({"days": heart["survival"] + 0.5, "died": heart["censors"].astype(int)})
+    sites = {"east": rows.iloc[::2], "west": rows.iloc[1::2]}
+    federation = Federation.local(
+        sites, columns=Columns(features=("days", "died")), policy="simulation"
+    )
+    edges = tuple(np.unique(rows["days"]).tolist())
+    study = Describe(curves=(("days", "died"),), bins={"days": edges})
+    found = study.run(federation, seed=0).result.curve(0)
+    known = SurvfuncRight(rows["days"], rows["died"])
+    exact = np.append(1.0, known.surv_prob)[np.searchsorted(known.surv_times, edges, side="left")]
+    np.testing.assert_allclose(found.most, exact, rtol=1e-10)
 
 
 def test_a_protected_site_tells_no_bin_of_few() -> None:

@@ -248,8 +248,8 @@ def test_what_has_no_fit_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"time": ""}, "needs the column of times"),
-        ({"time": "died"}, "needs the column of times"),
+        ({"time": ""}, "needs time, a feature that is a number"),
+        ({"time": "died"}, "needs time, a feature that is a number"),
         ({"site_effects": True}, "leave site_effects out"),
         ({"errors": "HC1"}, "HC0"),
         ({"family": "poisson"}, "family = 'cox'"),

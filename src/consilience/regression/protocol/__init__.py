@@ -238,8 +238,8 @@ class PooledRegression(Method[PooledRegressionResult]):
         numbers = [name for name in columns.features if name not in columns.levels]
         if self.time not in numbers or len(columns.features) < 2:
             return (
-                "a Cox regression needs the column of times among the features, as a number, and "
-                "another one to explain with: name it as time"
+                "a Cox regression needs time, a feature that is a number, and another feature to "
+                f"explain with; features are {', '.join(columns.features)}"
             )
         if self.site_effects:
             return "each site has a baseline hazard in a Cox regression: leave site_effects out"
