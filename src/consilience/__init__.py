@@ -57,6 +57,7 @@ _PUBLIC: dict[str, str] = {
     "FederatedPCA": "consilience.completion.federated_pca",
     "MatrixCompletionStudy": "consilience.completion.one_table.matrix_completion",
     "ClusterCountStudy": "consilience.completion.one_table.cluster_count",
+    "progress": "consilience.numerics.progress",
     "ConsilienceError": "consilience.exceptions",
 }
 

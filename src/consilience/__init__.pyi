@@ -60,6 +60,7 @@ from consilience.latent_regression.protocol import (
 from consilience.numerics.entries import Entries as Entries
 from consilience.numerics.held_out_entries import EntryCurve as EntryCurve
 from consilience.numerics.held_out_entries import GridEdgeWarning as GridEdgeWarning
+from consilience.numerics.progress import progress as progress
 from consilience.protocol.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.protocol.method import Columns as Columns
 from consilience.protocol.method import Preparation as Preparation

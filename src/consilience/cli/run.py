@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -68,6 +68,7 @@ class Progress:
     def __init__(self, *, quiet: bool, each_site: bool, log: EventLog | None = None) -> None:
         self._quiet, self._each_site, self._log = quiet or log is not None, each_site, log
         self._live: Any = None
+        self._open = ExitStack()
         self._task: Any = None
         self._round, self._step, self._asked = 0, "", 0
         self._answered: list[str] = []
@@ -75,22 +76,20 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if not self._quiet and on_terminal():
-            from rich import progress
             from rich.console import Console
+            from rich.progress import Progress as Live
+            from rich.progress import SpinnerColumn
 
-            self._live = progress.Progress(
-                progress.SpinnerColumn(),
-                progress.TextColumn("{task.description}", markup=False),
-                progress.BarColumn(20),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[who]}", markup=False),
-                console=Console(stderr=True),
-                transient=True,
-            )
+            from consilience.numerics.progress import columns, shown_by
+
+            console = Console(stderr=True)
+            self._live = Live(SpinnerColumn(), *columns(), console=console, transient=True)
             self._live.start()
+            self._open.enter_context(shown_by(self._live))
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._open.close()
         if self._live is not None:
             self._live.stop()
         # The round in which it stopped is told, too.

@@ -25,6 +25,7 @@ from consilience.engines.driver import Driver, OnEvent
 from consilience.engines.local import LocalEngine, local_engine
 from consilience.engines.rundir import RunInfo, RunStore
 from consilience.exceptions import ParameterError, RunError, StudyError, listed
+from consilience.numerics.progress import rounds
 from consilience.numerics.random import stream
 from consilience.protocol.method import (
     ROLES,
@@ -423,7 +424,12 @@ class Federation:
             with store.at_work():
                 ctx = self._context(store.info, follows)
                 driver = Driver(
-                    method, ctx, self.engine, store, deadline=self.deadline, on_event=on_event
+                    method,
+                    ctx,
+                    self.engine,
+                    store,
+                    deadline=self.deadline,
+                    on_event=on_event or rounds(),
                 )
                 if resume and retry_refused:
                     driver.retry_refused()

@@ -406,7 +406,7 @@ class _Told:
 
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", ConvergenceWarning)
-            found = ordered_map(_read_fold, jobs, n_jobs=n_jobs)
+            found = ordered_map(_read_fold, jobs, n_jobs=n_jobs, what="folds")
         self._heard += heard
         return found
 

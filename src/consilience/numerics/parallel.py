@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from consilience.numerics.progress import task
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,7 +59,11 @@ def _controller() -> Any:
 
 
 def ordered_map(
-    function: Callable[[T], R], items: Iterable[T], *, n_jobs: int | None = None
+    function: Callable[[T], R],
+    items: Collection[T],
+    *,
+    n_jobs: int | None = None,
+    what: str = "",
 ) -> list[R]:
     """Apply `function` to every item.
 
@@ -65,14 +71,34 @@ def ordered_map(
     ----------
     function : callable
         Picklable where the backend uses processes.
-    items : iterable
+    items : collection
     n_jobs : int, optional
         As in joblib; ``None`` follows ``joblib.parallel_config``, which also chooses the backend
         (threads, processes, dask, ray).
+    what : str
+        What the items are, where progress is shown.
     """
     import joblib
 
-    return list(joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(function)(item) for item in items))
+    tasks = (joblib.delayed(function)(item) for item in items)
+    if not what:
+        return list(joblib.Parallel(n_jobs=n_jobs)(tasks))
+    found = []
+    with task(what, len(items)) as done:
+        for result in _as_they_come(n_jobs)(tasks):
+            found.append(result)
+            done()
+    return found
+
+
+def _as_they_come(n_jobs: int | None) -> Any:
+    """Results in order, each when it is there; of a backend that cannot do that, all at once."""
+    import joblib
+
+    try:
+        return joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+    except ValueError:
+        return joblib.Parallel(n_jobs=n_jobs)
 
 
 class Workers:

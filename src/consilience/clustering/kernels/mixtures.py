@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
+from consilience.numerics.progress import followed
 from consilience.parameters import check, number, whole
 
 Arrays = dict[str, NDArray[Any]]
@@ -215,7 +216,8 @@ def best_of_starts(
     """
     check(SEARCH_RULES, locals())
     first = min(n_init_iter, max_iter)
-    ends = [climb(step, start(i), max_iter=first, tol=tol) for i in range(n_init)]
+    starts = followed(range(n_init), "starts", n_init)
+    ends = [climb(step, start(i), max_iter=first, tol=tol) for i in starts]
     ends = sorted(ends, key=lambda end: -end.objective)[:n_final]
     for i, begun in enumerate(ends):
         if not begun.converged:

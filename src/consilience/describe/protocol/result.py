@@ -387,7 +387,7 @@ class DescribeResult(Result):
             yield "No other column is there at all sites: there is nothing to explain it by."
             return
         family = "binomial" if response in known or self._is_binary(response) else "gaussian"
-        parameters = {"family": family} if family == "binomial" else {}
+        parameters: dict[str, Any] = {"family": family} if family == "binomial" else {}
         times = [time for time, event, *_ in self.curves if event == response and time in features]
         if times:
             # In a Cox regression each site has a hazard of its own.

@@ -238,7 +238,7 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         self.communities_ = cut(self.tree_, self.n_communities_)
         columns = [X[:, part] for part in self.communities_]
         fitted = partial(_fitted, base, self.best_params_, codes)
-        self.estimators_ = ordered_map(fitted, columns, n_jobs=self.n_jobs)
+        self.estimators_ = ordered_map(fitted, columns, n_jobs=self.n_jobs, what="communities")
         self.n_fits_ += self.n_communities_
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(p)])
         self.communities_names_ = tuple(

@@ -19,6 +19,7 @@ from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
+from consilience.numerics.progress import followed
 from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -716,7 +717,8 @@ def judge_fold(
     gap, rows, singular = 0.0, x[test], False
     with one_thread():
         try:
-            for precision in precision_path(prepared, alphas, settings, stop=True):
+            steps = precision_path(prepared, alphas, settings, stop=True)
+            for precision in followed(steps, "penalties of a fold", len(alphas)):
                 labels = prepared.predictor(precision, there, shares).predict(rows)
                 errors.append(int((labels != codes[test]).sum()))
                 gap = max(gap, precision.relative_gap)
@@ -816,7 +818,7 @@ def fit_sparse_qda(
         answers: list[FoldAnswer] = []
         if isinstance(settings.alpha, str) and len(alphas) > 1:
             judge = partial(judge_fold, x, codes, n_classes, alphas, priors, settings)
-            answers = ordered_map(judge, folds, n_jobs=settings.n_jobs)
+            answers = ordered_map(judge, folds, n_jobs=settings.n_jobs, what="folds")
         automatic = settings.alphas is None and len(alphas) > 1
         if automatic and not all(len(answer.wrong) for answer in answers):
             # Noise of a fold's fewer rows links too many: nothing is judged, so nothing linked.
@@ -860,7 +862,8 @@ def follow(
     best = choose(wrong.sum(axis=0), settings.ties) if reach else 0
     kept: JointPrecision | None = None
     rows: list[tuple[int, int, float, float]] = []
-    for precision in precision_path(prepared, grid, settings, n_jobs=jobs, stop=len(alphas) > 1):
+    steps = precision_path(prepared, grid, settings, n_jobs=jobs, stop=len(alphas) > 1)
+    for precision in followed(steps, "penalties", len(grid)):
         # Only the chosen fit is kept: matrices may be large.
         if len(rows) == best:
             kept = replace(precision, duals=())

@@ -550,7 +550,7 @@ def fit_classes(
         names = [agent_key(seed, str(a)) for a in range(blocks.n_agents)]
         keys = np.array(names, dtype=np.uint64)
     one = partial(_restart, blocks=blocks, settings=settings, seed=seed, keys=keys, n_start=n_start)
-    runs = ordered_map(one, range(settings.n_restarts), n_jobs=n_jobs)
+    runs = ordered_map(one, range(settings.n_restarts), n_jobs=n_jobs, what="restarts")
 
     labels = [run.probabilities.argmax(axis=1).astype(np.int64) for run, _ in runs]
     agreement = np.eye(len(runs))
