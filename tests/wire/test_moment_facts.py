@@ -572,3 +572,14 @@ def test_levels_of_a_category_do_not_hang_together_by_their_coding() -> None:
     x[:, :3] = np.eye(3)[np.where(b == 0, 0, 1 + a % 2)]
     x[0, :3] = np.eye(3)[1] if b[0] == 0 else np.eye(3)[0]
     assert hanging_together(x, 10, every, coded) != []
+
+
+@pytest.mark.parametrize("least", [1, 10])
+@pytest.mark.parametrize("other", [0.0, np.nan, -np.inf])
+def test_a_column_with_an_infinite_value_is_unsafe(least: int, other: float) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    x[4, 1], x[9, 1] = np.inf, other
+    limits = Limits(min_records=least, max_share=0.6)
+    with np.errstate(invalid="ignore"):
+        unsafe = moment_facts(x, limits=limits).unsafe
+    assert unsafe[1].all() and unsafe[:, 1].all() and not unsafe[0, 2]

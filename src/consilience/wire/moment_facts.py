@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray, all_finite
 from consilience.wire.cell_facts import HARDLY, LOOK, product_facts
 from consilience.wire.digits import off_grid
 from consilience.wire.support import Limits
@@ -127,7 +127,7 @@ def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()
 def _withheld(
     x: FloatArray, records: IntArray, share: FloatArray, limits: Limits, coded: Sequence[Coded]
 ) -> BoolArray:
-    unsafe = (records < limits.min_records) | ~(share <= limits.max_share)
+    unsafe = (records < limits.min_records) | ~(share <= limits.max_share) | _infinite(x)
     blank = (np.isnan(one[:1]).all() and np.isnan(one).all() for one in x.T)
     unsafe |= np.fromiter(blank, dtype=bool)
     if limits.max_detection < np.inf:
@@ -141,6 +141,12 @@ def _withheld(
             while told and int(_rest(x, told).sum()) < limits.min_records:
                 unsafe[told.pop(0)] = True
     return np.asarray(unsafe)
+
+
+def _infinite(x: FloatArray) -> BoolArray:
+    """Columns with an infinite value: whoever has it rules every sum."""
+    found = (not all_finite(one) and bool(np.isinf(one).any()) for one in x.T)
+    return np.fromiter(found, dtype=bool)
 
 
 def _rest(x: FloatArray, columns: Sequence[int]) -> BoolArray:
@@ -404,7 +410,8 @@ def _by_shares(x: FloatArray, never: BoolArray, limits: Limits, seen: _Seen) -> 
     below = min(HARDLY, limits.max_share)
     facts = [product_facts(x, centre=one, below=below, ends=seen.ends) for one in seen.centres]
     share = np.maximum(facts[0][1], facts[1][1])
-    unsafe = ~(share <= limits.max_share) | never
+    infinite = _infinite(x)
+    unsafe = ~(share <= limits.max_share) | never | infinite[:, None] | infinite
     return MomentFacts(np.asarray(unsafe), np.maximum(facts[0][0], 1), share)
 
 
