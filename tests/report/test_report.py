@@ -183,6 +183,28 @@ def test_letters_of_drawings_stay_legible_where_there_is_no_room(page: str) -> N
         assert ('class="wide"' in svg) is (least > html.PHONE), "a phone says that there is more"
 
 
+def test_a_narrow_sheet_has_fewer_panels_side_by_side() -> None:
+    with charts.narrow():
+        figure, found = charts.panels(3, 2.0, 3, sharex=True)
+        assert figure.get_size_inches().tolist() == [charts.NARROW, 4.0]
+        # The second has none below it: it names its own numbers.
+        assert found[0].get_position().x0 == found[2].get_position().x0
+        assert [ax.xaxis.get_tick_params()["labelbottom"] for ax in found] == [False, True, True]
+        figure, (above, below) = charts.panels(2, 2.0, 2, width_ratios=(1, 2))
+        assert above.get_position().y0 > below.get_position().y1 and figure.get_figheight() == 4
+        fig, ax = charts.sheet(2.0)
+        ax.plot([0, 1], label="a line with a long name, and then some")
+        ax.plot([1, 0], label="another line with a long name, and then some")
+        ax.set_xlabel(
+            "words of an axis that are far longer than a telephone is broad, as they can be"
+        )
+        charts.legend(fig, ncols=2)
+        assert fig.get_figheight() == pytest.approx(2.2)
+        charts.fit(fig)
+        assert ax.get_xlabel().count("\n") == 1 and fig.get_figheight() == pytest.approx(2.36)
+    assert charts.room() == charts.WIDTH
+
+
 def test_letters_on_colours_have_the_contrast_of_text() -> None:
     """Of 4.5 at least, by the luminance of WCAG 2.2 written out."""
 
