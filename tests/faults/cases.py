@@ -49,6 +49,7 @@ from consilience.wire.moment_facts import Coded
 SITES = ("ash", "birch-2")
 FEATURES = ("a", "b", "c")
 ITEMS = tuple(f"q{j}" for j in range(6))
+WATCHED = ("a", "b", "months")
 STEPS = tuple(f"t{j}" for j in range(12))
 ROLES = {"ash": "partner", "birch-2": "initiator"}
 PARTNER_KEY = bytes(range(32))
@@ -188,6 +189,10 @@ CASES: dict[str, Case] = {
     "pooled-regression": Case(
         lambda: PooledRegression(site_effects=True), columns=Columns(features=FEATURES, target="y")
     ),
+    "pooled-regression of hazards": Case(
+        lambda: PooledRegression(family="cox", time="months", performance=True),
+        columns=Columns(features=WATCHED, target="y"),
+    ),
     "reference-averaging": Case(
         lambda: ReferenceAveraging(estimator="ridge", max_rounds=1, n_reference=12),
         columns=Columns(features=FEATURES, target="y"),
@@ -281,6 +286,10 @@ def loader(site: str) -> Loader:
             names = tuple(f"{item}={level}" for item in ITEMS for level in ("no", "yes"))
             levels = {"levels": dict(columns.levels)}
             return SiteData(coded, names, np.arange(n), **given | levels)
+        if columns.features == WATCHED:
+            x[:, 2] = np.ceil(rng.exponential(20 * np.exp(-0.1 * x[:, 0])))
+            given["target"] = (rng.random(n) < 0.6).astype(float)
+            return SiteData(x, WATCHED, np.arange(n), **given)
         if columns.levels:
             second = x[:, 0] + rng.normal(size=n) > 2.0
             given |= {"target": np.where(second, "yes", "no"), "target_name": "y"}

@@ -13,6 +13,7 @@ from consilience import Policy
 from consilience.protocol.method import Refused
 from consilience.regression import cox, kernels
 from consilience.regression.protocol.messages import Settings
+from consilience.regression.protocol.site import _judged, _spans, _told_of_cox
 from tests.security.test_pooled_regression_attacks import hostile, own_fit, sums_at
 
 COX = Settings("cox", False, time="years")
@@ -57,7 +58,11 @@ def test_one_row_far_out_stays_by_its_share_about_risk_sets() -> None:
         table["y"].to_numpy(),
         time=table["years"].to_numpy(),
     )
-    own = cox.summed(rows, np.zeros(2))[1]
+    piece, own = cox.summed(rows, np.zeros(2))
+    told_of_row = _told_of_cox(COX, piece, own, _judged(rows.design, _spans(rows.design.x)))
+    for name in ("score", "curvature"):  # either would let it show by itself
+        evidence = told_of_row[name].evidence
+        assert evidence is not None and evidence.share is not None and evidence.share > 0.7
     assert own.curvature[odd, 0] > 0.8 * own.curvature[:, 0].sum()
     assert own.hazard.max() < 0.2 * own.hazard.sum()
     _, told = hostile(table, "consortium", [asked((0.0, 0.0))], COX, FEATURES)
