@@ -277,7 +277,10 @@ def _by_itself(
             column = column[~np.isnan(column)]
         if not len(column):
             continue
-        share[j] = max(_share_about(column, c[j], seen.ends[:, j], below) for c in seen.centres)
+        # One that is no number stays so, and is above every limit.
+        share[j] = np.max(
+            [_share_about(column, c[j], seen.ends[:, j], below) for c in seen.centres]
+        )
         # Of up to four values one has a quarter of the records.
         most = int(seen.most[j])
         if len(column) > 4 * most and len(column) - least >= 2 * most:
