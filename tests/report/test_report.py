@@ -200,8 +200,12 @@ def test_a_narrow_sheet_has_fewer_panels_side_by_side() -> None:
         )
         charts.legend(fig, ncols=2)
         assert fig.get_figheight() == pytest.approx(2.2)
-        charts.fit(fig)
+        assert charts.fit(fig)
         assert ax.get_xlabel().count("\n") == 1 and fig.get_figheight() == pytest.approx(2.36)
+        for columns, fits in ((6, True), (16, False)):
+            fig, ax = charts.sheet(2.0)
+            charts.cell_axes(ax, ["row"], [f"class {k}" for k in range(columns)])
+            assert charts.fit(fig) is fits, "names must not be drawn over one another"
     assert charts.room() == charts.WIDTH
 
 

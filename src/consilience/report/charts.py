@@ -184,10 +184,17 @@ def legend(fig: Figure, *what: Any, ncols: int, **look: Any) -> None:
         fig.set_figheight(fig.get_figheight() + 0.2 * lines)
 
 
-def fit(fig: Figure) -> None:
-    """Break titles and names of axes that are longer than there is room, and make up for it."""
+def fit(fig: Figure) -> bool:
+    """Break titles and names of axes that are longer than there is room, and make up for it.
+
+    Returns
+    -------
+    bool
+        Whether it can be read: names of many columns have no room beside one another.
+    """
     fig.draw_without_rendering()
     wide, boxes, lines = fig.bbox.width, [ax.bbox for ax in fig.axes], 0
+    legible = True
     for ax, box in zip(fig.axes, boxes, strict=True):
         middle, level = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
         # Beside another panel a line keeps to its own.
@@ -196,16 +203,19 @@ def fit(fig: Figure) -> None:
         titles = [one for one in ax.get_children() if isinstance(one, Text) and one not in ax.texts]
         lines += sum(_broken(text, most) for text in (*titles, ax.xaxis.label))
         _broken(ax.yaxis.label, box.height, upright=True)
-        if isinstance(ax.xaxis.get_major_locator(), MaxNLocator) and _crowded(ax):
+        if not isinstance(ax.xaxis.get_major_locator(), MaxNLocator):
+            legible &= not _crowded(ax, 0)
+        elif _crowded(ax, 3):
             ax.locator_params(axis="x", nbins=3)
     fig.set_figheight(fig.get_figheight() + 0.16 * lines)
+    return legible
 
 
-def _crowded(ax: Axes) -> bool:
-    """Whether numbers below an axis run into one another."""
+def _crowded(ax: Axes, gap: float) -> bool:
+    """Whether words along an axis are nearer to one another than so many pixels."""
     boxes = [tick.get_window_extent() for tick in ax.get_xticklabels() if tick.get_text()]
     ends = sorted((box.x0, box.x1) for box in boxes)
-    return any(b[0] < a[1] + 3 for a, b in itertools.pairwise(ends))
+    return any(b[0] < a[1] + gap for a, b in itertools.pairwise(ends))
 
 
 def _broken(text: Text, most: float, *, upright: bool = False) -> int:

@@ -183,7 +183,8 @@ def drawings(picture: sections.Picture, narrow: Figure | None) -> Markup:
     if narrow is None or 'class="wide"' not in found:
         return found
     with charts.style():
-        charts.fit(narrow)
+        if not charts.fit(narrow):
+            return found
     slim = inline_svg(narrow, f"{picture.name}-narrow", picture.alt)
     return Markup('<div class="broad">{}</div><div class="slim">{}</div>').format(found, slim)
 
