@@ -58,6 +58,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "the rows in bins": "bins.counts",
         "the rows of its levels": "sums.levels",
         "the tables that the study names": "sums.tables",
+        "of its curves the rows in bins of time, by group, with an event and without": "bins.ended",
     },
     "federated-pca": {"numbers of rows, means and cross-products": "told.*"},
     "federated-sparse-qda": {
