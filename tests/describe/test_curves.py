@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from scipy.stats import chi2, norm
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
 from consilience.describe import curves
-from consilience.describe.kernels import common_first, cuts_to_tell, default_edges
+from consilience.describe.kernels import default_edges, shared_cuts
 from consilience.describe.protocol import Bins, Describe, Edges, Settings
+from consilience.describe.protocol.memory import Memory
 from consilience.describe.protocol.result import ALL, DescribeResult
 from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, ParameterError
@@ -176,11 +178,12 @@ def test_a_median_lies_where_the_bounds_say() -> None:
     assert abs(found.value - middle) < 0.5
 
 
-def test_edges_that_groups_have_in_common_come_first() -> None:
+def test_edges_that_groups_have_in_common() -> None:
     groups = [np.arange(1.0, 31.0), np.arange(0.5, 30.0, 0.5)]
-    found = common_first(groups, [3.0, 6.0, 9.0, 12.0, 20.0, 28.0], least=10)
-    assert found.tolist() == [12.0, 3.0, 6.0, 9.0, 20.0, 28.0]
-    assert common_first(groups, [], least=10).tolist() == []
+    candidates = [3.0, 6.0, 9.0, 12.0, 20.0, 21.0, 28.0]
+    assert shared_cuts(groups, candidates, least=10).tolist() == [12.0]
+    assert shared_cuts(groups, candidates, least=5).tolist() == [6.0, 12.0, 20.0]
+    assert shared_cuts(groups, [], least=10).tolist() == []
 
 
 # --------------------------------------------------------------------------- over sites
@@ -362,6 +365,82 @@ def test_groupings_have_the_edges_of_all_people() -> None:
         assert told[asked].sum() > 8
 
 
+def test_no_group_tells_where_another_is_silent() -> None:
+    """Else those of all people less those of one group would be the few of the other."""
+    rng = np.random.default_rng(0)
+    early = [(2.0, 20), (12.0, 15), (25.0, 65)], [(2.0, 3), (15.0, 30), (25.0, 67)]
+    months = [np.concatenate([t + rng.uniform(0, 5, n) for t, n in own]) for own in early * 2]
+    table = pd.DataFrame(
+        {
+            "months": np.concatenate(months),
+            "died": np.repeat([1, 0], 200),
+            "arm": np.tile(np.repeat(["a", "b"], 100), 2),
+        }
+    )
+    federation = Federation.local(
+        {"s": table}, columns=COLUMNS, preparation=CODED, policy="consortium"
+    )
+    edges = {"months": (10.0, 22.0)}
+    for order in ((ONE,), (BY_ARM,), (ONE, BY_ARM)):
+        result = Describe(curves=order, bins=edges).run(federation, seed=0).result
+        told = ~np.isnan(result.ended[-1][0])
+        assert (told == told[0]).all()
+        assert told.any(axis=-1).all()
+    assert told[0, 0].tolist() == [True, False, True]
+    assert (~np.isnan(result.ended[0][0, 0, 0])).all()
+
+
+def test_an_edge_of_groups_is_one_that_each_of_them_may_tell() -> None:
+    site = SimpleNamespace(limits=SimpleNamespace(min_records=10, max_share=0.6))
+    many, two = np.linspace(1, 40, 80), np.repeat([5.0, 6.0, 25.0, 26.0], 20)
+    for groups, told in (([many, many + 0.1], [10.0, 20.0]), ([many, two], [])):
+        memory = Memory("", -1, np.arange(80), {})
+        asked = [("t", "e", "k", "arm", name) for name in "ab"], groups, np.array([10.0, 20.0])
+        assert memory.cuts(*asked, False, 99, site) == told
+        assert list(memory.told.values()) == [told, told]
+
+
+def test_other_rows_of_the_same_event_are_known_again() -> None:
+    memory, rows = Memory("", -1, np.arange(4), {}), np.array([True, False, True, False])
+    names = memory.parts(("t", "e"), [rows, ~rows])
+    memory.add("\x1f".join(names[0]), np.array([1.0]), [])
+    assert memory.parts(("t", "e"), [~rows, rows]) == names[::-1]
+    assert memory.parts(("t", "e"), [rows | True, rows & False]) is None
+    assert memory.parts(("t", "other"), [rows | True]) is not None
+
+
+@pytest.mark.parametrize("turned", ["died", "arm"])
+def test_levels_in_another_order_are_the_same_people(turned: str) -> None:
+    """Edges that were told of one kind would count as told of the other."""
+    rng = np.random.default_rng(0)
+    spans = [(1, 8.9), (9.1, 9.9), (10.1, 19.9)]
+
+    def some(counts: tuple[int, ...], last: float) -> np.ndarray:
+        ends = zip([*spans, (20.1, last)], counts, strict=True)
+        return np.concatenate([rng.uniform(*span, n) for span, n in ends])
+
+    months = np.tile(np.concatenate([some((2, 38, 5, 80), 30), some((2, 38, 20, 80), 90)]), 2)
+    which = np.tile(np.repeat(["x", "y"], [125, 140]), 2)
+    other = np.repeat(["x", "y"], 265)
+    names = ("died", "arm") if turned == "died" else ("arm", "died")
+    table = pd.DataFrame({"months": months, names[0]: which, names[1]: other})
+    told: list[dict[tuple[str, ...], np.ndarray]] = []
+    columns = Columns(features=BY_ARM, levels={"died": ("x", "y"), "arm": ("x", "y")})
+    federation = Federation.local(
+        {"s": table}, columns=columns, preparation=CODED, policy="consortium"
+    )
+    for order in (("x", "y"), ("y", "x")):
+        levels = {**columns.levels, turned: order}
+        again = dataclasses.replace(federation, columns=Columns(features=BY_ARM, levels=levels))
+        method = Describe(curves=(BY_ARM,), bins={"months": (9.0, 10.0, 20.0)})
+        cells = method.run(again, seed=0).result.ended[0][0]
+        of = [(g, k) for g in levels["arm"] for k in levels["died"][::-1]]
+        told.append(dict(zip(of, cells.reshape(4, -1), strict=True)))
+    assert not np.isnan(told[0]["x", "x"]).all()
+    for kind, counts in told[0].items():
+        np.testing.assert_array_equal(counts, told[1][kind])
+
+
 @pytest.mark.parametrize("few", [0, 1, 9, 10])
 def test_groups_of_few_events_keep_the_curve(few: int) -> None:
     table = patients(4)["lyon"]
@@ -469,13 +548,14 @@ def _told_pairs(table: pd.DataFrame, edges: np.ndarray, least: int) -> list[curv
     """Both groups of a site with the edges that it may tell."""
     x, died = table["months"].to_numpy(), table["died"].to_numpy() == 1
     arms = [table["arm"].to_numpy() == arm for arm in ("a", "b")]
+    site = SimpleNamespace(limits=SimpleNamespace(min_records=least, max_share=0.6))
     found = [[], []]
     for kind in (died, ~died):
-        common = cuts_to_tell(x[kind], edges, least=least, max_share=0.6)
-        among = common_first([x[kind & arm] for arm in arms], common, least)
-        for own, arm in zip(found, arms, strict=True):
-            rows = np.sort(x[kind & arm])
-            cuts = np.array(cuts_to_tell(rows, among, least=least, max_share=0.6))
+        groups = [np.sort(x[kind & arm]) for arm in arms]
+        memory, given = Memory("", -1, np.arange(len(x)), {}), (False, 1 << 30, site)
+        common = memory.cuts([("all",)], [x[kind]], edges, *given)
+        cuts = np.array(memory.cuts([("a",), ("b",)], groups, np.array(common), *given))
+        for own, rows in zip(found, groups, strict=True):
             own.append(curves.Cell(cuts, np.searchsorted(rows, cuts).astype(float), len(rows)))
     return [curves.Pair(*own) for own in found]
 

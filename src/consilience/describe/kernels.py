@@ -168,13 +168,10 @@ def cuts_to_tell(
     return found
 
 
-def common_first(
+def shared_cuts(
     groups: Sequence[FloatArray], candidates: Sequence[float], least: int
 ) -> FloatArray:
-    """Candidates, first those between which each group has `least` values, ascending.
-
-    Groups are compared between edges that all of them tell: if each chose its own, few would be.
-    """
+    """Candidates, ascending, between which each group has `least` values."""
     ordered = [np.sort(values) for values in groups]
     shared, last = [], np.zeros(len(groups), dtype=int)
     for cut in candidates:
@@ -183,7 +180,7 @@ def common_first(
         if min((below - last).min(), left.min()) >= least:
             shared.append(float(cut))
             last = below
-    return np.array([*shared, *(float(cut) for cut in candidates if float(cut) not in shared)])
+    return np.array(shared)
 
 
 def _ruled_bin(x: FloatArray, cuts: Sequence[float], max_share: float) -> int | None:

@@ -50,7 +50,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.describe.kernels import common_first, default_edges, pooled
+from consilience.describe.kernels import default_edges, pooled
 from consilience.describe.protocol.memory import Memory
 from consilience.describe.protocol.result import DescribeResult
 from consilience.exceptions import DataError, ParameterError, StudyError
@@ -484,7 +484,7 @@ def count_bins(
         values = x[~np.isnan(x)]
         told = None
         if not (unsafe[j - 1] or name in of_curves or memory.has_curve(name)):
-            told = memory.cuts((name,), values, edges, parted, room, site)
+            told = memory.cuts([(name,)], [values], edges, parted, room, site)
         withheld, cuts = told is None, told or []
         known = np.isin(edges, cuts)
         heads = np.concatenate([[0], np.flatnonzero(known) + 1])
@@ -539,27 +539,25 @@ def _ended(
         told = not _stays(message, rows, curve, unsafe, memory, known, site)
         if told:
             times_of(x[known])
-        for k in (0, 1) if told else ():
-            base = (time, event, str(k))
-            chosen = known & (kind == k)
+        kinds = [known & (kind == k) for k in (0, 1)]
+        names = memory.parts((time, event), kinds) if told else None
+        for k, (base, chosen) in enumerate(zip(names or (), kinds, strict=False)):
+            own = [chosen & (group == g) for g in range(int(groups))]
             # Groups have edges among those of all people, which all groupings have in common.
-            common = memory.cuts(base, x[chosen], edges, parted, room, site)
-            among = common_first(
-                [x[chosen & (group == g)] for g in range(int(groups))],
-                common or (),
-                site.limits.min_records,
-            )
-            for g in range(int(groups)):
-                own, cuts = chosen & (group == g), common
-                if by and common is not None:
-                    of = (*base, *by, str(g))
-                    cuts = memory.cuts(of, x[own], among, parted, room, site)
-                told = told and cuts is not None
-                heads = np.isin(edges, cuts or [])
-                firsts = np.concatenate([[0], np.flatnonzero(heads) + 1])
-                bins = firsts[np.searchsorted(edges[heads], x[own], side="right")]
-                place[own] = start + np.ravel_multi_index((g, k, bins), mask.shape)
-                mask[g, k] = np.concatenate([[False], ~heads])
+            cuts = memory.cuts([base], [x[chosen]], edges, parted, room, site)
+            of = memory.parts((*base, *by), own) if by and cuts is not None else None
+            if by:
+                among = edges[np.isin(edges, cuts or [])]
+                values = [x[people] for people in own]
+                cuts = memory.cuts(of, values, among, parted, room, site) if of else None
+            told = told and cuts is not None
+            heads = np.isin(edges, cuts or [])
+            firsts = np.concatenate([[0], np.flatnonzero(heads) + 1])
+            for g, people in enumerate(own):
+                bins = firsts[np.searchsorted(edges[heads], x[people], side="right")]
+                place[people] = start + np.ravel_multi_index((g, k, bins), mask.shape)
+            mask[:, k] = np.concatenate([[False], ~heads])
+        told = told and names is not None
         if not told:
             site.note(f"The curve of {' and '.join(curve)} stays here.")
             mask[:], place[:] = True, -1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.describe.kernels import SPACING, common_gaps, cuts_to_tell
+from consilience.describe.kernels import SPACING, common_gaps, cuts_to_tell, shared_cuts
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.codec import digest
 
@@ -97,22 +98,30 @@ class Memory:
             and int(np.diff(below, prepend=0, append=len(values)).min()) < least
         )
 
+    def parts(self, of: tuple[str, ...], rows: Sequence[BoolArray]) -> list[tuple[str, ...]] | None:
+        """Names of parts of the rows, whatever their labels; None if runs before had other ones."""
+        names = [(*of, digest(np.packbits(part[self._order]).tobytes())) for part in rows]
+        told = {tuple(name.split(_SEPARATOR)) for name in self.told}
+        before = {name for name in told if name[:-1] == of}
+        return names if before <= set(names) else None
+
     def cuts(
         self,
-        of: tuple[str, ...],
-        values: FloatArray,
+        of: Sequence[tuple[str, ...]],
+        values: Sequence[FloatArray],
         edges: FloatArray,
         parted: bool,
         room: int,
         site: SiteContext,
     ) -> list[float] | None:
-        """Edges that are told of some values, and noted; None where no bins are.
+        """Edges that are told of all of some parts of the rows, and noted; None where no bins are.
 
         Parameters
         ----------
-        of : tuple of str
-            A column; or a time with its event, whether it was seen, and a group.
-        values : (n,) array
+        of : sequence of tuples of str
+            For each part a column; or a time, its event, the part, and a grouping with its part.
+        values : sequence of arrays
+            Of each part.
         edges : (e,) array
         parted : bool
             Whether other runs told of some of the rows only.
@@ -120,24 +129,40 @@ class Memory:
             Further edges that may be told.
         site : SiteContext
         """
-        least, name = site.limits.min_records, _SEPARATOR.join(of)
-        if self.others or self.leaves_few(name, values, least):
+        least, names = site.limits.min_records, [_SEPARATOR.join(one) for one in of]
+        if self.others or any(map(self.leaves_few, names, values, itertools.repeat(least))):
             return None
-        before, cuts = self.told.get(name, []), list(edges)
+        wanted = [edges] * len(names)
+        if least > 1 and len(names) > 1:
+            wanted = [shared_cuts(values, edges.tolist(), least)] * len(names)
         if parted:
-            wanted = edges[np.isin(edges, before)]
-        else:
-            wanted = self.apart(name, edges, float(values.std())) if least > 1 else edges
-        if least > 1:
-            cuts = cuts_to_tell(
-                values,
-                wanted,
-                least=least,
-                max_share=site.limits.max_share,
-                told=before,
-                most=len(before) + room,
-            )
-        self.add(name, edges, cuts)
+            wanted = [edges[np.isin(edges, self.told.get(name, []))] for name in names]
+        elif least > 1:
+            wanted = [
+                self.apart(name, own, float(x.std()))
+                for name, own, x in zip(names, wanted, values, strict=True)
+            ]
+        shared = set(edges.tolist())
+        while least > 1:
+            lines = [
+                cuts_to_tell(
+                    x,
+                    own,
+                    least=least,
+                    max_share=site.limits.max_share,
+                    told=self.told.get(name, []),
+                    most=len(self.told.get(name, [])) + room,
+                )
+                for name, own, x in zip(names, wanted, values, strict=True)
+            ]
+            # Where one part alone stays silent, the sum over all parts would speak for it.
+            shared = set(lines[0]).intersection(*lines[1:])
+            if all(set(own.tolist()) <= shared for own in wanted):
+                break
+            wanted = [own[np.isin(own, list(shared))] for own in wanted]
+        cuts = sorted(shared)
+        for name in names:
+            self.add(name, edges, cuts)
         return None if parted and not len(cuts) else cuts
 
     def add(self, name: str, edges: FloatArray, cuts: Sequence[float]) -> None:
