@@ -15,3 +15,5 @@ def granted(policy: Any = "strict") -> Any:
 
 
 GRANTED: Policy = granted()
+EVERYTHING = dataclasses.replace(GRANTED, per_record=True)
+"""Also sums at coefficients that a coordinator chooses."""

@@ -15,7 +15,7 @@ from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
 from tests.engines.fake_link import FakeNode, FakeSuperLink, Trouble
 from tests.faults.cases import CASES, SITES, Case, loader
-from tests.granted import GRANTED
+from tests.granted import EVERYTHING
 
 
 class Parties:
@@ -29,7 +29,7 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            name: Site(name, loader(name), policy=GRANTED, home=(homes or {}).get(name))
+            name: Site(name, loader(name), policy=EVERYTHING, home=(homes or {}).get(name))
             for name in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
@@ -78,7 +78,7 @@ class Parties:
 
 def here(name: str = "mean-and-sd") -> Any:
     """The same run in one process."""
-    case, sites = CASES[name], [Site(s, loader(s), policy=GRANTED) for s in SITES]
+    case, sites = CASES[name], [Site(s, loader(s), policy=EVERYTHING) for s in SITES]
     return Federation(LocalEngine(sites), case.columns, case.preparation).run(
         case.method(), seed=11, run_id="run"
     )

@@ -37,7 +37,7 @@ from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
 from tests.engines.lying import heard, lie
 from tests.faults.cases import CASES, SITES, Case, loader
-from tests.granted import GRANTED
+from tests.granted import EVERYTHING
 
 POLL = 0.02
 
@@ -52,7 +52,7 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            name: Site(name, loader(name), policy=GRANTED, home=DiskStore(root / f"home-{name}"))
+            name: Site(name, loader(name), policy=EVERYTHING, home=DiskStore(root / f"home-{name}"))
             for name in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
@@ -124,7 +124,7 @@ def test_same_bytes_as_the_local_engine(parties: Parties, name: str) -> None:
     case = CASES[name]
     with parties.watching():
         there = parties.federation(case).run(case.method(), seed=11, run_id="run")
-    sites = [Site(s, loader(s), policy=GRANTED) for s in case.sites]
+    sites = [Site(s, loader(s), policy=EVERYTHING) for s in case.sites]
     here = Federation(LocalEngine(sites), case.columns, case.preparation).run(
         case.method(), seed=11, run_id="run"
     )
