@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from scipy.stats import chi2, norm
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
 from consilience.describe import curves
-from consilience.describe.kernels import default_edges, shared_cuts
+from consilience.describe.kernels import common_first, cuts_to_tell, default_edges
 from consilience.describe.protocol import Bins, Describe, Edges, Settings
 from consilience.describe.protocol.memory import Memory
 from consilience.describe.protocol.result import ALL, DescribeResult
@@ -178,12 +177,11 @@ def test_a_median_lies_where_the_bounds_say() -> None:
     assert abs(found.value - middle) < 0.5
 
 
-def test_edges_that_groups_have_in_common() -> None:
+def test_edges_that_groups_have_in_common_come_first() -> None:
     groups = [np.arange(1.0, 31.0), np.arange(0.5, 30.0, 0.5)]
-    candidates = [3.0, 6.0, 9.0, 12.0, 20.0, 21.0, 28.0]
-    assert shared_cuts(groups, candidates, least=10).tolist() == [12.0]
-    assert shared_cuts(groups, candidates, least=5).tolist() == [6.0, 12.0, 20.0]
-    assert shared_cuts(groups, [], least=10).tolist() == []
+    candidates = np.array([3.0, 6.0, 9.0, 12.0, 20.0, 28.0])
+    assert common_first(groups, candidates, 10).tolist() == [12.0, 3.0, 6.0, 9.0, 20.0, 28.0]
+    assert common_first(groups, candidates[:0], 10).tolist() == []
 
 
 # --------------------------------------------------------------------------- over sites
@@ -260,16 +258,16 @@ def test_the_heart_transplants_of_a_library() -> None:
 
 def test_a_protected_site_tells_no_bin_of_few() -> None:
     sites = patients(1)
-    run = run_on(sites, ONE, BY_ARM)
-    told = [one[~np.isnan(one)] for one in run.result.ended]
-    assert all(one.min() >= 10 for one in told) and len(told[0]) > 30
-    whole = run_on(sites, ONE, BY_ARM, policy="simulation").result
-    for i, group in ((0, ""), (1, "a"), (1, "b")):
-        wide, narrow = run.result.curve(i, group), whole.curve(i, group)
+    run = run_on(sites, BY_ARM)
+    told = run.result.ended[0][~np.isnan(run.result.ended[0])]
+    assert told.min() >= 10 and len(told) > 30
+    whole = run_on(sites, BY_ARM, policy="simulation").result
+    for group in ("a", "b", None):
+        wide, narrow = run.result.curve(0, group), whole.curve(0, group)
         assert (wide.least <= narrow.least + 1e-12).all()
         assert (wide.most >= narrow.most - 1e-12).all()
         ends = np.isfinite(wide.share)
-        assert np.abs(wide.share - narrow.share)[ends].max() < 0.05
+        assert ends.any() and np.abs(wide.share - narrow.share)[ends].max() < 0.05
     assert np.isnan(run.result.bin_counts["months"]).all()
     assert not any("No bins of months" in note for note in run.notes)
     assert "  median [quartiles]" not in run.result.table_one.index
@@ -347,66 +345,40 @@ def test_a_time_has_bins_or_a_curve_of_one_event() -> None:
     assert any("The curve of months and died" in note for note in again.notes)
 
 
-def test_groupings_have_the_edges_of_all_people() -> None:
-    """Else sums over two groupings would tell what lies between their edges."""
+def test_a_time_has_one_curve_over_all_runs() -> None:
+    """Those of all people less those of one group would be the few of the other."""
     site = {"boston": patients(3, (600,))["boston"]}
     site["boston"]["sex"] = np.random.default_rng(3).choice(["f", "m"], 600)
     columns = Columns(
         features=("months", "died", "arm", "sex"), levels={**COLUMNS.levels, "sex": ("f", "m")}
     )
     federation = Federation.local(site, columns=columns, preparation=CODED, policy="consortium")
-    told = {}
-    for asked in (BY_ARM, ("months", "died", "sex"), ONE):
-        method = Describe(curves=(asked,), bins={"months": tuple(np.arange(1.0, 60.0, 1.7))})
-        result = method.run(federation, seed=0).result
-        told[asked] = ~np.isnan(result.ended[0][0])
-    for asked in (BY_ARM, ("months", "died", "sex")):
-        assert not (told[asked] & ~told[ONE]).any()
-        assert told[asked].sum() > 8
 
+    def run(*asked: Any) -> list[np.ndarray]:
+        return list(Describe(curves=asked).run(federation, seed=0).result.ended)
 
-def test_no_group_tells_where_another_is_silent() -> None:
-    """Else those of all people less those of one group would be the few of the other."""
-    rng = np.random.default_rng(0)
-    early = [(2.0, 20), (12.0, 15), (25.0, 65)], [(2.0, 3), (15.0, 30), (25.0, 67)]
-    months = [np.concatenate([t + rng.uniform(0, 5, n) for t, n in own]) for own in early * 2]
-    table = pd.DataFrame(
-        {
-            "months": np.concatenate(months),
-            "died": np.repeat([1, 0], 200),
-            "arm": np.tile(np.repeat(["a", "b"], 100), 2),
-        }
-    )
-    federation = Federation.local(
-        {"s": table}, columns=COLUMNS, preparation=CODED, policy="consortium"
-    )
-    edges = {"months": (10.0, 22.0)}
-    for order in ((ONE,), (BY_ARM,), (ONE, BY_ARM)):
-        result = Describe(curves=order, bins=edges).run(federation, seed=0).result
-        told = ~np.isnan(result.ended[-1][0])
-        assert (told == told[0]).all()
-        assert told.any(axis=-1).all()
-    assert told[0, 0].tolist() == [True, False, True]
-    assert (~np.isnan(result.ended[0][0, 0, 0])).all()
-
-
-def test_an_edge_of_groups_is_one_that_each_of_them_may_tell() -> None:
-    site = SimpleNamespace(limits=SimpleNamespace(min_records=10, max_share=0.6))
-    many, two = np.linspace(1, 40, 80), np.repeat([5.0, 6.0, 25.0, 26.0], 20)
-    for groups, told in (([many, many + 0.1], [10.0, 20.0]), ([many, two], [])):
-        memory = Memory("", -1, np.arange(80), {})
-        asked = [("t", "e", "k", "arm", name) for name in "ab"], groups, np.array([10.0, 20.0])
-        assert memory.cuts(*asked, False, 99, site) == told
-        assert list(memory.told.values()) == [told, told]
+    by_sex = ("months", "died", "sex")
+    first, second, third = run(BY_ARM, ONE, by_sex)
+    assert (~np.isnan(first)).sum() > 12
+    assert np.isnan(second).all() and np.isnan(third).all()
+    again = run(BY_ARM)[0]
+    np.testing.assert_array_equal(again, first)
+    assert np.isnan(run(ONE)[0]).all()
+    # A negative control: who protects nobody tells all.
+    free = Federation.local(site, columns=columns, preparation=CODED, policy="simulation")
+    told = Describe(curves=(BY_ARM, ONE, by_sex)).run(free, seed=0).result.ended
+    assert not any(np.isnan(one).any() for one in told)
 
 
 def test_other_rows_of_the_same_event_are_known_again() -> None:
     memory, rows = Memory("", -1, np.arange(4), {}), np.array([True, False, True, False])
-    names = memory.parts(("t", "e"), [rows, ~rows])
+    names = memory.parts(("t", "e"), [rows, ~rows], 10)
     memory.add("\x1f".join(names[0]), np.array([1.0]), [])
-    assert memory.parts(("t", "e"), [~rows, rows]) == names[::-1]
-    assert memory.parts(("t", "e"), [rows | True, rows & False]) is None
-    assert memory.parts(("t", "other"), [rows | True]) is not None
+    assert memory.parts(("t", "e"), [~rows, rows], 10) == names[::-1]
+    assert memory.parts(("t", "e"), [rows | True, rows & False], 10) is None
+    assert memory.parts(("t", "other"), [rows, ~rows], 10) is None
+    assert memory.parts(("t", "other"), [rows, ~rows], 1) is not None
+    assert memory.parts(("u", "e"), [rows | True], 10) is not None
 
 
 @pytest.mark.parametrize("turned", ["died", "arm"])
@@ -452,10 +424,10 @@ def test_groups_of_few_events_keep_the_curve(few: int) -> None:
 
 
 def test_a_site_without_the_grant_tells_curves_of_all_people_alone() -> None:
-    run = run_on({"lyon": patients(5)["lyon"]}, ONE, BY_ARM, policy="strict")
-    assert not np.isnan(run.result.ended[0]).all() and np.isnan(run.result.ended[1]).all()
+    run = run_on({"lyon": patients(5)["lyon"]}, BY_ARM, ONE, policy="strict")
+    assert np.isnan(run.result.ended[0]).all() and not np.isnan(run.result.ended[1]).all()
     assert run.result.log_rank["p_value"].isna().all()
-    assert np.isnan(run.result.curve(1, "a").most).all()
+    assert np.isnan(run.result.curve(0, "a").most).all()
 
 
 @pytest.mark.parametrize(
@@ -548,14 +520,12 @@ def _told_pairs(table: pd.DataFrame, edges: np.ndarray, least: int) -> list[curv
     """Both groups of a site with the edges that it may tell."""
     x, died = table["months"].to_numpy(), table["died"].to_numpy() == 1
     arms = [table["arm"].to_numpy() == arm for arm in ("a", "b")]
-    site = SimpleNamespace(limits=SimpleNamespace(min_records=least, max_share=0.6))
-    found = [[], []]
+    found: list[list[curves.Cell]] = [[], []]
     for kind in (died, ~died):
         groups = [np.sort(x[kind & arm]) for arm in arms]
-        memory, given = Memory("", -1, np.arange(len(x)), {}), (False, 1 << 30, site)
-        common = memory.cuts([("all",)], [x[kind]], edges, *given)
-        cuts = np.array(memory.cuts([("a",), ("b",)], groups, np.array(common), *given))
+        among = common_first(groups, edges, least)
         for own, rows in zip(found, groups, strict=True):
+            cuts = np.array(cuts_to_tell(rows, among, least=least, max_share=0.6))
             own.append(curves.Cell(cuts, np.searchsorted(rows, cuts).astype(float), len(rows)))
     return [curves.Pair(*own) for own in found]
 

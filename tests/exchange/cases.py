@@ -489,7 +489,7 @@ CASES: dict[str, Case] = {
         Describe(
             tables=(("ward", "cured"),),
             bins={"age": (50, 55, 60, 65, 70)},
-            curves=(("age", "cured"), ("age", "cured", "ward")),
+            curves=(("age", "cured", "ward"),),
         ),
         of_all_kinds,
         pooled_description,

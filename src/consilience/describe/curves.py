@@ -140,12 +140,13 @@ def life_table(edges: FloatArray, pairs: Sequence[Pair]) -> Curve:
         share = np.clip(share, least, most)
         steps = np.where(ended > 0, ended / (exposed * (exposed - ended)), 0.0)
         spread = np.sqrt(np.cumsum(np.where(known, steps, np.nan)))
+        error = np.where(share > 0, share * spread, np.nan)
     low, high = _limit(least, spread, 1), _limit(most, spread, -1)
     return Curve(
         at=edges,
         at_risk=np.where(known, at_risk, np.nan),
         share=share,
-        error=np.where(share > 0, share * spread, np.nan),
+        error=error,
         least=least,
         most=most,
         low=low,

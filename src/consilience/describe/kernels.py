@@ -168,19 +168,20 @@ def cuts_to_tell(
     return found
 
 
-def shared_cuts(
-    groups: Sequence[FloatArray], candidates: Sequence[float], least: int
-) -> FloatArray:
-    """Candidates, ascending, between which each group has `least` values."""
+def common_first(groups: Sequence[FloatArray], candidates: FloatArray, least: int) -> FloatArray:
+    """Candidates, first those between which each group has `least` values, ascending.
+
+    Groups are compared between edges that all of them tell: if each chose its own, few would be.
+    """
     ordered = [np.sort(values) for values in groups]
     shared, last = [], np.zeros(len(groups), dtype=int)
-    for cut in candidates:
+    for cut in candidates.tolist():
         below = np.array([np.searchsorted(values, cut) for values in ordered])
         left = np.array([len(values) for values in ordered]) - below
         if min((below - last).min(), left.min()) >= least:
-            shared.append(float(cut))
+            shared.append(cut)
             last = below
-    return np.array(shared)
+    return np.array([*shared, *(cut for cut in candidates.tolist() if cut not in shared)])
 
 
 def _ruled_bin(x: FloatArray, cuts: Sequence[float], max_share: float) -> int | None:

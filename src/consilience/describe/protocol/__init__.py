@@ -30,9 +30,8 @@ Rules, at a site that protects records (docs/proofs/described-columns.md):
 - A level of few rows is withheld, with another one where it would follow.
 - A table is told whole or not at all, by the rule of products of columns; at a site that grants no
   models of others not at all: `contingency-table` is compared with other runs there.
-- A curve has bins of its own for those whom an event ended and for the others, by the rule of bins,
-  and in each group edges that are among these. Its groups by event are a table. A time has one
-  event, and bins or a curve.
+- A curve has bins of its own for each group of those whom an event ended, and of the others, by the
+  rule of bins. Its groups by event are a table. A time has bins or one curve, over all runs.
 
 Sources: `describe.kernels`, `describe.curves`, `numerics.two_way_tables`.
 
@@ -50,7 +49,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.describe.kernels import default_edges, pooled
+from consilience.describe.kernels import common_first, default_edges, pooled
 from consilience.describe.protocol.memory import Memory
 from consilience.describe.protocol.result import DescribeResult
 from consilience.exceptions import DataError, ParameterError, StudyError
@@ -484,7 +483,7 @@ def count_bins(
         values = x[~np.isnan(x)]
         told = None
         if not (unsafe[j - 1] or name in of_curves or memory.has_curve(name)):
-            told = memory.cuts([(name,)], [values], edges, parted, room, site)
+            told = memory.cuts((name,), values, edges, parted, room, site)
         withheld, cuts = told is None, told or []
         known = np.isin(edges, cuts)
         heads = np.concatenate([[0], np.flatnonzero(known) + 1])
@@ -510,9 +509,7 @@ def _room(message: Edges, data: SiteData, memory: Memory, site: SiteContext) -> 
     left = site.limits.columns_left(data.n_rows, joint, alone)
     half = site.limits.columns_for(data.n_rows, products=False) // 2
     room = max(min(left, half) - sum(map(len, memory.told.values())), 0)
-    lines = sum(int(size) > 0 for size in message.sizes) + sum(
-        2 * (int(groups) + (groups > 1)) for groups in message.groups
-    )
+    lines = sum(int(size) > 0 for size in message.sizes) + 2 * int(message.groups.sum())
     return int(room // max(lines, 1))
 
 
@@ -529,35 +526,38 @@ def _ended(
     parts = split(message.edges.value, [int(size) for size in message.sizes])
     edges_of = dict(zip(message.numbers, (part for _, part in parts), strict=True))
     cells, masks, start = [], [], 0
-    sizes = message.cells_of_curves()
-    for curve, groups, size in zip(message.settings.curves, message.groups, sizes, strict=True):
-        time, event, *by = curve
+    sizes, few = message.cells_of_curves(), site.limits.min_records
+    of_curves = zip(message.settings.curves, message.groups.tolist(), sizes, strict=True)
+    for curve, groups, size in of_curves:
+        time = curve[0]
         edges, x = edges_of[time], rows.numbers[:, rows.number_names.index(time)]
-        kind, group = _kinds(rows, curve, int(groups))
+        kind, group = _kinds(rows, curve, groups)
         known = ~np.isnan(x) & (kind >= 0) & (group >= 0)
-        mask, place = np.ones((int(groups), 2, len(edges) + 1), dtype=bool), np.full(len(x), -1)
+        mask, place = np.ones((groups, 2, len(edges) + 1), dtype=bool), np.full(len(x), -1)
         told = not _stays(message, rows, curve, unsafe, memory, known, site)
         if told:
             times_of(x[known])
-        kinds = [known & (kind == k) for k in (0, 1)]
-        names = memory.parts((time, event), kinds) if told else None
-        for k, (base, chosen) in enumerate(zip(names or (), kinds, strict=False)):
-            own = [chosen & (group == g) for g in range(int(groups))]
-            # Groups have edges among those of all people, which all groupings have in common.
-            cuts = memory.cuts([base], [x[chosen]], edges, parted, room, site)
-            of = memory.parts((*base, *by), own) if by and cuts is not None else None
-            if by:
-                among = edges[np.isin(edges, cuts or [])]
-                values = [x[people] for people in own]
-                cuts = memory.cuts(of, values, among, parted, room, site) if of else None
-            told = told and cuts is not None
+        among = {
+            k: common_first(
+                [x[known & (kind == k) & (group == g)] for g in range(groups)], edges, few
+            )
+            for k in (0, 1)
+        }
+        places = list(itertools.product(range(groups), (0, 1)))
+        people = [known & (group == g) & (kind == k) for g, k in places]
+        # Bins of another curve of the time, beside those of this one, could tell of few.
+        names = memory.parts(tuple(curve), people, few) if told else None
+        told = names is not None
+        for (g, k), of, own in zip(places, names or (), people, strict=False):
+            if not told:
+                break
+            cuts = memory.cuts(of, x[own], among[k], parted, room, site)
+            told = cuts is not None
             heads = np.isin(edges, cuts or [])
             firsts = np.concatenate([[0], np.flatnonzero(heads) + 1])
-            for g, people in enumerate(own):
-                bins = firsts[np.searchsorted(edges[heads], x[people], side="right")]
-                place[people] = start + np.ravel_multi_index((g, k, bins), mask.shape)
-            mask[:, k] = np.concatenate([[False], ~heads])
-        told = told and names is not None
+            bins = firsts[np.searchsorted(edges[heads], x[own], side="right")]
+            place[own] = start + np.ravel_multi_index((g, k, bins), mask.shape)
+            mask[g, k] = np.concatenate([[False], ~heads])
         if not told:
             site.note(f"The curve of {' and '.join(curve)} stays here.")
             mask[:], place[:] = True, -1
@@ -607,7 +607,7 @@ def _stays(
     numbers = [name for name in (time, event) if name in rows.number_names]
     if any(unsafe[rows.number_names.index(name)] for name in numbers) or not known.all():
         return True
-    if memory.has_bins(time) or memory.has_curve(time, of_another_than=event):
+    if memory.has_bins(time):
         return True
     parts, coded, ends, at = [], [], {}, 0
     for name in sorted(

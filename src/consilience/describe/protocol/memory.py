@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.describe.kernels import SPACING, common_gaps, cuts_to_tell, shared_cuts
+from consilience.describe.kernels import SPACING, common_gaps, cuts_to_tell
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.codec import digest
 
@@ -44,10 +43,9 @@ class Memory:
         """Whether edges of a column were told, without regard to events."""
         return bool(self.told.get(time))
 
-    def has_curve(self, time: str, of_another_than: str = "") -> bool:
-        """Whether a curve of a time was told, with another event than one."""
-        curves = [name.split(_SEPARATOR) for name in self.told if _SEPARATOR in name]
-        return any(one[0] == time and one[1] != of_another_than for one in curves)
+    def has_curve(self, time: str) -> bool:
+        """Whether a curve of a time was told."""
+        return any(name.split(_SEPARATOR)[0] == time for name in self.told if _SEPARATOR in name)
 
     @classmethod
     def of(cls, data: SiteData, site: SiteContext) -> Memory:
@@ -98,71 +96,67 @@ class Memory:
             and int(np.diff(below, prepend=0, append=len(values)).min()) < least
         )
 
-    def parts(self, of: tuple[str, ...], rows: Sequence[BoolArray]) -> list[tuple[str, ...]] | None:
-        """Names of parts of the rows, whatever their labels; None if runs before had other ones."""
+    def parts(
+        self, of: tuple[str, ...], rows: Sequence[BoolArray], least: int
+    ) -> list[tuple[str, ...]] | None:
+        """Names of the parts of a curve, whatever levels are called; None if another one was told.
+
+        Parameters
+        ----------
+        of : tuple of str
+            Time, event, and grouping if there is one.
+        rows : sequence of (n,) bool arrays
+            Of each part.
+        least : int
+            Where one record may be told of, other curves do not matter.
+        """
         names = [(*of, digest(np.packbits(part[self._order]).tobytes())) for part in rows]
-        told = {tuple(name.split(_SEPARATOR)) for name in self.told}
-        before = {name for name in told if name[:-1] == of}
-        return names if before <= set(names) else None
+        told = {tuple(name.split(_SEPARATOR)) for name in self.told if _SEPARATOR in name}
+        before = {one for one in told if one[0] == of[0]}
+        return names if least <= 1 or before <= set(names) else None
 
     def cuts(
         self,
-        of: Sequence[tuple[str, ...]],
-        values: Sequence[FloatArray],
+        of: tuple[str, ...],
+        values: FloatArray,
         edges: FloatArray,
         parted: bool,
         room: int,
         site: SiteContext,
     ) -> list[float] | None:
-        """Edges that are told of all of some parts of the rows, and noted; None where no bins are.
+        """Edges that are told of some values, and noted; None where no bins are.
 
         Parameters
         ----------
-        of : sequence of tuples of str
-            For each part a column; or a time, its event, the part, and a grouping with its part.
-        values : sequence of arrays
-            Of each part.
+        of : tuple of str
+            A column; or a part of a curve.
+        values : (n,) array
         edges : (e,) array
+            In the order in which they are tried.
         parted : bool
             Whether other runs told of some of the rows only.
         room : int
             Further edges that may be told.
         site : SiteContext
         """
-        least, names = site.limits.min_records, [_SEPARATOR.join(one) for one in of]
-        if self.others or any(map(self.leaves_few, names, values, itertools.repeat(least))):
+        least, name = site.limits.min_records, _SEPARATOR.join(of)
+        if self.others or self.leaves_few(name, values, least):
             return None
-        wanted = [edges] * len(names)
-        if least > 1 and len(names) > 1:
-            wanted = [shared_cuts(values, edges.tolist(), least)] * len(names)
+        before, cuts = self.told.get(name, []), list(edges)
         if parted:
-            wanted = [edges[np.isin(edges, self.told.get(name, []))] for name in names]
-        elif least > 1:
-            wanted = [
-                self.apart(name, own, float(x.std()))
-                for name, own, x in zip(names, wanted, values, strict=True)
-            ]
-        shared = set(edges.tolist())
-        while least > 1:
-            lines = [
-                cuts_to_tell(
-                    x,
-                    own,
-                    least=least,
-                    max_share=site.limits.max_share,
-                    told=self.told.get(name, []),
-                    most=len(self.told.get(name, [])) + room,
-                )
-                for name, own, x in zip(names, wanted, values, strict=True)
-            ]
-            # Where one part alone stays silent, the sum over all parts would speak for it.
-            shared = set(lines[0]).intersection(*lines[1:])
-            if all(set(own.tolist()) <= shared for own in wanted):
-                break
-            wanted = [own[np.isin(own, list(shared))] for own in wanted]
-        cuts = sorted(shared)
-        for name in names:
-            self.add(name, edges, cuts)
+            wanted = edges[np.isin(edges, before)]
+        else:
+            wanted = self.apart(name, edges, float(values.std())) if least > 1 else edges
+        if least > 1:
+            cuts = cuts_to_tell(
+                values,
+                wanted,
+                least=least,
+                max_share=site.limits.max_share,
+                told=before,
+                most=len(before) + room,
+            )
+        self.add(name, edges, cuts)
         return None if parted and not len(cuts) else cuts
 
     def add(self, name: str, edges: FloatArray, cuts: Sequence[float]) -> None:

@@ -760,11 +760,14 @@ class DescribeResult(Result):
 
     @_tidy
     def survival(self) -> Iterator[dict[str, Any]]:
-        """Share of a group without an event before a time, over all sites and at each."""
+        """Share of a group, and of all people, without an event before a time, by site."""
         for i, (time, event, *_) in enumerate(self.curves):
-            for group, site in itertools.product(self.groups(i), (None, *self.sites)):
+            groups = self.groups(i)
+            for group, site in itertools.product(
+                groups if groups == ("",) else (*groups, None), (None, *self.sites)
+            ):
                 found = self.curve(i, group, site)
-                about = {"time": time, "event": event, "group": group, "site": site or ALL}
+                about = {"time": time, "event": event, "group": group or "", "site": site or ALL}
                 for values in zip(*found, strict=True):
                     yield {**about, **dict(zip(found._fields, map(float, values), strict=True))}
 
