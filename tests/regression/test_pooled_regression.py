@@ -552,3 +552,20 @@ def test_python_of_the_guide_prints_what_it_shows(
         "dose-by-site.svg",
         "risks.svg",
     }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_tails_that_mislead_the_start_are_no_separation(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = {}
+    for site in "abc":
+        x = rng.lognormal(0, 1.5, (400, 2))
+        mean = np.exp(np.clip(0.2 + 0.1 * x[:, 0] - 0.1 * x[:, 1], -5, 5))
+        tables[site] = pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "y": rng.poisson(mean)})
+    columns = Columns(features=("u", "v"), target="y")
+    federation = Federation.local(tables, columns=columns, policy="simulation")
+    result = PooledRegression(family="poisson").run(federation, seed=0).result
+    rows = pd.concat(tables.values())
+    model = sm.GLM(rows["y"], sm.add_constant(rows[["u", "v"]]), family=sm.families.Poisson())
+    np.testing.assert_allclose(result.estimate, model.fit(tol=1e-12).params, rtol=1e-8)
+    assert result.rounds < 16

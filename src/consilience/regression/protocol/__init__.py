@@ -74,6 +74,8 @@ _SETTLED = 1e-9
 """Newton step, in standard deviations of the columns, after which nothing is asked any more."""
 _NEAR = 0.3
 """Newton step of the coefficients below which alpha moves, too."""
+_TAKEN_BACK = ("poisson", "gamma")
+"""Families whose mean grows without bound, so that a far start is many steps away."""
 _SMALL_ALPHA = 0.1
 """Below it steps of alpha are measured in tenths, above it in alphas."""
 _LONGEST = 2.0
@@ -335,8 +337,10 @@ class PooledRegression(Method[PooledRegressionResult]):
                 ctx, survey, null.theta, 0, alpha, slopes=False, estimate=False
             )
             start = null.theta + null.step()
+        # A start that long tails mislead has a loss above that of no slopes, and is taken back.
+        before = None if by_rounds or self.family not in _TAKEN_BACK else survey.null
         pool, turn, alpha = yield from self._newton(
-            ctx, survey, start, turn, alpha, estimate=bool(settings.estimate)
+            ctx, survey, start, turn, alpha, estimate=bool(settings.estimate), last=before
         )
         if settings.estimate:  # tests of slopes hold alpha where the fit has it
             null = survey.null_at(alpha)
@@ -356,13 +360,13 @@ class PooledRegression(Method[PooledRegressionResult]):
         *,
         slopes: bool = True,
         estimate: bool = False,
+        last: Pool | None = None,
     ) -> Generator[Ask, Replies, tuple[Pool, int, float]]:
         """Newton's method on the sums of all sites; steps are halved where the loss rises.
 
         Alpha moves with the coefficients once these are near: losses at two of them are not
         compared.
         """
-        last: Pool | None = None
         for turn in range(first + 1, messages.MAX_ROUNDS + 1):
             pool = yield from self._asked(ctx, survey, theta, turn, alpha)
             if last is not None and not pool.objective <= last.objective + 1e-9 * abs(
