@@ -1,5 +1,7 @@
 """One ordered map over joblib, and one way to keep numerical libraries on one thread.
 
+On dask the map is that of `cluster`, which does not lose what a lost worker held.
+
 Results come in the order of the items, whoever computed them, and do not depend on how many threads
 a library would use: sums over threads differ in their last bits.
 """
@@ -8,10 +10,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from consilience.numerics.cluster import PATIENCE, Cluster
 from consilience.numerics.progress import task
 
 T = TypeVar("T")
@@ -80,6 +83,9 @@ def ordered_map(
     """
     import joblib
 
+    if (cluster := _active_cluster()) is not None:
+        with task(what, len(items)) if what else nullcontext(lambda: None) as done:
+            return _in_order(cluster.map(function, list(items)), len(items), lambda _: done())
     tasks = (joblib.delayed(function)(item) for item in items)
     if not what:
         return list(joblib.Parallel(n_jobs=n_jobs)(tasks))
@@ -89,6 +95,17 @@ def ordered_map(
             found.append(result)
             done()
     return found
+
+
+def _active_cluster() -> Cluster | None:
+    """The dask cluster that ``joblib.parallel_config`` has chosen, if it has chosen one."""
+    from joblib.parallel import get_active_backend
+
+    backend, _ = get_active_backend()
+    client = getattr(backend, "client", None)
+    if client is None or not type(client).__module__.startswith("distributed."):
+        return None
+    return Cluster(client, max(PATIENCE, backend.wait_for_workers_timeout or 0.0))
 
 
 def _as_they_come(n_jobs: int | None) -> Any:
@@ -116,6 +133,10 @@ class Workers:
     def __init__(self, n_jobs: int | None = None) -> None:
         import joblib
 
+        self._cluster = _active_cluster()
+        self._parallel: Any = nullcontext()
+        if self._cluster is not None:
+            return
         try:
             self._parallel = joblib.Parallel(
                 n_jobs=n_jobs, return_as="generator_unordered", batch_size=1
@@ -151,14 +172,22 @@ class Workers:
         """
         import joblib
 
-        # Results come in any order, and are put where their item stands.
-        found: dict[int, R] = {}
+        if self._cluster is not None:
+            return _in_order(self._cluster.map(function, items, *shared), len(items), done)
         tasks = (joblib.delayed(_placed)(i, function, x, *shared) for i, x in enumerate(items))
-        for place, result in self._parallel(tasks):
-            found[place] = result
-            if done is not None:
-                done(place)
-        return [found[place] for place in range(len(items))]
+        return _in_order(self._parallel(tasks), len(items), done)
+
+
+def _in_order(
+    results: Iterable[tuple[int, R]], n: int, done: Callable[[int], None] | None
+) -> list[R]:
+    """Put results that come in any order where their item stands."""
+    found: dict[int, R] = {}
+    for place, result in results:
+        found[place] = result
+        if done is not None:
+            done(place)
+    return [found[place] for place in range(n)]
 
 
 def _placed(place: int, function: Callable[..., R], item: Any, *shared: object) -> tuple[int, R]:
