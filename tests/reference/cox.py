@@ -65,6 +65,25 @@ def fit(x, time, event, penalty=0.0, **how):
     raise AssertionError("the textbook fit did not settle")
 
 
+def until_few(time, event, strata, least, risk=None):
+    """Events that count where follow-up in a stratum ends with fewer than `least` at risk.
+
+    People of unequal risks r count as (sum r)^2 / sum r^2. What is below once stays out.
+    """
+    risk = np.ones(len(time)) if risk is None else risk
+    kept = np.zeros(len(time))
+    for stratum in set(np.asarray(strata).tolist()):
+        inside = [i for i in range(len(time)) if strata[i] == stratum]
+        for t in sorted({time[i] for i in inside}):
+            left = [risk[i] for i in inside if time[i] >= t]
+            if sum(left) ** 2 / sum(r * r for r in left) < least - 1e-6:
+                break
+            for i in inside:
+                if time[i] == t:
+                    kept[i] = event[i]
+    return kept
+
+
 def concordance(time, event, eta, strata):
     """Share of pairs in order within strata, and its error: a pair counts as its rows' weights do.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.regression import cox, kernels
+from consilience.regression import cox, kernels, risk_sets
 from tests.reference import cox as textbook
 
 
@@ -80,3 +80,61 @@ def test_weights_of_frequency_make_no_more_terms_than_memory_has() -> None:
     with pytest.raises(DataError, match="set ties to 'breslow'"):
         cox.summed(rows, np.zeros(1))
     assert np.isfinite(cox.summed(rows, np.zeros(1), ties="breslow")[0].loss)
+
+
+@pytest.mark.parametrize("beside", ["", "offset", "weight"])
+def test_follow_up_ends_where_few_are_at_risk(beside: str) -> None:
+    x, time, event = drawn(60, 7)
+    rng = np.random.default_rng(8)
+    offset = rng.normal(size=60) if beside == "offset" else None
+    weight = rng.uniform(0.1, 3, 60) if beside == "weight" else None
+    risk = np.ones(60) if offset is None else np.exp(offset)
+    risk = risk if weight is None else risk * weight
+    counts = []
+    for least in (1, 5, 10, 25):
+        rows = risk_sets.until_few(rows_of(x, time, event, offset=offset, weight=weight), least)
+        expected = textbook.until_few(time, event, np.zeros(60), least, risk)
+        np.testing.assert_array_equal(rows.y, expected)
+        ended = np.isinf(rows.time)
+        np.testing.assert_array_equal(rows.time[~ended], time[~ended])
+        assert not rows.y[ended].any()
+        assert time[ended].min(initial=99) > time[~ended].max(initial=0)
+        counts.append(int(expected.sum()))
+    assert counts[0] == event.sum() and counts[0] > counts[1] > counts[2] > counts[3]
+
+
+def test_people_of_tiny_risks_do_not_stand_beside_few() -> None:
+    """Of 200 people four fifths have next to no risk: the others end it where they are few."""
+    x, time, event = drawn(200, 9, values=4000)
+    small = np.arange(200) % 5 > 0
+    rows = rows_of(x, time, event, offset=np.where(small, -40.0, 0.0))
+    end = np.sort(time[~small])[-10]
+    np.testing.assert_array_equal(np.isinf(risk_sets.until_few(rows, 10).time), time > end)
+    flat = rows_of(x, time, event)
+    assert np.isinf(risk_sets.until_few(flat, 10).time).sum() == 9
+    # beside somebody of a huge risk all others count for nothing, and it has ended at once
+    first = np.where(time == time.min(), 9.0, 0.0)
+    assert np.isinf(risk_sets.until_few(rows_of(x, time, event, offset=first), 10).time).all()
+
+
+def test_events_that_tell_are_all_at_no_coefficients_and_few_at_steep_ones() -> None:
+    x, time, event = drawn(4000, 10, values=4000)
+    rows = rows_of(x * [1.0, 100.0, 1.0], time, event)
+    told = {}
+    for far in (0.0, 1.0, 2.0, 4.0):
+        piece = cox.summed(rows, np.array([0.0, 0.0, far]))[0]
+        told[far] = risk_sets.events_that_tell(rows, piece) / event.sum()
+    assert 0.8 < told[0.0] <= 1.001 and told[0.0] > told[1.0] > told[2.0] > 0.2 > told[4.0]
+    assert risk_sets.is_steep(rows, piece, 10) and risk_sets.is_steep(rows, piece, 1)
+    # as many whatever units and weights are, and of columns that depend on one another
+    turned = x @ np.array([[1.0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]])
+    for other, theta, more in (
+        (x, [0.0, 0, 1], {"weight": np.full(4000, 0.2)}),
+        (turned, [0.0, 0, 1, 0], {}),
+    ):
+        again = rows_of(other, time, event, **more)
+        piece = cox.summed(again, np.array(theta))[0]
+        found = risk_sets.events_that_tell(again, piece) / event.sum()
+        assert found == pytest.approx(told[1.0], rel=1e-6)
+    nothing = rows_of(np.ones((40, 2)), time[:40], event[:40])
+    assert risk_sets.events_that_tell(nothing, cox.summed(nothing, np.zeros(2))[0]) == 0

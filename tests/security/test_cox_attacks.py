@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from consilience import Policy
-from consilience.protocol.method import Refused
+from consilience import Columns, Federation, Policy, PooledRegression
+from consilience.exceptions import QuorumError
+from consilience.protocol.method import Ask, Refused
 from consilience.regression import cox, kernels
-from consilience.regression.protocol.messages import Settings
+from consilience.regression.protocol.messages import Judge, Settings
 from consilience.regression.protocol.site import _judged, _spans, _told_of_cox
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
 from tests.security.test_pooled_regression_attacks import hostile, own_fit, sums_at
 
 COX = Settings("cox", False, time="years")
@@ -121,3 +126,184 @@ def test_questions_keep_to_the_study_and_to_what_was_told() -> None:
     moments, told = hostile(rare, "consortium", [asked((0.0, 0.0))], COX, FEATURES)
     assert np.isnan(moments.means.value).tolist() == [False, True, False]
     assert isinstance(told, Refused)
+
+
+def judged(settings: Settings) -> Ask:
+    """What a question about pairs in order looks like."""
+    told = sums_at([0.0, 0.4, 0.1], 1, settings=settings).message
+    same = {
+        name: getattr(told, name)
+        for name in ("columns", "centre", "scale", "sites", "constants", "slopes")
+    }
+    cuts = relayed(np.zeros(0), Disclosure.MODEL)
+    return Ask("judge", Judge(settings=settings, cuts=cuts, **same))
+
+
+def everything(table: pd.DataFrame, policy: Any, settings: Settings) -> list[bytes]:
+    """All that a site tells of a table in a run that asks for all that there is."""
+    asks = [own_fit(settings)]
+    if not settings.one_shot:
+        asks = [asked((far, -far / 2), turn, settings) for turn, far in enumerate((0.0, 0.5, 1.0))]
+    asks = [*asks, judged(settings)]
+    told = hostile(table, policy, asks, settings, FEATURES)
+    assert not any(isinstance(one, Refused) for one in told) or policy == "strict"
+    fields = [vars(one).values() for one in told if not isinstance(one, Refused)]
+    return [np.asarray(field.value).tobytes() for one in fields for field in one]
+
+
+@pytest.mark.parametrize("fit", ["exact", "one-shot"])
+@pytest.mark.parametrize("ties", cox.TIES)
+def test_nothing_depends_on_who_of_the_last_few_had_the_event_when(fit: str, ties: str) -> None:
+    """Whatever order nine people end in, a site with ten of them or more at risk tells the same."""
+    settings = Settings("cox", False, time="years", fit=fit, ties=ties, performance=True)
+    settings = settings if fit == "one-shot" else dataclasses.replace(settings, errors="HC0")
+    rng = np.random.default_rng(6)
+    table = table_of(260, 6)
+    table["years"] = np.ceil(table["years"] * 40)
+    after = np.sort(table["years"])[-10]
+    late = (table["years"] > after).to_numpy()
+    assert 0 < late.sum() < 10 and table["y"][late].sum() > 0
+    plain = everything(table, "consortium", settings)
+    free = everything(table, "simulation", settings)
+    for _ in range(4):
+        other = table.copy()
+        other.loc[late, "years"] = after + rng.integers(1, 9, late.sum())
+        assert everything(other, "consortium", settings) == plain
+        # the control: where nothing is protected they have their part
+        assert everything(other, "simulation", settings) != free
+    # one more person, and the order counts
+    late = (table["years"] >= after).to_numpy()
+    other.loc[late, "years"] = after + np.arange(late.sum()) - 3
+    assert everything(other, "consortium", settings) != plain
+
+
+def test_a_site_without_the_grants_tells_nothing_that_depends_on_times() -> None:
+    table, rng = table_of(260, 7), np.random.default_rng(7)
+    other = table.assign(years=rng.permutation(table["years"]))
+    for fit in ("exact", "one-shot"):
+        settings = Settings("cox", False, time="years", fit=fit, performance=True)
+        told = [everything(one, "strict", settings) for one in (table, other)]
+        assert told[0] == told[1] and len(told[0]) == (3 if fit == "one-shot" else 0)
+
+
+def test_two_ways_with_ties_differ_by_few_tied_events_so_a_site_keeps_to_one() -> None:
+    table = table_of(200, 1).assign(x1=lambda t: (t["x1"] > 0).astype(float))
+    by = table.sort_values("years")
+    first, last = by.index[by["y"] == 1][[50, 51]]
+    between = table["years"].between(table.loc[first, "years"], table.loc[last, "years"])
+    table.loc[between, "years"] = table.loc[first, "years"]
+    at_risk = table[table["years"] >= table.loc[first, "years"]]
+    n, inside = len(at_risk), at_risk["x1"].sum()
+    tied = table.loc[[first, last], "x1"].sum()
+    told = []
+    for ties in ("breslow", "efron"):
+        settings = dataclasses.replace(COX, ties=ties)
+        _, sums = hostile(
+            table, "consortium", [asked((0, 0), settings=settings)], settings, FEATURES
+        )
+        told.append(sums.score.value[1])
+    # Size and members of one risk set, and columns of two people: fractions of whole numbers.
+    expected = (inside - tied / 2) / (n - 1) - inside / n
+    assert told[1] - told[0] == pytest.approx(expected, rel=1e-9)
+    columns = Columns(features=FEATURES, target="y")
+    for policy, refuses in (("consortium", True), ("simulation", False)):
+        made = Federation.local({"a": table, "b": table_of(220, 2)}, columns=columns, policy=policy)
+
+        def fitted(ties: str, family: str = "cox", made: Any = made) -> Any:
+            how = {"time": "years", "ties": ties} if family == "cox" else {}
+            return PooledRegression(family=family, **how).run(made, seed=0)
+
+        before = fitted("efron").result.estimate
+        fitted("", "binomial")  # other fits have no ties
+        if refuses:
+            with pytest.raises(QuorumError, match="set ties to 'efron'"):
+                fitted("breslow")
+        else:
+            fitted("breslow")
+        np.testing.assert_array_equal(fitted("efron").result.estimate, before)
+
+
+def parted(n: int, seed: int) -> tuple[pd.DataFrame, int, int, int]:
+    """Of two kinds of people one leaves early: events, those of one kind, those after its last."""
+    rng = np.random.default_rng(seed)
+    kind, other = (rng.random(n) < 0.5).astype(float), rng.normal(size=n)
+    years = rng.exponential(1, n) * np.where(kind == 1, 0.45, 1.0)
+    died = (rng.random(n) < 0.6).astype(float)
+    table = pd.DataFrame({"x0": kind, "x1": other, "years": years, "y": died})
+    by = table[table["years"] <= np.sort(years)[-10]]
+    seen, left = by[by["y"] == 1], table.loc[table["x0"] == 1, "years"].max()
+    return table, len(seen), int(seen["x0"].sum()), int((seen["years"] > left).sum())
+
+
+def guess_of(told: Any, n: int, events: int, of_kind: int) -> float:
+    """Events with nobody of a kind at risk, from sums at some slopes, by linear algebra.
+
+    With z = exp(slope) and r people without the kind for one with it at an event, the mean is
+    z / (z + r): of what was told, that combination is taken that is nearly 1 at infinite r and
+    nearly 0 at all others. All else is known: how many events there are until follow-up ends.
+    """
+    slopes, score, curvature, loss = np.array(told).T
+    ratio = np.append(np.geomspace(1 / n, n, 600), 1e300)
+    z = np.exp(slopes)[:, None]
+    mean = z / (z + ratio)
+    known = np.vstack([1 - mean, mean * (1 - mean), np.log1p((z - 1) / (1 + ratio))])
+    sums = np.concatenate([events - of_kind - score, curvature, loss + slopes * of_kind])
+    wanted, found = np.append(np.zeros(600), 1.0), []
+    for small in 10.0 ** np.arange(-13, -5):
+        low = small * np.sqrt(len(ratio)) * np.eye(len(known))
+        weights = np.linalg.lstsq(
+            np.vstack([known.T, low]), np.append(wanted, np.zeros(len(known))), rcond=None
+        )[0]
+        off = 100 * np.abs(weights @ known - wanted).mean() + 1e-12 * np.abs(weights).sum()
+        found.append((off, float(weights @ sums)))
+    return min(found)[1]
+
+
+def figures_of(slope: float, told: Any) -> tuple[float, float, float, float]:
+    score, curvature = told.score.value[0], told.curvature.value[0, 0]
+    return slope, score, curvature, told.figures.value[0]
+
+
+def test_made_up_slopes_count_few_events_so_consent_is_needed_and_an_honest_run_does_not() -> None:
+    # Ten tables of 300 people, with 1 to 9 events after the last of one kind has left; all else is
+    # known. From 28 slopes their number follows in each table, from the four or five of Newton's
+    # method in none: no combination of what they tell is near 1 at these events and 0 at others.
+    made_up, honest = 0, 0
+    tables = (parted(300, seed) for seed in itertools.count())
+    some = itertools.islice((one for one in tables if 0 < one[3] < 10), 10)
+    for table, events, of_kind, truth in some:
+        far = next(s for s in np.arange(5, 1, -0.25) if not isinstance(told_at(table, s), Refused))
+        slopes = np.linspace(-1.0, far, 28)
+        asks = [asked((slope, 0.0), turn) for turn, slope in enumerate(slopes, 1)]
+        _, *told = hostile(table, "consortium", asks, COX, FEATURES)
+        by = [figures_of(slope, one) for slope, one in zip(slopes, told, strict=True)]
+        made_up += round(guess_of(by, 300, events, of_kind)) == truth
+        steps = [figures_of(0.0, told_at(table, 0.0))]
+        while abs(steps[-1][1]) > 1e-9 * events:
+            slope = steps[-1][0] - steps[-1][1] / steps[-1][2]
+            steps.append(figures_of(slope, told_at(table, slope)))
+        honest += round(guess_of(steps, 300, events, of_kind)) == truth
+    assert (made_up, honest) == (10, 0)
+
+
+def told_at(table: pd.DataFrame, slope: float) -> Any:
+    """What a site tells at one slope."""
+    return hostile(table, "consortium", [asked((slope, 0.0))], COX, FEATURES)[1]
+
+
+def test_no_score_at_steep_slopes_is_a_count_of_few_events() -> None:
+    table, events, of_kind, truth = parted(300, 4)
+    assert truth > 0
+    for far in (-20.0, -5.0, -3.5, 5.0, 20.0):
+        _, told = hostile(table, "consortium", [asked((far, 0.0))], COX, FEATURES)
+        assert isinstance(told, Refused) and "fewer events" in told.reason
+    late = table["years"] > np.sort(table["years"])[-10]
+    free = table.assign(y=table["y"].where(~late, 0.0))
+    _, told = hostile(free, "simulation", [asked((20.0, 0.0))], COX, FEATURES)
+    assert events - of_kind - told.score.value[0] == pytest.approx(truth, abs=1e-5)
+    one_shot = Settings("cox", False, time="years", fit="one-shot")
+    # and an own fit there: the events before the end are of one kind alone
+    rare = table.assign(years=table["years"] * np.where(table["x0"] == 1, 0.02, 1.0))
+    for policy, told_of in (("consortium", False), ("simulation", True)):
+        _, fit = hostile(rare, policy, [own_fit(one_shot)], one_shot, FEATURES)
+        assert bool(len(fit.fit.value)) is told_of

@@ -21,7 +21,8 @@ conclude: Conclude              ->  keeps the model and the fitted values of its
 ==================================  ====================================================
 
 A Cox regression has a baseline hazard for each site (stratified by site), so risk sets are within
-sites and its sums are those of sites, too (`regression/cox.py`); the times are no column of it.
+sites and its sums are those of sites, too (`regression/cox.py`); the times are no column of it. At
+a site that protects records follow-up ends where few are at risk (`regression/risk_sets.py`).
 
 Gaussian regressions follow from the moments: one round. For the other families Newton's method runs
 over the sums of all sites as it would over the pooled rows, from where the moments say that the fit
@@ -126,7 +127,8 @@ class PooledRegression(Method[PooledRegressionResult]):
         Of a Cox regression: the column among the features that holds how long each row was watched,
         until the event or until last seen. The target is 1 where the event was seen.
     ties : {"efron", "breslow"}
-        Of a Cox regression: how events at one time count.
+        Of a Cox regression: how events at one time count. A site that protects records keeps to the
+        first way that it was asked for.
     level : float
         Of the limits of coefficients.
 
@@ -156,7 +158,7 @@ class PooledRegression(Method[PooledRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 14
+    version: ClassVar[int] = 15
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = site.STEPS
     absence: ClassVar[str] = (
@@ -184,7 +186,8 @@ class PooledRegression(Method[PooledRegressionResult]):
         "same grants rows with and without an event in bands of predicted risk, expected numbers, "
         "and intercept and slope of a recalibration. A Cox regression tells nothing of times but "
         "what follows from the order of events and others at a site: the same sums over risk sets, "
-        "the likelihood without columns only where many orders are possible; so it is with "
+        "until fewer people are at risk than the policy asks for and by one way with ties in all "
+        "runs, the likelihood without columns only where many orders are possible; so it is with "
         "performance, for which sites tell sums over rows of pairs in order and of pairs that can "
         "be compared. All sites know the model."
     )

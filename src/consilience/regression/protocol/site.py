@@ -12,7 +12,7 @@ from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.survival import times_of
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.regression import cox, kernels, performance
+from consilience.regression import cox, kernels, performance, risk_sets
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
@@ -50,6 +50,14 @@ FEW_ENTITIES = "its policy lets sums leave over more entities than it has: leave
 NO_TIMES = (
     "the times of the Cox regression may not be read here, since other runs told of them over "
     "other rows: leave this site out"
+)
+FEW_AT_RISK = (
+    "fewer events than the policy asks for tell of the columns at these coefficients: leave out a "
+    "column along which the hazard is steep, or one that follows time, or leave this site out"
+)
+OTHER_TIES = (
+    "this site told sums with ties by {0} of the same data, and what few tied events add would be "
+    "their difference: set ties to '{0}'"
 )
 WANTED = {
     **dict.fromkeys(("binomial", kernels.COX), "0 or 1, or of two declared levels"),
@@ -288,7 +296,7 @@ def _rows_of(
         raise ProtocolError("a column has no scale")
     settings, centre = message.settings, np.asarray(message.centre.value)
     weight = _beside(data, settings, limits)[-1] if settings.weighted else None
-    return kernels.Rows(
+    rows = kernels.Rows(
         kernels.Design(_features(data, columns), centre, scale),
         response_of(settings.family, data),
         data.offset,
@@ -296,6 +304,23 @@ def _rows_of(
         frequency=settings.weights == "frequency",
         time=time,
     )
+    if time is None or limits.min_records <= 1:
+        return rows
+    return risk_sets.until_few(rows, limits.min_records)
+
+
+def _ties_told(message: messages.Coefficients | messages.OwnFitRequest, data: SiteData) -> str:
+    """Where a site keeps how ties counted in Cox regressions of its data; nowhere for others."""
+    return "ties" if message.settings.family == kernels.COX else ""
+
+
+def _keep_ties(settings: messages.Settings, site: SiteContext) -> None:
+    """Tell by one way with ties only, over all runs: two differ by the events at one time."""
+    told = (site.kept or {}).get("ties", settings.ties)
+    if told != settings.ties and site.limits.min_records > 1:
+        fault = OTHER_TIES.format(told)
+        raise DisclosureError(fault, public=fault)
+    site.keep({"ties": told})
 
 
 def _features(data: SiteData, columns: IntArray) -> FloatArray:
@@ -331,7 +356,7 @@ def _tally(
     return {"rounds": (1, messages.MAX_ROUNDS)} if limits.min_records > 1 else {}
 
 
-@step("sums", tally=_tally)
+@step("sums", tally=_tally, keeps=_ties_told)
 def sums(
     message: messages.Coefficients, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Sums, State]:
@@ -354,7 +379,11 @@ def sums(
         squares = settings.squares
         judged = _judged(rows.design, np.asarray(state["spans"])[:, message.columns.value])
         if settings.family == kernels.COX:
+            _keep_ties(settings, site)
             piece, own = cox.summed(rows, theta, ties=settings.ties, squares=squares)
+            least = site.limits.min_records
+            if least > 1 and risk_sets.is_steep(rows, piece, least):
+                raise DisclosureError(FEW_AT_RISK, public=FEW_AT_RISK)
             piece = _without_counts(settings, piece, rows, site.limits)
             return messages.Sums(**_told_of_cox(settings, piece, own, judged)), state
         piece, terms = kernels.summed(settings.family, rows, theta, squares=squares, **how)
@@ -462,7 +491,7 @@ def _without_counts(
     return dataclasses.replace(piece, least=np.nan, constant=np.nan, shape=shape)
 
 
-@step("own-fit", once=True)
+@step("own-fit", once=True, keeps=_ties_told)
 def own_fit(
     message: messages.OwnFitRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.OwnFit, State]:
@@ -485,8 +514,13 @@ def own_fit(
     empty = np.zeros((0, 1))
     made = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
     of_cox = family == kernels.COX
+    if of_cox:
+        _keep_ties(settings, site)
     found = cox.fit_alone(rows, settings.ties) if of_cox else kernels.fit_alone(family, rows, alpha)
-    if found is not None:
+    least = site.limits.min_records
+    if found is not None and of_cox and least > 1 and risk_sets.is_steep(rows, found, least):
+        site.note(f"The fit of the site's own rows stays here: {FEW_AT_RISK}.")
+    elif found is not None:
         q, squares, alone = len(found.theta), None, None
         if of_cox:
             rests = cox.summed(rows, found.theta, ties=settings.ties)[1]
