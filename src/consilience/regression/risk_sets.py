@@ -51,8 +51,8 @@ def until_few(rows: Rows, least: int) -> Rows:
     They have no event and the time infinity: what is summed cannot depend on what they had.
     """
     seen = at_risk(rows) >= least * (1 - _ROUNDING)
-    time, y = np.where(seen, rows.time, np.inf), np.where(seen, rows.y, 0.0)
-    return dataclasses.replace(rows, time=time, y=y)
+    time, y = np.asarray(rows.time, dtype=float), np.where(seen, rows.y, 0.0)
+    return dataclasses.replace(rows, time=np.where(seen, time, np.inf), y=y)
 
 
 def events_that_tell(rows: Rows, piece: Piece) -> float:
