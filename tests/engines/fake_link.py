@@ -286,7 +286,10 @@ class FakeLink:
 
 @contextmanager
 def fake_flower(
-    sites: Iterable[Site], server: FakeSuperLink | None = None, **settings: Any
+    sites: Iterable[Site],
+    server: FakeSuperLink | None = None,
+    own: Mapping[str, SigningKey] | None = None,
+    **settings: Any,
 ) -> Iterator[FlowerEngine]:
     """Give a `FlowerEngine` over sites, each with a key and a node of its own.
 
@@ -294,13 +297,15 @@ def fake_flower(
     ----------
     sites : iterable of Site
     server : FakeSuperLink, optional
+    own : mapping of site to SigningKey, optional
+        Fresh keys unless given.
     **settings
         Other parameters of `FlowerEngine`.
     """
     link, coordinator = server or FakeSuperLink(), SigningKey.generate()
     keys = {}
     for site in sites:
-        keys[site.name] = SigningKey.generate()
+        keys[site.name] = SigningKey.generate() if own is None else own[site.name]
         link.connect(Desk(site, keys[site.name], [coordinator.public]).handle)
     public = {name: key.public for name, key in keys.items()}
     given = {"clock": link.clock, "poll": 0.5, **settings}

@@ -27,7 +27,7 @@ def test_the_default_is_strict() -> None:
 )
 def test_presets_allow_classes(preset: str, allowed: set[str]) -> None:
     policy = Policy.from_settings(preset)
-    always = {"public", "aggregate", "model"}
+    always = {"public", "aggregate", "model", "masked"}
     assert {d.value for d in Disclosure if policy.allows(d)} == always | allowed
 
 

@@ -280,7 +280,7 @@ def forged(value: Any, name: str = "predictor") -> Sealed:
     """What a partner that has the keys can make with other code than ours."""
     from consilience.wire import sealing
 
-    cipher = sealing._cipher(keyring("b"), "a", "b", "a")
+    cipher = sealing.cipher(keyring("b"), "a", "b", "a")
     where = (RUN, "b", "a", "sealing-test/fit", name)
     return Sealed("b", "a", cipher.encrypt(value, [sealing._bound(*where)]))
 

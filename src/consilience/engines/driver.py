@@ -21,6 +21,7 @@ from consilience.numerics.parallel import one_thread
 from consilience.protocol.method import Absent, Ask, CoordinatorContext, Method, Refused, Replies
 from consilience.protocol.phases import opening
 from consilience.protocol.phases.prepare import exchange, steps_of
+from consilience.protocol.phases.secure_sums import Concealed
 from consilience.protocol.result import Result
 from consilience.sites.encoding import feature_names
 from consilience.wire.codec import decode_message, decode_reply, digest, encode_message
@@ -253,9 +254,14 @@ class Driver:
             known = {**self._known(reply.step), **known}
             roles = self._ctx.roles
             message = decode_reply(reply.message, question, known, site=site, roles=roles)
-            if type(message) is not self._steps[reply.step].reply:
+            if type(message) is not self._reply_of(reply.step):
                 raise WireError("a reply with another message than the step's")
         self._read[arrival.key] = (reply, message)
+
+    def _reply_of(self, name: str) -> type:
+        """Message with which sites answer a step in this run."""
+        step = self._steps[name]
+        return Concealed if step.summed and self._ctx.secure else step.reply
 
     def _known(self, step: str) -> dict[str, Any]:
         """What every run over rows knows of replies; see ``wire.message``."""

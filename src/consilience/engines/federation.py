@@ -36,12 +36,14 @@ from consilience.protocol.method import (
     get_method,
 )
 from consilience.protocol.phases.prepare import check_missing
+from consilience.protocol.phases.secure_sums import SECURE
 from consilience.protocol.result import ResultT
 from consilience.sites.outputs import SiteOutput
 from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire.keys import new_partner_key
+from consilience.wire.secure_sums import LEAST_SITES
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
@@ -216,6 +218,8 @@ class Federation:
         Where the coordinator runs: ``"site:NAME"`` or ``"third-party"``.
     study_file : path or None
         Where the study file is; the run directory notes it for who goes on from the run.
+    sums : {"plain", "secure"}
+        "secure": sites mask what they add to a sum over sites, and the coordinator sees totals.
     """
 
     engine: Engine
@@ -230,6 +234,7 @@ class Federation:
     partition: Literal["rows", "columns"] = "rows"
     at: str = "third-party"
     study_file: Path | None = None
+    sums: Literal["plain", "secure"] = "plain"
 
     def __repr__(self) -> str:
         columns = f"{len(self.columns.features)} feature columns"
@@ -287,8 +292,9 @@ class Federation:
         n_jobs : int, optional
             Sites computed at the same time; ``None`` follows ``joblib.parallel_config``.
         **settings
-            `name`, `quorum`, `deadline`, `roles`; over columns also `at`, `bounds` (by site, then
-            column: limits that hold by a column's meaning) and `partner_key` (fresh by default).
+            `name`, `quorum`, `deadline`, `roles`, `sums`; over columns also `at`, `bounds` (by
+            site, then column: limits that hold by a column's meaning) and `partner_key` (fresh by
+            default).
         """
         from consilience.sites.loaders import memory_site
         from consilience.sites.study import check_name
@@ -346,6 +352,7 @@ class Federation:
             study=study.hash(),
             study_text=study.canonical(),
             study_file=study.path,
+            sums=study.sums,
         )
 
     def log(self, site: str) -> tuple[dict[str, Any], ...]:
@@ -403,6 +410,7 @@ class Federation:
         check_partition(type(method), self.partition)
         check_number(type(method), len(self.engine.sites))
         check_missing(type(method), self.preparation)
+        check_sums(type(method), self.sums, len(self.engine.sites))
         if self.partition == "rows" and self.columns.cluster:
             raise StudyError("a cluster is a column of studies over columns: leave it out")
         # A method that names no roles of its own takes what it knows of them, and ignores others.
@@ -467,6 +475,8 @@ class Federation:
         }
         if self.partition == "columns":
             settings |= {"partition": self.partition, "at": self.at}
+        if self.sums != "plain":  # others keep the identity that they always had
+            settings["sums"] = self.sums
         return dict(json.loads(json.dumps(settings)))
 
     def _store(
@@ -544,6 +554,8 @@ class Federation:
             study_text=self.study_text,
             partition=self.partition,
             at=self.at,
+            run=info.run,
+            secure=self.sums == SECURE,
             follows_run="" if follows is None else follows.info.run,
         )
 
@@ -609,6 +621,29 @@ def check_number(method: type[Method], n_sites: int) -> None:
         raise StudyError(
             f"method {method.name!r} takes the table of one site and the study names {n_sites}: "
             f"name one in [sites], or use the method {method.several!r}"
+        )
+
+
+def check_sums(method: type[Method], sums: str, n_sites: int) -> None:
+    """Check that a method needs nothing but totals over sites where their sums are masked.
+
+    Raises
+    ------
+    StudyError
+    """
+    if sums not in ("plain", SECURE):
+        raise ParameterError.of("sums", "'plain' or 'secure'", sums)
+    if sums == "plain":
+        return
+    if not method.masks_sums:
+        raise StudyError(
+            f"method {method.name!r} needs more of each site than what it adds to a sum: leave "
+            "sums = 'secure' out of the study"
+        )
+    if n_sites < LEAST_SITES:
+        raise StudyError(
+            f"masked sums need at least {LEAST_SITES} sites and the study names {n_sites}: the "
+            "total would tell each of two what the other adds"
         )
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.engines import rundir
-from consilience.engines.federation import Run, check_number, check_partition, load_run
+from consilience.engines.federation import (
+    Run,
+    check_number,
+    check_partition,
+    check_sums,
+    load_run,
+)
 from consilience.engines.local import check_site_files
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, ParameterError, RunError, StudyError
@@ -131,6 +137,7 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
     check_partition(kind, study.partition)
     check_number(kind, len(study.sites.names))
     check_missing(kind, study.preparation)
+    check_sums(kind, study.sums, len(study.sites.names))
     if study.reference is None:
         return _with_parameters(kind, study, {})
     if REFERENCE not in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]

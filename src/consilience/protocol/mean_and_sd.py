@@ -43,6 +43,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy
+from consilience.protocol.phases.secure_sums import total
 from consilience.protocol.result import Frame, Result, lines
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
 from consilience.wire.message import Aggregate, Disclosure, message
@@ -78,7 +79,7 @@ class Deviations:
     squares: Released = Aggregate("p", "sums of squared deviations", low=0, gaps=True)
 
 
-@step("sums")
+@step("sums", summed=True)
 def sums(
     message: SumsRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sums, State]:
@@ -90,7 +91,7 @@ def sums(
     return Sums(n=count(data.n_rows), totals=scaled), state
 
 
-@step("deviations")
+@step("deviations", summed=True)
 def deviations(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Deviations, State]:
@@ -158,6 +159,7 @@ class MeanAndSD(Method[MeanAndSDResult]):
     steps = (sums, deviations)
     roles: ClassVar[tuple[str, ...]] = ()
     tells: ClassVar = "means"
+    masks_sums: ClassVar[bool] = True
     absence: ClassVar[str] = (
         "A site that misses the first round is left out, down to the quorum; "
         "one that misses the second round stops the run."
@@ -171,26 +173,19 @@ class MeanAndSD(Method[MeanAndSDResult]):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Two rounds: sums, then deviations from the pooled mean."""
-        first = ctx.require((yield Ask("sums", SumsRequest())))
-        n = sum(reply.n.value for reply in first.values())
+        first = yield from total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
+        n, rows = int(first.values["n"]), first.records["totals"]
         if n < 2:
             raise QuorumError("the sites have fewer than two rows: there is no deviation to tell")
-        told = ~np.isnan([reply.totals.value for reply in first.values()])
-        rows = np.array([reply.n.value for reply in first.values()]) @ told
         if (rows < n).any():
             names = listed(np.array(ctx.feature_names)[rows < n])
             ctx.note(
                 f"Some sites withheld {names}: too few rows differ there, or one outweighs all."
             )
-        mean = _total([reply.totals.value for reply in first.values()], rows) / np.maximum(rows, 1)
+        some = np.where(rows > 0, rows, np.nan)  # NaN where no site tells
+        mean = first.values["totals"] / some
         centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
-        asked = Ask("deviations", centre, to=tuple(first))
-        second = ctx.require((yield asked), at_least=len(first))
-        squares = _total([reply.squares.value for reply in second.values()], rows)
-        sd = np.sqrt(squares / np.maximum(rows - 1, 1))
-        return MeanAndSDResult(ctx.feature_names, int(n), mean, sd)
-
-
-def _total(values: list[NDArray[np.float64]], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum over the sites that tell a column; NaN where none does."""
-    return np.asarray(np.where(rows > 0, np.nansum(values, axis=0), np.nan))
+        asked = Ask("deviations", centre, to=first.sites)
+        second = yield from total(ctx, asked, Deviations, at_least=len(first.sites))
+        sd = np.sqrt(second.values["squares"] / np.maximum(some - 1, 1))
+        return MeanAndSDResult(ctx.feature_names, n, mean, sd)

@@ -47,7 +47,7 @@ from consilience.exceptions import ParameterError, ProtocolError, QuorumError, S
 from consilience.parameters import check, closest, rules_of
 from consilience.protocol.result import Result, ResultT
 from consilience.wire.disclosure import Limits
-from consilience.wire.message import iterate_fields, message_type
+from consilience.wire.message import Disclosure, FieldSpec, iterate_fields, message_type
 from consilience.wire.moment_facts import Coded
 
 if TYPE_CHECKING:
@@ -429,6 +429,18 @@ class SiteContext(Protocol):
     series: Mapping[str, Any]
     followed: Any
 
+    def sign(self, data: bytes) -> bytes:
+        """Sign for the other sites of the run with the site's own key; empty where it has none."""
+
+    def require_signed(self, site: str, data: bytes, signed: bytes) -> None:
+        """Check what another site has signed so, by its key in the study.
+
+        Raises
+        ------
+        WireError
+            This site has a key of its own, and the study has no key of the other one, or another.
+        """
+
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key (for agents: id, round and step), without the site."""
 
@@ -511,6 +523,9 @@ class Step:
     tries : callable or None
         ``message -> number`` of models that others made and the step tries: counted for ever, by
         data set, before the step runs.
+    summed : bool
+        Every field of the reply is a sum over rows, of which only the total over sites is needed:
+        in a study with masked sums it leaves masked (phase `secure_sums`).
     tally : callable or None
         ``(message, data, limits) -> {name: (asked, most)}``: how much of a thing the message asks
         for, and how much of it a site answers in a run, whatever lines of questions it comes in.
@@ -526,6 +541,7 @@ class Step:
     keeps: Keeps | None = None
     tally: Tally | None = None
     tries: Tries | None = None
+    summed: bool = False
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -543,6 +559,7 @@ def step(
     keeps: Keeps | None = None,
     tally: Tally | None = None,
     tries: Tries | None = None,
+    summed: bool = False,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 
@@ -565,9 +582,19 @@ def step(
         message_type(hints["message"])
         message_type(returned[0])
         request, reply = hints["message"], returned[0]
-        return Step(name, function, request, reply, transform, price, once, keeps, tally, tries)
+        if summed and not all(_adds_up(spec) for spec in message_type(reply).fields.values()):
+            raise ProtocolError(f"step {name!r} sums, and a field of its reply is no sum")
+        return Step(
+            name, function, request, reply, transform, price, once, keeps, tally, tries, summed
+        )
 
     return declare
+
+
+def _adds_up(spec: FieldSpec) -> bool:
+    """Whether a field holds numbers that sites' replies may be added up by."""
+    plain = not spec.many and not spec.parts and not isinstance(spec.shape, str)
+    return plain and spec.disclosure is Disclosure.AGGREGATE and spec.kind in ("float", "int")
 
 
 # --------------------------------------------------------------------------- the exchange
@@ -675,6 +702,12 @@ class CoordinatorContext:
         Id of the run that this one follows.
     n_matched : int
         Over columns: rows that all sites have.
+    run : str
+        Id of this run.
+    secure : bool
+        Whether sites mask what they add to a sum over sites (phase `secure_sums`).
+    masks : object
+        What that phase keeps between sums.
     """
 
     sites: tuple[str, ...]
@@ -693,6 +726,9 @@ class CoordinatorContext:
     at: str = "third-party"
     follows_run: str = ""
     n_matched: int = 0
+    run: str = ""
+    secure: bool = False
+    masks: Any = None
 
     @property
     def initiator(self) -> str:
@@ -824,6 +860,9 @@ class Method(ABC, Generic[ResultT]):
     foreign_models : bool
         Whether it tells what models that others made, or choose, say of a site's rows: a policy
         must grant it.
+    masks_sums : bool
+        Whether it needs nothing of a site but what it adds to sums over sites, so that a study may
+        mask these.
     remembers_rows : bool
         Whether its steps know rows again from run to run, by `SiteData.marks`.
     """
@@ -846,6 +885,7 @@ class Method(ABC, Generic[ResultT]):
     tells: ClassVar[Literal["means", "moments", "other"]] = "other"
     foreign_models: ClassVar[bool] = False
     remembers_rows: ClassVar[bool] = False
+    masks_sums: ClassVar[bool] = False
 
     def validate(self) -> None:
         """Check parameters, by declaration and together; raise `ParameterError`."""

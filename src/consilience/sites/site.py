@@ -22,7 +22,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,6 +66,9 @@ from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
 
+if TYPE_CHECKING:
+    from consilience.wire.signing import SigningKey
+
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
 COORDINATORS = "_coordinators"
@@ -99,6 +102,11 @@ class Site:
     hold : {"none", "per-record", "all"}
         Which replies wait for the steward: those with values for each record, or all. Refusals
         leave at once.
+
+    Attributes
+    ----------
+    identity : SigningKey or None
+        The site's own key, where its messages are signed.
     """
 
     def __init__(
@@ -121,6 +129,7 @@ class Site:
         self._partner_key = partner_key
         self._prepared: dict[str, tuple[bytes, Transforms, SiteData]] = {}
         self._secret_seed: int | None = None
+        self.identity: SigningKey | None = None
         self.computed = 0
         self._damages: dict[str, str] = {}
         self._row_guard = RowGuard(self.policy)
@@ -390,6 +399,7 @@ class Site:
             epsilon=accounting.charge(r, name, self.policy, self.home),
             series=self.home.series(r.run),
             partner_key=self._partner_key,
+            identity=self.identity,
             ledger=self.home.ledger(self.policy.data_id),
             kept_name=name,
             kept=self.home.kept(self.policy.data_id, name) if name else None,

@@ -6,14 +6,16 @@ is in the `Outcome`, which ``sites.site`` writes before anything leaves.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import json
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,23 +23,28 @@ from consilience.exceptions import (
     ConsilienceError,
     DisclosureError,
     ProtocolError,
+    SignatureError,
     WireError,
     shortened,
 )
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteData, Step, get_method
-from consilience.protocol.phases import opening
+from consilience.protocol.phases import opening, secure_sums
 from consilience.protocol.phases.prepare import steps_of
 from consilience.sites import gate, outputs
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.sites.site_store import Record
-from consilience.wire.codec import decode_message, digest, pack_parts
+from consilience.wire.codec import decode_message, digest, encode_message, pack_parts
 from consilience.wire.disclosure import Released
-from consilience.wire.envelope import Reply, Request
+from consilience.wire.envelope import Reply, Request, Verdict
 from consilience.wire.message import Disclosure, iterate_fields
 from consilience.wire.sealing import Keyring, open_message, seal_message, senders
+from consilience.wire.secure_sums import question_digest
+
+if TYPE_CHECKING:
+    from consilience.wire.signing import Context, SigningKey
 
 KEYS = "_keys"
 """Entry of a record's state in which the house keeps keys; steps do not see it there."""
@@ -73,9 +80,12 @@ class StepContext:
         self.foreign_models = self.policy.foreign_models
         self.ledger = RevealedRank.from_ledger(work.ledger)
         self.keys: dict[str, Any] = dict(state.get(KEYS, {}))
-        self.partner_key = work.partner_key
-        opened = b"" if work.prior is None else work.prior.opening
-        self.preparation = decode_message(opened).preparation if opened else ""
+        self.partner_key, self._identity = work.partner_key, work.identity
+        opened = None
+        if work.prior is not None and work.prior.opening:
+            opened = decode_message(work.prior.opening)
+        self.preparation = "" if opened is None else opened.preparation
+        self._study = "" if opened is None else opened.study
         self.kept, self.followed = work.kept, work.followed
         self.series: Mapping[str, Any] = MappingProxyType(work.series)
         self.senders: dict[str, tuple[str, ...]] = {}
@@ -83,6 +93,32 @@ class StepContext:
         self.tables: dict[str, Mapping[str, Any]] = {}
         self.notes: list[str] = []
         self.keeping: dict[str, Any] | None = None
+
+    @property
+    def masks_sums(self) -> bool:
+        """Whether sums leave masked: the study says so, or the sites have met to do it."""
+        said = json.loads(self._study) if self._study else {}
+        return said.get("sums") == secure_sums.SECURE or secure_sums.KEYS in self.keys
+
+    def sign(self, data: bytes) -> bytes:
+        """Sign for the other sites of the run."""
+        if self._identity is None:
+            return b""
+        return self._identity.seal(introduced(self.run, self.site), data)
+
+    def require_signed(self, site: str, data: bytes, signed: bytes) -> None:
+        """Check what another site has signed, by its keys in the study that was opened here."""
+        if self._identity is None:
+            return  # all sites are in one process
+        from consilience.wire.signing import unseal
+
+        listed = json.loads(self._study)["sites"]["keys"].get(site, []) if self._study else []
+        for public in [listed] if isinstance(listed, str) else listed:
+            with contextlib.suppress(WireError, SignatureError):
+                if unseal(signed, public=public, context=introduced(self.run, site)) == data:
+                    return
+        sentence = f"site {site[:60]!r} has not signed its keys by one that the study names"
+        raise WireError(sentence, public=sentence)
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key, round and step, whatever site asks."""
@@ -119,6 +155,13 @@ class StepContext:
     def known_along(self, names: tuple[str, ...]) -> np.ndarray:
         """Directions (p, k) of these columns that are known, over all runs."""
         return self.ledger.along(names)
+
+
+def introduced(run: str, site: str) -> Context:
+    """What a site's signature over its first keys for masked sums is bound to."""
+    from consilience.wire.signing import Context
+
+    return Context(run, 0, 0, "reply", site, "all sites", about="masked sums")
 
 
 Frozen = tuple[tuple[int, ...], bytes]
@@ -168,6 +211,7 @@ class Work:
     kept_name: str = ""
     kept: dict[str, Any] | None = None
     followed: outputs.Left | None = None
+    identity: SigningKey | None = None
 
 
 @dataclass(frozen=True)
@@ -233,8 +277,11 @@ def _answered(work: Work) -> Outcome:
         revealed=context.ledger,
         seal=lambda content: _sealed(content, context),
     )
-    verdicts = Reply.verdicts_to_wire(reviewed.verdicts)
-    envelope = _envelope(work, "reply", reviewed.message, "", verdicts)
+    said, leaving = reviewed.verdicts, reviewed.message
+    if context.masks_sums:
+        said, leaving = _masked(step, reviewed, work, context)
+    verdicts = Reply.verdicts_to_wire(said)
+    envelope = _envelope(work, "reply", leaving, "", verdicts)
     transforms = prior.transforms
     if step.transform is not None:
         transforms = (*transforms, (step.name, request.message))
@@ -300,6 +347,36 @@ def _sealed(content: Any, context: StepContext) -> Any:
     if ring is None:
         raise ProtocolError("a field for another site's eyes, before the sites were introduced")
     return seal_message(content, ring, recipients)
+
+
+def _masked(
+    step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext
+) -> tuple[tuple[Verdict, ...], bytes]:
+    """Verdicts and bytes of a reply as it leaves in a study with masked sums.
+
+    Raises
+    ------
+    DisclosureError
+        The reply would tell more than a part of a sum.
+    """
+    if all(spec.disclosure is Disclosure.PUBLIC for _, spec, _ in iterate_fields(reviewed.content)):
+        return reviewed.verdicts, reviewed.message
+    if not step.summed:
+        sentence = f"the study masks sums, and step {step.name!r} tells what is this site's alone"
+        raise DisclosureError(sentence, public=sentence)
+    r = work.request
+    units = [message for _, message in work.prior.transforms] if work.prior else []
+    asked = question_digest(r.step, r.round, r.message, units)
+    reply = secure_sums.concealed(reviewed.content, step, asked, work.data.n_rows, context)
+    gaps = any(verdict.verdict == "withheld" for verdict in reviewed.verdicts)
+    outcome: Literal["released", "withheld"] = "withheld" if gaps else "released"
+    said = tuple(
+        Verdict(name, "", "public")
+        if spec.disclosure is Disclosure.PUBLIC
+        else Verdict(name, "masked", outcome)
+        for name, spec, _ in iterate_fields(reply)
+    )
+    return said, encode_message(reply)
 
 
 def _keyring(context: StepContext) -> Keyring | None:

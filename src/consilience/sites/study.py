@@ -392,6 +392,8 @@ class Study(_File):
         File of public rows, for methods that use reference rows; read by
         ``sites.reference.read_reference``.
     seed : int or None
+    sums : {"plain", "secure"}
+        "secure": sites mask what they add to a sum over sites.
     """
 
     name: Annotated[str, _valid_name("study")]
@@ -409,6 +411,7 @@ class Study(_File):
     follows: Follows | None = None
     reference: Reference | None = None
     seed: int | None = Field(default=None, ge=0)
+    sums: Literal["plain", "secure"] = "plain"
 
     _reference_hash: str | None = PrivateAttr(default=None)
 
@@ -503,6 +506,8 @@ class Study(_File):
         # Not null: studies without one keep the hash that they always had.
         if self.data.offset is None:
             del content["data"]["offset"]
+        if self.sums == "plain":
+            del content["sums"]
         if self.reference is None:
             del content["reference"]
         else:

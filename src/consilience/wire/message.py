@@ -71,6 +71,8 @@ class Disclosure(Enum):
     """A value for each record."""
     NOISED = "noised"
     """Values with noise of a stated epsilon."""
+    MASKED = "masked"
+    """Part of a sum over sites, under masks that only the whole sum is without."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,11 @@ def Noised(shape: str = "", doc: str = "", **rules: Any) -> Any:
     return _declared(Disclosure.NOISED, shape, doc, **rules)
 
 
+def Masked(shape: str = "", doc: str = "") -> Any:
+    """Declare a field of class `MASKED`: numbers modulo 2^128, by halves (``wire.secure_sums``)."""
+    return _declared(Disclosure.MASKED, shape, doc, kind="int", low=0, high=2.0**64)
+
+
 def states(record: type, *, to: str = "all", doc: str = "settings") -> Any:
     """Declare a field with the settings of a run, as an object of a frozen dataclass.
 
@@ -223,7 +230,8 @@ _REGISTRY: dict[str, MessageType] = {}
 
 
 @dataclass_transform(
-    frozen_default=True, field_specifiers=(Public, Aggregate, Model, PerRecord, Noised, states)
+    frozen_default=True,
+    field_specifiers=(Public, Aggregate, Model, PerRecord, Noised, Masked, states),
 )
 def message(name: str, *, version: int) -> Any:
     """Make a frozen dataclass a message and register it.

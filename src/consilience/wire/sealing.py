@@ -29,6 +29,7 @@ import dataclasses
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -171,7 +172,22 @@ def _hmac(partner_key: bytes, data: bytes) -> bytes:
     return hmac.digest(partner_key, data, "sha256")
 
 
-def _cipher(keyring: Keyring, peer: str, sender: str, recipient: str) -> Any:
+@lru_cache(maxsize=1 << 12)
+def exchanged(private: bytes, public: bytes) -> bytes:
+    """Secret of two parties (X25519), which is asked for again and again in one run.
+
+    Raises
+    ------
+    ValueError
+        The public key gives none: it is of small order (RFC 7748, section 6.1).
+    """
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    other = X25519PublicKey.from_public_bytes(public)
+    return X25519PrivateKey.from_private_bytes(private).exchange(other)
+
+
+def cipher(keyring: Keyring, peer: str, sender: str, recipient: str) -> Any:
     """AES-256-SIV under the key from `sender` to `recipient`, one of whom is `peer`.
 
     Raises
@@ -179,17 +195,14 @@ def _cipher(keyring: Keyring, peer: str, sender: str, recipient: str) -> Any:
     WireError
         The peer is not known, or its public key gives no secret (RFC 7748, section 6.1).
     """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     if peer not in keyring.peers:
         raise _unknown(peer)
-    # RFC 7748, section 6.1: a public key of small order gives no secret, and `exchange` refuses it.
-    private = X25519PrivateKey.from_private_bytes(keyring.private)
     try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(keyring.peers[peer]))
+        secret = exchanged(keyring.private, keyring.peers[peer])
     except ValueError:
         raise _unknown(peer) from None
     info = pack([_KEY, keyring.run, sender, recipient])
@@ -265,9 +278,9 @@ def seal_message(msg: M, keyring: Keyring, recipients: Mapping[str, str]) -> M:
         if holds_sealed(plain[name]):
             raise ProtocolError(f"{where} is sealed already")
         recipient = recipients[name]
-        cipher = _cipher(keyring, recipient, keyring.site, recipient)
+        sealing = cipher(keyring, recipient, keyring.site, recipient)
         bound = _bound(keyring.run, keyring.site, recipient, _origin(kind.name, spec), name)
-        data = cipher.encrypt(pack(plain[name]), [bound])
+        data = sealing.encrypt(pack(plain[name]), [bound])
         changes[name] = _content(spec, Sealed(keyring.site, recipient, data))
     return _changed(msg, changes)
 
@@ -337,10 +350,10 @@ def _opened(origin: str, name: str, sealed: Sealed, keyring: Keyring) -> Any:
     if sealed.recipient != keyring.site:
         sentence = f"field {name!r} is sealed for another site"
         raise WireError(sentence, public=sentence)
-    cipher = _cipher(keyring, sealed.sender, sealed.sender, sealed.recipient)
+    sealing = cipher(keyring, sealed.sender, sealed.sender, sealed.recipient)
     bound = _bound(keyring.run, sealed.sender, sealed.recipient, origin, name)
     try:
-        packed = cipher.decrypt(sealed.data, [bound])
+        packed = sealing.decrypt(sealed.data, [bound])
     except (InvalidTag, ValueError):
         sentence = (
             f"field {name!r} was sealed for another field or run, in another message, by another "

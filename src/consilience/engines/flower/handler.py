@@ -104,6 +104,7 @@ class Desk:
         on_event: OnNote | None = None,
     ) -> None:
         self._site, self._key, self._check = site, key, check
+        site.identity = key
         self._trusted = TrustedCoordinators(site, coordinators)
         self._on_event = on_event
         self._logged: set[str] = set()

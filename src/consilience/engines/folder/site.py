@@ -90,6 +90,7 @@ class Watcher:
         again: float = UNSEEN,
     ) -> None:
         self._site, self._trusted = site, TrustedCoordinators(site, coordinators)
+        site.identity = key
         limit = site.policy.max_message_bytes
         self._box = Mailbox(signed.existing(folder), key, "reply", max_bytes=limit)
         self._on_event = on_event

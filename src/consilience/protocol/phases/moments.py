@@ -5,6 +5,12 @@ coordinator                     site
 ==============================  ==================================================
 moments.sums: Request       ->
                             <-  Sums: n (p), means (p), spreads (p)   AGGREGATE
+or, where sums are masked,
+moments.totals: Request     ->
+                            <-  Totals: n (p), totals (p)             AGGREGATE
+moments.squares: Centre     ->
+  mean (p)
+                            <-  Squares: squares (p)                  AGGREGATE
 ==============================  ==================================================
 
 ``means`` are over the rows with a value, ``spreads`` are mean squared deviations from the *site's*
@@ -37,8 +43,9 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.wire.disclosure import Released, aggregate, replaced
-from consilience.wire.message import Aggregate, message
+from consilience.protocol.phases.secure_sums import total
+from consilience.wire.disclosure import Released, aggregate, relayed, replaced
+from consilience.wire.message import Aggregate, Disclosure, message
 from consilience.wire.moment_facts import unsafe_columns
 
 _MOST_ROWS = float(1 << 40)
@@ -70,6 +77,28 @@ class Sums:
         gaps = [np.isnan(one.value) for one in (self.n, self.means, self.spreads)]
         same = (gaps[0] == gaps[1]).all() and (gaps[0] == gaps[2]).all()
         return None if same else "a column of which something is withheld and something told"
+
+
+@message("moments/totals", version=1)
+class Totals:
+    """The same as what adds up over sites."""
+
+    n: Released = Aggregate("p", "as of the sums", gaps=True, low=0.0, high=_MOST_ROWS)
+    totals: Released = Aggregate("p", "column sums", gaps=True)
+
+
+@message("moments/centre", version=1)
+class Centre:
+    """Pooled means."""
+
+    mean: Released = Aggregate("p", "pooled means; a gap where no site tells", to="all", gaps=True)
+
+
+@message("moments/squares", version=1)
+class Squares:
+    """Sums about the pooled means."""
+
+    squares: Released = Aggregate("p", "sums of squared deviations", gaps=True, low=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +141,27 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
         n=n.withhold(unsafe), means=means.withhold(unsafe), spreads=spreads.withhold(unsafe)
     )
     return reply, state
+
+
+@step("moments.totals", summed=True)
+def totals(
+    message: Request, data: SiteData, state: State, site: SiteContext
+) -> tuple[Totals, State]:
+    """Sum the columns that `sums` tells."""
+    own, state = sums(message, data, state, site)
+    return Totals(n=own.n, totals=replaced(own.means, own.n.value * own.means.value)), state
+
+
+@step("moments.squares", summed=True)
+def squares(
+    message: Centre, data: SiteData, state: State, site: SiteContext
+) -> tuple[Squares, State]:
+    """Sum squared deviations of the same columns from the pooled means."""
+    own, state = sums(Request(), data, state, site)
+    # About the site's own mean, and moved, as its rows would lose digits far away.
+    away = own.means.value - message.mean.value
+    moved = own.n.value * (own.spreads.value + away**2)
+    return Squares(squares=replaced(own.spreads, moved)), state
 
 
 def combine(
@@ -160,6 +210,21 @@ def moments(
     QuorumError
         A column that is required was withheld by every site.
     """
+    if ctx.masks is not None:
+        found = yield from _masked(ctx)
+    else:
+        found = yield from _told(ctx)
+    lost = [name for name, k in zip(ctx.feature_names[:required], found.n, strict=False) if k == 0]
+    if lost:
+        raise QuorumError(
+            f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
+            "their limits may be lower"
+        )
+    return found
+
+
+def _told(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
+    """Pool what each site tells."""
     replies = ctx.require((yield Ask("moments.sums", Request())))
     withheld: dict[str, tuple[str, ...]] = {}
     for site, reply in replies.items():
@@ -174,14 +239,27 @@ def moments(
                 f"Site {site} withheld the sums of {', '.join(names)} (too few records in a cell, "
                 "or one record dominates); pooled moments come from the sites that told them."
             )
-    n, mean, squares = pool(replies)
-    lost = [name for name, k in zip(ctx.feature_names[:required], n, strict=False) if k == 0]
-    if lost:
-        raise QuorumError(
-            f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
-            "their limits may be lower"
+    n, mean, spread = pool(replies)
+    return Moments(n, mean, spread / np.maximum(n, 1), withheld)
+
+
+def _masked(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
+    """The same from totals, without knowing which sites withhold what."""
+    first = yield from total(ctx, Ask("moments.totals", Request()), Totals)
+    n = first.values["n"]
+    some = np.where(n > 0, n, np.nan)
+    centre = Centre(mean=relayed(first.values["totals"] / some, Disclosure.AGGREGATE))
+    asked = Ask("moments.squares", centre, to=first.sites)
+    second = yield from total(ctx, asked, Squares, at_least=len(first.sites))
+    few = first.told["n"] < len(first.sites)
+    if few.any():
+        names = ", ".join(np.array(ctx.feature_names)[few])
+        ctx.note(
+            f"Some sites withheld the sums of {names} (too few records in a cell, or one record "
+            "dominates); pooled moments come from the sites that told them."
         )
-    return Moments(n, mean, squares / np.maximum(n, 1), withheld)
+    mean, variance = first.values["totals"] / some, second.values["squares"] / some
+    return Moments(n, np.nan_to_num(mean), np.nan_to_num(variance), {})
 
 
-STEPS = (sums,)
+STEPS = (sums, totals, squares)

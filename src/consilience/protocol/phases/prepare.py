@@ -11,11 +11,12 @@ from consilience.exceptions import StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Method, Preparation, Replies, Step
 from consilience.protocol.phases import agree_levels as levels
 from consilience.protocol.phases import align_ids as ids
-from consilience.protocol.phases import moments, opening, standardise
+from consilience.protocol.phases import moments, opening, secure_sums, standardise
 from consilience.protocol.result import Result
 
 HOUSE_STEPS: tuple[Step, ...] = (
     *opening.STEPS,
+    *secure_sums.STEPS,
     *levels.STEPS,
     *ids.STEPS,
     *moments.STEPS,
@@ -26,6 +27,8 @@ HOUSE_STEPS: tuple[Step, ...] = (
 def prepare(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     """Open the exchange and prepare the rows as the study says."""
     yield from opening.opening(ctx)
+    if ctx.secure:
+        yield from secure_sums.introduce(ctx)
     if ctx.partition == "columns":
         # Levels, fills and scales are each site's own affair here: no other holds its columns.
         yield from ids.align_ids(ctx)

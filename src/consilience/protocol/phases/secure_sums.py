@@ -1,0 +1,550 @@
+"""Phase `secure_sums`: totals over sites, of which the coordinator sees no site's part.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+secure_sums.introduce: Introduce ->  draws a secret for the run
+                                 <-  Introduction: first keys, signed             PUBLIC
+secure_sums.meet: Meet           ->  checks who takes part
+  introductions
+                                 <-  Met: shares for neighbours                   PUBLIC
+a step that sums, by the method  ->  answers; the gate judges; the reply is masked
+                                 <-  Concealed: numbers                           MASKED
+                                     cells told, keys, shares for neighbours      PUBLIC
+secure_sums.open: Open           ->  of those who contributed, and of those who did not
+                                 <-  Opened: shares                               PUBLIC
+==================================  ====================================================
+
+`introduce` runs once, when the exchange has opened; `total` asks a step and returns sums over
+sites: in a study without ``sums = "secure"`` those of the replies, otherwise through masks (see
+``wire.secure_sums``, and ``docs/proofs/secure-sums.md`` for what it proves).
+
+The gate of a site judges its own reply before it is masked; cells that it withholds are counted as
+0 and named, equally for few records and for none. In a study with masked sums a site answers no
+step that would tell a number of its own otherwise.
+
+Absence: a site that is lost before it contributed is left out; one that is lost after it is counted
+all the same, if enough neighbours answer. Two totals of one step are not opened for sets of sites
+that differ by one: their difference would be this site's part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import (
+    DisclosureError,
+    ProtocolError,
+    QuorumError,
+    WireError,
+    listed,
+)
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Replies,
+    SiteContext,
+    SiteData,
+    State,
+    Step,
+    step,
+)
+from consilience.wire import secure_sums as wire
+from consilience.wire.disclosure import Released, relayed
+from consilience.wire.message import (
+    Disclosure,
+    Masked,
+    Public,
+    iterate_fields,
+    message,
+    message_type,
+)
+
+SECURE = "secure"
+KEYS = "sums"
+"""Entry of a site's keys in which its end of the masked sums is kept."""
+
+
+@message("secure-sums/introduce", version=1)
+class Introduce:
+    """Draw a secret for the masks of this run."""
+
+
+@message("secure-sums/introduction", version=1)
+class Introduction:
+    """A site's first keys."""
+
+    keys: bytes = Public("", "public keys: for shares, for the masks of the first sum", kind="any")
+    signed: bytes = Public("", "signed by the site's own key, where it has one", kind="any")
+
+    def check(self, request: Introduce, known: Mapping[str, Any]) -> str | None:
+        """Keys are as long as they are made."""
+        fine = all(isinstance(x, bytes) for x in (self.keys, self.signed))
+        return None if fine and len(self.keys) == 64 and len(self.signed) < 1024 else "no keys"
+
+
+@message("secure-sums/meet", version=1)
+class Meet:
+    """Who takes part in the masked sums of this run."""
+
+    introductions: dict[str, tuple[bytes, bytes]] = Public(
+        "*by site", "keys, and the same signed", to="all"
+    )
+
+
+@message("secure-sums/met", version=1)
+class Met:
+    """The others are known."""
+
+    blobs: dict[str, bytes] = Public("*by site", "sealed to each neighbour: a share")
+
+    def check(self, request: Meet, known: Mapping[str, Any]) -> str | None:
+        """Shares are for sites that were introduced."""
+        return _wrong_blobs(self.blobs, request.introductions)
+
+
+@message("secure-sums/concealed", version=1)
+class Concealed:
+    """A reply of which every number is masked."""
+
+    epoch: int = Public("", "number of the sum", kind="int", low=0)
+    question: str = Public("", "digest of what was asked", kind="str")
+    shapes: tuple[tuple[int, ...], ...] = Public("*by field", "dimensions")
+    told: NDArray[np.bool_] = Public("cells", "which cells the site tells", kind="bool")
+    numbers: Released = Masked(
+        "numbers 2", "masked: the cells, and records behind those that may be withheld"
+    )
+    commitment: bytes = Public("", "by which the key of the site's own mask is known", kind="any")
+    next_key: bytes = Public("", "public key for the masks of the next sum", kind="any")
+    blobs: dict[str, bytes] = Public("*by site", "sealed to each neighbour: two shares")
+
+    def check(self, request: Any, known: Mapping[str, Any]) -> str | None:
+        """Numbers are as many as the cells need, keys as long as they are made."""
+        cells = sum(math.prod(shape) for shape in self.shapes)
+        if cells != len(self.told) or not cells <= len(self.numbers.value) <= 2 * cells:
+            return "other cells than the shapes say"
+        keys = (self.commitment, self.next_key)
+        if not all(isinstance(key, bytes) and len(key) == 32 for key in keys):
+            return "no keys"
+        return _wrong_blobs(self.blobs, self.blobs)
+
+
+@message("secure-sums/open", version=1)
+class Open:
+    """Give what takes the masks out of a total."""
+
+    step: str = Public("", "what the sum is of", kind="str", to="site")
+    epoch: int = Public("", "number of the sum", kind="int", to="site", low=0)
+    question: str = Public("", "digest of what was asked", kind="str", to="site")
+    next_keys: dict[str, bytes] = Public("*by site", "of the sites that contributed", to="site")
+    blobs: dict[str, bytes] = Public("*by site", "of neighbours that contributed", to="site")
+    earlier: dict[str, tuple[str, bytes]] = Public(
+        "*by site", "of neighbours that did not: question and shares before", to="site"
+    )
+
+
+@message("secure-sums/opened", version=1)
+class Opened:
+    """Shares of masks."""
+
+    own: dict[str, bytes] = Public("*by site", "of the own masks of those who contributed")
+    keys: dict[str, bytes] = Public("*by site", "of the keys of those who did not")
+
+    def check(self, request: Open, known: Mapping[str, Any]) -> str | None:
+        """One share of each neighbour, of the one kind or of the other."""
+        same = set(self.own) == set(request.blobs) and set(self.keys) == set(request.earlier)
+        shares = (*self.own.values(), *self.keys.values())
+        fine = all(isinstance(share, bytes) and len(share) == 33 for share in shares)
+        return None if same and fine else "not the shares that were asked for"
+
+
+def _wrong_blobs(blobs: Any, sites: Collection[str]) -> str | None:
+    fine = isinstance(blobs, dict) and set(blobs) <= set(sites)
+    fine = fine and all(isinstance(x, bytes) and len(x) < 256 for x in blobs.values())
+    return None if fine else "shares for others than the sites of the run"
+
+
+# --------------------------------------------------------------------------- at a site
+
+
+def _kept(party: wire.Party) -> dict[str, Any]:
+    kept = dataclasses.asdict(party)
+    return kept | {"roster": list(party.roster)}
+
+
+def party_of(site: SiteContext) -> wire.Party | None:
+    """A site's end of the masked sums of its run; None before it has met the others."""
+    kept = site.keys.get(KEYS)
+    if kept is None or not kept["roster"]:
+        return None
+    fields = {f.name: kept[f.name] for f in dataclasses.fields(wire.Party)}
+    return wire.Party(**fields | {"roster": tuple(kept["roster"])})
+
+
+@step("secure_sums.introduce", once=True)
+def introduce_site(
+    message: Introduce, data: SiteData, state: State, site: SiteContext
+) -> tuple[Introduction, State]:
+    """Draw the secret of the run, and sign the keys that follow from it."""
+    # A fresh generator over operating-system entropy, of which nothing else leaves.
+    party = wire.Party(site.run, site.site, site.secret_rng.bytes(32))
+    site.keys[KEYS] = _kept(party)
+    keys = party.introduction()
+    return Introduction(keys=keys, signed=site.sign(keys)), state
+
+
+@step("secure_sums.meet", once=True)
+def meet(message: Meet, data: SiteData, state: State, site: SiteContext) -> tuple[Met, State]:
+    """Check who takes part, and share the secret of the first masks."""
+    kept = site.keys.get(KEYS)
+    if kept is None:
+        raise WireError("the site was not introduced", public="the site was not introduced")
+    for name, (keys, signed) in message.introductions.items():
+        site.require_signed(name, keys, signed)
+    introductions = {name: keys for name, (keys, _) in message.introductions.items()}
+    party = wire.Party(site.run, site.site, kept["root"]).met(introductions)
+    site.keys[KEYS] = _kept(party)
+    return Met(blobs=party.first_blobs()), state
+
+
+def concealed(
+    content: Any, asked: Step, question: str, n_records: int, site: SiteContext
+) -> Concealed:
+    """Mask a reply that the gate has let pass.
+
+    Parameters
+    ----------
+    content : message
+        Reply of a step that sums.
+    asked : Step
+    question : str
+        ``wire.secure_sums.question_digest`` of what was asked.
+    n_records : int
+        Rows of the site.
+    site : SiteContext
+
+    Raises
+    ------
+    DisclosureError
+        The site has not met the others.
+    """
+    party = party_of(site)
+    if party is None:
+        sentence = "the study masks sums, and the sites have not met"
+        raise DisclosureError(sentence, public=sentence)
+    arrays = [np.asarray(field.value, dtype=float) for _, _, field in iterate_fields(content)]
+    gaps = [spec.gaps for _, spec, _ in iterate_fields(content)]
+    told = [~np.isnan(array).ravel() for array in arrays]
+    values = [np.nan_to_num(array).ravel() for array in arrays]
+    # How many records are behind a cell that some sites withhold, nobody else could say.
+    records = [n_records * one.astype(float) for one, own in zip(told, gaps, strict=True) if own]
+    masked = party.mask(np.concatenate([*values, *records]), question)
+    site.keys[KEYS] = _kept(party) | {"step": asked.name, "question": question}
+    return Concealed(
+        epoch=party.epoch,
+        question=question,
+        shapes=tuple(array.shape for array in arrays),
+        told=np.concatenate(told),
+        numbers=relayed(masked.limbs, Disclosure.MASKED),
+        commitment=masked.commitment,
+        next_key=masked.next_key,
+        blobs=masked.blobs,
+    )
+
+
+def _opened_once(message: Open, data: SiteData, limits: Any) -> dict[str, tuple[int, int]]:
+    """A sum is opened once in a run, whatever lines of questions lead to it; sets are noted."""
+    return {
+        f"masked sum {message.epoch}": (1, 1),
+        _set_name(message.step, message.next_keys): (1, 1 << 40),
+    }
+
+
+def _set_name(of: str, sites: Collection[str]) -> str:
+    return f"opened {of}: {' '.join(sorted(sites))}"
+
+
+@step("secure_sums.open", tally=_opened_once)
+def open_sum(
+    message: Open, data: SiteData, state: State, site: SiteContext
+) -> tuple[Opened, State]:
+    """Give shares of the masks of those who contributed, and of the keys of those who did not."""
+    party, kept = party_of(site), site.keys.get(KEYS, {})
+    about = (kept.get("step"), kept.get("question"), kept.get("epoch"))
+    if party is None or about != (message.step, message.question, message.epoch):
+        sentence = "the sum is not the one to which this site contributed last"
+        raise WireError(sentence, public=sentence)
+    now, begins = set(message.next_keys), f"tally {_set_name(message.step, ())}"
+    for name in site.series:
+        if name.startswith(begins) and len(now ^ set(name[len(begins) :].split())) == 1:
+            sentence = (
+                "a total of this step was opened for one site more, or less: the difference would "
+                "be what that site contributed"
+            )
+            raise DisclosureError(sentence, public=sentence)
+    own, keys, party = party.open(
+        message.question, message.next_keys, message.blobs, message.earlier
+    )
+    site.keys[KEYS] = _kept(party)
+    return Opened(own=own, keys=keys), state
+
+
+STEPS = (introduce_site, meet, open_sum)
+
+
+# --------------------------------------------------------------------------- at the coordinator
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Sums over sites of the fields of a reply.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        That contributed.
+    values : dict of str to array
+        By field, of its shape; 0 in a cell that no site tells.
+    told : dict of str to int array
+        How many sites tell each cell.
+    records : dict of str to array
+        Of fields with gaps: rows at the sites that tell each cell.
+    """
+
+    sites: tuple[str, ...]
+    values: dict[str, FloatArray]
+    told: dict[str, IntArray]
+    records: dict[str, FloatArray]
+
+
+@dataclass
+class Masks:
+    """What the coordinator keeps between masked sums.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        That were introduced.
+    graph : str
+    epoch : int
+    roster, before : tuple of str
+        Sites that contributed to all sums so far, and to all but the last one.
+    current : mapping of site to bytes
+        Public keys for the masks of the next sum.
+    earlier : mapping of site to (str, dict)
+        Question of the last sum, and the shares that a site sealed for each neighbour with it.
+    """
+
+    sites: tuple[str, ...]
+    graph: str
+    current: Mapping[str, bytes]
+    earlier: Mapping[str, tuple[str, Mapping[str, bytes]]]
+    roster: tuple[str, ...]
+    before: tuple[str, ...]
+    epoch: int = 0
+
+    def least(self, site: str, roster: Collection[str]) -> int:
+        """Shares that give a secret back which was shared among neighbours of a roster."""
+        around = wire.neighbours(site, self.sites, self.graph)
+        return wire.threshold(sum(other in roster for other in around))
+
+
+def introduce(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
+    """Introduce the sites to each other.
+
+    Raises
+    ------
+    QuorumError
+        Fewer than three sites, or one that was introduced is lost before all have met.
+    """
+    least = max(ctx.quorum, wire.LEAST_SITES)
+    replies = ctx.require((yield Ask("secure_sums.introduce", Introduce())), at_least=least)
+    introductions = {site: (r.keys, r.signed) for site, r in replies.items()}
+    asked = Ask("secure_sums.meet", Meet(introductions), to=tuple(sorted(replies)))
+    met = ctx.require((yield asked), at_least=len(replies))
+    ctx.sites = tuple(sorted(met))
+    ctx.masks = Masks(
+        sites=ctx.sites,
+        graph=wire.graph_seed({site: keys for site, (keys, _) in introductions.items()}),
+        current={site: keys[wire.KEY :] for site, (keys, _) in introductions.items()},
+        earlier={site: ("", r.blobs) for site, r in met.items()},
+        roster=ctx.sites,
+        before=ctx.sites,
+    )
+
+
+def total(
+    ctx: CoordinatorContext,
+    asked: Ask,
+    reply: type,
+    *,
+    rows: str = "",
+    at_least: int | None = None,
+) -> Generator[Ask, Replies, Totals]:
+    """Ask a step that sums and return the totals over sites.
+
+    Parameters
+    ----------
+    ctx : CoordinatorContext
+    asked : Ask
+        One message for all sites.
+    reply : type
+        Message with which the step replies.
+    rows : str
+        Its field with the number of a site's rows; without it no `records` are given.
+    at_least : int, optional
+        Overrides the study's quorum.
+
+    Raises
+    ------
+    QuorumError
+        Too few sites answered, or too few shares came to open the total.
+    ProtocolError
+        Sites contributed sums of different cells.
+    """
+    if ctx.masks is None:
+        replies = ctx.require((yield asked), at_least=at_least)
+        return plain_totals(replies, reply, rows)
+    named = ctx.sites if asked.to is None else asked.to
+    behind = [site for site in named if site not in ctx.sites]
+    if at_least is not None and len(named) - len(behind) < at_least:
+        raise QuorumError(
+            f"{listed(behind)} did not help to open the last total and cannot add to the next one: "
+            "resume the run when all are back"
+        )
+    asked = dataclasses.replace(asked, to=tuple(s for s in named if s in ctx.sites))
+    replies = ctx.require((yield asked), at_least=at_least)
+    numbers = yield from _opened(ctx, asked.step, replies)
+    return _named(reply, replies, numbers)
+
+
+def plain_totals(replies: Mapping[str, Any], reply: type, rows: str) -> Totals:
+    """Totals of replies that tell each site's own sums."""
+    sites = tuple(sorted(replies))
+    behind = [getattr(replies[site], rows).value for site in sites] if rows else []
+    values, told, records = {}, {}, {}
+    for name, spec in message_type(reply).fields.items():
+        parts = np.array([getattr(replies[s], name).value for s in sites], dtype=float)
+        telling = ~np.isnan(parts)
+        values[name], told[name] = np.nansum(parts, axis=0), telling.sum(axis=0)
+        if spec.gaps and rows:
+            records[name] = np.tensordot(np.array(behind), telling, axes=1).astype(float)
+    return Totals(sites, values, told, records)
+
+
+def _opened(
+    ctx: CoordinatorContext, of: str, replies: Mapping[str, Concealed]
+) -> Generator[Ask, Replies, FloatArray]:
+    """Totals of the numbers of masked replies."""
+    masks: Masks = ctx.masks
+    present = tuple(sorted(replies))
+    first = replies[present[0]]
+    alike = {(r.epoch, r.question, r.shapes, r.numbers.value.shape) for r in replies.values()}
+    if len(alike) > 1 or first.epoch != masks.epoch or not set(present) <= set(masks.roster):
+        raise ProtocolError(f"sites contributed sums of different cells to step {of!r}")
+    if len(present) < wire.LEAST_SITES:
+        raise QuorumError(
+            f"{len(present)} sites contributed to a masked sum, and fewer than "
+            f"{wire.LEAST_SITES} would see each other's part: go on when the others are back"
+        )
+    gone = [site for site in masks.roster if site not in replies]
+    next_keys = {site: replies[site].next_key for site in present}
+    messages = {}
+    for site in present:
+        around = wire.neighbours(site, masks.sites, masks.graph)
+        messages[site] = Open(
+            step=of,
+            epoch=masks.epoch,
+            question=first.question,
+            next_keys=next_keys,
+            blobs={o: replies[o].blobs.get(site, b"") for o in around if o in replies},
+            earlier={
+                o: (masks.earlier[o][0], masks.earlier[o][1].get(site, b""))
+                for o in around
+                if o in gone
+            },
+        )
+    least = min(wire.threshold(len(present) - 1), len(present))
+    asked = Ask("secure_sums.open", messages, to=present)
+    opened: dict[str, Opened] = ctx.require((yield asked), at_least=least)
+    pads = {
+        site: _secret(
+            f"the mask of site {site}",
+            {o: r.own[site] for o, r in opened.items() if site in r.own},
+            masks,
+            masks.least(site, masks.roster),
+            (replies[site].commitment, wire.commitment),
+        )
+        for site in present
+    }
+    keys = {
+        site: _secret(
+            f"the key of site {site}",
+            {o: r.keys[site] for o, r in opened.items() if site in r.keys},
+            masks,
+            masks.least(site, masks.before),
+            (masks.current[site], wire.public),
+        )
+        for site in gone
+    }
+    numbers = wire.unmasked(
+        {site: replies[site].numbers.value for site in present},
+        pads,
+        keys,
+        masks.current,
+        (masks.graph, masks.sites),
+        ctx.run,
+        masks.epoch,
+        first.question,
+    )
+    # A site that did not open is asked no more: its masks are those of this sum.
+    ctx.sites = tuple(site for site in ctx.sites if site in opened)
+    ctx.masks = dataclasses.replace(
+        masks,
+        epoch=masks.epoch + 1,
+        before=masks.roster,
+        roster=present,
+        current=next_keys,
+        earlier={site: (first.question, replies[site].blobs) for site in present},
+    )
+    return wire.decoded(numbers)
+
+
+def _secret(what: str, shares: Mapping[str, bytes], masks: Masks, least: int, proof: Any) -> bytes:
+    """A secret from the shares of a site's neighbours."""
+    placed = {wire.place_of(site, masks.sites): share for site, share in shares.items()}
+    secret = wire.found(placed, least, *proof)
+    if not secret:
+        raise QuorumError(
+            f"a masked sum cannot be opened: {least} neighbours give back {what}, and "
+            f"{len(placed)} answered, or some gave wrong shares; go on when the others are back"
+        )
+    return secret
+
+
+def _named(reply: type, replies: Mapping[str, Concealed], numbers: FloatArray) -> Totals:
+    """Totals by field."""
+    sites = tuple(sorted(replies))
+    shapes = replies[sites[0]].shapes
+    fields = message_type(reply).fields
+    telling = np.sum([replies[site].told for site in sites], axis=0)
+    cells = len(telling)
+    values, told, records = {}, {}, {}
+    at, beside = 0, cells
+    for (name, spec), shape in zip(fields.items(), shapes, strict=True):
+        size = math.prod(shape)
+        values[name] = numbers[at : at + size].reshape(shape)
+        told[name] = telling[at : at + size].reshape(shape)
+        if spec.gaps:
+            records[name] = numbers[beside : beside + size].reshape(shape)
+            beside += size
+        at += size
+    return Totals(sites, values, told, records)

@@ -1,0 +1,550 @@
+"""Sums of which nobody learns a part: masks between sites that cancel in the total.
+
+Each site adds random numbers to what it contributes. Those that two sites share cancel in the sum;
+one more of each site's own is taken out with the help of the others, once it is settled who has
+contributed. The construction is that of Bonawitz and others ("Practical secure aggregation for
+privacy-preserving machine learning", CCS 2017, section 4; the sparse graph past `COMPLETE` sites is
+that of Bell and others, "Secure single-server aggregation with (poly)logarithmic overhead", CCS
+2020), for many sums in a row with one introduction:
+
+==============================  ==================================================
+coordinator                     site i
+==============================  ==================================================
+introductions of all        ->  of each site: a key for the run, a first key for masks
+                            <-  shares of the first private key for masks, a blob a neighbour
+
+sum e, question q           ->  masked = value + own(e, q) + sum over j > i of pair(i, j, e, q)
+                                - sum over j < i of pair(i, j, e, q)
+                            <-  masked, commitment to own(e, q), next public key for masks,
+                                shares of own(e, q) and of the next private key, a blob a neighbour
+who contributed, blobs      ->
+                            <-  shares of own(e, q) of those who did, of the private key for masks
+                                of sum e of those who did not
+==============================  ==================================================
+
+Values are fixed-point numbers modulo 2^128: `RESOLUTION` is 2^-64, and a contribution is at most
+`MOST` in size, so sums are exact to the resolution and do not depend on order. ``own`` and ``pair``
+are key streams (AES-256 in counter mode). Every key follows from the site's secret of the run, the
+sum's number e and the question q (its step, round and bytes), that of ``own`` from the value too: a
+repeated answer has the same bytes, another answer another mask, and the masks of sites that were
+asked different questions do not cancel. Private keys and ``own`` are shared by Shamir's scheme over
+the integers modulo 2^256 + 297: `threshold`, some two thirds, of the neighbours give them back.
+
+What a site gives of another one for a sum is either a share of its ``own`` or one of its private
+key, never both, and once (the step that answers sees to it). Proof and limits:
+``docs/proofs/secure-sums.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.arrays import FloatArray
+from consilience.exceptions import DataError, WireError
+from consilience.wire.codec import digest, pack, unpack
+from consilience.wire.sealing import Keyring, cipher, exchanged
+
+Limbs = NDArray[np.uint64]
+"""(c, 2): c numbers modulo 2^128, the lower half of the bits first."""
+
+LEAST_SITES = 3
+"""Of fewer contributions a sum tells each of two sites what the other's is."""
+MOST_SITES = 1 << 12
+MOST = 2.0**50
+RESOLUTION = 2.0**-64
+COMPLETE = 50
+"""Up to so many sites each one shares masks with every other; beyond, with `COMPLETE` - 2."""
+
+KEY = 32
+"""Bytes of a key."""
+
+_PRIME = 2**256 + 297
+_SHARE = 33
+_LABEL = "consilience-secure-sums-1"
+_MOST_SUBSETS = 300
+
+
+# --------------------------------------------------------------------------- numbers modulo 2^128
+
+
+def encoded(values: FloatArray) -> Limbs:
+    """Fixed-point form of numbers.
+
+    Parameters
+    ----------
+    values : (c,) array
+        Finite; cut towards 0 to a multiple of `RESOLUTION`.
+
+    Raises
+    ------
+    DataError
+        A number is larger than `MOST`.
+    """
+    size = np.abs(np.asarray(values, dtype=float))
+    if not (size <= MOST).all():
+        sentence = "a sum is too large to be masked: let the study standardise its columns"
+        raise DataError(sentence, public=sentence)
+    whole = np.floor(size)
+    # Exact: both are multiples of the last bit of a number of 53 bits.
+    limbs = np.stack([((size - whole) * 2.0**64).astype(np.uint64), whole.astype(np.uint64)], 1)
+    return np.where((np.asarray(values) < 0)[:, None], negated(limbs), limbs)
+
+
+def decoded(limbs: Limbs) -> FloatArray:
+    """Numbers of fixed-point forms, the upper half of which stands for negative ones."""
+    negative = limbs[:, 1] >> np.uint64(63) == 1
+    size = np.where(negative[:, None], negated(limbs), limbs)
+    value = size[:, 1].astype(float) + size[:, 0].astype(float) * RESOLUTION
+    return np.where(negative, -value, value)
+
+
+def added(first: Limbs, second: Limbs) -> Limbs:
+    """Sum modulo 2^128."""
+    low = first[:, 0] + second[:, 0]
+    return np.stack([low, first[:, 1] + second[:, 1] + (low < first[:, 0])], axis=1)
+
+
+def negated(limbs: Limbs) -> Limbs:
+    """The negative modulo 2^128."""
+    low = ~limbs[:, 0] + np.uint64(1)
+    return np.stack([low, ~limbs[:, 1] + (low == 0)], axis=1)
+
+
+def stream(key: bytes, cells: int) -> Limbs:
+    """Numbers that look uniform to whoever lacks the key (32 bytes)."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    # Each key is used for one stream: a counter that starts at 0 repeats nothing.
+    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(encryptor.update(bytes(16 * cells)), dtype="<u8").reshape(cells, 2)
+
+
+# --------------------------------------------------------------------------- shares (Shamir 1979)
+
+
+def threshold(holders: int) -> int:
+    """How many of so many holders find a secret: two thirds, and never one alone.
+
+    Two groups of so many have more in common than a third of the holders.
+    """
+    return max(2, math.ceil(2 * holders / 3))
+
+
+def split(secret: bytes, places: Collection[int], source: bytes) -> dict[int, bytes]:
+    """Shares of a secret: values of a polynomial whose value at 0 it is.
+
+    Parameters
+    ----------
+    secret : bytes
+        32 bytes.
+    places : collection of int
+        Of the holders, from 1.
+    source : bytes
+        Key from which the other coefficients follow.
+    """
+    degree = threshold(len(places)) - 1
+    others = (hmac.digest(source, j.to_bytes(4, "big"), "sha256") for j in range(degree))
+    coefficients = [int.from_bytes(x, "big") for x in (secret, *others)]
+    shares = {}
+    for place in places:
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value * place + coefficient) % _PRIME
+        shares[place] = value.to_bytes(_SHARE, "big")
+    return shares
+
+
+def joined(shares: Mapping[int, bytes]) -> bytes:
+    """The secret of shares, by Lagrange's formula; wrong ones give another one, or none (b"")."""
+    secret = 0
+    for place, share in shares.items():
+        weight = 1
+        for other in shares:
+            if other != place:
+                weight = weight * other * pow(other - place, -1, _PRIME) % _PRIME
+        secret += weight * int.from_bytes(share, "big")
+    secret %= _PRIME
+    return secret.to_bytes(KEY, "big") if secret < 1 << 256 else b""
+
+
+def found(
+    shares: Mapping[int, bytes], least: int, proof: bytes, prove: Callable[[bytes], bytes]
+) -> bytes:
+    """The secret of at least so many shares, some of which may be wrong, by what is known of it.
+
+    Parameters
+    ----------
+    shares : mapping of int to bytes
+    least : int
+    proof : bytes
+    prove : callable
+        ``prove(secret)`` is `proof` for the right secret.
+
+    Returns
+    -------
+    bytes
+        Empty where too few shares are there, or too many are wrong.
+    """
+    subsets = itertools.combinations(sorted(shares), least)
+    for subset in itertools.islice(subsets, _MOST_SUBSETS):
+        secret = joined({place: shares[place] for place in subset})
+        if secret and hmac.compare_digest(prove(secret), proof):
+            return secret
+    return b""
+
+
+# --------------------------------------------------------------------------- who shares with whom
+
+
+def graph_seed(introductions: Mapping[str, bytes]) -> str:
+    """What decides who shares masks with whom: all introductions, so no site's word alone."""
+    return digest(pack({site: introductions[site] for site in sorted(introductions)}))
+
+
+def neighbours(site: str, sites: Collection[str], seed: str) -> tuple[str, ...]:
+    """Sites with which a site shares masks, in order of name; the relation is mutual."""
+    if len(sites) <= COMPLETE:
+        return tuple(sorted(other for other in sites if other != site))
+    ring = sorted(sites, key=lambda name: hashlib.sha256(pack([seed, name])).digest())
+    at, reach = ring.index(site), COMPLETE // 2 - 1
+    steps = (*range(-reach, 0), *range(1, reach + 1))
+    return tuple(sorted(ring[(at + step) % len(ring)] for step in steps))
+
+
+# --------------------------------------------------------------------------- one site's end
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What a site gives for a sum.
+
+    Attributes
+    ----------
+    limbs : (c, 2) array
+    commitment : bytes
+        SHA-256 of the key of its own mask.
+    next_key : bytes
+        Its public key for the masks of the next sum.
+    blobs : dict of site to bytes
+        For each neighbour, sealed to it: a share of its own mask's key and of the next private key.
+    """
+
+    limbs: Limbs
+    commitment: bytes
+    next_key: bytes
+    blobs: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Party:
+    """A site's end.
+
+    Attributes
+    ----------
+    run, site : str
+    root : bytes
+        32 secret bytes, drawn for the run: everything else follows from them.
+    channels : mapping of site to bytes
+        Public keys of all sites that were introduced, this one among them.
+    graph : str
+        `graph_seed` of the introductions.
+    epoch : int
+        Number of the next sum.
+    current : mapping of site to bytes
+        Public keys for its masks: of the sites that contributed to all sums so far, as far as this
+        site has them from their owners.
+    roster : tuple of str
+        Sites that contributed to all sums so far.
+    """
+
+    run: str
+    site: str
+    root: bytes = dataclasses.field(repr=False)
+    channels: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    graph: str = ""
+    epoch: int = 0
+    current: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    roster: tuple[str, ...] = ()
+
+    # ---- keys
+
+    def _secret(self, *what: str | int) -> bytes:
+        return hmac.digest(self.root, pack([_LABEL, self.run, self.site, *what]), "sha256")
+
+    def introduction(self) -> bytes:
+        """What the others are told: both first public keys, 64 bytes."""
+        return public(self._secret("channel")) + public(self._secret("masks", 0))
+
+    def met(self, introductions: Mapping[str, bytes]) -> Party:
+        """The same, once all have been introduced.
+
+        Raises
+        ------
+        WireError
+            Too few or too many sites, this one not among them as it is, or no keys.
+        """
+        if not LEAST_SITES <= len(introductions) <= MOST_SITES:
+            raise _wrong(f"a masked sum needs {LEAST_SITES} to {MOST_SITES} sites")
+        if introductions.get(self.site) != self.introduction():
+            raise _wrong("the site was introduced to the others as somebody else")
+        if not all(type(x) is bytes and len(x) == 2 * KEY for x in introductions.values()):
+            raise _wrong("an introduction without its keys")
+        keys = {site: introductions[site] for site in sorted(introductions)}
+        if len(set(keys.values())) < len(keys):
+            raise _wrong("two sites were introduced by the same keys")
+        return dataclasses.replace(
+            self,
+            channels={site: key[:KEY] for site, key in keys.items()},
+            current={site: key[KEY:] for site, key in keys.items()},
+            roster=tuple(keys),
+            graph=graph_seed(keys),
+        )
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """Neighbours that contributed to all sums so far."""
+        mutual = neighbours(self.site, self.channels, self.graph)
+        return tuple(site for site in mutual if site in self.roster)
+
+    def _blobs(self, question: str, own: bytes, next_key: bytes) -> dict[str, bytes]:
+        """Shares for the neighbours: of the next private key, and of `own` if there is one."""
+        places = {site: place_of(site, self.channels) for site in self.around}
+        after = self.epoch if not own else self.epoch + 1
+        secrets = [self._secret("masks", after), *([own] if own else [])]
+        shares = [
+            split(secret, places.values(), self._secret("shares", kind, after, digest(secret)))
+            for kind, secret in enumerate(secrets)
+        ]
+        return {
+            peer: self._cipher(peer, self.site, peer).encrypt(
+                pack([share[place] for share in shares]),
+                [self._bound(self.site, peer, question, next_key)],
+            )
+            for peer, place in places.items()
+        }
+
+    def _bound(self, sender: str, recipient: str, question: str, next_key: bytes) -> bytes:
+        # The next public key is authenticated with the shares: nobody on the way exchanges it.
+        return pack([_LABEL, self.run, sender, recipient, question, next_key])
+
+    def _cipher(self, peer: str, sender: str, recipient: str) -> Any:
+        ring = Keyring(self._secret("channel"), b"", self.run, self.site, self.channels)
+        return cipher(ring, peer, sender, recipient)
+
+    def _opened(self, sender: str, blob: bytes, question: str, next_key: bytes) -> list[bytes]:
+        from cryptography.exceptions import InvalidTag
+
+        bound = self._bound(sender, self.site, question, next_key)
+        try:
+            shares = unpack(self._cipher(sender, sender, self.site).decrypt(blob, [bound]))
+        except (InvalidTag, ValueError):
+            raise _wrong("shares that their owner has not sealed for this sum") from None
+        if not all(type(share) is bytes and len(share) == _SHARE for share in shares):
+            raise _wrong("shares of another form")
+        return list(shares)
+
+    # ---- answers
+
+    def first_blobs(self) -> dict[str, bytes]:
+        """Shares of the private key for the masks of the first sum, by neighbour."""
+        return self._blobs("", b"", self.current[self.site])
+
+    def mask(self, values: FloatArray, question: str) -> Masked:
+        """Mask what this site contributes.
+
+        Parameters
+        ----------
+        values : (c,) array
+        question : str
+            Digest of what was asked.
+        """
+        limbs = encoded(values)
+        # By what is masked, too: two contributions to one question never have one mask.
+        own = self._secret("own", self.epoch, question, digest(limbs.tobytes()))
+        masked = added(limbs, stream(own, len(limbs)))
+        private = self._secret("masks", self.epoch)
+        for peer in self.around:
+            key = pair_key(private, self.current[peer], self._pair(peer), question)
+            masked = with_pair(masked, key, plus=self.site < peer)
+        next_key = public(self._secret("masks", self.epoch + 1))
+        return Masked(masked, commitment(own), next_key, self._blobs(question, own, next_key))
+
+    def _pair(self, peer: str) -> tuple[str, str, str, int]:
+        return pair_of(self.run, self.site, peer, self.epoch)
+
+    def open(
+        self,
+        question: str,
+        next_keys: Mapping[str, bytes],
+        blobs: Mapping[str, bytes],
+        earlier: Mapping[str, tuple[str, bytes]],
+    ) -> tuple[dict[str, bytes], dict[str, bytes], Party]:
+        """Give what takes the masks of a sum out of its total, and go on to the next sum.
+
+        Parameters
+        ----------
+        question : str
+        next_keys : mapping of site to bytes
+            The sites that contributed, with their keys for the next masks.
+        blobs : mapping of site to bytes
+            What contributing neighbours sealed for this site with their contribution.
+        earlier : mapping of site to (str, bytes)
+            Of neighbours that did not: the question of the sum before, and their blob of it.
+
+        Returns
+        -------
+        own : dict of site to bytes
+            Shares of the own masks of those who contributed.
+        keys : dict of site to bytes
+            Shares of the private keys of those who did not.
+        Party
+
+        Raises
+        ------
+        WireError
+            Sites or shares are not those of this sum.
+        """
+        present = tuple(sorted(next_keys))
+        ours = public(self._secret("masks", self.epoch + 1))
+        if not set(present) <= set(self.roster) or next_keys.get(self.site) != ours:
+            raise _wrong("the sum is said to be of other sites than those that were asked")
+        if len(present) < LEAST_SITES:
+            raise _wrong(f"a masked sum is opened for {LEAST_SITES} sites at least")
+        there = {peer for peer in self.around if peer in next_keys}
+        gone = set(self.around) - there
+        if set(blobs) != there or set(earlier) != gone:
+            raise _wrong("the shares are not those of this site's neighbours")
+        # First the share of a private key, then that of an own mask.
+        own = {
+            peer: self._opened(peer, blobs[peer], question, next_keys[peer])[1]
+            for peer in sorted(there)
+        }
+        keys = {
+            peer: self._opened(peer, earlier[peer][1], earlier[peer][0], self.current[peer])[0]
+            for peer in sorted(gone)
+        }
+        after = dataclasses.replace(
+            self,
+            epoch=self.epoch + 1,
+            roster=present,
+            current={peer: next_keys[peer] for peer in sorted({*there, self.site})},
+        )
+        return own, keys, after
+
+
+# --------------------------------------------------------------------------- the coordinator's end
+
+
+def unmasked(
+    masked: Mapping[str, Limbs],
+    pads: Mapping[str, bytes],
+    gone: Mapping[str, bytes],
+    current: Mapping[str, bytes],
+    graph: tuple[str, Collection[str]],
+    run: str,
+    epoch: int,
+    question: str,
+) -> Limbs:
+    """Total of what sites contributed.
+
+    Parameters
+    ----------
+    masked : mapping of site to (c, 2) array
+    pads : mapping of site to bytes
+        Keys of their own masks.
+    gone : mapping of site to bytes
+        Private keys for the masks of this sum, of those who did not contribute.
+    current : mapping of site to bytes
+        Public keys for the masks of this sum.
+    graph : (str, collection of str)
+        Seed of who shares with whom, and all sites that were introduced.
+    run, epoch, question
+        As at the sites.
+    """
+    cells = len(next(iter(masked.values())))
+    total = np.zeros((cells, 2), dtype=np.uint64)
+    for site in sorted(masked):
+        total = added(total, added(masked[site], negated(stream(pads[site], cells))))
+    for absent in sorted(gone):
+        for peer in neighbours(absent, graph[1], graph[0]):
+            if peer in masked:
+                pair = pair_of(run, peer, absent, epoch)
+                key = pair_key(gone[absent], current[peer], pair, question)
+                # What the peer added is taken away.
+                total = with_pair(total, key, plus=not peer < absent)
+    return total
+
+
+def public(private: bytes) -> bytes:
+    """Public half of a private key (X25519, RFC 7748)."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def commitment(own: bytes) -> bytes:
+    """What is known of the key of an own mask before it is opened."""
+    return hashlib.sha256(pack([_LABEL, own])).digest()
+
+
+def pair_of(run: str, one: str, other: str, epoch: int) -> tuple[str, str, str, int]:
+    """What names the masks of two sites for one sum."""
+    return (run, *sorted((one, other)), epoch)  # type: ignore[return-value]
+
+
+def pair_key(private: bytes, peer: bytes, pair: tuple[str, str, str, int], question: str) -> bytes:
+    """Key of the masks of two sites, by the private half of one and the public half of the other.
+
+    Raises
+    ------
+    WireError
+        The public key gives no secret (RFC 7748, section 6.1).
+    """
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    try:
+        secret = exchanged(private, peer)
+    except ValueError:
+        raise _wrong("a key for masks that gives no secret") from None
+    info = pack([_LABEL, *pair, question])
+    return HKDF(SHA256(), KEY, salt=None, info=info).derive(secret)
+
+
+def with_pair(limbs: Limbs, key: bytes, *, plus: bool) -> Limbs:
+    """Numbers with the masks of two sites added, or taken away."""
+    masks = stream(key, len(limbs))
+    return added(limbs, masks if plus else negated(masks))
+
+
+def place_of(site: str, sites: Collection[str]) -> int:
+    """Place of a site among all that were introduced, from 1: where its shares are."""
+    return sorted(sites).index(site) + 1
+
+
+def question_digest(step: str, round_: int, message: bytes, units: Iterable[bytes] = ()) -> str:
+    """Digest of what was asked: of sites that were asked anything else, masks do not cancel.
+
+    Parameters
+    ----------
+    step : str
+    round_ : int
+    message : bytes
+    units : iterable of bytes
+        Questions by which rows were put in other units before.
+    """
+    return digest(pack([_LABEL, step, round_, digest(message), [digest(unit) for unit in units]]))
+
+
+def _wrong(sentence: str) -> WireError:
+    return WireError(sentence, public=sentence)

@@ -1,0 +1,116 @@
+"""Masked sums between sites that sign: the bytes of one process, and keys that are theirs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.engines.federation import Federation
+from consilience.engines.folder import FolderEngine, watch
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import QuorumError
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.sites.site import Site
+from consilience.sites.site_store import DiskStore
+from consilience.sites.study import Study
+from consilience.testing.fakes import array_loader
+from consilience.wire.signing import SigningKey
+from tests.engines.fake_link import fake_flower
+
+NAMES = ("ash", "birch", "cedar", "doum")
+KEYS = {name: SigningKey.generate() for name in NAMES}
+COORDINATOR = SigningKey.generate()
+ROWS = {name: np.random.default_rng(i).normal(size=(40 + i, 2)) for i, name in enumerate(NAMES)}
+
+
+def study_of(keys: dict[str, Any], **more: Any) -> Study:
+    return Study.from_settings(
+        {
+            "name": "trial",
+            "method": "mean-and-sd",
+            "sums": "secure",
+            "data": {"features": ["x0", "x1"]},
+            "preparation": {"standardize": "pooled"},
+            "sites": {"names": list(NAMES), "keys": keys, **more},
+        }
+    )
+
+
+def site_of(name: str, root: Path | None = None) -> Site:
+    home = None if root is None else DiskStore(root / name)
+    return Site(name, array_loader(ROWS[name]), home=home)
+
+
+LISTED = {name: key.public for name, key in KEYS.items()}
+
+
+def in_one_process() -> Any:
+    engine = LocalEngine([site_of(name) for name in NAMES])
+    return Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)
+
+
+@contextmanager
+def watched(root: Path) -> Iterator[FolderEngine]:
+    """Sites that are made anew for each look, as after a crash, with what is on their disks."""
+    folder = root / "shared"
+    folder.mkdir()
+    stop = threading.Event()
+
+    def look(name: str) -> None:
+        while not stop.is_set():
+            watch(
+                site_of(name, root),
+                folder,
+                key=KEYS[name],
+                coordinators=[COORDINATOR.public],
+                once=True,
+            )
+            stop.wait(0.02)
+
+    threads = [threading.Thread(target=look, args=(name,)) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    try:
+        yield FolderEngine(folder, NAMES, COORDINATOR, LISTED, poll=0.02)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_over_a_folder_the_bytes_are_those_of_one_process(tmp_path: Path) -> None:
+    wanted = in_one_process()
+    with watched(tmp_path) as engine:
+        found = Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)
+    assert found.result.to_files() == wanted.result.to_files()
+    assert (found.scaling == wanted.scaling).all()
+    assert {x.protection for x in found.transcript if x.field == "numbers"} == {
+        "sealed to coordinator"
+    }
+
+
+def test_over_flower_the_bytes_are_those_of_one_process(tmp_path: Path) -> None:
+    wanted = in_one_process()
+    sites = [site_of(name, tmp_path) for name in NAMES]
+    with fake_flower(sites, own=KEYS) as engine:
+        found = Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)
+    assert found.result.to_files() == wanted.result.to_files()
+
+
+@pytest.mark.parametrize("keys", ["another", "none"])
+def test_a_site_meets_nobody_whose_key_the_study_does_not_name(keys: str, tmp_path: Path) -> None:
+    """A coordinator that knows a site by another key than the study's could pose as it."""
+    named = {**LISTED, "cedar": SigningKey.generate().public}
+    if keys == "none":
+        del named["cedar"]
+    with (
+        watched(tmp_path) as engine,
+        pytest.raises(QuorumError, match="'cedar' has not signed its keys by one that the study"),
+    ):
+        Federation.from_study(study_of(named), engine=engine).run(MeanAndSD(), seed=0)

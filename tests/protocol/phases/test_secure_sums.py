@@ -1,0 +1,386 @@
+"""Totals of which the coordinator sees no part: whole runs, dropouts, and coordinators that lie."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.contingency.protocol import ContingencyTable
+from consilience.describe.protocol import Describe
+from consilience.engines.federation import Federation
+from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError, StudyError
+from consilience.protocol.mean_and_sd import MeanAndSD, MeanAndSDResult, Sums, SumsRequest
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
+from consilience.protocol.phases import secure_sums
+from consilience.sites.policy import Policy
+from consilience.sites.study import Study
+from consilience.testing.fakes import federation_of, members, scripted, with_fixed_secrets
+from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.secure_sums import RESOLUTION
+
+RNG = np.random.default_rng(4)
+TABLES = {f"s{i}": RNG.normal(size=(30 + 7 * i, 3)) * [1, 5, 0.1] + i for i in range(5)}
+SCALED = Preparation(standardize="pooled")
+# Rounds of a run: 1 opening, 2 introductions, 3 meeting, then a sum and its opening in turns.
+FIRST, OPENING, SECOND = 4, 5, 6
+
+
+def masked(tables: dict[str, np.ndarray] = TABLES, **settings: Any) -> Federation:
+    federation = dataclasses.replace(federation_of(tables, **settings), sums="secure")
+    for i, site in enumerate(members(federation).values()):
+        with_fixed_secrets(site, i)
+    return federation
+
+
+def with_script(script: dict[Any, Any], *, quorum: int = 4, **settings: Any) -> Federation:
+    return scripted(dataclasses.replace(masked(**settings), quorum=quorum), script)
+
+
+def within_resolution(found: Any, plain: Any, unit: float = RESOLUTION) -> None:
+    """Equal to what replies in plain give, to the resolution and the rounding of a few sums."""
+    np.testing.assert_allclose(found, plain, rtol=1e-13, atol=len(TABLES) * unit)
+
+
+# ------------------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("preparation", [Preparation(), SCALED], ids=["plain", "standardised"])
+def test_the_result_is_that_of_sums_in_plain(preparation: Preparation) -> None:
+    plain = MeanAndSD().run(federation_of(TABLES, preparation=preparation), seed=0)
+    run = MeanAndSD().run(masked(preparation=preparation), seed=0)
+    assert run.result.n == plain.result.n
+    # Means of standardised columns are 0 but for rounding.
+    unit = RESOLUTION if plain.scaling is None else 1e-15
+    within_resolution(run.result.mean, plain.result.mean, unit)
+    within_resolution(run.result.sd, plain.result.sd)
+    if plain.scaling is not None:
+        within_resolution(run.scaling, plain.scaling)
+
+
+def test_nothing_that_leaves_tells_a_sites_numbers() -> None:
+    run = MeanAndSD().run(masked(), seed=0)
+    sums = [line for line in run.transcript if line.field == "numbers"]
+    assert {line.disclosure for line in sums} == {"masked"} and len(sums) == 2 * len(TABLES)
+    others = {line.disclosure for line in run.transcript if line.direction == "from-site"}
+    assert others == {"masked", "public"}
+    again = MeanAndSD().run(masked(), seed=1)
+    # With the same secrets another run has other masks.
+    digests = [[x.digest for x in r.transcript if x.field == "numbers"] for r in (run, again)]
+    assert not set(digests[0]) & set(digests[1])
+
+
+def test_a_reply_in_masks_is_uniform_to_look_at() -> None:
+    engine = scripted(masked()).engine
+    MeanAndSD().run(dataclasses.replace(masked(), engine=engine), seed=0)
+    seen = []
+    for (round_, _), data in engine.replies.items():  # type: ignore[attr-defined]
+        if round_ == FIRST:
+            seen.append(decode_message(Reply.from_bytes(data).message).numbers.value)
+    bits = np.unpackbits(np.concatenate(seen).view(np.uint8))
+    # Of numbers in plain the upper half would be zeros, or ones.
+    assert abs(bits.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(bits))
+
+
+def test_what_a_site_withholds_is_left_out_and_named() -> None:
+    tables = {name: np.c_[x, np.arange(len(x)) < 4 * (name == "s1")] for name, x in TABLES.items()}
+    tables |= {
+        n: np.c_[x[:, :3], RNG.integers(0, 2, len(x))] for n, x in tables.items() if n > "s1"
+    }
+    plain = MeanAndSD().run(federation_of(tables), seed=0)
+    run = MeanAndSD().run(masked(tables), seed=0)
+    assert not np.isnan(plain.result.mean).any()
+    within_resolution(run.result.mean, plain.result.mean)
+    within_resolution(run.result.sd, plain.result.sd)
+    assert any("withheld x3" in note for note in run.notes)
+    told = {
+        line.site: line.verdict for line in run.transcript if line.field == "numbers" and line.rule
+    }
+    assert told["s1"] == told["s0"] == "withheld" and told["s2"] == "released"
+
+
+def test_few_and_none_look_alike() -> None:
+    """A column of which a site has few odd rows, and one of which it has none."""
+    seen = []
+    for odd in (0, 4):
+        tables = {n: np.c_[x, (np.arange(len(x)) % 2) * 1.0] for n, x in TABLES.items()}
+        tables["s1"][:, 3] = np.arange(len(tables["s1"])) < odd
+        engine = scripted(masked(tables)).engine
+        federation = dataclasses.replace(masked(tables), engine=engine)
+        MeanAndSD().run(federation, seed=0, run_id="same")
+        reply = Reply.from_bytes(engine.replies[FIRST, "s1"])  # type: ignore[attr-defined]
+        seen.append((reply.message, reply.verdicts))
+    assert seen[0] == seen[1]
+
+
+# ------------------------------------------------------------------------------ who is lost
+
+
+@pytest.mark.parametrize("action", ["absent", "late", "refused"])
+@pytest.mark.parametrize("when", [1, 2])
+def test_a_site_that_is_lost_before_all_have_met_is_left_out(when: int, action: str) -> None:
+    run = MeanAndSD().run(with_script({(when, "s2"): action}), seed=0)
+    others = {name: x for name, x in TABLES.items() if name != "s2"}
+    plain = MeanAndSD().run(federation_of(others), seed=0)
+    within_resolution(run.result.mean, plain.result.mean)
+
+
+@pytest.mark.parametrize("action", ["absent", "late", "refused"])
+def test_a_site_that_is_lost_before_it_gave_is_left_out(action: str) -> None:
+    run = MeanAndSD().run(with_script({(FIRST, "s2"): action}), seed=0)
+    others = {name: x for name, x in TABLES.items() if name != "s2"}
+    plain = MeanAndSD().run(federation_of(others), seed=0)
+    assert run.result.n == plain.result.n
+    within_resolution(run.result.mean, plain.result.mean)
+    within_resolution(run.result.sd, plain.result.sd)
+
+
+@pytest.mark.parametrize("action", ["absent", "late", "refused"])
+def test_a_site_that_is_lost_before_the_last_opening_is_counted(action: str) -> None:
+    run = MeanAndSD().run(with_script({(SECOND + 1, "s2"): action}), seed=0)
+    plain = MeanAndSD().run(federation_of(TABLES), seed=0)
+    within_resolution(run.result.mean, plain.result.mean)
+    within_resolution(run.result.sd, plain.result.sd)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ({(3, "s2"): "absent"}, "s2 was absent"),
+        ({(OPENING, "s2"): "absent"}, "s2 did not help to open the last total"),
+        ({(SECOND, "s2"): "absent"}, "s2 was absent"),
+        ({(OPENING, s): "absent" for s in ("s1", "s2", "s3")}, "s1, s2, s3 were absent"),
+        ({(FIRST, s): "absent" for s in ("s1", "s2", "s3")}, "s1, s2, s3 were absent"),
+    ],
+)
+def test_where_too_many_are_lost_the_run_stops_with_a_sentence(
+    script: dict[Any, Any], says: str
+) -> None:
+    with pytest.raises(QuorumError, match=says):
+        MeanAndSD().run(with_script(script), seed=0)
+
+
+@pytest.mark.parametrize("round_", range(1, 8))
+def test_a_run_that_stopped_goes_on_with_the_same_bytes(round_: int, tmp_path: Path) -> None:
+    whole = MeanAndSD().run(masked(), seed=0, run_id="kept")
+
+    class Killed(Exception):
+        pass
+
+    def stop(kind: str, facts: dict[str, Any]) -> None:
+        if kind == "arrived" and facts["round"] == round_:
+            raise Killed
+
+    federation = masked()
+    with pytest.raises(Killed):
+        MeanAndSD().run(federation, seed=0, run_id="kept", out=tmp_path / "run", on_event=stop)
+    run = MeanAndSD().run(federation, out=tmp_path / "run", run_id="kept", resume=True)
+    assert run.result.to_files() == whole.result.to_files()
+    assert [x.digest for x in run.transcript] != [] and len(run.transcript) == len(whole.transcript)
+
+
+def test_sites_that_were_absent_are_asked_again_when_they_are_back(tmp_path: Path) -> None:
+    federation = dataclasses.replace(masked(), quorum=4)
+    stopped = scripted(federation, {(SECOND, "s2"): "returns", (SECOND, "s3"): "returns"})
+    with pytest.raises(QuorumError):
+        MeanAndSD().run(stopped, seed=0, out=tmp_path / "run")
+    back = dataclasses.replace(federation, engine=scripted(federation).engine)
+    with pytest.raises(QuorumError):
+        MeanAndSD().run(stopped, out=tmp_path / "run", resume=True)
+    run = MeanAndSD().run(back, out=tmp_path / "run", resume=True, retry_refused=True)
+    plain = MeanAndSD().run(federation_of(TABLES), seed=0)
+    within_resolution(run.result.mean, plain.result.mean)
+    within_resolution(run.result.sd, plain.result.sd)
+
+
+def test_a_sum_that_was_opened_is_not_opened_again(tmp_path: Path) -> None:
+    """Who asks again from a round before would learn the difference that a lost site makes."""
+    federation = dataclasses.replace(masked(), quorum=4)
+    first = scripted(federation, {(FIRST, "s2"): "returns", (SECOND, "s3"): "absent"})
+    with pytest.raises(QuorumError):
+        MeanAndSD().run(first, seed=0, out=tmp_path / "run")
+    back = dataclasses.replace(federation, engine=scripted(federation).engine)
+    with pytest.raises(QuorumError, match=r"more questions .* \(masked sum 0\)"):
+        MeanAndSD().run(back, out=tmp_path / "run", resume=True, retry_refused=True)
+
+
+class Twice(MeanAndSD):
+    """Asks for the same sums twice."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Return the difference of two totals."""
+        totals = []
+        for _ in range(2):
+            found = yield from secure_sums.total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
+            totals.append(found.values)
+        n = int(totals[0]["n"] - totals[1]["n"])
+        apart = totals[0]["totals"] - totals[1]["totals"]
+        return MeanAndSDResult(ctx.feature_names, n, apart, apart)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_two_totals_of_one_step_tell_no_site(lost: int) -> None:
+    tables = TABLES | {f"s{i}": RNG.normal(size=(30, 3)) for i in (5, 6)}
+    script = {(SECOND, f"s{i}"): "absent" for i in range(lost)}
+    federation = scripted(dataclasses.replace(masked(tables), quorum=3), script)
+    if lost == 1:
+        with pytest.raises(QuorumError, match="the difference would be what that site contributed"):
+            Twice().run(federation, seed=0)
+        return
+    found = Twice().run(federation, seed=0).result
+    gone = [tables[f"s{i}"] for i in range(lost)]
+    assert found.n == sum(map(len, gone))
+    wanted = sum((x.sum(axis=0) for x in gone), start=np.zeros(3))
+    np.testing.assert_allclose(found.mean, wanted, rtol=1e-12, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------ coordinators
+
+
+def asked_by_hand(
+    change: Callable[[str, Any], Any], sites: tuple[str, ...] = tuple(TABLES)
+) -> dict[str, list[str]]:
+    """Refusals, by step, where a coordinator changes its questions on the way."""
+    federation = masked()
+    engine = scripted(federation).engine
+    send = engine.send
+    said: dict[str, list[str]] = {}
+
+    def changed(requests: Any) -> None:
+        sent = {}
+        for key, data in requests.items():
+            request = Request.from_bytes(data)
+            message = change(request.step, decode_message(request.message))
+            sent[key] = dataclasses.replace(request, message=encode_message(message)).to_bytes()
+        send(sent)
+
+    engine.send = changed  # type: ignore[method-assign]
+    with contextlib.suppress(ConsilienceError):
+        MeanAndSD().run(dataclasses.replace(federation, engine=engine), seed=0)
+    for data in engine.replies.values():  # type: ignore[attr-defined]
+        reply = Reply.from_bytes(data)
+        if reply.status == "refused":
+            said.setdefault(reply.step, []).append(reply.reason)
+    return said
+
+
+def test_a_coordinator_that_exchanges_keys_is_refused() -> None:
+    def other_keys(step: str, message: Any) -> Any:
+        if step != "secure_sums.meet":
+            return message
+        told = dict(message.introductions)
+        told["s0"], told["s1"] = told["s1"], told["s0"]
+        return dataclasses.replace(message, introductions=told)
+
+    said = asked_by_hand(other_keys)
+    # Where no site has a key of its own, those that were exchanged see it themselves.
+    assert (
+        said["secure_sums.meet"] == ["the site was introduced to the others as somebody else"] * 2
+    )
+
+
+def test_a_coordinator_that_says_a_site_is_gone_which_gave_is_refused_by_it() -> None:
+    def without(step: str, message: Any) -> Any:
+        if step != "secure_sums.open":
+            return message
+        keys = {s: k for s, k in message.next_keys.items() if s != "s1"}
+        return dataclasses.replace(message, next_keys=keys)
+
+    said = asked_by_hand(without)
+    assert any("other sites" in reason for reason in said["secure_sums.open"])
+    assert len(said["secure_sums.open"]) == len(TABLES)
+
+
+def test_sites_that_did_not_meet_answer_no_sum() -> None:
+    """A study says that sums are masked, and the coordinator asks for them in plain."""
+    settings = {
+        "name": "trial",
+        "method": "mean-and-sd",
+        "sums": "secure",
+        "data": {"features": ["x0", "x1", "x2"]},
+        "sites": {"names": list(TABLES)},
+    }
+    study = Study.from_settings(settings)
+    text = {"study": study.hash(), "study_text": study.canonical()}
+    for sums, stops in (("secure", False), ("plain", True)):
+        federation = dataclasses.replace(masked(), sums=sums, **text)
+        if stops:
+            with pytest.raises(
+                QuorumError, match="the study masks sums, and the sites have not met"
+            ):
+                MeanAndSD().run(federation, seed=0)
+        else:
+            MeanAndSD().run(federation, seed=0)
+    assert json.loads(study.canonical())["sums"] == "secure"
+    plain = Study.from_settings({k: v for k, v in settings.items() if k != "sums"})
+    assert "sums" not in json.loads(plain.canonical())
+
+
+def test_a_step_that_tells_a_sites_own_is_refused_where_sums_are_masked() -> None:
+    text = {"sums": "secure", "sites": {"keys": {}}}
+    federation = dataclasses.replace(
+        federation_of(TABLES, policy=Policy(preset="simulation")), study_text=json.dumps(text)
+    )
+    with pytest.raises(QuorumError, match="tells what is this site's alone"):
+        Describe().run(federation, seed=0)
+
+
+# ------------------------------------------------------------------------------ what may be asked
+
+
+@pytest.mark.parametrize(
+    ("method", "tables", "sums", "says"),
+    [
+        (MeanAndSD(), {"s0": TABLES["s0"], "s1": TABLES["s1"]}, "secure", "at least 3 sites"),
+        (Describe(), TABLES, "secure", "needs more of each site"),
+        (ContingencyTable(), TABLES, "secure", "needs more of each site"),
+        (MeanAndSD(), TABLES, "masked", "'plain' or 'secure'"),
+    ],
+)
+def test_studies_that_cannot_mask_are_refused_before_anything_is_asked(
+    method: Any, tables: dict[str, np.ndarray], sums: str, says: str
+) -> None:
+    federation = dataclasses.replace(federation_of(tables), sums=sums)  # type: ignore[arg-type]
+    with pytest.raises((StudyError, ConsilienceError), match=says):
+        method.run(federation, seed=0)
+
+
+def test_a_sum_that_is_too_large_is_refused_without_a_number() -> None:
+    tables = {name: x * 1e15 for name, x in TABLES.items()}
+    with pytest.raises(QuorumError, match="a sum is too large to be masked"):
+        MeanAndSD().run(masked(tables), seed=0)
+
+
+def test_replies_that_do_not_belong_together_stop_the_run() -> None:
+    def other_cells(data: bytes) -> bytes:
+        reply = Reply.from_bytes(data)
+        message = decode_message(reply.message)
+        wrong = dataclasses.replace(message, question="0" * 64)
+        return dataclasses.replace(reply, message=encode_message(wrong)).to_bytes()
+
+    with pytest.raises(ProtocolError, match="sums of different cells"):
+        MeanAndSD().run(with_script({(FIRST, "s2"): other_cells}), seed=0)
+
+
+def test_wrong_shares_of_one_site_cost_nothing() -> None:
+    def wrong(data: bytes) -> bytes:
+        reply = Reply.from_bytes(data)
+        message = decode_message(reply.message)
+        own = {site: bytes(33) for site in message.own}
+        changed = dataclasses.replace(message, own=own)
+        return dataclasses.replace(reply, message=encode_message(changed)).to_bytes()
+
+    run = MeanAndSD().run(with_script({(OPENING, "s2"): wrong}), seed=0)
+    plain = MeanAndSD().run(federation_of(TABLES), seed=0)
+    within_resolution(run.result.mean, plain.result.mean)
+
+
+def test_a_set_of_sites_has_one_name() -> None:
+    assert secure_sums._set_name("sums", ["b", "a"]) == "opened sums: a b"

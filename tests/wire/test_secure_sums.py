@@ -1,0 +1,354 @@
+"""Masked sums: numbers, shares, and the exchange between sites, whoever carries it."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from consilience.exceptions import DataError, WireError
+from consilience.wire import secure_sums as wire
+from consilience.wire.codec import digest
+from tests.reference import secure_sums as textbook
+
+RUN = "masked-sums"
+
+
+def limbs_of(residues: list[int]) -> np.ndarray:
+    return np.array([[r & (2**64 - 1), r >> 64] for r in residues], dtype=np.uint64)
+
+
+def residues_of(limbs: np.ndarray) -> list[int]:
+    return [int(low) + (int(high) << 64) for low, high in limbs]
+
+
+# ------------------------------------------------------------------------------ numbers
+
+
+NUMBERS = [
+    *(sign * size for sign in (1, -1) for size in (0.0, 1.0, 0.1, 2.0**-64, 1e-25, 2.0**50)),
+    *(np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25) * 1e-10),
+    2.0**50 - 2.0**-3,
+    -(2.0**49) - 2.0**-3,
+    1 - 2.0**-53,
+]
+
+
+def test_fixed_point_is_the_textbooks() -> None:
+    limbs = wire.encoded(np.array(NUMBERS))
+    assert residues_of(limbs) == [textbook.fixed_point(x) for x in NUMBERS]
+    back = wire.decoded(limbs)
+    for x, value in zip(NUMBERS, back, strict=True):
+        # Cut to the resolution, and rounded once to a number of 53 bits.
+        assert abs(Fraction(value) - Fraction(x)) <= Fraction(1, 1 << 64) + abs(Fraction(x)) / 2**52
+
+
+@pytest.mark.parametrize("value", [2.0**50 * (1 + 2.0**-52), -(2.0**51), np.inf, np.nan])
+def test_a_number_that_is_too_large_is_refused(value: float) -> None:
+    with pytest.raises(DataError, match="too large to be masked"):
+        wire.encoded(np.array([0.0, value]))
+
+
+def test_sums_are_those_of_whole_numbers() -> None:
+    rng = np.random.default_rng(1)
+    drawn = [int(rng.integers(1 << 62)) * int(rng.integers(1 << 62)) * 17 for _ in range(40)]
+    some = [0, 1, textbook.MODULUS - 1, 1 << 64, (1 << 64) - 1, 1 << 127, *drawn]
+    some = [r % textbook.MODULUS for r in some]
+    for one, other in itertools.product(some, repeat=2):
+        found = wire.added(limbs_of([one]), limbs_of([other]))
+        assert residues_of(found) == [(one + other) % textbook.MODULUS]
+    negatives = residues_of(wire.negated(limbs_of(some)))
+    assert negatives == [-r % textbook.MODULUS for r in some]
+    assert all(
+        Fraction(value) == Fraction(float(textbook.number(r)))
+        for value, r in zip(wire.decoded(limbs_of(some)), some, strict=True)
+    )
+
+
+# ------------------------------------------------------------------------------ shares
+
+
+@pytest.mark.parametrize("holders", [2, 3, 4, 9])
+def test_shares_are_values_of_a_polynomial(holders: int) -> None:
+    secret, source = b"\xff" * 32, b"s" * 32
+    shares = wire.split(secret, range(1, holders + 1), source)
+    least = wire.threshold(holders)
+    points = {place: int.from_bytes(share, "big") for place, share in shares.items()}
+    for some in itertools.combinations(points, least):
+        chosen = {place: points[place] for place in some}
+        assert textbook.interpolated(chosen) == int.from_bytes(secret, "big")
+        assert wire.joined({place: shares[place] for place in some}) == secret
+    assert wire.joined(dict(itertools.islice(shares.items(), least - 1))) != secret
+
+
+def test_wrong_shares_are_left_out_where_enough_are_right() -> None:
+    secret, source = b"k" * 32, b"s" * 32
+    shares = wire.split(secret, range(1, 8), source)
+    least, proof = wire.threshold(7), wire.commitment(secret)
+    spoilt = shares | {1: b"\x00" * 33, 4: b"\x02" * 33}
+    assert wire.found(spoilt, least, proof, wire.commitment) == secret
+    assert wire.found(spoilt | {2: b"\x01" * 33}, least, proof, wire.commitment) == b""
+    assert wire.found(dict(list(shares.items())[: least - 1]), least, proof, wire.commitment) == b""
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8])
+def test_no_way_to_tell_sites_different_things_opens_what_one_of_them_gave(n: int) -> None:
+    """Its own mask needs holders who are told that it gave; its other masks such who are not."""
+    holders = [f"h{i}" for i in range(n - 1)]
+    least = wire.threshold(len(holders))
+    # A third of the holders, and less, may tell the coordinator all that they have.
+    for bad in range(n):
+        honest = holders[bad:]
+        both = any(
+            len(gave) + bad >= least and len(gone) + bad >= least
+            for gave, gone in textbook.splits(honest)
+        )
+        assert both == (2 * (least - bad) <= len(honest))
+        if 3 * bad < len(holders):
+            assert not both
+
+
+def test_neighbours_are_mutual_and_equally_many() -> None:
+    few = [f"s{i}" for i in range(wire.COMPLETE)]
+    assert all(len(wire.neighbours(s, few, "seed")) == len(few) - 1 for s in few)
+    many = [f"s{i}" for i in range(wire.COMPLETE + 21)]
+    around = {s: wire.neighbours(s, many, "seed") for s in many}
+    assert {len(set(found)) for found in around.values()} == {wire.COMPLETE - 2}
+    assert all(s in around[o] and s not in around[s] for s in many for o in around[s])
+    assert around != {s: wire.neighbours(s, many, "another") for s in many}
+
+
+# ------------------------------------------------------------------------------ the exchange
+
+
+class World:
+    """Sites that exchange sums, and what the coordinator has of them."""
+
+    def __init__(self, n: int) -> None:
+        names = [f"s{i:02d}" for i in range(n)]
+        raw = {s: wire.Party(RUN, s, bytes([i + 1]) * 32) for i, s in enumerate(names)}
+        introduced = {s: party.introduction() for s, party in raw.items()}
+        self.parties = {s: party.met(introduced) for s, party in raw.items()}
+        self.sites = tuple(names)
+        self.graph = wire.graph_seed(introduced)
+        self.current = {s: keys[32:] for s, keys in introduced.items()}
+        self.earlier = {s: ("", party.first_blobs()) for s, party in self.parties.items()}
+        self.roster = self.before = self.sites
+        self.epoch = 0
+
+    def asked(self, word: bytes = b"") -> str:
+        return wire.question_digest("step", self.epoch, word)
+
+    def messages(self, given: dict[str, wire.Masked], site: str) -> tuple[dict, dict, dict]:
+        around = self.parties[site].around
+        return (
+            {s: one.next_key for s, one in given.items()},
+            {s: given[s].blobs[site] for s in around if s in given},
+            {s: (self.earlier[s][0], self.earlier[s][1][site]) for s in around if s not in given},
+        )
+
+    def total(self, values: dict[str, list[float]], silent: set[str]) -> np.ndarray:
+        """Total of those who give `values`; the silent ones are lost before the opening."""
+        asked = self.asked()
+        given = {s: self.parties[s].mask(np.array(x), asked) for s, x in values.items()}
+        own: dict[str, dict[int, bytes]] = {s: {} for s in given}
+        keys: dict[str, dict[int, bytes]] = {s: {} for s in self.roster if s not in given}
+        for site in given:
+            if site in silent:
+                continue
+            a, b, self.parties[site] = self.parties[site].open(asked, *self.messages(given, site))
+            place = wire.place_of(site, self.sites)
+            for other, share in a.items():
+                own[other][place] = share
+            for other, share in b.items():
+                keys[other][place] = share
+        pads = {
+            s: wire.found(own[s], self.least(s, self.roster), given[s].commitment, wire.commitment)
+            for s in given
+        }
+        lost = {
+            s: wire.found(keys[s], self.least(s, self.before), self.current[s], wire.public)
+            for s in keys
+        }
+        assert all(pads.values()) and all(lost.values())
+        numbers = {s: one.limbs for s, one in given.items()}
+        graph = (self.graph, self.sites)
+        found = wire.unmasked(numbers, pads, lost, self.current, graph, RUN, self.epoch, asked)
+        self.before, self.roster, self.epoch = self.roster, tuple(given), self.epoch + 1
+        self.current = {s: one.next_key for s, one in given.items()}
+        self.earlier = {s: (asked, one.blobs) for s, one in given.items()}
+        return wire.decoded(found)
+
+    def least(self, site: str, roster: tuple[str, ...]) -> int:
+        around = wire.neighbours(site, self.sites, self.graph)
+        return wire.threshold(sum(s in roster for s in around))
+
+
+def drawn(sites: tuple[str, ...], seed: int) -> dict[str, list[float]]:
+    rng = np.random.default_rng(seed)
+    return {s: list(rng.normal(size=4) * [1e-9, 1.0, 1e6, 1e14]) for s in sites}
+
+
+def exact(values: dict[str, list[float]]) -> list[float]:
+    columns = zip(*values.values(), strict=True)
+    return [
+        float(textbook.number(sum(map(textbook.fixed_point, column)) % textbook.MODULUS))
+        for column in columns
+    ]
+
+
+# Who is lost before giving, and before opening, sum by sum.
+LOSSES = {
+    "nobody": (3, [((), ()), ((), ()), ((), ())]),
+    "before giving": (5, [((1,), ()), ((), ()), ((3,), ())]),
+    "before opening": (5, [((), (4,)), ((), ()), ((), (0,))]),
+    "one each": (7, [((1,), (2,)), ((), ())]),
+    "on a sparse graph": (53, [((1, 9), (2,)), ((30,), ())]),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_totals_are_exact_whoever_is_lost(case: str) -> None:
+    n, losses = LOSSES[case]
+    world = World(n)
+    lost: set[str] = set()
+    for number, (before, after) in enumerate(losses):
+        lost |= {world.sites[i] for i in before}
+        values = drawn(tuple(s for s in world.roster if s not in lost), number)
+        silent = {world.sites[i] for i in after}
+        assert list(world.total(values, silent)) == exact(values)
+        lost |= silent
+
+
+def test_an_answer_that_is_repeated_has_the_same_bytes() -> None:
+    world = World(3)
+    party = world.parties["s01"]
+    one, again = (party.mask(np.arange(3.0), world.asked()) for _ in range(2))
+    assert (one.limbs == again.limbs).all()
+    assert (one.commitment, one.next_key, one.blobs) == (
+        again.commitment,
+        again.next_key,
+        again.blobs,
+    )
+    for values, word in ((np.arange(3.0), b"another question"), (np.arange(3.0) + 1, b"")):
+        other = party.mask(values, world.asked(word))
+        assert one.commitment != other.commitment
+        # Not even their difference is known.
+        apart = wire.decoded(wire.added(other.limbs, wire.negated(one.limbs)))
+        assert (np.abs(apart) > 2.0**30).all()
+
+
+def own_key(party: wire.Party, asked: str, values: np.ndarray) -> bytes:
+    """Key of a site's own mask for the first sum."""
+    return party._secret("own", 0, asked, digest(wire.encoded(values).tobytes()))
+
+
+def test_masks_of_sites_that_were_asked_different_things_do_not_cancel() -> None:
+    world = World(3)
+    given = {
+        s: party.mask(np.zeros(2), world.asked(b"other" if s == "s02" else b""))
+        for s, party in world.parties.items()
+    }
+    pads = {
+        s: own_key(party, world.asked(b"other" if s == "s02" else b""), np.zeros(2))
+        for s, party in world.parties.items()
+    }
+    assert all(wire.commitment(pads[s]) == given[s].commitment for s in given)
+    numbers = {s: one.limbs for s, one in given.items()}
+    graph = (world.graph, world.sites)
+    found = wire.unmasked(numbers, pads, {}, world.current, graph, RUN, 0, world.asked())
+    assert (np.abs(wire.decoded(found)) > 1).all()
+
+
+def given_by_all(world: World) -> dict[str, wire.Masked]:
+    return {s: p.mask(np.ones(2), world.asked()) for s, p in world.parties.items()}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda k, b, e: (dict(list(k.items())[:2]), b, e), "other sites|at least|neighbours"),
+        (lambda k, b, e: (k | {"s09": b"\0" * 32}, b, e), "other sites"),
+        (lambda k, b, e: (k | {"s00": b"\0" * 32}, b, e), "other sites"),
+        (lambda k, b, e: (k | {"s01": b"\0" * 32}, b, e), "has not sealed"),
+        (lambda k, b, e: (k, b | {"s01": b["s02"]}, e), "has not sealed"),
+        (lambda k, b, e: (k, {}, e), "neighbours"),
+        (lambda k, b, e: (k, b, {"s01": ("", b["s01"])}), "neighbours"),
+        (lambda k, b, e: (k, b | {"s01": b["s01"][:-1]}, e), "has not sealed"),
+    ],
+)
+def test_a_site_opens_nothing_for_a_coordinator_that_lies(spoil: object, says: str) -> None:
+    world = World(4)
+    given = given_by_all(world)
+    spoilt = spoil(*world.messages(given, "s00"))  # type: ignore[operator]
+    with pytest.raises(WireError, match=says):
+        world.parties["s00"].open(world.asked(), *spoilt)
+
+
+def test_shares_of_another_sum_are_none_of_this_one() -> None:
+    world = World(4)
+    given = given_by_all(world)
+    with pytest.raises(WireError, match="has not sealed"):
+        world.parties["s00"].open(world.asked(b"other"), *world.messages(given, "s00"))
+
+
+def test_a_site_meets_nobody_under_another_name_or_key() -> None:
+    raw = {s: wire.Party(RUN, s, s.encode() * 16) for s in ("s1", "s2", "s3")}
+    keys = {s: party.introduction() for s, party in raw.items()}
+    raw["s1"].met(keys)
+    for wrong, says in (
+        ({s: keys[s] for s in ("s1", "s2")}, "3 to"),
+        (keys | {"s1": keys["s2"]}, "somebody else"),
+        (keys | {"s2": keys["s3"]}, "same keys"),
+        (keys | {"s2": b"short"}, "without its keys"),
+    ):
+        with pytest.raises(WireError, match=says):
+            raw["s1"].met(wrong)
+
+
+# ------------------------------------------------------------------------------ what is seen
+
+
+@pytest.mark.parametrize("against", [(), ("a",)])
+def test_what_is_seen_depends_on_the_values_by_their_total_alone(against: tuple[str, ...]) -> None:
+    """Every choice of the masks in a group of three numbers, for every way to the same total."""
+    q = 3
+    seen: dict[object, list[object]] = {}
+    for values in itertools.product(range(q), repeat=3):
+        given = dict(zip("abc", values, strict=True))
+        known = (sum(values) % q, *(given[s] for s in against))
+        seen.setdefault(known, []).append(textbook.views(given, q, against))
+    for alike in seen.values():
+        assert len(alike) > 1 and all(one == alike[0] for one in alike)
+    # Another total is seen: a test that could not fail would find all of them alike.
+    assert len({frozenset(alike[0].items()) for alike in seen.values()}) == len(seen)
+
+
+def test_sites_give_what_the_textbook_says() -> None:
+    """Values, own masks and those of pairs add up as in the distribution above."""
+    world = World(4)
+    values = drawn(world.sites, 5)
+    asked, cells = world.asked(), 4
+    own = {s: own_key(p, asked, np.array(values[s])) for s, p in world.parties.items()}
+    pairs = {
+        (a, b): wire.pair_key(
+            world.parties[a]._secret("masks", 0),
+            world.current[b],
+            wire.pair_of(RUN, a, b, 0),
+            asked,
+        )
+        for a, b in itertools.combinations(world.sites, 2)
+    }
+    for cell in range(cells):
+        at = lambda key, cell=cell: residues_of(wire.stream(key, cells))[cell]  # noqa: E731
+        wanted = textbook.masked(
+            {s: textbook.fixed_point(x[cell]) for s, x in values.items()},
+            {s: at(key) for s, key in own.items()},
+            {pair: at(key) for pair, key in pairs.items()},
+            textbook.MODULUS,
+        )
+        for site, party in world.parties.items():
+            given = party.mask(np.array(values[site]), asked).limbs
+            assert residues_of(given)[cell] == wanted[site]
