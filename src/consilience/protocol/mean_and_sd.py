@@ -17,6 +17,8 @@ about zero would lose.
 
 A column of which a site may not tell is left out there: its moments are those of the other sites.
 
+In a study with masked sums the coordinator sees totals alone (``phases/secure_sums.py``).
+
 Absence: a site that misses the first round is left out; one that misses the second stops the run.
 Leakage: after two rounds the coordinator knows each site's number of rows, column means and
 standard deviations. All sites know the pooled means.
@@ -166,8 +168,8 @@ class MeanAndSD(Method[MeanAndSDResult]):
     )
     tolerates = {"deviations": "all"}  # noqa: RUF012  a constant of the class
     leakage: ClassVar[str] = (
-        "The coordinator knows each site's number of rows, column means and standard deviations. "
-        "All sites know the pooled means."
+        "The coordinator knows each site's number of rows, column means and standard deviations, "
+        "or with masked sums those of all sites together. All sites know the pooled means."
     )
     Result = MeanAndSDResult
 

@@ -32,6 +32,7 @@ CLASSES = {
     "model": "parameters of a fitted model",
     "per-record": "a value for each record",
     "noised": "values with random noise of a stated epsilon",
+    "masked": "parts of sums over sites, each of them random to look at",
 }
 VERDICTS = {
     "released": "passed the site's rules and left",
@@ -41,6 +42,11 @@ VERDICTS = {
     "refused": "the site, or its gate, declined to answer",
     "absent": "the site did not answer in time",
 }
+MASKED = (
+    "The coordinator knows totals over sites, which sites told which cells, and no site's own "
+    "numbers. All sites but one together would know those of the last one."
+)
+"""What a run with masked sums leaves known, whatever the method."""
 SILENT = ("refused", "absent")
 SEALED = "sealed"
 """Shape of a field that only another site can open."""
@@ -131,7 +137,7 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> list[Block]
         "drawn": [line for line in lines if line.site in shown],
         "n_shown": len(shown),
         "n_sites": len(run.info.sites),
-        "leakage": method.leakage,
+        "leakage": MASKED if "masked" in classes else method.leakage,
         "sealed": [x.bytes for x in lines if x.shape == SEALED],
         "handling": own.handling(run),
         "n_drawn": len(drawn),

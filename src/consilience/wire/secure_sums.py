@@ -44,6 +44,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -215,10 +216,16 @@ def neighbours(site: str, sites: Collection[str], seed: str) -> tuple[str, ...]:
     """Sites with which a site shares masks, in order of name; the relation is mutual."""
     if len(sites) <= COMPLETE:
         return tuple(sorted(other for other in sites if other != site))
-    ring = sorted(sites, key=lambda name: hashlib.sha256(pack([seed, name])).digest())
+    ring = _ring(tuple(sites), seed)
     at, reach = ring.index(site), COMPLETE // 2 - 1
     steps = (*range(-reach, 0), *range(1, reach + 1))
     return tuple(sorted(ring[(at + step) % len(ring)] for step in steps))
+
+
+@lru_cache(maxsize=4)
+def _ring(sites: tuple[str, ...], seed: str) -> tuple[str, ...]:
+    """Sites in an order that nobody chose."""
+    return tuple(sorted(sites, key=lambda name: hashlib.sha256(pack([seed, name])).digest()))
 
 
 # --------------------------------------------------------------------------- one site's end
