@@ -274,6 +274,26 @@ def test_dense_blocks_along_a_path_agree_with_coordinate_descent_and_newton(
         np.testing.assert_allclose(fitted.dense(), t, atol=5e-3 * np.abs(t).max())
 
 
+def test_steps_learn_from_the_fits_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer steps where the reach follows the last start, and starts follow three fits."""
+
+    def steps(p: int, sizes: tuple[int, ...], seed: int) -> int:
+        moments = factors(p, sizes, seed)
+        lams = largest_penalty(moments) * np.geomspace(1, 0.01, 20)
+        path = path_of(moments, lams)
+        check_path(moments, path)
+        return sum(fitted.solvers.get("admm", 0) for fitted in path)
+
+    designs = (24, (60, 90), 22), (40, (60, 90), 24), (40, (30, 25, 40), 24)
+    now = [steps(*design) for design in designs]
+    monkeypatch.setattr(joint_precision, "reach_of", lambda *_: joint_precision.REACH)
+    onward = joint_precision.onward
+    monkeypatch.setattr(joint_precision, "onward", lambda at, values: onward(at, values[:2]))
+    plain = [steps(*design) for design in designs]
+    assert all(a < b for a, b in zip(now, plain, strict=True))
+    assert sum(now) <= 0.95 * sum(plain)
+
+
 def test_a_dense_block_goes_on_where_alternating_directions_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

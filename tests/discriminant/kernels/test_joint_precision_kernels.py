@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
     Anderson,
+    Point,
     Problem,
     Support,
     admm_burst,
@@ -17,6 +18,8 @@ from consilience.discriminant.kernels.joint_precision import (
     inverse_of,
     is_small,
     off_diagonal,
+    onward,
+    reach_of,
     solve_block,
     solve_compiled,
     solve_general,
@@ -271,6 +274,68 @@ def test_anderson_is_that_of_the_textbook() -> None:
     same = Anderson(20)
     for _ in range(3):  # at the fixed point nothing moves, and nothing is divided by it
         np.testing.assert_array_equal(same.next(np.zeros(20), fixed), fixed)
+
+
+def test_the_reach_is_half_of_the_way_to_the_least_bound() -> None:
+    """``rho moved^2 + gamma_moved^2 / rho`` is least at ``base`` times the second of the ratios."""
+    base = 40.0
+    for moved, gamma_moved in ((0.3, 20.0), (2.0, 800.0), (1e-3, 0.2)):
+        rhos = base * np.geomspace(1e-3, 1e3, 6001)
+        least = rhos[np.argmin(rhos * moved**2 + gamma_moved**2 / rhos)] / base
+        found = reach_of(moved, gamma_moved, base)
+        assert found == pytest.approx(np.sqrt(joint_precision.REACH * least), rel=2e-3)
+    low, high = joint_precision.REACHES
+    assert reach_of(1.0, 1e-9, base) == low and reach_of(1e-9, 1.0, base) == high
+    assert reach_of(0.0, 1.0, base) == reach_of(1.0, 0.0, base) == joint_precision.REACH
+
+
+def test_a_start_goes_on_along_a_line_and_half_a_parabola() -> None:
+    line, bend = np.array([[1.0, -2.0]]), np.array([[0.5, 3.0]])
+    at = np.array([0.1, 0.4, 0.7, 1.0])
+
+    def ahead(values: list[np.ndarray], places: np.ndarray = at) -> np.ndarray:
+        return onward(places, values)
+
+    straight = [3 + line * x for x in at]
+    np.testing.assert_allclose(ahead(straight[1:2]), straight[1])
+    for last in (3, 4):
+        np.testing.assert_allclose(ahead(straight[1:last]), straight[0])
+    curved = [3 + line * x + bend * x**2 for x in at]
+    off = [ahead(curved[1:last]) - curved[0] for last in (3, 4)]
+    np.testing.assert_allclose(off[0], -2 * bend * 0.3**2)
+    np.testing.assert_allclose(off[1], 0.5 * off[0])
+    # Never farther than the last step was: a long way is not foreseen.
+    far = np.array([-2.0, *at[1:]])
+    np.testing.assert_allclose(ahead(straight[1:], far), straight[0])
+
+
+def test_the_gap_is_computed_late_but_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps go the same way; they end at most a few after the first that is near enough."""
+    problem, start, gamma = dense_start(24)
+    point = evaluate(problem, start)
+    assert point is not None
+    asked: list[int] = []
+
+    def counted(problem: Problem, t: np.ndarray) -> Point | None:
+        asked.append(1)
+        return evaluate(problem, t)
+
+    monkeypatch.setattr(joint_precision, "evaluate", counted)
+    counts = {}
+    for near in (joint_precision.NEAR_TARGET, np.inf):
+        monkeypatch.setattr(joint_precision, "NEAR_TARGET", near)
+        for tol in (1e-5, 1e-8):
+            asked.clear()
+            target = tol * problem.scale
+            done = alternate(problem, point, start, gamma, target=target, most=500)
+            assert done.point is not None and done.point.objective - done.dual <= target
+            counts[near, tol] = done.n_steps, len(asked)
+    often = counts[np.inf, 1e-8]
+    assert often[0] == often[1]
+    for tol in (1e-5, 1e-8):
+        steps, checks = counts[min(near for near, _ in counts), tol]
+        assert 0 <= steps - counts[np.inf, tol][0] <= 4
+        assert checks <= 0.7 * counts[np.inf, tol][1]
 
 
 @pytest.mark.parametrize("q", [6, 12, 24])

@@ -18,11 +18,11 @@ from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
 from consilience.discriminant.estimators.predictors import ScoredClasses, some
 from consilience.discriminant.estimators.sparse_qda_fit import (
-    FOLD_TOL,
     QDASettings,
     SparseQDAFit,
     SparseQDAInteractions,
     fit_sparse_qda,
+    fold_tol,
 )
 from consilience.exceptions import DataError, ParameterError
 
@@ -62,8 +62,9 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
         Largest number of features that may be linked together. A grid ends before penalties that
         link more; a single penalty that does is refused.
     tol : float
-        Duality gap over ``p sum_k n_k`` at which a fit ends; fits in folds end at 1e-6 where this
-        is smaller, as the choice among penalties does not need more.
+        Duality gap over ``p sum_k n_k`` at which a fit ends; fits in folds end at 1e-6,
+        with more than 20 columns at 1e-5, where this is smaller, as the choice among penalties
+        hardly ever needs more.
     max_iter : int, optional
         Iterations for each block, by default those of the solver.
     n_jobs : int, optional
@@ -345,8 +346,8 @@ def _remarks(
             f"count as errors at every penalty: {labels}"
         )
     gap, tol = max(float(found.precision.relative_gap), float(path.gaps.max())), settings.tol
-    if gap <= tol and found.fold_gap > max(tol, FOLD_TOL):
-        gap, tol = found.fold_gap, max(tol, FOLD_TOL)
+    if gap <= tol:
+        gap, tol = found.fold_gap, fold_tol(tol, len(units.kept))
     if gap > tol:
         say(
             f"a relative duality gap is {gap:.1e}, above tol = {tol:.1e}: raise max_iter "

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 ROUNDING = 1e-12
 """Standard deviations below this times the size of the mean are rounding errors of a constant."""
 
-FOLD_TOL = 1e-6
-"""Relative gap at which fits in folds end, unless `tol` is larger: labels of held-out rows, and so
-the chosen penalty, hardly ever depend on more."""
+FOLD_TOL, WIDE = (1e-6, 1e-5), 20
+"""Relative gaps at which fits in folds end, unless `tol` is larger: up to `WIDE` columns, where more
+precision costs nothing, and beyond. One label of held-out rows in thousands depends on more, and
+so hardly ever the chosen penalty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -624,7 +625,7 @@ def precision_path(
             lams = lams[: large.index(True)] if True in large else lams
         moments = ForestMoments(moments, forest, float(lams[-1]) if len(lams) else np.inf)
     start: JointPrecision | None = None
-    before: JointPrecision | None = None
+    before: tuple[JointPrecision, ...] = ()
     for lam in lams:
         try:
             found = fit_precisions(
@@ -645,7 +646,7 @@ def precision_path(
                 "inverse, and one has none: give a positive alpha, or drop columns that others add "
                 "up to"
             ) from None
-        start, before = found, start
+        start, before = found, () if start is None else (start, *before[:1])
         yield found
 
 
@@ -672,6 +673,19 @@ class FoldAnswer:
     missing: IntArray = field(default_factory=lambda: _NONE)
     gap: float = 0.0
     singular: bool = False
+
+
+def fold_tol(tol: float, n_features: int) -> float:
+    """Relative gap at which fits in folds end.
+
+    Parameters
+    ----------
+    tol : float
+        That of the fit to all rows.
+    n_features : int
+        Columns that take part.
+    """
+    return max(tol, FOLD_TOL[n_features > WIDE])
 
 
 def judge_fold(
@@ -710,7 +724,7 @@ def judge_fold(
     except DataError:  # every column is constant in this part
         most = there[counts[there].argmax()]
         return answer(np.full(len(alphas), int((codes[test] != most).sum())))
-    settings = replace(settings, tol=max(settings.tol, FOLD_TOL))
+    settings = replace(settings, tol=fold_tol(settings.tol, prepared.moments.n_features))
     # Not scaled to sum 1: the same constant for every class.
     shares = None if priors is None else priors[there]
     errors: list[int] = []
@@ -866,7 +880,7 @@ def follow(
     for precision in followed(steps, "penalties", len(grid)):
         # Only the chosen fit is kept: matrices may be large.
         if len(rows) == best:
-            kept = replace(precision, duals=())
+            kept = replace(precision, duals=(), reaches=())
         size = max((len(block) for block in precision.blocks), default=1)
         rows.append((precision.n_links, size, precision.penalty_norm, precision.relative_gap))
     if not rows:

@@ -18,12 +18,14 @@ real data at small penalties, Newton alone does not know the support.
 
 Where conjugate gradients need many steps, as where features share strong factors and most pairs are
 linked, alternating directions (ADMM) by eigendecomposition go in their place, accelerated by
-Anderson's method; they start from the line through the two solutions before.
+Anderson's method; they go on from where the solutions before lead, with a step that suits how far
+that was from the last one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -236,6 +238,13 @@ of W: `REACH` where nothing is linked, by a factor of `SPREAD` smaller where all
 entries may move, they do on the scale of the diagonal; where all may, on that of the smallest
 eigenvalues."""
 
+REACHES = 0.3, 15.0
+"""Limits of what takes its place once a fit has told how far it was from its start."""
+
+OFTEN, NEAR_TARGET = 8, 4.0
+"""Steps of alternating directions after which the gap is computed in any case; and where it is
+expected to be within this many times what is wanted, at every step."""
+
 MEMORY, OVER = 6, 1.6
 """Differences that Anderson's method keeps, and the relaxation of alternating directions."""
 
@@ -288,6 +297,7 @@ class Solution:
     n_iter: int
     solvers: dict[str, int] = field(default_factory=dict)
     gamma: FloatArray | None = None
+    reach: float | None = None
 
     @property
     def gap(self) -> float:
@@ -559,6 +569,7 @@ class Alternation:
     gamma: FloatArray
     dual: float
     n_steps: int
+    reach: float
 
 
 def off_diagonal(problem: Problem, w: FloatArray) -> FloatArray:
@@ -569,8 +580,34 @@ def off_diagonal(problem: Problem, w: FloatArray) -> FloatArray:
     return gamma
 
 
+def reach_of(moved: float, gamma_moved: float, base: float) -> float:
+    """What to put in place of `REACH` from how far a solution was from its start.
+
+    Douglas and Rachford's iteration has ``rho |T_0 - T|^2 + |Gamma_0 - Gamma|^2 / rho`` to take
+    off, least where ``rho`` is the ratio of the two norms. The next start is similar, not the same:
+    half of the way there from `REACH`, in logarithms, is gone.
+
+    Parameters
+    ----------
+    moved, gamma_moved : float
+        The two norms.
+    base : float
+        ``rho`` of a reach of 1.
+    """
+    if not (moved > 0 and gamma_moved > 0):
+        return REACH
+    return float(np.clip(np.sqrt(REACH * gamma_moved / (moved * base)), *REACHES))
+
+
 def alternate(
-    problem: Problem, point: Point, t: FloatArray, gamma: FloatArray, *, target: float, most: int
+    problem: Problem,
+    point: Point,
+    t: FloatArray,
+    gamma: FloatArray,
+    *,
+    target: float,
+    most: int,
+    reach: float = REACH,
 ) -> Alternation:
     """Alternating directions from ``t`` and ``gamma`` until the gap is at most ``target``.
 
@@ -591,6 +628,8 @@ def alternate(
         Gap to reach.
     most : int
         Steps at most.
+    reach : float
+        ``rho``, in the units of `REACH`.
     """
     from consilience.discriminant.kernels import joint_precision_kernels as loops
 
@@ -602,30 +641,46 @@ def alternate(
     np.fill_diagonal(lam, 0.0)
     share = (np.count_nonzero(point.norms) - q) / (q * (q - 1))
     spread = float(n @ (point.log_det + 2 * np.log(sd).sum())) / (q * float(n.sum()))
-    rho = REACH * SPREAD**-share * float(n.mean()) * float(np.exp(-2 * spread))
+    base = SPREAD**-share * float(n.mean()) * float(np.exp(-2 * spread))
+    rho = reach * base
     state = loops.packed(t * units + gamma / units / rho)
     z, moved, new = np.empty_like(state), np.empty_like(state), np.empty_like(state)
     x, w = np.empty_like(s), np.empty_like(s)
     past = Anderson(state.size)
     found: Point | None = None
     best, steps = -np.inf, 0
+    gap, size, factor, expected = np.inf, np.inf, np.inf, 0.0
     while steps < most:
         steps += 1
         loops.shrink(state, s, n, lam, rho, z, x)
-        loops.slack(state, z, s, n, rho, w)
-        bound = cholesky(w)
-        if bound is not None:
-            best = max(best, float(n @ (bound[1] + q + 2 * np.log(sd).sum())))
-        found = evaluate(problem, loops.unpacked(z, q) / units) or found
-        if found is not None and found.objective - best <= target:
-            break
+        checked = expected <= NEAR_TARGET * target or steps % OFTEN == 0 or steps == most
+        if checked:
+            loops.slack(state, z, s, n, rho, w)
+            bound = cholesky(w)
+            if bound is not None:
+                best = max(best, float(n @ (bound[1] + q + 2 * np.log(sd).sum())))
+            found = evaluate(problem, loops.unpacked(z, q) / units) or found
+            gap = np.inf if found is None else found.objective - best
+            if gap <= target:
+                break
         values, vectors = np.linalg.eigh(x)
         # The root of the equation of each eigenvalue.
         values = (values + np.sqrt(values * values + 4 * rho * n[:, None])) / (2 * rho)
         vectors *= np.sqrt(values)[:, None, :]
         loops.advance(np.matmul(vectors, vectors.transpose(0, 2, 1)), z, state, OVER, moved, new)
         state = past.next(moved.ravel(), new.ravel()).reshape(classes, -1)
-    return Alternation(found, off_diagonal(problem, w * units), best, steps)
+        # The gap is quadratic in T - Z; it falls on as it did in the last step.
+        last, size = size, float(np.vdot(moved, moved))
+        factor = gap / size if checked and size > 0 else factor
+        expected = factor * size * min(1.0, size / last) if np.isfinite(factor) else 0.0
+    slack = off_diagonal(problem, w * units)
+    if found is not None:
+        reach = reach_of(
+            float(np.linalg.norm((found.t - t) * units)),
+            float(np.linalg.norm((slack - gamma) / units)),
+            base,
+        )
+    return Alternation(found, slack, best, steps, reach)
 
 
 class Anderson:
@@ -689,7 +744,7 @@ def is_small(point: Point) -> bool:
     return bool(q <= 4 or (q <= SMALL and linked <= SMALL_LINKED * q * (q - 1)))
 
 
-Ahead = tuple[FloatArray, FloatArray]
+Ahead = tuple[FloatArray, FloatArray, float]
 
 
 def solve_dense(
@@ -697,10 +752,13 @@ def solve_dense(
 ) -> Solution:
     """Alternating directions as far as they go; the point itself unless the value falls."""
     most = min(LONGEST, max_iter)
-    found = alternate(problem, point, *ahead, target=tol * problem.scale, most=most)
+    t, gamma, reach = ahead
+    target = tol * problem.scale
+    found = alternate(problem, point, t, gamma, target=target, most=most, reach=reach)
     at = point if found.point is None or found.point.objective > point.objective else found.point
     used = {"admm": found.n_steps}
-    return Solution(at.t, at.log_det, at.objective, found.dual, found.n_steps, used, found.gamma)
+    told = found.n_steps, used, found.gamma, found.reach
+    return Solution(at.t, at.log_det, at.objective, found.dual, *told)
 
 
 def solve_block(
@@ -708,7 +766,8 @@ def solve_block(
 ) -> Solution:
     """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``.
 
-    Where ``ahead`` has the matrices and ``Gamma`` to expect, alternating directions go first.
+    Where ``ahead`` has the matrices, ``Gamma`` and the reach to expect, alternating directions go
+    first.
     Below ``tol = 1e-12`` the gap is mostly rounding, and Newton steps follow that it cannot judge.
     """
     point = evaluate(problem, t)
@@ -764,7 +823,7 @@ def solve_general(problem: Problem, t: FloatArray, *, tol: float, max_iter: int)
             moved, _, steps = newton_step(problem, point, g, enough, most=STEEP)
             used["newton"] += 1
             if steps == STEEP:
-                ahead = point.t, off_diagonal(problem, inverse_of(point))
+                ahead = point.t, off_diagonal(problem, inverse_of(point)), REACH
                 found = solve_dense(problem, point, ahead, tol=tol, max_iter=max_iter - 1)
                 used["admm"] += found.n_iter
                 n_iter, best = n_iter + found.n_iter, max(best, found.dual)
@@ -829,6 +888,8 @@ class JointPrecision:
         Steps of each kind over all blocks.
     duals : tuple of (ndarray of shape (K, q, q) or None)
         ``Gamma`` of the blocks that alternating directions solved, from which the next fit starts.
+    reaches : tuple of (float or None)
+        What suits these blocks as the reach of the next fit.
     """
 
     lam: float
@@ -847,6 +908,7 @@ class JointPrecision:
     n_iter: int
     solvers: dict[str, int] = field(default_factory=dict)
     duals: tuple[FloatArray | None, ...] = ()
+    reaches: tuple[float | None, ...] = ()
 
     def dense(self) -> FloatArray:
         """Whole precision matrices, shape (K, p, p)."""
@@ -875,7 +937,7 @@ def fit_precisions(
     lam: float,
     *,
     start: JointPrecision | None = None,
-    before: JointPrecision | None = None,
+    before: Sequence[JointPrecision] = (),
     tol: float = 1e-8,
     max_iter: int = MOST_STEPS,
     max_block: int | None = None,
@@ -891,8 +953,8 @@ def fit_precisions(
         Penalty, not negative; 0 gives the inverses of the covariance matrices.
     start : JointPrecision, optional
         A fit at another penalty, from which the iteration starts.
-    before : JointPrecision, optional
-        The fit before that one: dense blocks start from the line through both.
+    before : sequence of JointPrecision
+        Up to two fits before that one, the last first: dense blocks start where all of them lead.
     tol : float
         Relative gap to reach.
     max_iter : int
@@ -980,6 +1042,7 @@ def fit_precisions(
         n_iter=max((solution.n_iter for solution in solutions), default=0),
         solvers=dict(solvers),
         duals=tuple(solution.gamma for solution in solutions),
+        reaches=tuple(solution.reach for solution in solutions),
     )
 
 
@@ -1011,21 +1074,48 @@ def _ahead(
     block: Indices,
     variances: FloatArray,
     start: JointPrecision | None,
-    before: JointPrecision | None,
+    before: Sequence[JointPrecision],
 ) -> Ahead | None:
     """What to expect of a block of whose parts alternating directions solved one; else None."""
     if start is None or not start.duals or problem.lam <= 0:
         return None
-    if all(start.duals[i] is None for i, _, _ in _inside(block, start)):
+    solved = [i for i, _, _ in _inside(block, start) if start.duals[i] is not None]
+    if not solved:
         return None
-    t, gamma = _start(block, variances, start), _slack(problem, block, start)
-    if before is None or not problem.lam < start.lam < before.lam:
-        return t, gamma
+    reach = start.reaches[max(solved, key=lambda i: len(start.blocks[i]))] or REACH
+    fits = [start]
+    for fit in before:
+        if not fits[-1].lam < fit.lam:
+            break
+        fits.append(fit)
+    if not problem.lam < start.lam:
+        fits = fits[:1]
     # On a geometric path T goes on along log lam, and Gamma, whose norms are lam, along lam.
-    along = np.log(problem.lam / start.lam) / np.log(start.lam / before.lam)
-    down = (problem.lam - start.lam) / (start.lam - before.lam)
-    t = t + min(1.0, along) * (t - _start(block, variances, before))
-    return t, gamma + min(1.0, down) * (gamma - _slack(problem, block, before))
+    lams = np.array([problem.lam] + [fit.lam for fit in fits])
+    t = [_start(block, variances, fit) for fit in fits]
+    gamma = [_slack(problem, block, fit) for fit in fits]
+    return onward(np.log(lams), t), onward(lams, gamma), reach
+
+
+def onward(at: FloatArray, values: list[FloatArray]) -> FloatArray:
+    """Value at ``at[0]`` from those at ``at[1:]``: by a line, half of the way to a parabola.
+
+    Parameters
+    ----------
+    at : ndarray of shape (m + 1,)
+        Falling or rising.
+    values : list of m ndarrays
+        One to three.
+    """
+    if len(values) == 1:
+        return values[0]
+    steps = at[:-1] - at[1:]
+    share = min(1.0, steps[0] / steps[1])
+    step = share * (values[0] - values[1])
+    if len(values) == 2:
+        return np.asarray(values[0] + step)
+    last = share * steps[1] / steps[2] * (values[1] - values[2])
+    return np.asarray(values[0] + step + 0.5 * (step - last))
 
 
 def _slack(problem: Problem, block: Indices, fit: JointPrecision) -> FloatArray:
