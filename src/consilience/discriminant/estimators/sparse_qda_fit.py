@@ -29,9 +29,9 @@ ROUNDING = 1e-12
 """Standard deviations below this times the size of the mean are rounding errors of a constant."""
 
 FOLD_TOL, WIDE = (1e-6, 1e-5), 20
-"""Relative gaps at which fits in folds end, unless `tol` is larger: up to `WIDE` columns, where more
-precision costs nothing, and beyond. One label of held-out rows in thousands depends on more, and
-so hardly ever the chosen penalty."""
+"""Relative gaps at which fits in folds end, unless `tol` is larger: with up to `WIDE` columns, and
+with more, where precision costs much. Labels of held-out rows, and so the chosen penalty, hardly
+ever depend on more."""
 
 
 @dataclass(frozen=True, eq=False)
