@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
+from consilience.discriminant.kernels.anderson import Anderson
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import ordered_map
 from consilience.parameters import check, number, whole
@@ -245,8 +246,8 @@ OFTEN, NEAR_TARGET = 8, 4.0
 """Steps of alternating directions after which the gap is computed in any case; and where it is
 expected to be within this many times what is wanted, at every step."""
 
-MEMORY, OVER = 6, 1.6
-"""Differences that Anderson's method keeps, and the relaxation of alternating directions."""
+OVER = 1.6
+"""Relaxation of alternating directions."""
 
 SMALL, SMALL_STEPS, SMALL_LINKED = 16, 5, 0.25
 """Features of a block that one compiled loop tries first, its iterations before it hands over, and
@@ -681,42 +682,6 @@ def alternate(
             base,
         )
     return Alternation(found, slack, best, steps, reach)
-
-
-class Anderson:
-    """Anderson's acceleration, type II, of a fixed-point iteration (Walker and Ni 2011, SINUM).
-
-    Parameters
-    ----------
-    size : int
-        Numbers of the state.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._residuals, self._values = np.empty((MEMORY, size)), np.empty((MEMORY, size))
-        self._products = np.zeros((MEMORY, MEMORY))
-        self._last: tuple[FloatArray, FloatArray] | None = None
-        self._n = 0
-
-    def next(self, residual: FloatArray, value: FloatArray) -> FloatArray:
-        """The next state from ``value = F(state)`` and ``residual = value - state``."""
-        last, self._last = self._last, (residual.copy(), value.copy())
-        if last is None:
-            return value.copy()
-        place = self._n % MEMORY
-        np.subtract(residual, last[0], out=self._residuals[place])
-        np.subtract(value, last[1], out=self._values[place])
-        self._n += 1
-        u = min(self._n, MEMORY)
-        differences = self._residuals[:u]
-        self._products[place, :u] = self._products[:u, place] = differences @ differences[place]
-        products = self._products[:u, :u]
-        # A little of a ridge: differences become alike near the end.
-        ridge = 1e-10 * np.trace(products) * np.eye(u)
-        if not products.any():
-            return value.copy()
-        weights = np.linalg.solve(products + ridge, differences @ residual)
-        return np.asarray(value - weights @ self._values[:u])
 
 
 def admm_burst(problem: Problem, point: Point, steps: int, target: float = 0.0) -> Point:
