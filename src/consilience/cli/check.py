@@ -66,6 +66,7 @@ def check(
         checks = [check_own(read, SiteFile.load(site), method)]
     rules = read.preparation
     told = f"missing = {rules.missing!r}, standardize = {rules.standardize!r}"
+    told += f", sums = {read.sums!r}" * (read.sums != "plain")
     remarked = _tell_study(read, study, method, len(read.sites.names), before=(("Rules", told),))
     _tell_sites(checks)
     console.heading("Columns: type, and rows without a value")

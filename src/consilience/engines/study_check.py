@@ -273,6 +273,8 @@ def _check(
     try:
         policy = Policy.from_settings(file.policy)
         policy.check_method(type(method), study.preparation)
+        if study.partition == "rows":
+            policy.check_sums(study.sums)
         table = read_source(file.source, file.base)
         asked = study.columns
         if study.partition == "rows":

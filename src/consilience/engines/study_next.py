@@ -25,6 +25,7 @@ from consilience.engines.study_run import method_of
 from consilience.exceptions import ConsilienceError, ParameterError, RunError, StudyError
 from consilience.protocol.method import Columns, get_method
 from consilience.protocol.next_study import Asked, NextStudy
+from consilience.protocol.phases.secure_sums import SECURE
 from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.policy import Policy
 from consilience.sites.source import read_source
@@ -220,12 +221,20 @@ def next_studies(
         The run has a response, or no such column; or no proposed study has such a parameter.
     """
     asked, given = _asked(run, target), dict(parameters or {})
+    masked = run.info.settings.get("sums") == SECURE
     proposed, said, known = [], [], set()
     for one in run.result.next_studies(asked):
         if isinstance(one, str):
             said.append(one)
             continue
+        if masked and not get_method(one.method).masks_sums:
+            said.append(
+                f"{one.method} would follow, and needs more of each site than what it adds to a "
+                f"sum: this run was masked, so only the parties can decide to ask for it in plain."
+            )
+            continue
         settings = _settings(run, asked, one, study)
+        settings |= {"sums": run.info.settings["sums"]} if masked else {}
         has = {f.name for f in dataclasses.fields(get_method(one.method))}  # type: ignore[arg-type]
         known |= has
         own = {name: value for name, value in given.items() if name in has}

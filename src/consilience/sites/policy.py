@@ -83,6 +83,9 @@ class Policy:
         Runs that may ever be opened on this data.
     approved_studies : tuple of str or None
         Hashes of the studies that may run; ``None`` is any study of a trusted coordinator.
+    masked_sums : bool
+        Whether sums leave masked only: over rows the site answers no study that does not say
+        ``sums = "secure"``.
     max_message_bytes : int
         Largest message that the site reads.
     """
@@ -104,6 +107,7 @@ class Policy:
     max_epsilon: float = allows(_EPSILON, default=_BY_PRESET)
     max_runs: int | None = allows(_WHOLE_OR_ANY, default=_BY_PRESET)
     approved_studies: tuple[str, ...] | None = None
+    masked_sums: bool = allows(FLAG, default=False)
     max_message_bytes: int = allows(whole(1 << 10), default=1 << 28)
 
     def __post_init__(self) -> None:
@@ -185,6 +189,20 @@ class Policy:
         if rule in ("slopes", "all-slopes", "weighted-sums"):
             return self.per_record
         return True
+
+    def check_sums(self, sums: str) -> None:
+        """Check that a study over rows masks what it sums, if the policy asks for it.
+
+        Raises
+        ------
+        DisclosureError
+        """
+        if self.masked_sums and sums != "secure":
+            sentence = (
+                "the policy lets sums leave masked only (masked_sums = true), and the study does "
+                "not mask them: say sums = 'secure' in it"
+            )
+            raise DisclosureError(sentence, public=sentence)
 
     def check_method(self, method: type[Method], preparation: Preparation | None = None) -> None:
         """Check that a method, with this preparation, asks for nothing that no study may do here.

@@ -61,7 +61,7 @@ from consilience.sites.site_store import (
     holds,
     waiting_facts,
 )
-from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of
+from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of, sums_of
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
@@ -499,6 +499,8 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
         check_missing(method, preparation)
         self.policy.check_method(method, preparation)
+        if message.partition == "rows":
+            self.policy.check_sums(sums_of(message.study))
         data = self._load(message, request.run, method, opens=True)
         self._keep(request.run, request.message, (), data)
         return data

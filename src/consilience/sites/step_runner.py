@@ -97,8 +97,7 @@ class StepContext:
     @property
     def masks_sums(self) -> bool:
         """Whether sums leave masked: the study says so, or the sites have met to do it."""
-        said = json.loads(self._study) if self._study else {}
-        return said.get("sums") == secure_sums.SECURE or secure_sums.KEYS in self.keys
+        return sums_of(self._study) == secure_sums.SECURE or secure_sums.KEYS in self.keys
 
     def sign(self, data: bytes) -> bytes:
         """Sign for the other sites of the run."""
@@ -155,6 +154,11 @@ class StepContext:
     def known_along(self, names: tuple[str, ...]) -> np.ndarray:
         """Directions (p, k) of these columns that are known, over all runs."""
         return self.ledger.along(names)
+
+
+def sums_of(study: str) -> str:
+    """How a study sums, by its canonical text; of one without a text nothing is known."""
+    return str(json.loads(study).get("sums", "plain")) if study else ""
 
 
 def introduced(run: str, site: str) -> Context:
