@@ -285,3 +285,27 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = [call("check", "one.toml"), call("run", "one.toml", "--out", "other")]
     assert [done.exit_code for done in said] == [2, 2]
     assert all("needs two features" in re.sub(r"\s+", " ", done.output) for done in said)
+
+
+def test_masked_sums_give_the_same_tests_without_a_table_of_a_site() -> None:
+    small = {**BERKELEY, "g": ((30, 20), (5, 20))}
+    plain, masked = run_on(small), run_on(small, sums="secure")
+    assert masked.result.sites == plain.result.sites == ("c", "d", "e", "f")
+    assert masked.result.withheld == plain.result.withheld == ("a", "b", "g")
+    np.testing.assert_array_equal(masked.result.table, plain.result.table)
+    assert masked.result.tables.shape == (0, 2, 2) and masked.result.site_counts.empty
+    for name in ("statistic", "p_value", "cramers_v", "within_statistic", "within_p_value"):
+        wanted = pytest.approx(getattr(plain.result, name), rel=1e-12)
+        assert getattr(masked.result, name) == wanted
+    assert masked.result.within_df == plain.result.within_df == 1
+    assert masked.result.summary() == plain.result.summary()
+    page = masked.report().to_html()
+    assert "nobody saw the table of a site" in page and "Rows by site" not in page
+    left = {line.disclosure for line in masked.transcript if line.direction == "from-site"}
+    assert left == {"masked", "public"}
+
+
+def test_masked_sums_where_every_table_is_withheld_stop_with_a_sentence() -> None:
+    tables = {name: ((30, 20), (5, 20)) for name in ("ash", "birch", "cedar")}
+    with pytest.raises(QuorumError, match="no site tells its table"):
+        run_on(tables, sums="secure")

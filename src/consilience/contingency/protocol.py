@@ -6,6 +6,10 @@ coordinator                     site
 count: Levels               ->
   rows (r), columns (c)
                             <-  Table: counts (m = r c)               AGGREGATE
+or, where sums are masked,
+parts: Levels               ->
+                            <-  Parts: counts (m), away (m),          AGGREGATE
+                                spread (m, m)
 ==============================  ==================================================
 
 Sources: Pearson, Philosophical Magazine 50 (1900), for the chi-square test of the pooled table,
@@ -36,7 +40,14 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, QuorumError, StudyError
-from consilience.numerics.two_way_tables import cramers_v, expected_counts, pearson, within_strata
+from consilience.numerics.two_way_tables import (
+    cramers_v,
+    expected_counts,
+    of_strata,
+    of_stratum,
+    pearson,
+    within_strata,
+)
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -49,8 +60,9 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.next_study import Asked, Led, regression
+from consilience.protocol.phases.secure_sums import total
 from consilience.protocol.result import Frame, Result, lines, of_rows
-from consilience.wire.disclosure import Released, cell_counts
+from consilience.wire.disclosure import Released, cell_counts, replaced
 from consilience.wire.message import Aggregate, Public, message
 
 if TYPE_CHECKING:
@@ -118,6 +130,27 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
 
 
+@message("contingency-table/parts", version=1)
+class Parts:
+    """What a site adds to the pooled table and to the test within sites; NaN where withheld."""
+
+    counts: Released = Aggregate("m", "rows in each cell", gaps=True, low=0, high=1 << 50)
+    away: Released = Aggregate("m", "observed less expected counts", gaps=True)
+    spread: Released = Aggregate("m m", "their covariances for given margins", gaps=True)
+
+
+@step("parts", summed=True)
+def parts(message: Levels, data: SiteData, state: State, site: SiteContext) -> tuple[Parts, State]:
+    """Tell what `count` tells, and what follows from it for the test within sites."""
+    reply, state = count(message, data, state, site)
+    table = np.asarray(reply.counts.value, dtype=float)
+    away, spread = of_stratum(table.reshape(len(message.rows), len(message.columns)))
+    if np.isnan(table).any():
+        away, spread = np.full_like(away, np.nan), np.full_like(spread, np.nan)
+    of_table = (replaced(reply.counts, away), replaced(reply.counts, spread))
+    return Parts(counts=reply.counts, away=of_table[0], spread=of_table[1]), state
+
+
 @dataclass(frozen=True, eq=False)
 class ContingencyTableResult(Result):
     """Pooled table and tests.
@@ -130,6 +163,7 @@ class ContingencyTableResult(Result):
     sites, withheld : tuple of str
         Sites whose tables are in it, and those that withhold theirs.
     tables : (sites, r, c) int array
+        Of no site where sums are masked.
     table : (r, c) int array
         Over these sites.
     expected : (r, c) array
@@ -265,17 +299,19 @@ class ContingencyTable(Method[ContingencyTableResult]):
     name: ClassVar[str] = "contingency-table"
     version: ClassVar[int] = 1
     title: ClassVar[str] = "Do two categories hang together, over all sites and within them?"
-    steps = (count,)
+    steps = (count, parts)
     roles: ClassVar[tuple[str, ...]] = ()
     # Counts of a table are sums of products of coded columns: sites hold them against other runs.
     tells: ClassVar = "moments"
+    masks_sums: ClassVar[bool] = True
     absence: ClassVar[str] = (
         "A site that does not answer is left out, down to the quorum. One that withholds its table "
         "is named in the result; the run stops where all do."
     )
     leakage: ClassVar[str] = (
         "The coordinator knows the table of each site that tells one: all its cells are large "
-        "enough. Of the others it knows that they do not tell theirs."
+        "enough; with masked sums it knows that of all these sites together. Of the others it "
+        "knows that they do not tell theirs."
     )
     Result = ContingencyTableResult
 
@@ -299,10 +335,22 @@ class ContingencyTable(Method[ContingencyTableResult]):
         """One round: send the levels, add the tables."""
         names = ctx.columns.features
         rows, columns = (ctx.columns.levels[name] for name in names)
-        replies = ctx.require((yield Ask("count", Levels(rows=rows, columns=columns))))
-        # `Table.check` has seen to it that a table comes as a whole or not at all.
-        told = {s: r.counts.value for s, r in replies.items() if not np.isnan(r.counts.value).any()}
-        withheld = tuple(site for site in replies if site not in told)
+        asked, shape = Levels(rows=rows, columns=columns), (len(rows), len(columns))
+        tables = np.empty((0, *shape))
+        if ctx.masks is not None:
+            totals = yield from total(ctx, Ask("parts", asked), Parts)
+            withheld = totals.silent
+            told = tuple(site for site in totals.sites if site not in withheld)
+            table = np.rint(totals.values["counts"]).reshape(shape)
+            within = of_strata(totals.values["away"], totals.values["spread"])
+        else:
+            replies = ctx.require((yield Ask("count", asked)))
+            # `Table.check` has seen to it that a table comes as a whole or not at all.
+            withheld = tuple(s for s, r in replies.items() if np.isnan(r.counts.value).any())
+            told = tuple(site for site in replies if site not in withheld)
+            if told:
+                tables = np.stack([replies[s].counts.value for s in told]).reshape(-1, *shape)
+            table, within = tables.sum(axis=0), within_strata(tables)
         if withheld:
             ctx.note(
                 f"Tables withheld, so not counted: {', '.join(withheld)}. A cell there has too few "
@@ -312,14 +360,12 @@ class ContingencyTable(Method[ContingencyTableResult]):
             raise QuorumError(
                 "no site tells its table: ask for fewer levels; the sites' logs say more"
             )
-        tables = np.stack(list(told.values())).reshape(-1, len(rows), len(columns))
-        table = tables.sum(axis=0)
-        pooled, within = pearson(table), within_strata(tables)
+        pooled = pearson(table)
         return ContingencyTableResult(
             names=names,
             row_levels=rows,
             column_levels=columns,
-            sites=tuple(told),
+            sites=told,
             withheld=withheld,
             tables=tables.astype(np.int64),
             table=table.astype(np.int64),

@@ -84,15 +84,25 @@ def within_strata(tables: FloatArray) -> ChiSquareTest:
     size = int(np.prod(tables.shape[1:]))
     away, spread = np.zeros(size), np.zeros((size, size))
     for table in tables:
-        n = table.sum()
-        if n < 2:
-            continue
-        p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
-        # n_ij - n_i+ n_+j / n
-        away += (table - n * np.outer(p, q)).ravel()
-        # the covariance above, as a product of one matrix for rows and one for columns
-        blocks = (np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
-        spread += n**2 / (n - 1) * np.kron(*blocks)
+        own = of_stratum(table)
+        away, spread = away + own[0], spread + own[1]
+    return of_strata(away, spread)
+
+
+def of_stratum(table: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What a stratum adds to d, (r c,), and to V, (r c, r c), of `within_strata`."""
+    n = table.sum()
+    if n < 2:
+        return np.zeros(table.size), np.zeros((table.size, table.size))
+    p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
+    # the covariance, as a product of one matrix for rows and one for columns
+    blocks = (np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
+    # n_ij - n_i+ n_+j / n
+    return (table - n * np.outer(p, q)).ravel(), n**2 / (n - 1) * np.kron(*blocks)
+
+
+def of_strata(away: FloatArray, spread: FloatArray) -> ChiSquareTest:
+    """Test of `within_strata` by the sums over strata."""
     values, vectors = np.linalg.eigh(spread)
     # V has no inverse: each margin is fixed
     kept = values > 1e-10 * max(values.max(initial=0.0), 1e-300)

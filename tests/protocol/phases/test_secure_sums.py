@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.contingency.protocol import ContingencyTable
 from consilience.describe.protocol import Describe
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError, StudyError
@@ -340,7 +339,6 @@ def test_a_step_that_tells_a_sites_own_is_refused_where_sums_are_masked() -> Non
     [
         (MeanAndSD(), {"s0": TABLES["s0"], "s1": TABLES["s1"]}, "secure", "at least 3 sites"),
         (Describe(), TABLES, "secure", "needs more of each site"),
-        (ContingencyTable(), TABLES, "secure", "needs more of each site"),
         (MeanAndSD(), TABLES, "masked", "'plain' or 'secure'"),
     ],
 )
@@ -384,3 +382,32 @@ def test_wrong_shares_of_one_site_cost_nothing() -> None:
 
 def test_a_set_of_sites_has_one_name() -> None:
     assert secure_sums._set_name("sums", ["b", "a"]) == "opened sums: a b"
+
+
+# ------------------------------------------------------------------------------ stewards
+
+
+def test_a_steward_can_insist_on_masks() -> None:
+    settings = {
+        "name": "trial",
+        "method": "mean-and-sd",
+        "data": {"features": ["x0", "x1", "x2"]},
+        "sites": {"names": list(TABLES)},
+    }
+    insists = Policy(masked_sums=True)
+    for sums in ("plain", "secure"):
+        study = Study.from_settings(settings | {"sums": sums})
+        engine = masked(policy=insists).engine
+        federation = Federation.from_study(study, engine=engine)
+        if sums == "plain":
+            with pytest.raises(QuorumError, match="sums leave masked only"):
+                MeanAndSD().run(federation, seed=0)
+        else:
+            assert MeanAndSD().run(federation, seed=0).result.n == sum(map(len, TABLES.values()))
+
+
+def test_what_follows_a_masked_run_does_not_ask_in_plain() -> None:
+    plain = MeanAndSD().run(federation_of(TABLES), seed=0)
+    assert [one.method for one in plain.next()] == ["describe"]
+    found = MeanAndSD().run(masked(), seed=0).next()
+    assert not len(found) and "only the parties can decide" in repr(found)

@@ -317,12 +317,15 @@ class Totals:
         How many sites tell each cell.
     records : dict of str to array
         Of fields with gaps: rows at the sites that tell each cell.
+    silent : tuple of str
+        Of these sites the ones that tell no cell.
     """
 
     sites: tuple[str, ...]
     values: dict[str, FloatArray]
     told: dict[str, IntArray]
     records: dict[str, FloatArray]
+    silent: tuple[str, ...]
 
 
 @dataclass
@@ -431,13 +434,16 @@ def plain_totals(replies: Mapping[str, Any], reply: type, rows: str) -> Totals:
     sites = tuple(sorted(replies))
     behind = [getattr(replies[site], rows).value for site in sites] if rows else []
     values, told, records = {}, {}, {}
+    cells = np.zeros(len(sites))
     for name, spec in message_type(reply).fields.items():
         parts = np.array([getattr(replies[s], name).value for s in sites], dtype=float)
         telling = ~np.isnan(parts)
+        cells += telling.reshape(len(sites), -1).sum(axis=1)
         values[name], told[name] = np.nansum(parts, axis=0), telling.sum(axis=0)
         if spec.gaps and rows:
             records[name] = np.tensordot(np.array(behind), telling, axes=1).astype(float)
-    return Totals(sites, values, told, records)
+    silent = tuple(site for site, some in zip(sites, cells, strict=True) if not some)
+    return Totals(sites, values, told, records, silent)
 
 
 def _opened(
@@ -547,4 +553,5 @@ def _named(reply: type, replies: Mapping[str, Concealed], numbers: FloatArray) -
             records[name] = numbers[beside : beside + size].reshape(shape)
             beside += size
         at += size
-    return Totals(sites, values, told, records)
+    silent = tuple(site for site in sites if not replies[site].told.any())
+    return Totals(sites, values, told, records, silent)
