@@ -172,7 +172,14 @@ def _hmac(partner_key: bytes, data: bytes) -> bytes:
     return hmac.digest(partner_key, data, "sha256")
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 10)
+def _own_key(private: bytes) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(private)
+
+
+@lru_cache(maxsize=1 << 14)
 def exchanged(private: bytes, public: bytes) -> bytes:
     """Secret of two parties (X25519), which is asked for again and again in one run.
 
@@ -181,10 +188,9 @@ def exchanged(private: bytes, public: bytes) -> bytes:
     ValueError
         The public key gives none: it is of small order (RFC 7748, section 6.1).
     """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-    other = X25519PublicKey.from_public_bytes(public)
-    return X25519PrivateKey.from_private_bytes(private).exchange(other)
+    return bytes(_own_key(private).exchange(X25519PublicKey.from_public_bytes(public)))
 
 
 def cipher(keyring: Keyring, peer: str, sender: str, recipient: str) -> Any:

@@ -176,8 +176,7 @@ def _wrong_blobs(blobs: Any, sites: Collection[str]) -> str | None:
 
 
 def _kept(party: wire.Party) -> dict[str, Any]:
-    kept = dataclasses.asdict(party)
-    return kept | {"roster": list(party.roster)}
+    return vars(party) | {"roster": list(party.roster)}
 
 
 def party_of(site: SiteContext) -> wire.Party | None:
