@@ -12,6 +12,7 @@ from typing import Any
 from consilience.engines.federation import Run
 from consilience.protocol.method import Method, Step
 from consilience.protocol.phases.prepare import steps_of
+from consilience.protocol.phases.secure_sums import Concealed
 from consilience.report import figures
 from consilience.report.sections import (
     DASH,
@@ -252,6 +253,8 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> list[tuple[str, 
             continue
         counts = {verdict: sum(x.verdict == verdict for x in same) for verdict in VERDICTS}
         known: Any = message_type(steps[step].reply).fields if step in steps else {}
+        if field not in known:  # a reply that was masked
+            known = message_type(Concealed).fields
         rows.append(
             (
                 f"{round_}, {step}",
