@@ -35,7 +35,7 @@ def read_csv(folder: Path, data: bytes, **settings: Any) -> Table:
 
 
 def content(table: Table) -> dict[str, list[Any]]:
-    plain: dict[str, list[Any]] = table.frame.to_pydict()
+    plain = {name: table.cells(name).to_pylist() for name in table.names}
     return plain
 
 

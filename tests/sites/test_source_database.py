@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.sites.source import Source, Table, _explained, read_source
+from consilience.sites.source import Source, Table, read_source
+from consilience.sites.source_database import _explained
 from tests.cli.workspace import Workspace, call
 from tests.docs.test_pages import ROOT, blocks
 from tests.sites.postgresql_server import PASSWORD, USER, Server, binaries

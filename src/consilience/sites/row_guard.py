@@ -193,11 +193,11 @@ class RowGuard:
         names = list(values)
         n_sets = 1 + max((max(t["sets"]) for t in told.values()), default=-1)
         sets, joint = (np.zeros((n_sets, len(names)), dtype=bool) for _ in range(2))
-        x = np.zeros((data.n_read, len(names)))
+        x = _side_by_side([values[name][1] for name in names], data.n_read)
         categories: dict[str, list[int]] = {}
         wholes: dict[str, bool] = {}
         for j, name in enumerate(names):
-            coding, x[:, j] = values[name]
+            coding = values[name][0]
             sets[told.get(name, _NEW)["sets"], j] = True
             joint[told.get(name, _NEW)["joint"], j] = True
             if coding[1] != "number":
@@ -560,7 +560,7 @@ def failing(
             columns = np.flatnonzero(view.told & (view.fixed | ~asked | free))
             if not (view.rows.any() and (free[columns].any() or view.inside is not None)):
                 continue
-            own = x[np.ix_(view.rows, columns)]
+            own = _part(x, view.rows, columns)
             joint = view.joint[columns] & (view.fixed | free)[columns]
             inside, inner = view.within(), coded_within(coded, columns)
             # What enough of some rows have enough of all have.
@@ -595,6 +595,25 @@ def failing(
         hidden |= alone
 
 
+def _part(x: FloatArray, rows: Mask, columns: IntArray) -> FloatArray:
+    """Some rows of some columns, in their order; all of both without a copy."""
+    whole = len(columns) == x.shape[1] and bool(rows.all())
+    return x if whole else x[np.ix_(rows, columns)]
+
+
+def _side_by_side(columns: Sequence[FloatArray], n_rows: int) -> FloatArray:
+    """Columns as a table; the table itself where they are all of it, in its order."""
+    whole = columns[0].base if columns else None
+    if whole is not None and whole.shape == (n_rows, len(columns)) and whole.flags.c_contiguous:
+        own = [part.__array_interface__ for part in whole.T]
+        if all(one.__array_interface__ == of for one, of in zip(columns, own, strict=True)):
+            return whole
+    x = np.zeros((n_rows, len(columns)))
+    for j, one in enumerate(columns):
+        x[:, j] = one
+    return x
+
+
 def _alone(
     x: FloatArray, views: Sequence[View], limits: Limits, coded: Sequence[Coded]
 ) -> BoolArray:
@@ -603,7 +622,7 @@ def _alone(
     for view in views:
         columns = np.flatnonzero(view.told)
         if view.rows.any():
-            own = x[np.ix_(view.rows, columns)]
+            own = _part(x, view.rows, columns)
             unsafe[columns] |= unsafe_columns(
                 own, limits=limits, coded=coded_within(coded, columns)
             )

@@ -5,9 +5,7 @@ No error of this module shows the content of a cell, not even to the site itself
 enough to find it.
 
 Arrow reads CSV files as text, row by row as they stand; its own messages show cells and are never
-passed on. Tables of PostgreSQL and SQLite are read through ADBC. A driver's own message may show
-the password, the query or a cell, so none is passed on: what is told is one of the sentences of
-this module, chosen by the code or a phrase in the message.
+passed on.
 """
 
 from __future__ import annotations
@@ -16,19 +14,17 @@ import codecs
 import hashlib
 import os
 import re
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
+from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.sites.cells import (
     UNREADABLE,
     check_header,
@@ -38,6 +34,7 @@ from consilience.sites.cells import (
     plain_text,
     row_list,
 )
+from consilience.sites.source_blocks import Spelling, read_blocks
 from consilience.sites.source_form import (
     SEPARATORS,
     binary_form,
@@ -204,6 +201,8 @@ class Table:
         Decimal mark of numbers in text.
     labelled : frozenset of str
         Columns whose texts are value labels.
+    spellings : mapping of int to Spelling
+        Columns of texts, by place, that are kept as numbers.
     """
 
     frame: pa.Table
@@ -211,6 +210,7 @@ class Table:
     description: str
     decimal: str = "."
     labelled: frozenset[str] = frozenset()
+    spellings: Mapping[int, Spelling] = field(default_factory=dict)
 
     @property
     def n_rows(self) -> int:
@@ -226,6 +226,8 @@ class Table:
         """``"text"``, ``"number"``, ``"boolean"``, ``"empty"`` or, for others, their type."""
         import pyarrow.types as t
 
+        if self._spelling(name) is not None:
+            return "text"
         kind = self.frame.schema.field(name).type
         kind = kind.value_type if t.is_dictionary(kind) else kind
         if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
@@ -259,9 +261,11 @@ class Table:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        column = self._plain(name)
         wrong = np.zeros(0, dtype=np.int64)
-        if self.kind(name) == "text":
+        # No missing code but a number is the text of a number.
+        kept = self._spelling(name) is not None
+        column = self.frame.column(name) if kept else self._plain(name)
+        if self.kind(name) == "text" and not kept:
             column = self._trimmed(column, codes)
             if self.decimal == ",":
                 # A point is then no decimal mark: what has one is no number, not another one.
@@ -297,6 +301,9 @@ class Table:
         """
         import pyarrow.compute as pc
 
+        if self._spelling(name) is not None:
+            kept = self.frame.column(name)
+            return None if pc.any(pc.is_nan(kept)).as_py() else _to_numpy(kept)
         column = self._trimmed(self._plain(name), ())
         if self.decimal == ",":
             column = pc.replace_substring(column, ",", ".")
@@ -368,15 +375,25 @@ class Table:
         import pyarrow as pa
 
         column = pa.array(texts, pa.string()).take(pa.array(positions, mask=positions < 0))
-        frame = self.frame.set_column(self.names.index(name), name, column)
-        return replace(self, frame=frame)
+        place = self.names.index(name)
+        frame = self.frame.set_column(place, name, column)
+        left = {at: one for at, one in self.spellings.items() if at != place}
+        return replace(self, frame=frame, spellings=left)
+
+    def cells(self, name: str) -> Any:
+        """A column as it was read."""
+        column, spelling = self.frame.column(name), self._spelling(name)
+        return column if spelling is None else spelling.texts(column)
+
+    def _spelling(self, name: str) -> Spelling | None:
+        return self.spellings.get(self.names.index(name)) if self.spellings else None
 
     def _plain(self, name: str) -> Any:
         """Return a column without a dictionary."""
         import pyarrow.compute as pc
         import pyarrow.types as t
 
-        column = self.frame.column(name)
+        column = self.cells(name)
         return pc.cast(column, column.type.value_type) if t.is_dictionary(column.type) else column
 
     @staticmethod
@@ -436,7 +453,10 @@ def read_source(source: object, base: Path | None = None) -> Table:
         source = Source(path=os.fspath(source))
     if isinstance(source, Source):
         if source.url is not None:
-            return read_database(source, base)
+            from consilience.sites.source_database import read_query
+
+            frame, where = read_query(expand(source.url), str(source.query), base)
+            return finished(frame, None, where)
         return _read_file(source, base)
     return _from_memory(source)
 
@@ -447,6 +467,7 @@ def finished(
     where: str,
     decimal: str = ".",
     labelled: frozenset[str] = frozenset(),
+    spellings: Mapping[int, Spelling] | None = None,
 ) -> Table:
     """Check names and size of a table that was read; without a hash, take that of its columns."""
     names = _distinct(frame.column_names, where)
@@ -455,7 +476,8 @@ def finished(
     import pyarrow as pa
 
     frame = pa.table([_without_views(column) for column in frame.columns], names=names)
-    return Table(frame, content_hash or column_hash(frame), where, decimal, labelled)
+    known = content_hash or column_hash(frame)
+    return Table(frame, known, where, decimal, labelled, spellings or {})
 
 
 def _without_views(column: Any) -> Any:
@@ -488,15 +510,23 @@ def _read_file(source: Source, base: Path) -> Table:
         raise fail(f"there is no file {path}: check path in [source]")
     if not path.is_file():
         raise fail(f"{path} is not a file: name one file in [source]")
+    packed = path.suffix.lower() == ".gz"
+    ending = Path(path.stem).suffix if packed else path.suffix
+    form = source.format or _FORMATS.get(ending.lower().lstrip("."))
+    reader = Csv(
+        source, source.separator or ("tab" if ending.lower() == ".tsv" else ","), str(path)
+    )
+    if form == "csv" and not packed and source.sheet is None and source.labels is True:
+        found = read_blocks(reader, path)
+        if found is not None:
+            named = found.frame, found.content_hash, str(path)
+            return finished(*named, source.decimal, spellings=found.spellings)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise fail(f"{path} cannot be read: {error.strerror}") from None
     # Of the file as it lies there, packed or not: a steward can compute the same with sha256sum.
     content_hash = hashlib.sha256(data).hexdigest()
-    packed = path.suffix.lower() == ".gz"
-    ending = Path(path.stem).suffix if packed else path.suffix
-    form = source.format or _FORMATS.get(ending.lower().lstrip("."))
     if form is None:
         raise fail(f"the ending of {path} says nothing: set format in [source]")
     if packed:
@@ -507,7 +537,7 @@ def _read_file(source: Source, base: Path) -> Table:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error):
             raise fail(f"{path} is not a whole gzip file: copy it again") from None
-    if not data.strip():
+    if not data or data.isspace():
         raise fail(f"{path} is empty: check path in [source]")
     if source.sheet is not None and form != "excel":
         raise fail(f"{path} has no sheets, as only workbooks do: take sheet out of [source]")
@@ -519,8 +549,7 @@ def _read_file(source: Source, base: Path) -> Table:
         raise fail(f"{path} is not {_CALLED[form]}, whatever its name says: set format in [source]")
     labelled: frozenset[str] = frozenset()
     if form == "csv":
-        separator = source.separator or ("tab" if ending.lower() == ".tsv" else ",")
-        frame = Csv(source, separator, str(path)).read(data)
+        frame = reader.read(data)
     elif form == "parquet":
         frame = _parse(_parquet, data, f"{path} is not a readable Parquet file")
     elif form == "arrow":
@@ -668,6 +697,9 @@ def _content(chunk: Any) -> bytes:
 # --------------------------------------------------------------------------------------- CSV files
 
 
+_BLOCK = 1 << 20
+
+
 @dataclass(frozen=True)
 class Csv:
     """Reader of one CSV file; every cell becomes text.
@@ -702,7 +734,7 @@ class Csv:
         elif found := wide_encoding(data):
             raise fail(f"{self.where} is {found} text: set encoding = {found!r} in [source]")
         if self.source.separator is None:
-            self._check_separator(data)
+            self.check_separator(data)
         if self.separator == "whitespace":
             data = _single_blanks(data, self.source.quote)
         return self._table(data, self._names(data))
@@ -714,7 +746,7 @@ class Csv:
             "[source], for example 'latin-1'"
         )
 
-    def _check_separator(self, data: bytes) -> None:
+    def check_separator(self, data: bytes) -> None:
         """Refuse a file whose first lines have another separator only, and propose it."""
         first = lines(data)
         usual = SEPARATORS.get(self.separator, self.separator)
@@ -732,6 +764,25 @@ class Csv:
     def _options(
         self, data: bytes, threads: bool, ragged: list[Any] | None = None
     ) -> dict[str, Any]:
+        line = min((i for i in (data.find(b"\n"), data.find(b"\r")) if i >= 0), default=len(data))
+        quote = self.source.quote
+        quoted = bool(quote) and quote.encode() in data
+        return self.options(line, quoted, threads=threads, ragged=ragged)
+
+    def options(
+        self, line: int, quoted: bool, *, threads: bool, ragged: list[Any] | None = None
+    ) -> dict[str, Any]:
+        """Settings of Arrow for a file with so many bytes in its first line.
+
+        Parameters
+        ----------
+        line : int
+        quoted : bool
+            Whether the file holds a quote.
+        threads : bool
+        ragged : list, optional
+            Gets the rows whose number of cells is wrong; then they are no error.
+        """
         import pyarrow.csv as csv
 
         def skip(row: Any) -> str:
@@ -739,22 +790,21 @@ class Csv:
                 ragged.append((row.expected_columns, row.actual_columns, row.number))
             return "skip"
 
-        # A block must hold at least one row, however wide the table.
-        line = min((i for i in (data.find(b"\n"), data.find(b"\r")) if i >= 0), default=len(data))
         quote = self.source.quote
         delimiter = {**SEPARATORS, "whitespace": " "}.get(self.separator, self.separator)
         names = list(self.source.column_names) or None
         return {
             "read_options": csv.ReadOptions(
                 use_threads=threads,
-                block_size=max(1 << 20, 8 * line),
+                # A block must hold at least one row, however wide the table.
+                block_size=max(_BLOCK, 8 * line),
                 column_names=names,
                 skip_rows_after_names=1 if names and self.source.header else 0,
             ),
             "parse_options": csv.ParseOptions(
                 delimiter=delimiter,
                 quote_char=quote or False,
-                newlines_in_values=bool(quote) and quote.encode() in data,
+                newlines_in_values=quoted,
                 # Arrow decodes a row before it hands it over, and prints what goes wrong there.
                 invalid_row_handler=None if ragged is None else skip,
             ),
@@ -781,15 +831,23 @@ class Csv:
         check_header(names, self.where)
         return names
 
-    def _table(self, data: bytes, names: list[str]) -> Any:
+    @staticmethod
+    def as_texts(names: list[str]) -> Any:
+        """Settings of Arrow by which every cell is text, and an empty one is missing."""
         import pyarrow as pa
         import pyarrow.csv as csv
 
-        convert = csv.ConvertOptions(
+        return csv.ConvertOptions(
             column_types={name: pa.string() for name in names},
             strings_can_be_null=True,
             null_values=[""],
         )
+
+    def _table(self, data: bytes, names: list[str]) -> Any:
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        convert = self.as_texts(names)
 
         def read(threads: bool, ragged: list[Any] | None = None) -> Any:
             options = self._options(data, threads, ragged)
@@ -835,195 +893,3 @@ def _single_blanks(data: bytes, quote: str) -> bytes:
     else:
         data = re.sub(rb"[ \t]+", b" ", data)
     return re.sub(rb"(?:^ )|(?: (?=[\r\n]|\Z))|(?<=[\r\n]) ", b"", data)
-
-
-# --------------------------------------------------------------------------------------- databases
-
-_BATCH_ROWS = 1_000_000_000
-"""The SQLite driver takes each column's type from its first batch: all rows are one batch."""
-
-_WHOLE = r"^-?[0-9]+$"
-_PASSWORD = (
-    "in the url, '@', ':', '/', '#' and '%' of a password are written %40, %3A, %2F, %23, %25"
-)
-_CLIENT = "check url and query in [source], for example by running the query in the database's own "
-_CLIENT += "client"
-_ASK = "ask whoever runs the database server"
-
-# What the driver's message or code says, what it means, and what to do. Order matters.
-_CONNECTING: tuple[tuple[str, str, str], ...] = (
-    ("password authentication failed", "wrong user or password", f"check both; {_PASSWORD}"),
-    (
-        "no password supplied",
-        "no password was given",
-        "set one in the url as ${NAME}, in PGPASSWORD or in ~/.pgpass",
-    ),
-    (r"role .* does not exist", "no such user", "check the user in [source] url"),
-    (r"database .* does not exist", "no such database", "check the last part of [source] url"),
-    ("no pg_hba.conf entry", "the server admits no such user from this machine", _ASK),
-    ("does not support SSL", "the server offers no TLS", f"{_ASK}, or change sslmode in the url"),
-    ("certificate", "the server's certificate is not accepted", "check sslrootcert in the url"),
-    ("too many clients", "the server has no free connection", "try again later"),
-    ("could not translate host name", "no such host", f"check it; {_PASSWORD}"),
-    ("Connection refused", "nobody listens at the host and port", "check them in [source] url"),
-    ("timeout expired", "the server does not answer", "check host and port in [source] url"),
-    ("No such file or directory", "the server's socket is not there", "check [source] url"),
-    (
-        r"invalid (percent|integer|URI|connection)|missing .* in URI|unexpected character",
-        "the url cannot be read",
-        f"check it; {_PASSWORD}",
-    ),
-    (
-        r"server closed the connection|connection to server was lost|could not receive data|"
-        r"no connection to the server|terminating connection|connection not open",
-        "the server went away",
-        "look whether it runs, and begin again",
-    ),
-    ("no such table", "no such table", "check the query in [source]"),
-    ("no such column", "no such column", "check the query in [source]"),
-    ("syntax error", "the query is no valid SQL", "check the query in [source]"),
-    ("readonly database", "the query would write", "only read in the query of [source]"),
-    ("not a database", "the file is no SQLite database", "check url in [source]"),
-    ("malformed", "the file is damaged", "check it with 'PRAGMA integrity_check'"),
-    ("database is locked", "another program has locked the database", "try again later"),
-)
-_SQLSTATES: dict[str, tuple[str, str]] = {
-    "42P01": ("no such table", "check the query in [source]"),
-    "3F000": ("no such schema", "check the query in [source]"),
-    "42703": ("no such column", "check the query in [source]"),
-    "42883": ("no such function or operator for these types", "check the query in [source]"),
-    "42601": ("the query is no valid SQL, or more than one statement", "check it in [source]"),
-    "42501": ("the user may not read this", f"{_ASK} for the right to SELECT"),
-    "25006": ("the query would write", "only read in the query of [source]"),
-    "22012": ("the query divides by zero", "check the query in [source]"),
-    "57014": ("the server cancelled the query", "it took too long: raise statement_timeout"),
-    "57P01": ("the server went away", "look whether it runs, and begin again"),
-    "57P02": ("the server went away", "look whether it runs, and begin again"),
-    "57P03": ("the server does not take connections yet", "try again later"),
-}
-
-
-def read_database(source: Source, base: Path) -> Table:
-    """Read the table that the query of a source gives.
-
-    The whole table is read through the driver's stream of batches in Arrow's form; no copy of it
-    as Python objects is made. On PostgreSQL the query runs in a transaction that can only read.
-
-    Raises
-    ------
-    DataError
-        The database cannot be reached or the query fails; its text shows neither.
-    StudyError
-        The url is of another kind of database.
-    MissingExtraError
-        The driver is not installed.
-    """
-    url = expand(str(source.url))
-    scheme = url.partition(":")[0]
-    if scheme == "sqlite":
-        connect, target = _sqlite(url, base)
-    elif scheme in ("postgresql", "postgres"):
-        connect, target = _postgresql(), url
-    else:
-        raise StudyError(
-            "[source] url must start with sqlite: or postgresql:, then the path or the address"
-        )
-    import adbc_driver_manager
-    import pyarrow as pa
-
-    where = f"the query of the {scheme} database"
-    failure: tuple[str, str] | None = None
-    try:
-        with connect(target) as connection, connection.cursor() as cursor:
-            if scheme == "sqlite":
-                rows = {"adbc.sqlite.query.batch_rows": _BATCH_ROWS}
-                cursor.adbc_statement.set_options(**rows)
-            else:
-                cursor.execute("SET TRANSACTION READ ONLY")
-            cursor.execute(source.query)
-            frame = cursor.fetch_arrow_table()
-    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
-        failure = _explained(error)
-    # Outside the handler, so that the driver's error is not its context.
-    if failure is not None:
-        raise fail(f"{where} failed ({failure[0]}): {failure[1]}")
-    columns = [_plain_column(i, one, frame.column(i)) for i, one in enumerate(frame.schema)]
-    frame = pa.Table.from_arrays(columns, names=frame.column_names)
-    return finished(frame, None, where)
-
-
-def _explained(error: Exception) -> tuple[str, str]:
-    """What happened, and what to do: constant texts, and a code at most."""
-    state = str(getattr(error, "sqlstate", None) or "")
-    if state in _SQLSTATES:
-        return _SQLSTATES[state]
-    text = str(error)
-    # After "query:" the driver may repeat the query, whose words say nothing about the failure.
-    said = re.split(r"\n+(?:query:|Query was:)", text)[0]
-    if not state:
-        for phrase, what, remedy in _CONNECTING:
-            if re.search(phrase, said):
-                return what, remedy
-    code = state or str(getattr(getattr(error, "status_code", None), "name", "no code"))
-    return code, _CLIENT
-
-
-def _sqlite(url: str, base: Path) -> tuple[Callable[[str], Any], str]:
-    rest = url.removeprefix("sqlite:")
-    path = base / (rest[3:] if rest.startswith("///") else rest)
-    if not path.is_file():
-        raise fail(f"there is no file {path}: check url in [source]")
-    try:
-        from adbc_driver_sqlite import dbapi
-    except ImportError:
-        raise MissingExtraError("database", "reading a SQLite database") from None
-    return dbapi.connect, f"file:{quote(str(path.resolve()))}?mode=ro"
-
-
-def _postgresql() -> Any:
-    try:
-        from adbc_driver_postgresql import dbapi
-    except ImportError:
-        raise MissingExtraError("database", "reading a PostgreSQL database") from None
-    return dbapi.connect
-
-
-# --------------------------------------------------------------------------- PostgreSQL's types
-
-
-def _plain_column(position: int, field: Any, column: Any) -> Any:
-    """Turn types that only PostgreSQL has into numbers and texts where that loses nothing."""
-    import pyarrow as pa
-
-    if (field.metadata or {}).get(b"POSTGRESQL:type") == b"money":
-        # The driver gives a whole number of cents or of something else, as the server is set.
-        raise fail(
-            f"column {position + 1} of the query is of type money, whose decimals depend on the "
-            "server: cast it in the query of [source], for example price::numeric"
-        )
-    kind = field.type
-    if not isinstance(kind, pa.BaseExtensionType):
-        return column
-    chunks = [chunk.storage for chunk in column.chunks]
-    plain = pa.chunked_array(chunks, type=kind.storage_type)
-    if kind.extension_name == "arrow.opaque" and kind.type_name == "numeric":
-        return _numeric(plain)
-    if kind.extension_name == "arrow.uuid":
-        texts = [None if one is None else str(uuid.UUID(bytes=one)) for one in plain.to_pylist()]
-        return pa.chunked_array([pa.array(texts, type=pa.string())])
-    return plain
-
-
-def _numeric(texts: Any) -> Any:
-    """Turn decimal texts into whole numbers where all are whole, otherwise into floats."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kept = texts.drop_null()
-    if pc.all(pc.match_substring_regex(kept, _WHOLE)).as_py() is not False and len(kept):
-        for kind in (pa.int64(), pa.decimal128(38, 0)):
-            try:
-                return pc.cast(texts, kind)
-            except pa.ArrowInvalid:
-                continue
-    return pc.cast(texts, pa.float64())

@@ -87,18 +87,18 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) 
                 f"[columns] long: {name!r} is a sequence column and stands for another"
             )
         changing = _changing(table, name, person, first, few)
-        found[name] = table.frame.column(name).take(pa.array(first, mask=changing))
+        found[name] = table.cells(name).take(pa.array(first, mask=changing))
     # Row of the long table behind each cell of the wide one; -1 leaves a cell empty.
     place = np.full(len(first) * len(names), -1, dtype=np.int64)
     known = np.flatnonzero(when < len(names))
     place[person[known] * len(names) + when[known]] = known
     for j, name in enumerate(names):
         at = place[j :: len(names)]
-        found[name] = table.frame.column(long.state).take(pa.array(at, mask=at < 0))
+        found[name] = table.cells(long.state).take(pa.array(at, mask=at < 0))
     said = f"{table.description}, {table.n_rows} rows of {len(first)} ids"
     if len(known) < len(when):
         said += f", {len(when) - len(known)} of them at times that the study does not name"
-    return dataclasses.replace(table, frame=pa.table(found), description=said)
+    return dataclasses.replace(table, frame=pa.table(found), description=said, spellings={})
 
 
 def wide_schema(table: Table, columns: Columns, site: SiteColumns) -> Table:
@@ -114,10 +114,10 @@ def wide_schema(table: Table, columns: Columns, site: SiteColumns) -> Table:
     _check_names(table, columns, site.long)
     import pyarrow as pa
 
-    empty = table.frame.slice(0, 0)
-    found = {name: empty.column(name) for name in (site.long.id, *_others(table, columns, site))}
-    found |= {site.local(name): empty.column(site.long.state) for name in columns.sequence}
-    return dataclasses.replace(table, frame=pa.table(found))
+    empty = {name: table.cells(name).slice(0, 0) for name in table.names}
+    found = {name: empty[name] for name in (site.long.id, *_others(table, columns, site))}
+    found |= {site.local(name): empty[site.long.state] for name in columns.sequence}
+    return dataclasses.replace(table, frame=pa.table(found), spellings={})
 
 
 def _check_names(table: Table, columns: Columns, long: LongColumns) -> None:

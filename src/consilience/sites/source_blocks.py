@@ -1,0 +1,278 @@
+"""Large CSV files in blocks: neither the file nor the text of its numbers is in memory as a whole.
+
+Numbers of many digits take some twenty bytes as text, and eight as numbers. A column of them is
+kept as numbers, with the texts of those cells that are written otherwise than Arrow writes their
+number: so the text of every cell can be had as it stands in the file, and nothing is guessed.
+
+A file that raises any doubt is left to the reader of whole files, which can say what is wrong.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.sites.cells import check_header
+from consilience.sites.source_form import LOOK, binary_form, wide_encoding
+
+if TYPE_CHECKING:
+    from consilience.sites.source import Csv
+
+LARGE = 1 << 25
+"""Bytes of a file that is read in blocks."""
+_SHORT = 8
+"""Characters a cell up to which texts take no more than numbers."""
+_OTHERS = 8
+"""One cell of so many, at most, may be written otherwise than Arrow writes its number."""
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """How the numbers of a column are written.
+
+    Attributes
+    ----------
+    places : (k,) int array
+        Cells that are written otherwise than Arrow writes their number.
+    others : pyarrow.Array
+        Their texts.
+    """
+
+    places: IntArray
+    others: Any
+
+    def texts(self, numbers: Any) -> Any:
+        """Text of every cell of a column of numbers."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pc.cast(numbers, pa.string()).combine_chunks()
+        if not len(self.places):
+            return pa.chunked_array([found])
+        other = np.zeros(len(found), dtype=bool)
+        other[self.places] = True
+        return pa.chunked_array([pc.replace_with_mask(found, pa.array(other), self.others)])
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A table that was read in blocks.
+
+    Attributes
+    ----------
+    frame : pyarrow.Table
+    spellings : dict of int to Spelling
+        Of the columns, by place, that are texts and kept as numbers.
+    content_hash : str
+        SHA-256 of the file's bytes.
+    """
+
+    frame: Any
+    spellings: dict[int, Spelling]
+    content_hash: str
+
+
+def read_blocks(reader: Csv, path: Path) -> Blocks | None:
+    """Read a large CSV file in blocks; None where the whole file is to be looked at.
+
+    Parameters
+    ----------
+    reader : Csv
+    path : Path
+
+    Raises
+    ------
+    DataError
+        The first line has another separator, or no names.
+    """
+    import pyarrow as pa
+
+    settings = reader.source
+    if (
+        path.stat().st_size < LARGE
+        or reader.separator == "whitespace"
+        or settings.decimal != "."
+        or codecs.lookup(settings.encoding).name != "utf-8"
+    ):
+        return None
+    try:
+        with path.open("rb") as file:
+            head = file.read(LOOK + 1)
+            quoted = _holds(file, head, settings.quote.encode())
+        line = min((i for i in (head.find(b"\n"), head.find(b"\r")) if i >= 0), default=0)
+        if (
+            not line
+            or head.isspace()
+            or binary_form(head) not in ("", "csv")
+            or wide_encoding(head)
+        ):
+            return None
+        if settings.separator is None:
+            reader.check_separator(head)
+        with path.open("rb") as file:
+            return _read(reader, file, reader.options(line, quoted, threads=False))
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None
+
+
+def _holds(file: BinaryIO, head: bytes, mark: bytes) -> bool:
+    found = bool(mark) and mark in head
+    while mark and not found and (piece := file.read(_PIECE)):
+        found = mark in piece
+    return found
+
+
+def _read(reader: Csv, file: BinaryIO, options: dict[str, Any]) -> Blocks | None:
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    names = list(reader.source.column_names)
+    if not names:
+        with csv.open_csv(pa.PythonFile(file, mode="r"), **options) as stream:
+            names = list(stream.schema.names)
+        check_header(names, reader.where)
+    watched = _Watched(file.name, reader.source.quote.encode())
+    columns = [_Column() for _ in names]
+    with (
+        watched,
+        csv.open_csv(
+            pa.PythonFile(watched, mode="r"),
+            convert_options=reader.as_texts(names),
+            **options,
+        ) as stream,
+    ):
+        if list(stream.schema.names) != names:
+            return None
+        size = Path(file.name).stat().st_size
+        for batch in stream:
+            # A block is a piece of the file, whose rows are about as long as those of the rest.
+            expected = int(1.2 * batch.num_rows * max(size / options["read_options"].block_size, 1))
+            for column, cells in zip(columns, batch.columns, strict=True):
+                column.add(cells, expected)
+        # What is hashed is what was read, from the first byte to the last.
+        if watched.read(1) or (watched.quoted and not options["parse_options"].newlines_in_values):
+            return None
+    frame = pa.Table.from_arrays([column.finished() for column in columns], names=names)
+    pa.default_memory_pool().release_unused()
+    spellings = {j: one for j, column in enumerate(columns) if (one := column.spelling())}
+    return Blocks(frame, spellings, watched.hashed.hexdigest())
+
+
+class _Watched:
+    """A file that is hashed while it is read."""
+
+    def __init__(self, name: str, quote: bytes) -> None:
+        self._file, self._quote = Path(name).open("rb"), quote  # noqa: SIM115
+        self.hashed, self.quoted = hashlib.sha256(), False
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(size)
+        self.hashed.update(piece)
+        self.quoted = self.quoted or (bool(self._quote) and self._quote in piece)
+        return piece
+
+    def close(self) -> None:
+        pass  # Arrow closes what it reads; the last bytes are asked for after that.
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._file.close()
+
+
+class _Column:
+    """Cells of one column as they come: as numbers as long as that gives their texts back."""
+
+    def __init__(self) -> None:
+        self._texts: list[Any] = []
+        self._values: FloatArray | None = np.empty(0)
+        self._empty: list[IntArray] = []
+        self._places: list[IntArray] = []
+        self._others: list[Any] = []
+        self._length = 0
+
+    def add(self, cells: Any, expected: int) -> None:
+        """Take the next cells, which are texts; so many are expected in all."""
+        numbers = None if self._values is None else self._as_numbers(cells)
+        if numbers is None:
+            if self._values is not None and self._length:
+                self._texts = self.spelled().texts(self.finished()).chunks
+            self._values = None
+            self._texts.append(cells)
+        else:
+            self._put(numbers, expected)
+        self._length += len(cells)
+
+    def _as_numbers(self, cells: Any) -> Any | None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        there = len(cells) - cells.null_count
+        if (pc.sum(pc.binary_length(cells)).as_py() or 0) <= _SHORT * there:
+            return None
+        try:
+            numbers = pc.cast(cells, pa.float64())
+        except pa.ArrowInvalid:  # whose message would show a cell, so it is not passed on
+            return None
+        same = pc.fill_null(pc.equal(pc.cast(numbers, pa.string()), cells), True)
+        places = np.flatnonzero(~same.to_numpy(zero_copy_only=False))
+        if _OTHERS * len(places) > there:
+            return None
+        if len(places):
+            self._others.append(cells.take(pa.array(places)))
+            self._places.append(places + self._length)
+        return numbers
+
+    def _put(self, numbers: Any, expected: int) -> None:
+        # Into one array for all: many small ones would leave the memory in pieces.
+        values, end = self._values, self._length + len(numbers)
+        if values is None or end > len(values):
+            grown = np.empty(max(expected, 2 * end))
+            grown[: self._length] = self.values
+            self._values = values = grown
+        values[self._length : end] = numbers.to_numpy(zero_copy_only=False)
+        if numbers.null_count:
+            empty = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))
+            self._empty.append(empty + self._length)
+
+    @property
+    def values(self) -> FloatArray:
+        """The numbers so far."""
+        return np.empty(0) if self._values is None else self._values[: self._length]
+
+    def spelled(self) -> Spelling:
+        """The texts of cells that are written otherwise, so far."""
+        import pyarrow as pa
+
+        places = np.concatenate([np.zeros(0, dtype=np.int64), *self._places])
+        return Spelling(places, pa.concat_arrays([pa.array([], pa.string()), *self._others]))
+
+    def spelling(self) -> Spelling | None:
+        """How the column's numbers are written; None where it is kept as texts."""
+        return None if self._values is None or not self._length else self.spelled()
+
+    def finished(self) -> Any:
+        """All cells, as texts or as numbers in one piece."""
+        import pyarrow as pa
+
+        if self._values is None or not self._length:
+            return pa.chunked_array(self._texts, pa.string())
+        there = None
+        if self._empty:
+            bits = np.ones(self._length, dtype=bool)
+            bits[np.concatenate(self._empty)] = False
+            there = pa.py_buffer(np.packbits(bits, bitorder="little"))
+        buffers = [there, pa.py_buffer(self.values)]
+        return pa.chunked_array([pa.Array.from_buffers(pa.float64(), self._length, buffers)])
