@@ -80,3 +80,27 @@ def splits(holders: Sequence[str]) -> Iterator[tuple[set[str], set[str]]]:
     for told in itertools.product((0, 1, 2), repeat=len(holders)):
         parts = [{h for h, t in zip(holders, told, strict=True) if t == kind} for kind in (1, 2)]
         yield parts[0], parts[1]
+
+
+def fewest_in_a_total(n: int, least: int, bad: int, given: int | None = None) -> int:
+    """How many honest sites are at least in a total that a coordinator can open by lies.
+
+    Each of `n` sites shares masks with all others, and `bad` of them tell the coordinator all. A
+    secret takes `least` holders; a site opens where it hears that `given` others gave (as many as
+    `least`, unless said).
+
+    Those in the total, and who opens their own masks, have one list of r sites left. Of the honest
+    ones on that list each one that is not in the total must be given up as gone by `least` - `bad`
+    honest sites, and a site gives up no more than the others on its list but `given`.
+    """
+    given = least if given is None else given
+    honest = n - bad
+    for fewest, r in itertools.product(range(1, honest + 1), range(given + 1, n + 1)):
+        alike = min(honest, max(fewest, least - bad + 1))
+        given_up = alike * (r - 1 - given) + (honest - alike) * (n - 1 - given)
+        for inside in range(max(0, bad - (n - r)), min(bad, r) + 1):
+            on_the_list = r - inside
+            gone = on_the_list - fewest
+            if on_the_list >= alike and gone * (least - bad) <= given_up:
+                return fewest
+    return honest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from fractions import Fraction
 
@@ -73,8 +74,8 @@ def test_sums_are_those_of_whole_numbers() -> None:
 @pytest.mark.parametrize("holders", [2, 3, 4, 9])
 def test_shares_are_values_of_a_polynomial(holders: int) -> None:
     secret, source = b"\xff" * 32, b"s" * 32
-    shares = wire.split(secret, range(1, holders + 1), source)
     least = wire.threshold(holders)
+    shares = wire.split(secret, range(1, holders + 1), source, least)
     points = {place: int.from_bytes(share, "big") for place, share in shares.items()}
     for some in itertools.combinations(points, least):
         chosen = {place: points[place] for place in some}
@@ -85,8 +86,8 @@ def test_shares_are_values_of_a_polynomial(holders: int) -> None:
 
 def test_wrong_shares_are_left_out_where_enough_are_right() -> None:
     secret, source = b"k" * 32, b"s" * 32
-    shares = wire.split(secret, range(1, 8), source)
     least, proof = wire.threshold(7), wire.commitment(secret)
+    shares = wire.split(secret, range(1, 8), source, least)
     spoilt = shares | {1: b"\x00" * 33, 4: b"\x02" * 33}
     assert wire.found(spoilt, least, proof, wire.commitment) == secret
     assert wire.found(spoilt | {2: b"\x01" * 33}, least, proof, wire.commitment) == b""
@@ -108,6 +109,18 @@ def test_no_way_to_tell_sites_different_things_opens_what_one_of_them_gave(n: in
         assert both == (2 * (least - bad) <= len(honest))
         if 3 * bad < len(holders):
             assert not both
+
+
+@pytest.mark.parametrize("n", range(3, wire.COMPLETE + 1))
+def test_no_lies_to_openers_open_what_fewer_than_two_gave(n: int) -> None:
+    """Each opener may be told of other sites that gave, in this sum and in those before."""
+    neighbours = n - 1
+    least = wire.threshold(neighbours)
+    fewest = {bad: textbook.fewest_in_a_total(n, least, bad) for bad in range(n - 1)}
+    assert fewest[0] >= wire.LEAST_SITES
+    assert all(found >= 2 for bad, found in fewest.items() if 3 * bad < neighbours)
+    # With three contributions enough, as with no rule, single sites could be told apart.
+    assert n < 7 or textbook.fewest_in_a_total(n, least, 0, given=2) < 2
 
 
 def test_neighbours_are_mutual_and_equally_many() -> None:
@@ -135,7 +148,7 @@ class World:
         self.graph = wire.graph_seed(introduced)
         self.current = {s: keys[32:] for s, keys in introduced.items()}
         self.earlier = {s: ("", party.first_blobs()) for s, party in self.parties.items()}
-        self.roster = self.before = self.sites
+        self.roster = self.sites
         self.epoch = 0
 
     def asked(self, word: bytes = b"") -> str:
@@ -145,7 +158,7 @@ class World:
         around = self.parties[site].around
         return (
             {s: one.next_key for s, one in given.items()},
-            {s: given[s].blobs[site] for s in around if s in given},
+            {s: given[s].blobs.get(site, b"") for s in around if s in given},
             {s: (self.earlier[s][0], self.earlier[s][1][site]) for s in around if s not in given},
         )
 
@@ -165,25 +178,21 @@ class World:
             for other, share in b.items():
                 keys[other][place] = share
         pads = {
-            s: wire.found(own[s], self.least(s, self.roster), given[s].commitment, wire.commitment)
+            s: wire.found(own[s], self.least(s), given[s].commitment, wire.commitment)
             for s in given
         }
-        lost = {
-            s: wire.found(keys[s], self.least(s, self.before), self.current[s], wire.public)
-            for s in keys
-        }
+        lost = {s: wire.found(keys[s], self.least(s), self.current[s], wire.public) for s in keys}
         assert all(pads.values()) and all(lost.values())
         numbers = {s: one.limbs for s, one in given.items()}
         graph = (self.graph, self.sites)
         found = wire.unmasked(numbers, pads, lost, self.current, graph, RUN, self.epoch, asked)
-        self.before, self.roster, self.epoch = self.roster, tuple(given), self.epoch + 1
+        self.roster, self.epoch = tuple(given), self.epoch + 1
         self.current = {s: one.next_key for s, one in given.items()}
         self.earlier = {s: (asked, one.blobs) for s, one in given.items()}
         return wire.decoded(found)
 
-    def least(self, site: str, roster: tuple[str, ...]) -> int:
-        around = wire.neighbours(site, self.sites, self.graph)
-        return wire.threshold(sum(s in roster for s in around))
+    def least(self, site: str) -> int:
+        return wire.threshold(len(wire.neighbours(site, self.sites, self.graph)))
 
 
 def drawn(sites: tuple[str, ...], seed: int) -> dict[str, list[float]]:
@@ -202,8 +211,8 @@ def exact(values: dict[str, list[float]]) -> list[float]:
 # Who is lost before giving, and before opening, sum by sum.
 LOSSES = {
     "nobody": (3, [((), ()), ((), ()), ((), ())]),
-    "before giving": (5, [((1,), ()), ((), ()), ((3,), ())]),
-    "before opening": (5, [((), (4,)), ((), ()), ((), (0,))]),
+    "before giving": (7, [((1,), ()), ((), ()), ((3,), ())]),
+    "before opening": (7, [((), (4,)), ((), ()), ((), (0,))]),
     "one each": (7, [((1,), (2,)), ((), ())]),
     "on a sparse graph": (53, [((1, 9), (2,)), ((30,), ())]),
 }
@@ -285,6 +294,74 @@ def test_a_site_opens_nothing_for_a_coordinator_that_lies(spoil: object, says: s
     spoilt = spoil(*world.messages(given, "s00"))  # type: ignore[operator]
     with pytest.raises(WireError, match=says):
         world.parties["s00"].open(world.asked(), *spoilt)
+
+
+def shares_of(
+    world: World, given: dict[str, wire.Masked], told: dict[str, set[str]], asked: str
+) -> tuple[dict[str, dict[int, bytes]], dict[str, dict[int, bytes]]]:
+    """Shares that sites give which are each told of other sites that gave; those go on."""
+    own: dict[str, dict[int, bytes]] = {s: {} for s in world.sites}
+    keys: dict[str, dict[int, bytes]] = {s: {} for s in world.sites}
+    for site, present in told.items():
+        place = wire.place_of(site, world.sites)
+        some = {s: given[s] for s in present}
+        with contextlib.suppress(WireError):
+            a, b, after = world.parties[site].open(asked, *world.messages(some, site))
+            world.parties[site] = after
+            for found, shares in ((own, a), (keys, b)):
+                for other, share in shares.items():
+                    found[other][place] = share
+    return own, keys
+
+
+@pytest.mark.parametrize("told_of", range(3, 8))
+@pytest.mark.parametrize("few", [1, 2])
+@pytest.mark.parametrize("n", [4, 5, 7])
+def test_openers_that_are_told_different_things_open_no_part(
+    n: int, few: int, told_of: int
+) -> None:
+    """All say that the wanted ones gave, and of each other site enough say that it did not."""
+    world = World(n)
+    given = given_by_all(world)
+    wanted = world.sites[:few]
+    still = dict.fromkeys(world.sites[few:], world.least(world.sites[0]))
+    told = {}
+    for site in world.sites:
+        present = {site, *wanted}
+        for other in sorted(set(still) - present, key=lambda s: (still[s], s)):
+            if len(present) < min(told_of, n):
+                present.add(other)
+        told[site] = present
+        still |= {s: count - 1 for s, count in still.items() if s not in present}
+    own, keys = shares_of(world, given, told, world.asked())
+    least = world.least(world.sites[0])
+    pads = [wire.found(own[s], least, given[s].commitment, wire.commitment) for s in wanted]
+    lost = [wire.found(keys[s], least, world.current[s], wire.public) for s in still]
+    assert not (all(pads) and all(lost))
+
+
+@pytest.mark.parametrize("left", range(3, 7))
+def test_sites_that_were_told_of_different_sites_open_no_part_of_a_later_sum(left: int) -> None:
+    """For some only a few are left, who then give back its own mask, and the others its key."""
+    world = World(7)
+    given, asked = given_by_all(world), world.asked()
+    wanted, few = world.sites[0], set(world.sites[:left])
+    told = {s: few if s in few else set(world.sites) for s in world.sites}
+    shares_of(world, given, told, asked)
+    world.earlier = {s: (asked, one.blobs) for s, one in given.items()}
+    world.epoch, first = 1, {s: one.next_key for s, one in given.items()}
+    again = {}
+    for site, party in world.parties.items():
+        with contextlib.suppress(WireError):
+            again[site] = party.mask(np.ones(2), world.asked())
+    if wanted not in again:
+        return
+    told = {s: few if s in few else set(again) - few for s in again}
+    own, keys = shares_of(world, again, told, world.asked())
+    some = range(2, world.least(wanted) + 1)
+    proof = again[wanted].commitment
+    pad = any(wire.found(own[wanted], k, proof, wire.commitment) for k in some)
+    assert not (pad and any(wire.found(keys[wanted], k, first[wanted], wire.public) for k in some))
 
 
 def test_shares_of_another_sum_are_none_of_this_one() -> None:

@@ -369,8 +369,10 @@ def _masked(
         sentence = f"the study masks sums, and step {step.name!r} tells what is this site's alone"
         raise DisclosureError(sentence, public=sentence)
     r = work.request
-    units = [message for _, message in work.prior.transforms] if work.prior else []
-    asked = question_digest(r.step, r.round, r.message, units)
+    prior = work.prior or Record(0, 0, "", b"")
+    # Of other columns, or rows in other units, the same question is another one.
+    about = [prior.opening, *(message for _, message in prior.transforms)]
+    asked = question_digest(r.step, r.round, r.message, about)
     reply = secure_sums.concealed(reviewed.content, step, asked, work.data.n_rows, context)
     gaps = any(verdict.verdict == "withheld" for verdict in reviewed.verdicts)
     outcome: Literal["released", "withheld"] = "withheld" if gaps else "released"

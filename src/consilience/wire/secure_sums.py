@@ -28,7 +28,8 @@ are key streams (AES-256 in counter mode). Every key follows from the site's sec
 sum's number e and the question q (its step, round and bytes), that of ``own`` from the value too: a
 repeated answer has the same bytes, another answer another mask, and the masks of sites that were
 asked different questions do not cancel. Private keys and ``own`` are shared by Shamir's scheme over
-the integers modulo 2^256 + 297: `threshold`, some two thirds, of the neighbours give them back.
+the integers modulo 2^256 + 297: `threshold`, some two thirds, of the neighbours that were
+introduced give them back, however many are left, and a sum is opened where as many contributed.
 
 What a site gives of another one for a sum is either a share of its ``own`` or one of its private
 key, never both, and once (the step that answers sees to it). Proof and limits:
@@ -134,14 +135,14 @@ def stream(key: bytes, cells: int) -> Limbs:
 
 
 def threshold(holders: int) -> int:
-    """How many of so many holders find a secret: two thirds, and never one alone.
+    """How many of so many holders find a secret: two thirds, of three all.
 
     Two groups of so many have more in common than a third of the holders.
     """
-    return max(2, math.ceil(2 * holders / 3))
+    return max(min(holders, LEAST_SITES), math.ceil(2 * holders / 3))
 
 
-def split(secret: bytes, places: Collection[int], source: bytes) -> dict[int, bytes]:
+def split(secret: bytes, places: Collection[int], source: bytes, least: int) -> dict[int, bytes]:
     """Shares of a secret: values of a polynomial whose value at 0 it is.
 
     Parameters
@@ -152,8 +153,10 @@ def split(secret: bytes, places: Collection[int], source: bytes) -> dict[int, by
         Of the holders, from 1.
     source : bytes
         Key from which the other coefficients follow.
+    least : int
+        How many find the secret.
     """
-    degree = threshold(len(places)) - 1
+    degree = least - 1
     others = (hmac.digest(source, j.to_bytes(4, "big"), "sha256") for j in range(degree))
     coefficients = [int.from_bytes(x, "big") for x in (secret, *others)]
     shares = {}
@@ -323,13 +326,29 @@ class Party:
         mutual = neighbours(self.site, self.channels, self.graph)
         return tuple(site for site in mutual if site in self.roster)
 
+    @property
+    def least(self) -> int:
+        """Neighbours that contribute to each sum, and that give a secret back.
+
+        Of those that were introduced: were it of those that are left, sites that were told
+        different things of who is left could give back both secrets of another one.
+        """
+        return threshold(len(neighbours(self.site, self.channels, self.graph)))
+
     def _blobs(self, question: str, own: bytes, next_key: bytes) -> dict[str, bytes]:
         """Shares for the neighbours: of the next private key, and of `own` if there is one."""
         places = {site: place_of(site, self.channels) for site in self.around}
+        if len(places) < self.least:
+            raise _wrong("too few sites are left for another masked sum")
         after = self.epoch if not own else self.epoch + 1
         secrets = [self._secret("masks", after), *([own] if own else [])]
         shares = [
-            split(secret, places.values(), self._secret("shares", kind, after, digest(secret)))
+            split(
+                secret,
+                places.values(),
+                self._secret("shares", kind, after, digest(secret)),
+                self.least,
+            )
             for kind, secret in enumerate(secrets)
         ]
         return {
@@ -429,6 +448,10 @@ class Party:
             raise _wrong(f"a masked sum is opened for {LEAST_SITES} sites at least")
         there = {peer for peer in self.around if peer in next_keys}
         gone = set(self.around) - there
+        # Were three sites enough, each one could be told of others, and their answers together
+        # would take all masks out of what one site gave.
+        if len(there) < self.least:
+            raise _wrong("a masked sum is opened where two thirds of the sites contributed")
         if set(blobs) != there or set(earlier) != gone:
             raise _wrong("the shares are not those of this site's neighbours")
         # First the share of a private key, then that of an own mask.
@@ -539,7 +562,7 @@ def place_of(site: str, sites: Collection[str]) -> int:
     return sorted(sites).index(site) + 1
 
 
-def question_digest(step: str, round_: int, message: bytes, units: Iterable[bytes] = ()) -> str:
+def question_digest(step: str, round_: int, message: bytes, about: Iterable[bytes] = ()) -> str:
     """Digest of what was asked: of sites that were asked anything else, masks do not cancel.
 
     Parameters
@@ -547,10 +570,10 @@ def question_digest(step: str, round_: int, message: bytes, units: Iterable[byte
     step : str
     round_ : int
     message : bytes
-    units : iterable of bytes
-        Questions by which rows were put in other units before.
+    about : iterable of bytes
+        How the table was read, and by which questions its rows were put in other units.
     """
-    return digest(pack([_LABEL, step, round_, digest(message), [digest(unit) for unit in units]]))
+    return digest(pack([_LABEL, step, round_, digest(message), [digest(one) for one in about]]))
 
 
 def _wrong(sentence: str) -> WireError:

@@ -297,6 +297,65 @@ def test_a_coordinator_that_says_a_site_is_gone_which_gave_is_refused_by_it() ->
     assert len(said["secure_sums.open"]) == len(TABLES)
 
 
+class ToldApart(MeanAndSD):
+    """Tells each opener of two other sites that gave, so that all masks of one are given up."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Ask once, and open for another set of sites at each one."""
+        replies = ctx.require((yield Ask("sums", SumsRequest())))
+        messages = {}
+        for at, site in enumerate(ctx.sites):
+            others = ctx.sites[1:]
+            gave = {site, ctx.sites[0], others[at % len(others)], others[(at + 1) % len(others)]}
+            messages[site] = secure_sums.Open(
+                step="sums",
+                epoch=0,
+                question=replies[site].question,
+                next_keys={s: replies[s].next_key for s in sorted(gave)},
+                blobs={s: replies[s].blobs[site] for s in gave - {site}},
+                earlier={
+                    s: ("", ctx.masks.earlier[s][1][site]) for s in ctx.sites if s not in gave
+                },
+            )
+        ctx.require((yield Ask("secure_sums.open", messages, to=ctx.sites)))
+        raise AssertionError("the sites opened a sum for sets that differ")
+
+
+def test_a_coordinator_that_tells_each_site_of_others_is_refused() -> None:
+    tables = TABLES | {f"s{i}": RNG.normal(size=(30, 3)) for i in (5, 6)}
+    with pytest.raises(QuorumError, match="opened where two thirds of the sites contributed"):
+        ToldApart().run(masked(tables), seed=0)
+
+
+def test_a_site_that_was_opened_otherwise_is_in_no_sum_with_the_others() -> None:
+    """Of other columns or rows at one site, a total would show them against known ones."""
+    federation = masked()
+    engine = scripted(federation).engine
+    send = engine.send
+
+    def changed(requests: Any) -> None:
+        sent = dict(requests)
+        for key, data in requests.items():
+            request = Request.from_bytes(data)
+            if request.site == "s1" and request.step == "opening.read":
+                message = decode_message(request.message)
+                rules = json.loads(message.preparation) | {"missing": "complete-rows"}
+                other = dataclasses.replace(message, preparation=json.dumps(rules))
+                again = dataclasses.replace(request, message=encode_message(other))
+                sent[key] = again.to_bytes()
+        send(sent)
+
+    engine.send = changed  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match="sums of different cells"):
+        MeanAndSD().run(dataclasses.replace(federation, engine=engine), seed=0)
+
+
+def test_too_few_contributions_are_not_opened() -> None:
+    script = {(FIRST, "s1"): "absent", (FIRST, "s2"): "absent"}
+    with pytest.raises(QuorumError, match=r"3 of 5 sites contributed .* two thirds"):
+        MeanAndSD().run(with_script(script, quorum=3), seed=0)
+
+
 def test_sites_that_did_not_meet_answer_no_sum() -> None:
     """A study says that sums are masked, and the coordinator asks for them in plain."""
     settings = {

@@ -23,9 +23,10 @@ The gate of a site judges its own reply before it is masked; cells that it withh
 0 and named, equally for few records and for none. In a study with masked sums a site answers no
 step that would tell a number of its own otherwise.
 
-Absence: a site that is lost before it contributed is left out; one that is lost after it is counted
-all the same, if enough neighbours answer. Two totals of one step are not opened for sets of sites
-that differ by one: their difference would be this site's part.
+Absence: a site that is lost before it contributed is left out, down to two thirds of the others (of
+three all); one that is lost after it is counted all the same, if enough neighbours answer. Two
+totals of one step are not opened for sets of sites that differ by one: their difference would be
+this site's part.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.wire import secure_sums as wire
+from consilience.wire.codec import digest, pack
 from consilience.wire.disclosure import Released, relayed
 from consilience.wire.message import (
     Disclosure,
@@ -245,6 +247,8 @@ def concealed(
     values = [np.nan_to_num(array).ravel() for array in arrays]
     # How many records are behind a cell that some sites withhold, nobody else could say.
     records = [n_records * one.astype(float) for one, own in zip(told, gaps, strict=True) if own]
+    # Sites that were told of different sites are in no sum together.
+    question = digest(pack([question, party.graph, party.roster]))
     masked = party.mask(np.concatenate([*values, *records]), question)
     site.keys[KEYS] = _kept(party) | {"step": asked.name, "question": question}
     return Concealed(
@@ -337,8 +341,8 @@ class Masks:
         That were introduced.
     graph : str
     epoch : int
-    roster, before : tuple of str
-        Sites that contributed to all sums so far, and to all but the last one.
+    roster : tuple of str
+        Sites that contributed to all sums so far.
     current : mapping of site to bytes
         Public keys for the masks of the next sum.
     earlier : mapping of site to (str, dict)
@@ -350,13 +354,11 @@ class Masks:
     current: Mapping[str, bytes]
     earlier: Mapping[str, tuple[str, Mapping[str, bytes]]]
     roster: tuple[str, ...]
-    before: tuple[str, ...]
     epoch: int = 0
 
-    def least(self, site: str, roster: Collection[str]) -> int:
-        """Shares that give a secret back which was shared among neighbours of a roster."""
-        around = wire.neighbours(site, self.sites, self.graph)
-        return wire.threshold(sum(other in roster for other in around))
+    def least(self, site: str) -> int:
+        """Shares that give a secret of a site back."""
+        return wire.threshold(len(wire.neighbours(site, self.sites, self.graph)))
 
 
 def introduce(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
@@ -379,7 +381,6 @@ def introduce(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         current={site: keys[wire.KEY :] for site, (keys, _) in introductions.items()},
         earlier={site: ("", r.blobs) for site, r in met.items()},
         roster=ctx.sites,
-        before=ctx.sites,
     )
 
 
@@ -455,10 +456,14 @@ def _opened(
     alike = {(r.epoch, r.question, r.shapes, r.numbers.value.shape) for r in replies.values()}
     if len(alike) > 1 or first.epoch != masks.epoch or not set(present) <= set(masks.roster):
         raise ProtocolError(f"sites contributed sums of different cells to step {of!r}")
-    if len(present) < wire.LEAST_SITES:
+    if any(
+        sum(o in replies for o in wire.neighbours(site, masks.sites, masks.graph))
+        < masks.least(site)
+        for site in present
+    ):
         raise QuorumError(
-            f"{len(present)} sites contributed to a masked sum, and fewer than "
-            f"{wire.LEAST_SITES} would see each other's part: go on when the others are back"
+            f"{len(present)} of {len(masks.sites)} sites contributed to a masked sum, which needs "
+            "two thirds, and three at least: go on when the others are back"
         )
     gone = [site for site in masks.roster if site not in replies]
     next_keys = {site: replies[site].next_key for site in present}
@@ -477,7 +482,7 @@ def _opened(
                 if o in gone
             },
         )
-    least = min(wire.threshold(len(present) - 1), len(present))
+    least = min(wire.threshold(len(masks.sites) - 1), len(present))
     asked = Ask("secure_sums.open", messages, to=present)
     opened: dict[str, Opened] = ctx.require((yield asked), at_least=least)
     pads = {
@@ -485,7 +490,7 @@ def _opened(
             f"the mask of site {site}",
             {o: r.own[site] for o, r in opened.items() if site in r.own},
             masks,
-            masks.least(site, masks.roster),
+            masks.least(site),
             (replies[site].commitment, wire.commitment),
         )
         for site in present
@@ -495,7 +500,7 @@ def _opened(
             f"the key of site {site}",
             {o: r.keys[site] for o, r in opened.items() if site in r.keys},
             masks,
-            masks.least(site, masks.before),
+            masks.least(site),
             (masks.current[site], wire.public),
         )
         for site in gone
@@ -515,7 +520,6 @@ def _opened(
     ctx.masks = dataclasses.replace(
         masks,
         epoch=masks.epoch + 1,
-        before=masks.roster,
         roster=present,
         current=next_keys,
         earlier={site: (first.question, replies[site].blobs) for site in present},
