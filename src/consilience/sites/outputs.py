@@ -283,13 +283,14 @@ def csv_lines(columns: Sequence[NDArray[Any]], places: Sequence[NDArray[np.int64
             where[rows] = np.arange(len(rows))
             cells = pa.concat_arrays([cells, pa.array([""], pa.string())]).take(pa.array(where))
         texts.append(cells)
-    found = []
+    found: list[bytes | memoryview] = []
     # Offsets of Arrow's texts have 32 bits: blocks stay far below 2 GB.
     for start in range(0, n, _BLOCK):
         joined = pc.binary_join_element_wise(*(t.slice(start, _BLOCK) for t in texts), ",")
         ends = pa.array([0, len(joined)], pa.int32())
         whole = pc.binary_join(pa.ListArray.from_arrays(ends, joined), "\n")
-        found.append(bytes(whole[0].as_buffer()) + b"\n")
+        # Buffers are copied once, when all are joined.
+        found += [memoryview(whole[0].as_buffer()), b"\n"]
     return b"".join(found)
 
 

@@ -36,13 +36,13 @@ def by_blocks(facts: Callable[[FloatArray], tuple[Any, ...]], x: FloatArray) -> 
     return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
 
 
-def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Sum, records of the smaller group and largest share, for each column of (n, d)."""
-    total, records, share = by_blocks(_cell_facts, x)
-    return total, records, share
+def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    """Sum, records of the smaller group, largest share and known values, for each column (n, d)."""
+    total, records, share, known = by_blocks(_cell_facts, x)
+    return total, records, share, known
 
 
-def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
+def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
     there = x
     if not (x.flags.c_contiguous or x.flags.f_contiguous):
         there = x.copy()  # or it would be added up in another order
@@ -53,6 +53,9 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     if gaps is not None and gaps.any():
         total = np.where(gaps, 0.0, x).sum(axis=0)
     records, share = np.zeros(x.shape[1], dtype=np.int64), np.zeros(x.shape[1])
+    known = np.full(x.shape[1], len(x), dtype=np.int64)
+    if gaps is not None:
+        known = len(x) - gaps.sum(axis=0)
     for j in range(x.shape[1]):
         column = np.ascontiguousarray(x[:, j]) if gaps is None else x[~gaps[:, j], j]
         if not len(column):
@@ -64,7 +67,7 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
             ends = np.count_nonzero(column == low), np.count_nonzero(column == high)
             records[j] = min(ends) if sum(ends) == len(column) else records[j]
         share[j] = _largest_part(np.abs(column), float(max(high, -low)))
-    return total, records, share
+    return total, records, share, known
 
 
 def _largest_part(size: FloatArray, peak: float) -> float:
@@ -119,7 +122,7 @@ def product_facts(
     p = x.shape[1]
     records, share = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
     for j in range(n_first):
-        _, records[j], share[j] = cell_facts(x * x[:, [j]])
+        _, records[j], share[j], _ = cell_facts(x * x[:, [j]])
         records[:, j], share[:, j] = records[j], share[j]
     return records, share
 
@@ -169,7 +172,7 @@ def _by_bounds(
         near = j + np.flatnonzero(unclear[j, j:])
         own = x[:, j] - centre[j] if few.any() or len(near) else head[:, j]
         for k in (j + np.flatnonzero(few)).tolist():  # two values have shown so far
-            _, found, _ = cell_facts(((x[:, k] - centre[k]) * own)[:, None])
+            _, found, *_ = cell_facts(((x[:, k] - centre[k]) * own)[:, None])
             records[j, k] = records[k, j] = found[0]
         if len(near):
             size = np.abs(x[:, near] - centre[near]) / unit[near]
@@ -201,7 +204,7 @@ def _by_matrices(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
             few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
             places = j + np.flatnonzero(few)  # of these products two values have shown so far
             if len(places):
-                _, found, _ = cell_facts(x[:, places] * x[:, [j]])
+                _, found, *_ = cell_facts(x[:, places] * x[:, [j]])
                 records[j, places] = records[places, j] = found
     share = np.divide(peak, whole, out=np.zeros_like(whole), where=whole != 0)
     return records, share

@@ -234,9 +234,8 @@ def aggregate(
         groups = [cells == c for c in range(n_cells)]
     facts = []
     for rows in groups:
-        sums, behind, largest = cell_facts(flat[rows])
+        sums, behind, largest, n = cell_facts(flat[rows])
         if mean:
-            n = (~np.isnan(flat[rows])).sum(axis=0)
             sums = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
         if columns is not None:
             given = np.asarray(columns, dtype=float).reshape(flat.shape)

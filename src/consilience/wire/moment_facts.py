@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import BoolArray, FloatArray, IntArray, all_finite
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.cell_facts import HARDLY, LOOK, product_facts
 from consilience.wire.digits import off_grid
 from consilience.wire.support import Limits
@@ -120,14 +120,20 @@ def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()
     """
     if not len(x):
         return np.ones(x.shape[1], dtype=bool)
-    below = min(HARDLY, limits.max_share)
-    return _withheld(x, *_by_itself(x, limits.min_records, below), limits, coded)
+    below, seen = min(HARDLY, limits.max_share), _Seen.of(x)
+    facts = _by_itself(x, limits.min_records, below, seen)
+    return _withheld(x, *facts, limits, coded, seen)
 
 
 def _withheld(
-    x: FloatArray, records: IntArray, share: FloatArray, limits: Limits, coded: Sequence[Coded]
+    x: FloatArray,
+    records: IntArray,
+    share: FloatArray,
+    limits: Limits,
+    coded: Sequence[Coded],
+    seen: _Seen,
 ) -> BoolArray:
-    unsafe = (records < limits.min_records) | ~(share <= limits.max_share) | _infinite(x)
+    unsafe = (records < limits.min_records) | ~(share <= limits.max_share) | _infinite(x, seen)
     blank = (np.isnan(one[:1]).all() and np.isnan(one).all() for one in x.T)
     unsafe |= np.fromiter(blank, dtype=bool)
     if limits.max_detection < np.inf:
@@ -143,10 +149,12 @@ def _withheld(
     return np.asarray(unsafe)
 
 
-def _infinite(x: FloatArray) -> BoolArray:
+def _infinite(x: FloatArray, seen: _Seen) -> BoolArray:
     """Columns with an infinite value: whoever has it rules every sum."""
-    found = (not all_finite(one) and bool(np.isinf(one).any()) for one in x.T)
-    return np.fromiter(found, dtype=bool)
+    found = np.asarray(np.isinf(seen.ends).any(axis=0))
+    for j in np.flatnonzero(seen.gaps):  # whose ends are not known
+        found[j] = np.isinf(x[:, j]).any()
+    return found
 
 
 def _rest(x: FloatArray, columns: Sequence[int]) -> BoolArray:
@@ -372,7 +380,9 @@ def _fewest(values: FloatArray, counts: IntArray) -> int:
 # --------------------------------------------------------------------------- products
 
 
-def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) -> MomentFacts:
+def moment_facts(
+    x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = (), seen: _Seen | None = None
+) -> MomentFacts:
     """Judge n, means and all sums of products of columns together.
 
     Parameters
@@ -382,10 +392,13 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
     limits : Limits
     coded : sequence of Coded
         Which columns are levels of one category.
+    seen : _Seen, optional
+        Where that is known already.
     """
     n, p = x.shape
     x = np.asfortranarray(x)  # most is asked of one column after the other
-    least, below, seen = limits.min_records, min(HARDLY, limits.max_share), _Seen.of(x)
+    least, below = limits.min_records, min(HARDLY, limits.max_share)
+    seen = _Seen.of(x) if seen is None else seen
     never, blank = np.zeros((p, p), dtype=bool), not n
     if seen.gaps.any():
         there = (~np.isnan(x)).astype(float)
@@ -396,7 +409,7 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
     if least <= 1:
         return _by_shares(x, never, limits, seen)
     own, own_share = _by_itself(x, least, below, seen)
-    alone = _withheld(x, own, own_share, limits, coded)
+    alone = _withheld(x, own, own_share, limits, coded, seen)
     few = _Few.of(x, coded, alone)
     records, share = few.facts(x, limits, seen)
     np.fill_diagonal(records, own)
@@ -413,7 +426,7 @@ def _by_shares(x: FloatArray, never: BoolArray, limits: Limits, seen: _Seen) -> 
     below = min(HARDLY, limits.max_share)
     facts = [product_facts(x, centre=one, below=below, ends=seen.ends) for one in seen.centres]
     share = np.maximum(facts[0][1], facts[1][1])
-    infinite = _infinite(x)
+    infinite = _infinite(x, seen)
     unsafe = ~(share <= limits.max_share) | never | infinite[:, None] | infinite
     return MomentFacts(np.asarray(unsafe), np.maximum(facts[0][0], 1), share)
 
@@ -951,15 +964,19 @@ def block_facts(
         behind = None if entities is None else len(np.unique(np.asarray(entities)[members]))
         for b, block in enumerate(blocks):
             part = _chosen(own, np.asarray(block, dtype=np.int64))
-            whole = not np.isnan(part.min(axis=0)).any()
+            by_column = np.asfortranarray(part)
+            seen = _Seen.of(by_column)
+            whole = not seen.gaps.any()
             if not whole and np.isnan(part).all(axis=0).any():
-                part = part[:0]  # a column without any value: the block rests on no row
+                # a column without any value: the block rests on no row
+                part = by_column = part[:0]
+                seen = _Seen.of(part)
             place = k, slice(int(ends[b]), int(ends[b + 1]))
             upper = np.triu_indices(len(block))
             products = _products(part, whole)
             value[place] = ((products + products.T) / 2)[upper]
             within = coded_within(coded, block)
-            facts.append((place, _of_block(part, whole, behind, limits, within)))
+            facts.append((place, _of_block(by_column, seen, behind, limits, within)))
     return value, facts
 
 
@@ -985,9 +1002,9 @@ _AT_ONCE = 8192
 
 
 def _of_block(
-    part: FloatArray, whole: bool, entities: int | None, limits: Limits, coded: Sequence[Coded]
+    part: FloatArray, seen: _Seen, entities: int | None, limits: Limits, coded: Sequence[Coded]
 ) -> dict[str, Any]:
-    judged = moment_facts(part, limits=limits, coded=coded)
+    judged, whole = moment_facts(part, limits=limits, coded=coded, seen=seen), not seen.gaps.any()
     upper = np.triu_indices(part.shape[1])
     # What gives way for another cell's sake rests on no more than that one.
     records = np.where(judged.unsafe, 1, judged.records)
