@@ -10,8 +10,9 @@ from sklearn.datasets import load_iris
 
 import consilience
 from consilience.clustering.estimators.multinomial_mixture import LatentClassAnalysis
+from consilience.numerics import progress
 from consilience.numerics.parallel import ordered_map
-from consilience.numerics.progress import followed, rounds, shown_by
+from consilience.numerics.progress import about, followed, foretell, rounds, shown_by
 from consilience.protocol.mean_and_sd import MeanAndSD
 
 
@@ -21,6 +22,10 @@ class Noted:
     def __init__(self) -> None:
         self.tasks: dict[int, list[Any]] = {}
         self.open: set[int] = set()
+        self.console, self.said = self, list[str]()
+
+    def print(self, text: str, **_: Any) -> None:
+        self.said.append(text)
 
     def add_task(self, what: str, total: int | None, who: str) -> int:
         number = len(self.tasks)
@@ -61,6 +66,35 @@ def test_a_search_tells_its_folds_and_penalties_and_stays_the_same() -> None:
     assert folds == [["folds", 5, 5]]
     assert sum(task[0] == "penalties of a fold" for task in tasks) == 5
     assert all(done <= total for _, done, total in tasks)
+
+
+def test_long_work_is_foretold_once_and_short_work_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    live, asked = Noted(), []
+
+    def fitted(seconds: float) -> None:
+        foretell("a fit", lambda: asked.append(seconds) or seconds)
+
+    fitted(1e6)
+    assert not asked  # nobody listens
+    with shown_by(live):
+        fitted(progress.LONG - 1)
+        assert not live.said
+        fitted(progress.LONG)
+    assert live.said == ["a fit: about 30 seconds"]
+    x, y = load_iris(return_X_y=True)
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    live = Noted()
+    with shown_by(live):
+        consilience.SparseQDA(n_alphas=4).fit(x, y)
+        assert live.said == ["sparse QDA, 4 penalties, 5 folds: about 10 seconds"]
+        consilience.SparseQDA(alpha=0.1).fit(x, y)
+    assert live.said[1] == "sparse QDA, 1 penalty: about 10 seconds"
+
+
+def test_durations_have_few_digits() -> None:
+    told = {31: "30 seconds", 89: "90 seconds", 91: "2 minutes", 700: "12 minutes"}
+    told |= {5399: "90 minutes", 5401: "2 hours", 36_000: "10 hours"}
+    assert {seconds: about(seconds) for seconds in told} == told
 
 
 def test_starts_and_rounds_are_told() -> None:

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 _LIVE: ContextVar[Any] = ContextVar("live", default=None)
 
+LONG = 30.0
+"""Seconds from which on work says beforehand how long it will take."""
+
 
 @contextmanager
 def progress() -> Iterator[None]:
@@ -21,7 +24,7 @@ def progress() -> Iterator[None]:
 
     A line for each search, fit or round that is under way, on a terminal (on its error stream) or
     in a notebook; elsewhere nothing is written. Work in other processes tells when a whole piece of
-    it is done.
+    it is done. What can foresee that it takes half a minute or more says so before it begins.
 
     Examples
     --------
@@ -76,6 +79,31 @@ def task(what: str, total: int | None) -> Iterator[Callable[[], None]]:
         yield lambda: live.advance(number)
     finally:
         live.remove_task(number)
+
+
+def foretell(what: str, seconds: Callable[[], float]) -> None:
+    """Say about how long work will take, before it begins, where that is long and progress shown.
+
+    Parameters
+    ----------
+    what : str
+    seconds : callable
+        Asked only where somebody listens.
+    """
+    live = _LIVE.get()
+    if live is None:
+        return
+    expected = seconds()
+    if expected >= LONG:
+        live.console.print(f"{what}: about {about(expected)}", markup=False, highlight=False)
+
+
+def about(seconds: float) -> str:
+    """A duration in few digits: 40 seconds, 5 minutes, 2 hours."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 1.5 * size:
+            return f"{max(2, round(seconds / size))} {unit}"
+    return f"{max(1, round(seconds / 10)) * 10} seconds"
 
 
 def followed(items: Iterable[T], what: str, total: int) -> Iterator[T]:

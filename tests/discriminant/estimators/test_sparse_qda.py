@@ -591,3 +591,26 @@ def test_folds_at_their_tolerance_choose_as_exact_ones(monkeypatch: pytest.Monke
     assert all(fit.gap_ <= 1e-8 and fit.path_.gaps.max() <= 1e-8 for fit in found)
     places = [fit.path_.alphas.tolist().index(fit.alpha_) for fit in found]
     assert min(places) > 0 and len(set(places)) > 1
+
+
+def test_the_time_of_a_fit_is_foreseen_from_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cubes of the largest blocks, as screening has them, times steps; folds side by side."""
+    x, y = mixtures(2)  # 28 columns
+    prepared = sparse_qda_fit.prepare_rows(x, y, 3)
+    settings = sparse_qda_fit.QDASettings()
+    alphas = sparse_qda_fit.grid_of(prepared, settings)
+    fit = SparseQDA().fit(x, y)
+    monkeypatch.setattr(sparse_qda_fit, "eigen_seconds", lambda q: 1e-9 * q**3)
+    cubes = float((fit.path_.largest_block.astype(float) ** 3).sum())
+    one = 1e-9 * sparse_qda_fit.STEP * 3 * cubes
+
+    def foreseen(n_folds: int = 5, **changed: Any) -> float:
+        settings = sparse_qda_fit.QDASettings(**changed)
+        return sparse_qda_fit.expected_seconds(prepared, alphas, n_folds, settings)
+
+    folds, final = sparse_qda_fit.FOLD_STEPS, sparse_qda_fit.FINAL_STEPS
+    assert foreseen() == pytest.approx(one * (5 * folds + final))
+    assert foreseen(n_jobs=5) == pytest.approx(one * (folds + final))
+    assert foreseen(0) == pytest.approx(one * final)
+    assert foreseen(max_block=10) == 0.0  # what is left is too small to take long
+    assert fit.path_.largest_block.max() == 28

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
-from consilience.numerics.progress import followed
+from consilience.numerics.progress import followed, foretell
 from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ FOLD_TOL, WIDE = (1e-6, 1e-5), 20
 """Relative gaps at which fits in folds end, unless `tol` is larger: with up to `WIDE` columns, and
 with more, where precision costs much. Labels of held-out rows, and so the chosen penalty, hardly
 ever depend on more."""
+
+
+FOLD_STEPS, FINAL_STEPS, STEP = 12, 25, 1.6
+"""Steps of a fit in a fold and on all rows, and seconds of a step over those of an
+eigendecomposition: means of eleven tables, from which single ones differ by a factor of two."""
+
+TINY, TIMED = 20, 300
+"""Features of the largest block below which no fit is long, and of the block that is timed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -750,6 +759,47 @@ def choose(wrong: IntArray, ties: str) -> int:
     return int(best[{"sparsest": 0, "densest": -1, "middle": (len(best) - 1) // 2}[ties]])
 
 
+def expected_seconds(
+    prepared: PreparedMoments, alphas: FloatArray, n_folds: int, settings: QDASettings
+) -> float:
+    """About how long a path with its folds will take here, within a factor of two or three.
+
+    Screening says how large the largest block will be at every penalty, one eigendecomposition how
+    fast this machine is; the steps of a fit are those of tables that were tried.
+
+    Parameters
+    ----------
+    prepared : PreparedMoments
+    alphas : (A,) array
+    n_folds : int
+    settings : QDASettings
+    """
+    from joblib import effective_n_jobs
+
+    lams = alphas * prepared.total
+    forest = LinkForest.of(prepared.moments, float(lams[-1]))
+    sizes = np.array([forest.largest(float(lam)) for lam in lams], dtype=np.float64)
+    if settings.max_block is not None:
+        sizes = sizes[sizes <= settings.max_block]
+    if not sizes.size or sizes.max() < TINY:
+        return 0.0
+    q = int(min(sizes.max(), TIMED))
+    step = STEP * len(prepared.n) * eigen_seconds(q)
+    at_a_time = min(max(1, effective_n_jobs(settings.n_jobs)), max(1, n_folds))
+    steps = FOLD_STEPS * n_folds / at_a_time + FINAL_STEPS
+    return float(step * steps * ((sizes / q) ** 3).sum())
+
+
+def eigen_seconds(q: int) -> float:
+    """Seconds of one eigendecomposition of a q x q matrix, the least of three."""
+    matrix, found = np.cos(np.outer(np.arange(q), np.arange(q))), []
+    for _ in range(3):
+        started = perf_counter()
+        np.linalg.eigh(matrix)
+        found.append(perf_counter() - started)
+    return min(found)
+
+
 # ------------------------------------------------------------------ the fit
 
 
@@ -830,6 +880,12 @@ def fit_sparse_qda(
         prepared = prepare_rows(x, codes, n_classes, standardize=settings.standardize)
         alphas = grid_of(prepared, settings)
         answers: list[FoldAnswer] = []
+        n_folds = len(folds) if isinstance(settings.alpha, str) and len(alphas) > 1 else 0
+        of = "1 penalty" if len(alphas) == 1 else f"{len(alphas)} penalties, {n_folds} folds"
+        foretell(
+            f"sparse QDA, {of}",
+            partial(expected_seconds, prepared, alphas, n_folds, settings),
+        )
         if isinstance(settings.alpha, str) and len(alphas) > 1:
             judge = partial(judge_fold, x, codes, n_classes, alphas, priors, settings)
             answers = ordered_map(judge, folds, n_jobs=settings.n_jobs, what="folds")
