@@ -97,6 +97,13 @@ def ordered_map(
     return found
 
 
+def at_a_time(n_jobs: int | None = None) -> int:
+    """How many items a map works on at a time, 1 or more."""
+    import joblib
+
+    return max(1, int(joblib.effective_n_jobs(n_jobs)))
+
+
 def _active_cluster() -> Cluster | None:
     """The dask cluster that ``joblib.parallel_config`` has chosen, if it has chosen one."""
     from joblib.parallel import get_active_backend

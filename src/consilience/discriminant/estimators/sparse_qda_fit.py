@@ -19,7 +19,7 @@ from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.parallel import one_thread, ordered_map
+from consilience.numerics.parallel import at_a_time, one_thread, ordered_map
 from consilience.numerics.progress import followed, foretell
 from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
 
@@ -774,8 +774,6 @@ def expected_seconds(
     n_folds : int
     settings : QDASettings
     """
-    from joblib import effective_n_jobs
-
     lams = alphas * prepared.total
     forest = LinkForest.of(prepared.moments, float(lams[-1]))
     sizes = np.array([forest.largest(float(lam)) for lam in lams], dtype=np.float64)
@@ -785,8 +783,7 @@ def expected_seconds(
         return 0.0
     q = int(min(sizes.max(), TIMED))
     step = STEP * len(prepared.n) * eigen_seconds(q)
-    at_a_time = min(max(1, effective_n_jobs(settings.n_jobs)), max(1, n_folds))
-    steps = FOLD_STEPS * n_folds / at_a_time + FINAL_STEPS
+    steps = FOLD_STEPS * n_folds / min(at_a_time(settings.n_jobs), max(1, n_folds)) + FINAL_STEPS
     return float(step * steps * ((sizes / q) ** 3).sum())
 
 
