@@ -94,6 +94,14 @@ def test_wrong_shares_are_left_out_where_enough_are_right() -> None:
     assert wire.found(dict(list(shares.items())[: least - 1]), least, proof, wire.commitment) == b""
 
 
+@pytest.mark.parametrize("spoilt", [(1,), (1, 2), (1, 20, 49), (47, 48, 49)])
+def test_wrong_shares_among_many_are_left_out_wherever_they_are(spoilt: tuple[int, ...]) -> None:
+    least = wire.threshold(49)
+    shares = wire.split(b"k" * 32, range(1, 50), b"s" * 32, least)
+    shares |= {place: bytes(33) for place in spoilt}
+    assert wire.found(shares, least, wire.commitment(b"k" * 32), wire.commitment) == b"k" * 32
+
+
 @pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8])
 def test_no_way_to_tell_sites_different_things_opens_what_one_of_them_gave(n: int) -> None:
     """Its own mask needs holders who are told that it gave; its other masks such who are not."""

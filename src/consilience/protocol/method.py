@@ -429,6 +429,10 @@ class SiteContext(Protocol):
     series: Mapping[str, Any]
     followed: Any
 
+    @property
+    def quorum(self) -> int:
+        """Sites that must answer, as the study that was opened here says; 0 without one."""
+
     def sign(self, data: bytes) -> bytes:
         """Sign for the other sites of the run with the site's own key; empty where it has none."""
 

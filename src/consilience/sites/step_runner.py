@@ -99,6 +99,13 @@ class StepContext:
         """Whether sums leave masked: the study says so, or the sites have met to do it."""
         return sums_of(self._study) == secure_sums.SECURE or secure_sums.KEYS in self.keys
 
+    @property
+    def quorum(self) -> int:
+        """Sites that must answer, by the study."""
+        sites = json.loads(self._study).get("sites", {}) if self._study else {}
+        least = sites.get("quorum")
+        return len(sites.get("names", ())) if least is None else int(least)
+
     def sign(self, data: bytes) -> bytes:
         """Sign for the other sites of the run."""
         if self._identity is None:

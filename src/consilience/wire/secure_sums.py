@@ -43,7 +43,7 @@ import hashlib
 import hmac
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -199,12 +199,21 @@ def found(
     bytes
         Empty where too few shares are there, or too many are wrong.
     """
-    subsets = itertools.combinations(sorted(shares), least)
-    for subset in itertools.islice(subsets, _MOST_SUBSETS):
+    for subset in _subsets(sorted(shares), least):
         secret = joined({place: shares[place] for place in subset})
         if secret and hmac.compare_digest(prove(secret), proof):
             return secret
     return b""
+
+
+def _subsets(places: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    """All subsets of a size, or some that leave each place out often."""
+    if math.comb(len(places), size) <= _MOST_SUBSETS:
+        yield from itertools.combinations(places, size)
+        return
+    for j in range(_MOST_SUBSETS):
+        # In order of name, one place would be in all of the first ones.
+        yield tuple(sorted(places, key=lambda at: hashlib.sha256(pack([j, at])).digest())[:size])
 
 
 # --------------------------------------------------------------------------- who shares with whom
@@ -374,9 +383,9 @@ class Party:
         try:
             shares = unpack(self._cipher(sender, sender, self.site).decrypt(blob, [bound]))
         except (InvalidTag, ValueError):
-            raise _wrong("shares that their owner has not sealed for this sum") from None
+            raise _wrong(f"shares that site {sender!r} has not sealed for this sum") from None
         if not all(type(share) is bytes and len(share) == _SHARE for share in shares):
-            raise _wrong("shares of another form")
+            raise _wrong(f"shares of another form, from site {sender!r}")
         return list(shares)
 
     # ---- answers

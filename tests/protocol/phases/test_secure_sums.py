@@ -350,6 +350,16 @@ def test_a_site_that_was_opened_otherwise_is_in_no_sum_with_the_others() -> None
         MeanAndSD().run(dataclasses.replace(federation, engine=engine), seed=0)
 
 
+@pytest.mark.parametrize("told", ["meet", "open"])
+def test_a_coordinator_that_takes_fewer_sites_than_the_study_says_is_refused(told: str) -> None:
+    """Two sites that are its own would know the part of the third one."""
+    text = json.dumps({"sums": "secure", "sites": {"names": list(TABLES), "quorum": 5}})
+    script = {(2 if told == "meet" else FIRST, "s4"): "absent"}
+    federation = dataclasses.replace(masked(), quorum=4, study_text=text)
+    with pytest.raises(QuorumError, match="4 sites take part and the study asks for 5"):
+        MeanAndSD().run(scripted(federation, script), seed=0)
+
+
 def test_too_few_contributions_are_not_opened() -> None:
     script = {(FIRST, "s1"): "absent", (FIRST, "s2"): "absent"}
     with pytest.raises(QuorumError, match=r"3 of 5 sites contributed .* two thirds"):

@@ -208,12 +208,20 @@ def meet(message: Meet, data: SiteData, state: State, site: SiteContext) -> tupl
     kept = site.keys.get(KEYS)
     if kept is None:
         raise WireError("the site was not introduced", public="the site was not introduced")
+    _require_quorum(message.introductions, site)
     for name, (keys, signed) in message.introductions.items():
         site.require_signed(name, keys, signed)
     introductions = {name: keys for name, (keys, _) in message.introductions.items()}
     party = wire.Party(site.run, site.site, kept["root"]).met(introductions)
     site.keys[KEYS] = _kept(party)
     return Met(blobs=party.first_blobs()), state
+
+
+def _require_quorum(sites: Collection[str], site: SiteContext) -> None:
+    """Check that as many sites take part as the study asks for: the coordinator says which do."""
+    if len(sites) < site.quorum:
+        sentence = f"{len(sites)} sites take part and the study asks for {site.quorum}"
+        raise WireError(sentence, public=sentence)
 
 
 def concealed(
@@ -285,6 +293,7 @@ def open_sum(
     if party is None or about != (message.step, message.question, message.epoch):
         sentence = "the sum is not the one to which this site contributed last"
         raise WireError(sentence, public=sentence)
+    _require_quorum(message.next_keys, site)
     now, begins = set(message.next_keys), f"tally {_set_name(message.step, ())}"
     for name in site.series:
         if name.startswith(begins) and len(now ^ set(name[len(begins) :].split())) == 1:
