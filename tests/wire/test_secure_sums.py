@@ -131,6 +131,37 @@ def test_no_lies_to_openers_open_what_fewer_than_two_gave(n: int) -> None:
     assert n < 7 or textbook.fewest_in_a_total(n, least, 0, given=2) < 2
 
 
+@pytest.mark.parametrize("bad", [1, 2])
+def test_a_coordinator_that_lies_needs_more_than_one_site_to_help_it(bad: int) -> None:
+    """It tells one honest neighbour that a site gave, another one that it is gone."""
+    world = World(5)
+    victim, gave, gone, *others = world.sites
+    helpers = others[len(others) - bad :]
+    given = {s: p.mask(np.array([1.5, -2.0]), world.asked()) for s, p in world.parties.items()}
+    without = {s: one for s, one in given.items() if s != victim}
+    own: dict[int, bytes] = {}
+    key: dict[int, bytes] = {}
+    for site in (gave, gone, *helpers):
+        place, party = wire.place_of(site, world.sites), world.parties[site]
+        if site != gone:  # helpers answer both
+            own[place] = party.open(world.asked(), *world.messages(given, site))[0][victim]
+        if site != gave:
+            key[place] = party.open(world.asked(), *world.messages(without, site))[1][victim]
+    least = wire.threshold(4)
+    pad = wire.found(own, least, given[victim].commitment, wire.commitment)
+    private = wire.found(key, least, world.current[victim], wire.public)
+    if bad == 1:
+        assert not pad and not private
+        return
+    # Two of four neighbours are a third and more: the proof says that this is enough.
+    part = wire.added(given[victim].limbs, wire.negated(wire.stream(pad, 2)))
+    for peer in world.parties[victim].around:
+        pair = wire.pair_of(RUN, victim, peer, 0)
+        shared = wire.pair_key(private, world.current[peer], pair, world.asked())
+        part = wire.with_pair(part, shared, plus=not victim < peer)
+    assert list(wire.decoded(part)) == [1.5, -2.0]
+
+
 def test_neighbours_are_mutual_and_equally_many() -> None:
     few = [f"s{i}" for i in range(wire.COMPLETE)]
     assert all(len(wire.neighbours(s, few, "seed")) == len(few) - 1 for s in few)
