@@ -100,7 +100,10 @@ def test_curves_of_times_stand_in_the_answer_and_in_a_block(tmp_path: Path) -> N
     ):
         assert words in text, words
     figure = figures.plot_curves(run.result)
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["died: share without it"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["died: share without it, by arm"]
+    both = run_on_times(sites, ("months", "died"), BY_ARM, policy="simulation")
+    titles = [ax.get_title(loc="left") for ax in figures.plot_curves(both.result).axes]
+    assert titles == ["died: share without it", "died: share without it, by arm"]
     empty = run_on_times({"lyon": sites["lyon"].head(30)}, BY_ARM)
     page = report.write(empty, tmp_path / "empty.html").read_text(encoding="utf-8")
     assert "The curve of months and died and arm is withheld by lyon" in page

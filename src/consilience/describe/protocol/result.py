@@ -481,15 +481,21 @@ class DescribeResult(Result):
         """Sentences on medians, and on the test of the groups within sites."""
         time, event, *by = self.curves[curve]
         for group in self.groups(curve):
-            middle = self.curve(curve, group).median()
-            of = f", {by[0]} {group}" if by else ""
+            line = self.curve(curve, group)
+            middle, of = line.median(), f", {by[0]} {group}" if by else ""
+            bounds = (
+                f"between {middle.low:g} and {middle.high:g}"
+                if np.isfinite(middle.high)
+                else f"above {middle.low:g}"
+            )
             if np.isfinite(middle.value):
-                bounds = (
-                    f"between {middle.low:g} and {middle.high:g}"
-                    if np.isfinite(middle.high)
-                    else f"above {middle.low:g}"
-                )
                 yield f"Median {time} until {event}{of}: {middle.value:.4g} ({bounds})."
+            elif np.isfinite(line.share).any():
+                last = line.at[np.isfinite(line.share)][-1]
+                yield (
+                    f"Median {time} until {event}{of}: not reached by {last:g}, the last time that "
+                    f"is told ({bounds})."
+                )
         tests = self.curve_tests(curve)
         if by and tests["within sites"].df:
             test = tests["within sites"]

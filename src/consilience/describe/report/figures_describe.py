@@ -100,6 +100,8 @@ def plot_curves(result: Any) -> Figure:
         all Kaplan-Meier curves that the numbers in the bins allow.
     """
     drawn = drawn_curves(result)
+    # Two curves of one event have a title each: by their groups, or by their times.
+    kinds = [(event, *by) for _, event, *by in (result.curves[i] for i in drawn)]
     with charts.style():
         fig, axes = charts.panels(max(len(drawn), 1), 0.6 + 2.9 * max(len(drawn), 1), 1)
         for ax, (i, groups) in zip(axes, drawn.items(), strict=False):
@@ -118,7 +120,11 @@ def plot_curves(result: Any) -> Figure:
             ax.set_xlim(left=0)
             ax.yaxis.set_major_formatter(charts.SHARES)
             ax.set_xlabel(charts.label(time, 40))
-            ax.set_title(f"{charts.label(event, 40)}: share without it", loc="left")
+            title = f"{charts.label(event, 28 if by else 40)}: share without it"
+            title += f", by {charts.label(by[0], 20)}" if by else ""
+            if kinds.count((event, *by)) > 1:
+                title += f" ({charts.label(time, 24)})"
+            ax.set_title(title, loc="left")
             charts.bare(ax, "y")
             if by:
                 ax.legend(title=charts.label(by[0], 24), loc="upper right")
