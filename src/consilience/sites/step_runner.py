@@ -288,9 +288,9 @@ def _answered(work: Work) -> Outcome:
         revealed=context.ledger,
         seal=lambda content: _sealed(content, context),
     )
-    said, leaving = reviewed.verdicts, reviewed.message
+    said, leaving, content = reviewed.verdicts, reviewed.message, reviewed.content
     if context.masks_sums:
-        said, leaving = _masked(step, reviewed, work, context)
+        said, leaving, content = _masked(step, reviewed, work, context)
     verdicts = Reply.verdicts_to_wire(said)
     envelope = _envelope(work, "reply", leaving, "", verdicts)
     transforms = prior.transforms
@@ -317,7 +317,7 @@ def _answered(work: Work) -> Outcome:
         record,
         files,
         log,
-        reviewed.content,
+        content,
         {**reviewed.series, **asked},
         reviewed.revealed,
         context.keeping,
@@ -362,8 +362,8 @@ def _sealed(content: Any, context: StepContext) -> Any:
 
 def _masked(
     step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext
-) -> tuple[tuple[Verdict, ...], bytes]:
-    """Verdicts and bytes of a reply as it leaves in a study with masked sums.
+) -> tuple[tuple[Verdict, ...], bytes, Any]:
+    """Verdicts, bytes and content of a reply as it leaves in a study with masked sums.
 
     Raises
     ------
@@ -371,7 +371,7 @@ def _masked(
         The reply would tell more than a part of a sum.
     """
     if all(spec.disclosure is Disclosure.PUBLIC for _, spec, _ in iterate_fields(reviewed.content)):
-        return reviewed.verdicts, reviewed.message
+        return reviewed.verdicts, reviewed.message, reviewed.content
     if not step.summed:
         sentence = f"the study masks sums, and step {step.name!r} tells what is this site's alone"
         raise DisclosureError(sentence, public=sentence)
@@ -389,7 +389,7 @@ def _masked(
         else Verdict(name, "masked", outcome)
         for name, spec, _ in iterate_fields(reply)
     )
-    return said, encode_message(reply)
+    return said, encode_message(reply), reply
 
 
 def _keyring(context: StepContext) -> Keyring | None:

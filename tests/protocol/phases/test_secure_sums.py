@@ -14,11 +14,18 @@ import pytest
 
 from consilience.describe.protocol import Describe
 from consilience.engines.federation import Federation
-from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError, StudyError
+from consilience.exceptions import (
+    ConsilienceError,
+    ProtocolError,
+    QuorumError,
+    RunError,
+    StudyError,
+)
 from consilience.protocol.mean_and_sd import MeanAndSD, MeanAndSDResult, Sums, SumsRequest
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
 from consilience.protocol.phases import secure_sums
 from consilience.sites.policy import Policy
+from consilience.sites.steward import told
 from consilience.sites.study import Study
 from consilience.testing.fakes import federation_of, members, scripted, with_fixed_secrets
 from consilience.wire.codec import decode_message, encode_message
@@ -206,8 +213,44 @@ def test_a_sum_that_was_opened_is_not_opened_again(tmp_path: Path) -> None:
     with pytest.raises(QuorumError):
         MeanAndSD().run(first, seed=0, out=tmp_path / "run")
     back = dataclasses.replace(federation, engine=scripted(federation).engine)
-    with pytest.raises(QuorumError, match=r"more questions .* \(masked sum 0\)"):
+    with pytest.raises(QuorumError, match=r"is opened once in a run, .*\(sum 0\)"):
         MeanAndSD().run(back, out=tmp_path / "run", resume=True, retry_refused=True)
+
+
+def test_a_site_that_is_killed_while_it_opens_a_sum_opens_it_when_it_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    """What it remembers of the run is written before its answer is."""
+    federation = masked()
+    home = members(federation)["s2"].home
+    commit, killed = home.commit, []
+
+    def once(run: str, record: Any) -> None:
+        if Reply.from_bytes(record.reply).step == "secure_sums.open" and not killed:
+            killed.append(run)
+            raise RunError("the site was killed")
+        commit(run, record)
+
+    home.commit = once  # type: ignore[method-assign]
+    with pytest.raises(QuorumError):
+        MeanAndSD().run(federation, seed=0, out=tmp_path / "run")
+    assert killed
+    run = MeanAndSD().run(federation, out=tmp_path / "run", resume=True, retry_refused=True)
+    plain = MeanAndSD().run(federation_of(TABLES), seed=0)
+    within_resolution(run.result.mean, plain.result.mean)
+
+
+def test_a_steward_is_shown_what_leaves_in_masks() -> None:
+    federation, shown = masked(), {}
+
+    def confirm(request: Request, content: Any, verdicts: Any) -> bool:
+        shown[request.step] = {one.field: one.rule for one in told(content, verdicts)}
+        return True
+
+    members(federation)["s0"].confirm = confirm
+    MeanAndSD().run(federation, seed=0)
+    for step in ("sums", "deviations"):
+        assert shown[step]["numbers"] == "masked" and "totals" not in shown[step]
 
 
 class Twice(MeanAndSD):

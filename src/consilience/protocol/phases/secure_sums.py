@@ -59,7 +59,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.wire import secure_sums as wire
-from consilience.wire.codec import digest, pack
+from consilience.wire.codec import digest, encode_message, pack
 from consilience.wire.disclosure import Released, relayed
 from consilience.wire.message import (
     Disclosure,
@@ -272,11 +272,13 @@ def concealed(
 
 
 def _opened_once(message: Open, data: SiteData, limits: Any) -> dict[str, tuple[int, int]]:
-    """A sum is opened once in a run, whatever lines of questions lead to it; sets are noted."""
-    return {
-        f"masked sum {message.epoch}": (1, 1),
-        _set_name(message.step, message.next_keys): (1, 1 << 40),
-    }
+    """What was opened is noted for the whole run, whatever lines of questions lead to it."""
+    noted = (_sum_name(message), _set_name(message.step, message.next_keys))
+    return dict.fromkeys(noted, (1, 1 << 40))
+
+
+def _sum_name(message: Open) -> str:
+    return f"masked sum {message.epoch}: {digest(encode_message(message))}"
 
 
 def _set_name(of: str, sites: Collection[str]) -> str:
@@ -294,6 +296,12 @@ def open_sum(
         sentence = "the sum is not the one to which this site contributed last"
         raise WireError(sentence, public=sentence)
     _require_quorum(message.next_keys, site)
+    tallied = f"tally {_sum_name(message)}"
+    same = tallied[: tallied.index(":") + 1]
+    # The same message again, after a crash, has the same answer.
+    if any(name.startswith(same) and name != tallied for name in site.series):
+        sentence = f"a masked sum is opened once in a run, and this one was (sum {message.epoch})"
+        raise DisclosureError(sentence, public=sentence)
     now, begins = set(message.next_keys), f"tally {_set_name(message.step, ())}"
     for name in site.series:
         if name.startswith(begins) and len(now ^ set(name[len(begins) :].split())) == 1:
