@@ -20,6 +20,7 @@ import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "table_memory.json"
 ROWS, COLUMNS = 1_000_000, 10
+TALL = 10_000_000, 20
 NAMES = [f"x{j}" for j in range(COLUMNS)]
 
 
@@ -33,7 +34,21 @@ def write(path: Path) -> None:
         some.to_csv(path, mode="a", header=not start, index=False)
 
 
-def measure(path: str, policy: str, large: str) -> None:
+def write_tall(path: Path) -> None:
+    """A Parquet file of normal numbers, never in memory as a whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    names = [f"x{j}" for j in range(TALL[1])]
+    schema = pa.schema([(name, pa.float64()) for name in names])
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as file:
+        for _ in range(40):
+            x = rng.normal(size=(TALL[0] // 40, TALL[1]))
+            file.write_table(pa.table(list(x.T.copy()), schema=schema))
+
+
+def measure(path: str, policy: str, large: str, columns: str = str(COLUMNS)) -> None:
     """What the process of its own does: mean and deviation, or nothing but libraries."""
     import pyarrow.compute
     import pyarrow.csv  # noqa: F401
@@ -47,7 +62,10 @@ def measure(path: str, policy: str, large: str) -> None:
     if policy == "reading":
         read_source(path)
     elif policy != "nothing":
-        federation = Federation.local({"a": path}, columns=Columns(features=NAMES), policy=policy)
+        features = [f"x{j}" for j in range(int(columns))]
+        federation = Federation.local(
+            {"a": path}, columns=Columns(features=features), policy=policy
+        )
         MeanAndSD().run(federation, seed=0)
     # Of this process alone; what getrusage says begins with the parent's.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
@@ -73,6 +91,10 @@ def main() -> None:
         for what in ("nothing", "reading", "simulation", "consortium", "strict"):
             found[what] = {"blocks": alone(str(path), what, "0")}
             found[what]["whole"] = alone(str(path), what, str(1 << 60))
+        write_tall(tall := Path(folder) / "tall.parquet")
+        found["tall"] = {"rows": TALL[0], "columns": TALL[1]}
+        found["tall"] |= alone(str(tall), "simulation", "0", str(TALL[1]))
+        found["tall"]["nothing_MB"] = found["nothing"]["blocks"]["MB"]
     content = {"machine": machine(), **found}
     RESULTS.write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(content, indent=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine, local_engine
 from consilience.engines.rundir import RunInfo, RunStore
-from consilience.engines.study_check import check_sites, differences, require_quorum
+from consilience.engines.study_check import check_sites, differences, require_quorum, run_bytes
 from consilience.engines.study_run import (
     find_run,
     is_busy,
@@ -103,6 +104,30 @@ def test_checks_see_small_sites_and_rare_levels(space: Workspace) -> None:
     assert "40 rows are too few for 5 classes of at least 10 rows each" in lyon.remarks[0]
     assert "Column flag is 0 or 1 and one of them is in fewer than 10 rows" in lyon.remarks[1]
     assert len(lyon.remarks) == 2
+
+
+def test_checks_say_how_much_memory_a_run_takes(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.load(space.file)
+    said = [c.remarks for c in check_sites(study, read_site_files(study), method_of(study))]
+    assert said == [(), (), ()]
+    monkeypatch.setattr("consilience.engines.study_check._MUCH", 0)
+    (remark,) = check_sites(study, read_site_files(study), method_of(study))[1].remarks
+    assert remark.startswith("A run holds the table of 40 rows in memory: it takes about 0.0 GB")
+
+
+def test_the_memory_of_a_run_is_about_what_was_measured() -> None:
+    """Whole processes of the benchmark, less Python and its libraries."""
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / "table_memory.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    for policy, protects in (("simulation", False), ("consortium", True), ("strict", True)):
+        measured = (found[policy]["blocks"]["MB"] - found["nothing"]["blocks"]["MB"]) * 2**20
+        told = run_bytes(found["rows"], found["columns"], found["columns"], protects=protects)
+        assert 0.75 < told / measured < 1.5
+    tall = found["tall"]
+    told = run_bytes(tall["rows"], tall["columns"], tall["columns"], protects=False)
+    assert 0.75 < told / ((tall["MB"] - tall["nothing_MB"]) * 2**20) < 1.5
 
 
 def test_several_absent_columns_are_named_at_once(space: Workspace) -> None:

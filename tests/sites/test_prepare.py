@@ -253,6 +253,21 @@ def test_indicator() -> None:
     np.testing.assert_array_equal(data.features[:, 1], [0, 1, NAN, 0])
 
 
+@pytest.mark.parametrize("cells", [0, 8, 100, 1 << 25])
+def test_columns_put_aside_by_and_by_are_the_same(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consilience.sites.prepare._ASIDE", cells)
+    monkeypatch.setattr("consilience.sites.prepare._TURNED", 3)
+    x, y = np.arange(8.0), np.array([1.5, NAN, 2, 3, NAN, 5, 6, 7])
+    table = {"x": x, "c": ["a", "b", "c", "a"] * 2, "y": y}
+    columns = Columns(features=tuple(table), levels={"c": ["a", "b", "c"]})
+    data = loaded(table, columns, missing="indicator", categorical="treatment").data
+    c = np.array(table["c"])
+    wanted = [x, c == "b", c == "c", y, np.isnan(x), np.isnan(y)]
+    np.testing.assert_array_equal(data.features, np.array(wanted, dtype=float).T)
+
+
 @pytest.mark.parametrize("rule", ["refuse", "aggregated-mean", "indicator"])
 @pytest.mark.parametrize("role", ["target", "agent", "entity", "weight", "cluster", "offset"])
 def test_only_features_can_be_filled(role: str, rule: str) -> None:

@@ -53,6 +53,8 @@ from consilience.sites.study import SiteFile, Study
 
 CLASS_PARAMETERS = ("n_clusters", "n_classes")
 Ids = dict[str, frozenset[str]]
+_MUCH = 1_000_000_000
+"""Bytes of memory of which the person at the site is told."""
 
 
 @dataclass(frozen=True)
@@ -299,6 +301,7 @@ def _check(
         remarks = [
             *_about_table(loaded.report, study.partition),
             *_about_size(loaded.data, policy, method),
+            *_about_memory(table, loaded.data, policy),
             *_about_home(study, file, policy),
         ]
         refusal, offer = None, None
@@ -431,6 +434,35 @@ def _about_table(report: Report, partition: str) -> list[str]:
     if report.duplicate_ids:
         said.append(f"{report.duplicate_ids} rows repeat an id{left_out}.")
     return said
+
+
+def run_bytes(rows: int, read: int, prepared: int, *, protects: bool) -> int:
+    """Bytes of memory that a run takes at a site beside Python, about.
+
+    The table as it was read and as it is prepared, and twice as much as the latter while a step
+    computes; for each row what it is known by, and in what runs it was. Measured in
+    ``benchmarks/table_memory.py``.
+
+    Parameters
+    ----------
+    rows, read, prepared : int
+        Rows, columns of the table, and columns that are prepared of it.
+    protects : bool
+        Whether the policy protects records, so that rows are known again.
+    """
+    return rows * (8 * (read + 3 * prepared) + (150 if protects else 50))
+
+
+def _about_memory(table: Table, data: SiteData, policy: Policy) -> list[str]:
+    """How much memory a run takes, where that is much."""
+    shape = table.n_rows, len(table.names), data.features.shape[1]
+    needed = run_bytes(*shape, protects=policy.min_records > 1)
+    if needed < _MUCH:
+        return []
+    return [
+        f"A run holds the table of {table.n_rows:,} rows in memory: it takes about "
+        f"{needed / 1e9:.1f} GB at this site, and more where a method keeps something of each row."
+    ]
 
 
 def _about_size(data: SiteData, policy: Policy, method: Method) -> list[str]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ from consilience.wire.digits import whole_steps
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
 _TURNED = 1024
+_ASIDE = 1 << 25
 
 
 def load_with_report(
@@ -430,16 +432,17 @@ class _Loader:
         flags = numeric if self.preparation.missing == "indicator" else []
         n_columns = sum(len(one.names) for one in plan) + len(flags)
         features = np.empty((self.table.n_rows, n_columns))
-        columns: list[NDArray[Any]] = [column for one in plan for column in self._encoded(one)]
-        columns += [self.missing[name] for name in flags]
-        # So many rows at a time that they stay in a processor's cache while they are turned.
-        block = np.empty((n_columns, min(_TURNED, len(features))))
-        for start in range(0, len(features), _TURNED):
-            part = slice(start, min(start + _TURNED, len(features)))
-            some = block[:, : part.stop - start]
-            for line, column in zip(some, columns, strict=True):
-                line[:] = column[part]
-            features[part] = some.T
+        # Few columns of many rows at a time: some are copies of what the table holds.
+        width = max(_ASIDE // max(len(features), 1), 1)
+        columns = itertools.chain(
+            itertools.chain.from_iterable(map(self._encoded, plan)),
+            (self.missing[name] for name in flags),
+        )
+        for first in range(0, n_columns, width):
+            part = features[:, first : first + width]
+            _turn(list(itertools.islice(columns, part.shape[1])), part)
+        # As many columns as the plan says: none is left.
+        _turn(list(columns), features[:, n_columns:])
         return features
 
     def _encoded(self, one: encoding.Encoding) -> Iterable[NDArray[np.float64]]:
@@ -669,6 +672,18 @@ class _Loader:
             n_odd=self.odd.get(name, 0),
             rounded_to=self.rounded.get(name, 0.0),
         )
+
+
+def _turn(columns: list[NDArray[Any]], features: NDArray[np.float64]) -> None:
+    """Put columns side by side."""
+    # So many rows at a time that they stay in a processor's cache while they are turned.
+    block = np.empty((features.shape[1], min(_TURNED, len(features))))
+    for start in range(0, len(features), _TURNED):
+        part = slice(start, min(start + _TURNED, len(features)))
+        some = block[:, : part.stop - start]
+        for line, column in zip(some, columns, strict=True):
+            line[:] = column[part]
+        features[part] = some.T
 
 
 _TEXT_ROLES = ("id", "agent", "entity", "cluster")
