@@ -16,6 +16,8 @@ from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.regression.protocol import PooledRegression
+from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
 from consilience.sites.study import Study
@@ -26,33 +28,43 @@ from tests.engines.fake_link import fake_flower
 NAMES = ("ash", "birch", "cedar", "doum")
 KEYS = {name: SigningKey.generate() for name in NAMES}
 COORDINATOR = SigningKey.generate()
+METHODS = {
+    "mean-and-sd": MeanAndSD(),
+    "pooled-regression": PooledRegression(family="binomial", errors="HC1"),
+}
 ROWS = {name: np.random.default_rng(i).normal(size=(40 + i, 2)) for i, name in enumerate(NAMES)}
 
 
-def study_of(keys: dict[str, Any], **more: Any) -> Study:
+def study_of(keys: dict[str, Any], method: str = "mean-and-sd") -> Study:
+    target = {"target": "y"} if method == "pooled-regression" else {}
+    own = {"family": "binomial", "errors": "HC1"} if target else {}
     return Study.from_settings(
         {
             "name": "trial",
-            "method": "mean-and-sd",
+            "method": method,
             "sums": "secure",
-            "data": {"features": ["x0", "x1"]},
+            "parameters": own,
+            "data": {"features": ["x0", "x1"], **target},
             "preparation": {"standardize": "pooled"},
-            "sites": {"names": list(NAMES), "keys": keys, **more},
+            "sites": {"names": list(NAMES), "keys": keys},
         }
     )
 
 
 def site_of(name: str, root: Path | None = None) -> Site:
-    home = None if root is None else DiskStore(root / name)
-    return Site(name, array_loader(ROWS[name]), home=home)
+    home, x = None if root is None else DiskStore(root / name), ROWS[name]
+    y = (x[:, 0] + np.random.default_rng(len(x)).logistic(size=len(x)) > 0) * 1.0
+    loader = array_loader(x, target=y, target_name="y")
+    return Site(name, loader, home=home, policy=Policy(preset="consortium"))
 
 
 LISTED = {name: key.public for name, key in KEYS.items()}
 
 
-def in_one_process() -> Any:
+def in_one_process(method: str = "mean-and-sd") -> Any:
     engine = LocalEngine([site_of(name) for name in NAMES])
-    return Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)
+    study = study_of(LISTED, method)
+    return Federation.from_study(study, engine=engine).run(METHODS[method], seed=0)
 
 
 @contextmanager
@@ -84,10 +96,11 @@ def watched(root: Path) -> Iterator[FolderEngine]:
             thread.join()
 
 
-def test_over_a_folder_the_bytes_are_those_of_one_process(tmp_path: Path) -> None:
-    wanted = in_one_process()
+@pytest.mark.parametrize("method", METHODS)
+def test_over_a_folder_the_bytes_are_those_of_one_process(method: str, tmp_path: Path) -> None:
+    wanted, study = in_one_process(method), study_of(LISTED, method)
     with watched(tmp_path) as engine:
-        found = Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)
+        found = Federation.from_study(study, engine=engine).run(METHODS[method], seed=0)
     assert found.result.to_files() == wanted.result.to_files()
     assert (found.scaling == wanted.scaling).all()
     assert {x.protection for x in found.transcript if x.field == "numbers"} == {
@@ -95,11 +108,12 @@ def test_over_a_folder_the_bytes_are_those_of_one_process(tmp_path: Path) -> Non
     }
 
 
-def test_over_flower_the_bytes_are_those_of_one_process(tmp_path: Path) -> None:
-    wanted = in_one_process()
+@pytest.mark.parametrize("method", METHODS)
+def test_over_flower_the_bytes_are_those_of_one_process(method: str, tmp_path: Path) -> None:
+    wanted, study = in_one_process(method), study_of(LISTED, method)
     sites = [site_of(name, tmp_path) for name in NAMES]
     with fake_flower(sites, own=KEYS) as engine:
-        found = Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)
+        found = Federation.from_study(study, engine=engine).run(METHODS[method], seed=0)
     assert found.result.to_files() == wanted.result.to_files()
 
 

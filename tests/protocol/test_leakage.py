@@ -167,6 +167,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
     },
     "pooled-regression": {
         "numbers of rows, means and cross-products": "moments.*",
+        "rows, column sums, products": "totals.n totals.totals products.products",
         "loss, score and curvature": "sums.figures sums.score sums.curvature",
         "expected curvature": "sums.expected",
         "an equation of alpha with its derivatives": "sums.shape",

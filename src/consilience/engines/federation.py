@@ -410,7 +410,7 @@ class Federation:
         check_partition(type(method), self.partition)
         check_number(type(method), len(self.engine.sites))
         check_missing(type(method), self.preparation)
-        check_sums(type(method), self.sums, len(self.engine.sites))
+        check_sums(method, self.sums, len(self.engine.sites))
         if self.partition == "rows" and self.columns.cluster:
             raise StudyError("a cluster is a column of studies over columns: leave it out")
         # A method that names no roles of its own takes what it knows of them, and ignores others.
@@ -624,7 +624,7 @@ def check_number(method: type[Method], n_sites: int) -> None:
         )
 
 
-def check_sums(method: type[Method], sums: str, n_sites: int) -> None:
+def check_sums(method: Method, sums: str, n_sites: int) -> None:
     """Check that a method needs nothing but totals over sites where their sums are masked.
 
     Raises
@@ -635,11 +635,8 @@ def check_sums(method: type[Method], sums: str, n_sites: int) -> None:
         raise ParameterError.of("sums", "'plain' or 'secure'", sums)
     if sums == "plain":
         return
-    if not method.masks_sums:
-        raise StudyError(
-            f"method {method.name!r} needs more of each site than what it adds to a sum: leave "
-            "sums = 'secure' out of the study"
-        )
+    if fault := method.cannot_mask():
+        raise StudyError(f"method {method.name!r} {fault}")
     if n_sites < LEAST_SITES:
         raise StudyError(
             f"masked sums need at least {LEAST_SITES} sites and the study names {n_sites}: the "

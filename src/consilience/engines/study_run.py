@@ -129,7 +129,7 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
     StudyError
         No such method, a wrong parameter, a method for another partition or number of sites, one
         that cannot work with the missing cells which the study keeps, or reference rows that it
-        does not use.
+        does not use; masked sums where it needs more than these.
     DataError
         The reference rows do not fit the study.
     """
@@ -137,7 +137,6 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
     check_partition(kind, study.partition)
     check_number(kind, len(study.sites.names))
     check_missing(kind, study.preparation)
-    check_sums(kind, study.sums, len(study.sites.names))
     if study.reference is None:
         return _with_parameters(kind, study, {})
     if REFERENCE not in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]
@@ -157,9 +156,11 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
 
 def _with_parameters(kind: type[Method], study: Study, given: Mapping[str, Any]) -> Method:
     try:
-        return kind.from_parameters({**study.parameters, **given})
+        method = kind.from_parameters({**study.parameters, **given})
     except ParameterError as error:
         raise ParameterError(f"{study.where}[parameters]: {error}") from error
+    check_sums(method, study.sums, len(study.sites.names))
+    return method
 
 
 def check_reference(study: Study, method: Method, path: Path) -> None:

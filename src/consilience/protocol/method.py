@@ -866,7 +866,7 @@ class Method(ABC, Generic[ResultT]):
         must grant it.
     masks_sums : bool
         Whether it needs nothing of a site but what it adds to sums over sites, so that a study may
-        mask these.
+        mask these (see `cannot_mask`).
     remembers_rows : bool
         Whether its steps know rows again from run to run, by `SiteData.marks`.
     """
@@ -901,6 +901,15 @@ class Method(ABC, Generic[ResultT]):
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check what does not go together in this run, before any site is asked."""
+
+    def cannot_mask(self) -> str:
+        """Say what it needs of a site but parts of sums; empty where a study may mask these."""
+        if self.masks_sums:
+            return ""
+        return (
+            "needs more of each site than what it adds to a sum: leave sums = 'secure' out of the "
+            "study"
+        )
 
     def grant(self, roles: Collection[str]) -> str:
         """Setting of a policy over rows without which sites refuse; empty where none is needed.

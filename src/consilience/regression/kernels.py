@@ -841,6 +841,12 @@ class Heterogeneity:
             self, q=gap, p_values=gap, i2=gap, statistic=math.nan, df=0, p_value=math.nan
         )
 
+    def unknown(self) -> Heterogeneity:
+        """Nothing at all, where nothing is known of single sites."""
+        names = ("estimates", "errors", "q", "p_values", "i2")
+        cut = {name: getattr(self, name)[:0] for name in names}
+        return dataclasses.replace(self.untested(), **cut)
+
 
 def heterogeneity(pool: Pool, scale: float, *, robust: bool = False) -> Heterogeneity:
     """Compare the slopes of sites, each with a constant of its own.

@@ -20,6 +20,9 @@ conclude: Conclude              ->  keeps the model and the fitted values of its
                                 <-  Concluded                                  PUBLIC
 ==================================  ====================================================
 
+With masked sums two steps take the place of the first one (`masked.py`), and the coordinator knows
+totals over sites alone.
+
 A Cox regression has a baseline hazard for each site (stratified by site), so risk sets are within
 sites and its sums are those of sites, too (`regression/cox.py`); the times are no column of it. At
 a site that protects records follow-up ends where few are at risk (`regression/risk_sets.py`).
@@ -64,7 +67,7 @@ from consilience.regression import kernels
 from consilience.regression.cox import TIES
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.kernels import Pool
-from consilience.regression.protocol import coordinator, messages, site
+from consilience.regression.protocol import coordinator, masked, messages, site
 from consilience.regression.protocol.coordinator import Survey
 from consilience.regression.protocol.result import PooledRegressionResult
 from consilience.wire.disclosure import relayed
@@ -134,6 +137,10 @@ class PooledRegression(Method[PooledRegressionResult]):
 
     Notes
     -----
+    In a study with masked sums coefficients, errors and tests are the same, and nothing is told of
+    single sites: without ``site_effects``, ``performance``, one-shot and Cox fits, errors by
+    cluster, and ``when_withheld = "without-site"``.
+
     An offset column of the study is part of the linear predictor with the coefficient 1, such as
     the logarithm of the time that a person was watched.
 
@@ -160,13 +167,14 @@ class PooledRegression(Method[PooledRegressionResult]):
     name: ClassVar[str] = "pooled-regression"
     version: ClassVar[int] = 15
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
-    steps = site.STEPS
+    steps = (*site.STEPS, *masked.STEPS)
     absence: ClassVar[str] = (
         "A site that misses the moments is not in the fit, down to the quorum. One that misses a "
-        "round of sums, or of own fits, stops the run. One that does not judge its risks is left "
+        "round of sums, or of own fits, or with masked sums that of products, stops the run. One that does not judge its risks is left "
         "out there. One that misses the end keeps no model."
     )
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
+        "products": "all",
         "sums": "all",
         "own-fit": "all",
         "judge": "any",
@@ -189,13 +197,19 @@ class PooledRegression(Method[PooledRegressionResult]):
         "until fewer people are at risk than the policy asks for and by one way with ties in all "
         "runs, the likelihood without columns only where many orders are possible; so it is with "
         "performance, for which sites tell sums over rows of pairs in order and of pairs that can "
-        "be compared. All sites know the model."
+        "be compared. With masked sums the coordinator knows rows, column sums, products and sums "
+        "at coefficients of all sites together, of none alone. All sites know the model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor
     follows: ClassVar[tuple[str, ...]] = ("meta-clustering",)
     tells: ClassVar = "moments"
+    masks_sums: ClassVar[bool] = True
     roles: ClassVar[tuple[str, ...]] = ("target", "entity", "weight", "offset")
+
+    def cannot_mask(self) -> str:
+        """What compares sites, or takes them one by one."""
+        return masked.refusal(self)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are a response and columns, and that the settings go together."""
@@ -288,8 +302,12 @@ class PooledRegression(Method[PooledRegressionResult]):
         settings = dataclasses.replace(
             self.settings, offset=names.offset is not None, weighted=names.weight is not None
         )
-        told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
-        survey = coordinator.survey_of(ctx, self, settings, told)
+        if ctx.masks is None:
+            told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
+            survey = coordinator.survey_of(ctx, self, settings, told)
+        else:
+            survey = yield from masked.surveyed(ctx, self, settings)
+            told = dict.fromkeys(survey.members)
         try:
             if settings.one_shot:
                 survey, pool = yield from self._own_fits(ctx, survey)
@@ -299,6 +317,7 @@ class PooledRegression(Method[PooledRegressionResult]):
                 null, pool, rounds, alpha = yield from self._by_sums(ctx, survey)
             judged = yield from self._judged(ctx, survey, pool)
             rounds += bool(judged)
+            rounds += survey.masked  # two for the moments
             fit = coordinator.Fitted(null, pool, rounds, alpha, judged)
             result, model = coordinator.build_result(ctx, self, survey, fit)
         except np.linalg.LinAlgError:
@@ -307,7 +326,7 @@ class PooledRegression(Method[PooledRegressionResult]):
                 "another; leave one out, or add a ridge"
             ) from None
         message = messages.Conclude(
-            settings=settings, sites=survey.sites, model=relayed(model, _MODEL)
+            settings=settings, sites=survey.members, model=relayed(model, _MODEL)
         )
         # A site that is not in the fit has no constant of its own.
         to = survey.sites if self.site_effects else tuple(sorted(told))
@@ -425,13 +444,16 @@ class PooledRegression(Method[PooledRegressionResult]):
         message = messages.Coefficients(
             settings=survey.settings,
             round=turn,
-            sites=survey.sites,
+            sites=survey.members,
             **survey.coefficients(theta),
             alpha=relayed(np.array([alpha]), _MODEL),
             **survey.frame(),
         )
-        ask = Ask("sums", message, to=survey.sites)
-        replies = ctx.require((yield ask), at_least=len(survey.sites))
+        ask = Ask("sums", message, to=survey.members)
+        if survey.masked:
+            replies = {masked.ALL: (yield from masked.summed(ctx, survey, ask))}
+        else:
+            replies = ctx.require((yield ask), at_least=len(survey.sites))
         pieces = tuple(
             survey.heard(b, theta[pool.places(b)], replies[name])
             for b, name in enumerate(survey.sites)

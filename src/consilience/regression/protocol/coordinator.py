@@ -74,6 +74,8 @@ class Survey:
         where to begin.
     withheld : dict of str to tuple of str
     left_out : tuple of str
+    members : tuple of str
+        Who is asked: `sites`, or with masked sums all sites, which are then one.
     """
 
     settings: messages.Settings
@@ -92,6 +94,12 @@ class Survey:
     null: Pool
     withheld: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...]
+    members: tuple[str, ...]
+
+    @property
+    def masked(self) -> bool:
+        """Whether nothing is known of single sites."""
+        return self.members != self.sites
 
     def null_at(self, alpha: float) -> Pool:
         """Pieces at the model of constants alone, at another alpha."""
@@ -165,6 +173,7 @@ class Survey:
         if not pool.bare:
             constants = np.array([theta[pool.places(b)[0]] for b in range(len(self.sites))])
         slopes = np.array(theta[pool.n_constants :])
+        constants = np.broadcast_to(constants, len(self.members)).copy()
         return {"constants": relayed(constants, kind), "slopes": relayed(slopes, kind)}
 
     def cuts(self, pool: Pool) -> FloatArray:
@@ -231,7 +240,8 @@ def survey_of(
         if not has[b, :p].all()
     }
     used, columns = _giving_way(method, sites, has[:, :p], withheld)
-    if used.sum() < ctx.quorum:
+    # Masked sums are of one site, which stands for as many as the quorum asks for.
+    if used.sum() < ctx.quorum and ctx.masks is None:
         raise QuorumError(
             f"{int(used.sum())} sites tell all columns and the study needs {ctx.quorum}: take "
             "columns in which more rows differ, or lower the quorum"
@@ -354,6 +364,7 @@ def _prepared(
         null=Pool((), method.site_effects, penalty, bare),
         withheld=withheld,
         left_out=left_out,
+        members=sites,
     )
     return dataclasses.replace(survey, null=survey.null_at(alpha))
 
@@ -468,8 +479,9 @@ def step_of_alpha(
             for name, piece in zip(survey.sites, pool.pieces, strict=True)
             if piece.shape is None or np.isnan(piece.shape[0])
         ]
+        where = "some site" if survey.masked else listed(gap)
         raise QuorumError(
-            f"the likelihood of alpha may not be told at {listed(gap)}: fewer rows than may be "
+            f"the likelihood of alpha may not be told at {where}: fewer rows than may be "
             'counted have some number, and it would tell how many. Set dispersion to "moments", or '
             "give alpha"
         )
@@ -526,6 +538,8 @@ def build_result(
         # One step from a constant that sites do not share is no fit of theirs: Q would reject. Nor
         # are scores about that constant a site's own.
         apart = apart.untested()
+    if survey.masked:
+        apart = apart.unknown()
     null_loss = sum(p.loss for p in null.pieces)
     least = sum(p.least for p in pool.pieces)
     names = (
@@ -565,7 +579,7 @@ def build_result(
         log_likelihood=fit.log_likelihood,
         aic=fit.aic,
         tests=tests,
-        sites=survey.sites,
+        sites=survey.members,
         n_by_site=survey.n.astype(np.int64),
         events=survey.events.astype(np.int64) if pool.bare else np.zeros(0, dtype=np.int64),
         time=method.time,
@@ -653,14 +667,18 @@ def _remarks(
     found = []
     for name, columns in survey.withheld.items():
         gone = " and is not in the fit" if name in survey.left_out else ": the fit goes without"
-        found.append(f"Site {name} withholds {listed(columns)}{gone}.")
+        who = "Some sites withhold" if survey.masked else f"Site {name} withholds"
+        found.append(f"{who} {listed(columns)}{gone}.")
     if method.errors == "cluster" and len(survey.sites) < FEW_CLUSTERS:
         found.append(
             f"Errors by site rest on {len(survey.sites)} clusters; with fewer than "
             f"{FEW_CLUSTERS} they tend to be too small."
         )
     silent = [
-        name for name, row in zip(survey.sites, apart.estimates, strict=True) if np.isnan(row).any()
+        # of masked sums no estimates by site are known
+        name
+        for name, row in zip(survey.sites, apart.estimates, strict=not survey.masked)
+        if np.isnan(row).any()
     ]
     if silent:
         found.append(

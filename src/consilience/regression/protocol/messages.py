@@ -146,6 +146,34 @@ class Moments:
         return None if is_gram(square_of(self.products.value, m)) else "products that no rows have"
 
 
+@message("pooled-regression/totals", version=1)
+class Totals:
+    """The same as what adds up over sites, where sums are masked: rows and sums of columns."""
+
+    n: Released = Aggregate("", "rows", kind="int", low=1, high=_MOST_ROWS)
+    totals: Released = Aggregate(
+        "f", "sums; a gap in a column that the site withholds", gaps=True, low=-1e150, high=1e150
+    )
+
+
+@message("pooled-regression/centre", version=1)
+class Centre:
+    """Ask for products about the pooled means."""
+
+    settings: Settings = states(Settings)
+    columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
+    mean: Released = Aggregate("c", "pooled means, of response, offset and weight too", to="all")
+
+
+@message("pooled-regression/products", version=1)
+class Products:
+    """Sums of products of deviations from the pooled means."""
+
+    products: Released = Aggregate(
+        "t", "upper triangle over the columns in use and those after them", low=-1e200, high=1e200
+    )
+
+
 def square_of(line: FloatArray, m: int) -> FloatArray:
     """Symmetric matrix of m rows from its upper triangle."""
     square = np.zeros((m, m))

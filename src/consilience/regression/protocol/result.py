@@ -24,6 +24,7 @@ SIGNIFICANT = 0.05
 """Below it a p-value is said to show something."""
 UNTESTED = "Whether slopes differ by site is tested with site_effects = true only."
 """Of exact fits of other families than gaussian, or with HC errors, with one constant."""
+MASKED = "Sums were masked, so nothing is known of single sites, nor whether they differ."
 SUPPOSES = (
     'This supposes the variances of the model; errors = "HC1" with site_effects = true does not.'
 )
@@ -68,7 +69,7 @@ class PooledRegressionResult(Result):
     sites : tuple of str
         That take part, in name order.
     n_by_site : (S,) int array
-        Rows; by weights of frequency what they stand for.
+        Rows; by weights of frequency what they stand for. With masked sums of all sites, (1,).
     events : (S,) int array
         Of a Cox regression: rows with an event; empty of other families.
     time, ties : str
@@ -76,7 +77,8 @@ class PooledRegressionResult(Result):
     site_estimates, site_errors : (S, m) arrays
         Slopes by site, each with a constant of its own: the site's own fit for gaussian and
         one-shot, else one scoring step from the pooled one, which is rough where constants differ
-        and the model has one. NaN of a site that does not tell all slopes.
+        and the model has one. NaN of a site that does not tell all slopes. Empty where sums were
+        masked, as the next three are.
     q, q_p_values, i2 : (m,) arrays
         Cochran's Q of each slope, its p-value, and I squared; NaN unless :attr:`compares_sites`.
     heterogeneity : (statistic, df, p)
@@ -101,7 +103,7 @@ class PooledRegressionResult(Result):
     rounds : int
         Rounds of questions about rows.
     withheld : dict of str to tuple of str
-        Columns that sites withheld, by site.
+        Columns that sites withheld, by site; with masked sums of "some sites".
     left_out : tuple of str
         Sites that are not in the fit.
     remarks : tuple of str
@@ -182,9 +184,21 @@ class PooledRegressionResult(Result):
         Exact fits of other families than gaussian, and those with HC errors, can with constants by
         site: a step from a common constant is far from a site's own fit.
         """
+        if self.masked:
+            return False
         own = self.n_constants == len(self.sites) > 0
         moments = self.family == "gaussian" and not self.robust
         return moments or self.fit == "one-shot" or own or self.is_cox
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums were masked, so that nothing is known of single sites."""
+        return len(self.n_by_site) < len(self.sites)
+
+    @property
+    def untested(self) -> str:
+        """Why it is not asked whether slopes differ by site; empty where it is."""
+        return "" if self.compares_sites else MASKED if self.masked else UNTESTED
 
     @property
     def is_cox(self) -> bool:
@@ -231,7 +245,7 @@ class PooledRegressionResult(Result):
         parts = [f"{about}: {which} from 0 at 5%."]
         statistic, df, p = self.heterogeneity
         if not self.compares_sites:
-            parts.append(UNTESTED)
+            parts.append(self.untested)
         elif not df:
             parts.append("Too few sites tell all slopes to ask whether sites differ.")
         elif self.sites_differ:
@@ -252,6 +266,9 @@ class PooledRegressionResult(Result):
     def next_studies(self, asked: Asked) -> Led:
         """Whom, where sites differ; else subtypes."""
         statistic, df, p = self.heterogeneity
+        if self.masked:
+            yield f"{MASKED} A study without sums = 'secure' can test it, if all sites agree."
+            return
         if len(self.sites) > 1 and not self.compares_sites:
             yield NextStudy(
                 method="pooled-regression", why=UNTESTED, parameters={"site_effects": True}
@@ -295,14 +312,15 @@ class PooledRegressionResult(Result):
     def site_coefficients(self) -> pd.DataFrame:
         """Every slope at every site, with its standard error."""
         s, m = self.site_estimates.shape
-        named = {"site": np.repeat(self.sites, m), "column": np.tile(self.columns, s)}
+        named = {"site": np.repeat(self.sites[:s], m), "column": np.tile(self.columns, s)}
         slopes = {"estimate": self.site_estimates.ravel(), "error": self.site_errors.ravel()}
         return lines({**named, **slopes})
 
     @Frame
     def differences(self) -> pd.DataFrame:
         """Cochran's Q of every slope, whether sites differ in it, with p-value and I squared."""
-        return lines({"Q": self.q, "p_value": self.q_p_values, "I2": self.i2}, column=self.columns)
+        told = {"Q": self.q, "p_value": self.q_p_values, "I2": self.i2}
+        return lines(told, column=self.columns[: len(self.q)])
 
     @Frame
     def overall_tests(self) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.survival import times_of
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.protocol.phases import secure_sums
 from consilience.regression import cox, kernels, performance, risk_sets
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
@@ -58,6 +59,10 @@ FEW_AT_RISK = (
 OTHER_TIES = (
     "this site told sums with ties by {0} of the same data, and what few tied events add would be "
     "their difference: set ties to '{0}'"
+)
+ONE_CONSTANT = (
+    "masked sums are of one constant for all sites: others would take all sites but one out of the "
+    "total"
 )
 WANTED = {
     **dict.fromkeys(("binomial", kernels.COX), "0 or 1, or of two declared levels"),
@@ -356,7 +361,7 @@ def _tally(
     return {"rounds": (1, messages.MAX_ROUNDS)} if limits.min_records > 1 else {}
 
 
-@step("sums", tally=_tally, keeps=_ties_told)
+@step("sums", tally=_tally, keeps=_ties_told, summed=True)
 def sums(
     message: messages.Coefficients, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Sums, State]:
@@ -370,6 +375,9 @@ def sums(
     if message.sites.count(site.site) != 1:
         raise ProtocolError("the coefficients are not for this site")
     constant = float(message.constants.value[message.sites.index(site.site)])
+    if secure_sums.KEYS in site.keys and (message.constants.value != constant).any():
+        # Far away at all sites but one, the total would be what this one adds.
+        raise ProtocolError(ONE_CONSTANT, public=ONE_CONSTANT)
     theta = np.concatenate([[constant][: settings.constants], np.asarray(message.slopes.value)])
     alpha = float(message.alpha.value[0])
     if not alpha > 0 or (settings.family == kernels.NEGATIVE and settings.alpha not in (0, alpha)):

@@ -22,7 +22,7 @@ PANELS = 24
 def most_different(result: Any) -> str:
     """The column in which sites differ most, by its p-value; the first where none is known."""
     known = np.nan_to_num(result.q_p_values, nan=1.0)
-    return str(result.columns[int(np.argmin(known))])
+    return str(result.columns[int(np.argmin(known)) if len(known) else 0])
 
 
 def plot_regression(result: Any) -> Figure:
@@ -70,8 +70,10 @@ def plot_forest(result: Any, column: str | None = None) -> Figure:
     Raises
     ------
     ParameterError
-        No column of the regression.
+        No column of the regression, or nothing is known of single sites.
     """
+    if result.masked:
+        raise ParameterError.of("result", "of a run without masked sums", result)
     name = most_different(result) if column is None else column
     if name not in result.columns:
         raise ParameterError.of("column", f"one of {', '.join(result.columns)}", column)

@@ -11,7 +11,6 @@ import numpy as np
 from consilience.numerics.two_way_tables import holm
 from consilience.regression.protocol.result import (
     SIGNIFICANT,
-    UNTESTED,
     PooledRegressionResult,
 )
 from consilience.regression.report import figures_regression as figures
@@ -49,7 +48,8 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             result.high,
             strict=True,
         )
-        apart = zip(result.columns, result.q, result.q_p_values, result.i2, strict=True)
+        compared = result.columns[: len(result.q)]  # none where sums were masked
+        apart = zip(compared, result.q, result.q_p_values, result.i2, strict=True)
         focus = figures.most_different(result)
         adjusted = holm(np.nan_to_num(result.p_value[result.n_constants :], nan=1.0)) < SIGNIFICANT
         j = result.columns.index(focus)
@@ -79,7 +79,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                     result.n_by_site,
                     result.site_estimates,
                     result.site_errors,
-                    strict=True,
+                    strict=not result.masked,
                 )
             ],
             "focus": short(focus, 40),
@@ -95,7 +95,7 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
             "link": LINKS.get(result.family, "log"),
             "told": not math.isnan(result.deviance),
             "significant": SIGNIFICANT,
-            "untested": "" if result.compares_sites else UNTESTED,
+            "untested": result.untested,
             "compared": result.heterogeneity[1] > 0,
             "performance": [
                 (
