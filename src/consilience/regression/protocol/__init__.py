@@ -170,8 +170,8 @@ class PooledRegression(Method[PooledRegressionResult]):
     steps = (*site.STEPS, *masked.STEPS)
     absence: ClassVar[str] = (
         "A site that misses the moments is not in the fit, down to the quorum. One that misses a "
-        "round of sums, or of own fits, or with masked sums that of products, stops the run. One that does not judge its risks is left "
-        "out there. One that misses the end keeps no model."
+        "round of sums, or of own fits, or with masked sums that of products, stops the run. One "
+        "that does not judge its risks is left out there. One that misses the end keeps no model."
     )
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
         "products": "all",
