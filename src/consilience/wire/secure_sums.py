@@ -220,7 +220,10 @@ def _subsets(places: list[int], size: int) -> Iterator[tuple[int, ...]]:
 
 
 def graph_seed(introductions: Mapping[str, bytes]) -> str:
-    """What decides who shares masks with whom: all introductions, so no site's word alone."""
+    """What decides who shares masks with whom: all introductions.
+
+    Who is introduced last can draw keys until it likes the graph.
+    """
     return digest(pack({site: introductions[site] for site in sorted(introductions)}))
 
 

@@ -21,7 +21,13 @@ from consilience.exceptions import (
     RunError,
     StudyError,
 )
-from consilience.protocol.mean_and_sd import MeanAndSD, MeanAndSDResult, Sums, SumsRequest
+from consilience.protocol.mean_and_sd import (
+    Centre,
+    MeanAndSD,
+    MeanAndSDResult,
+    Sums,
+    SumsRequest,
+)
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
 from consilience.protocol.phases import secure_sums
 from consilience.sites.policy import Policy
@@ -29,7 +35,9 @@ from consilience.sites.steward import told
 from consilience.sites.study import Study
 from consilience.testing.fakes import federation_of, members, scripted, with_fixed_secrets
 from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import Disclosure
 from consilience.wire.secure_sums import RESOLUTION
 
 RNG = np.random.default_rng(4)
@@ -340,28 +348,54 @@ def test_a_coordinator_that_says_a_site_is_gone_which_gave_is_refused_by_it() ->
     assert len(said["secure_sums.open"]) == len(TABLES)
 
 
+def told_apart(ctx: CoordinatorContext, replies: Any, gave: dict[str, set[str]]) -> Ask:
+    """Ask to open the first sum, telling each site of other sites that gave."""
+    messages = {}
+    for site, some in gave.items():
+        messages[site] = secure_sums.Open(
+            step="sums",
+            epoch=0,
+            question=replies[site].question,
+            next_keys={s: replies[s].next_key for s in sorted(some)},
+            blobs={s: replies[s].blobs[site] for s in some - {site}},
+            earlier={s: ("", ctx.masks.earlier[s][1][site]) for s in ctx.sites if s not in some},
+        )
+    return Ask("secure_sums.open", messages, to=ctx.sites)
+
+
 class ToldApart(MeanAndSD):
     """Tells each opener of two other sites that gave, so that all masks of one are given up."""
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask once, and open for another set of sites at each one."""
         replies = ctx.require((yield Ask("sums", SumsRequest())))
-        messages = {}
-        for at, site in enumerate(ctx.sites):
-            others = ctx.sites[1:]
-            gave = {site, ctx.sites[0], others[at % len(others)], others[(at + 1) % len(others)]}
-            messages[site] = secure_sums.Open(
-                step="sums",
-                epoch=0,
-                question=replies[site].question,
-                next_keys={s: replies[s].next_key for s in sorted(gave)},
-                blobs={s: replies[s].blobs[site] for s in gave - {site}},
-                earlier={
-                    s: ("", ctx.masks.earlier[s][1][site]) for s in ctx.sites if s not in gave
-                },
-            )
-        ctx.require((yield Ask("secure_sums.open", messages, to=ctx.sites)))
+        others = ctx.sites[1:]
+        gave = {
+            site: {site, ctx.sites[0], others[at % len(others)], others[(at + 1) % len(others)]}
+            for at, site in enumerate(ctx.sites)
+        }
+        ctx.require((yield told_apart(ctx, replies, gave)))
         raise AssertionError("the sites opened a sum for sets that differ")
+
+
+class LeftApart(MeanAndSD):
+    """Tells one site that two others are gone, and asks all for the next sum."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Return how many different questions there are to the sites."""
+        replies = ctx.require((yield Ask("sums", SumsRequest())))
+        gave = {site: set(ctx.sites) for site in ctx.sites}
+        gave["s0"] -= {"s5", "s6"}
+        ctx.require((yield told_apart(ctx, replies, gave)))
+        centre = Centre(mean=relayed(np.zeros(3), Disclosure.AGGREGATE))
+        replies = ctx.require((yield Ask("deviations", centre)))
+        asked = len({reply.question for reply in replies.values()})
+        return MeanAndSDResult(ctx.feature_names, asked, np.zeros(3), np.zeros(3))
+
+
+def test_sites_that_were_told_of_different_sites_are_in_no_sum_together() -> None:
+    tables = TABLES | {f"s{i}": RNG.normal(size=(30, 3)) for i in (5, 6)}
+    assert LeftApart().run(masked(tables), seed=0).result.n == 2
 
 
 def test_a_coordinator_that_tells_each_site_of_others_is_refused() -> None:
