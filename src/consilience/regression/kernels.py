@@ -218,7 +218,7 @@ class Terms:
     Attributes
     ----------
     score, curvature, expected, squares
-        Of the sums of these names.
+        Of the sums of these names; `summed` has zeros in place of squares that are not asked for.
     pearson : (n,) array
         Zeros where the dispersion is not estimated.
     shape : (3, n) array or None
@@ -303,7 +303,9 @@ def summed(
     # Sums of products of columns; those with ones are lines.
     products = {key: np.zeros((q - 1, q - 1), order="F") for key, asked in of.items() if asked}
     lines = {key: np.zeros(q) for key in ("score", "turn", *products)}
-    names = [field.name for field in dataclasses.fields(Terms)][:-1]
+    # Of each row only what is asked for, or differs from something else, is written down.
+    asked = {"expected": name in CURVED, "squares": squares, "pearson": name in DISPERSED}
+    names = ["score", "curvature", *(key for key, wanted in asked.items() if wanted)]
     each, shapes = np.empty((len(names), n)), np.empty((3, n if estimate else 0))
     lost, per_unit = 0.0, theta[1:] / design.scale
     *others, last = products
@@ -333,7 +335,9 @@ def summed(
         whole[0] = whole[:, 0] = lines[key]
         whole[1:, 1:] = (np.triu(a) + np.triu(a, 1).T) / np.outer(design.scale, design.scale)
         told[key] = whole
-    terms = Terms(**dict(zip(names, each, strict=True)), shape=shapes if estimate else None)
+    found = {"squares": np.zeros(n), "pearson": np.zeros(n)} | dict(zip(names, each, strict=True))
+    found = {"expected": found["curvature"]} | found
+    terms = Terms(**found, shape=shapes if estimate else None)
     shape = None
     if estimate:
         shape = np.concatenate([[shapes[0].sum(), shapes[1].sum()], lines["turn"]])
