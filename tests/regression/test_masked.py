@@ -21,6 +21,10 @@ from consilience.regression.protocol.result import MASKED
 from consilience.regression.report.pooled_regression import REPORT
 from consilience.report import plot_forest
 from consilience.testing.fakes import scripted
+from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.disclosure import relayed
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import Disclosure
 from tests.cli.workspace import Workspace, call
 from tests.regression.test_negative_binomial import FAMILY, counts
 from tests.regression.test_pooled_regression import FAMILIES, NAMES, design_of, draw, stacked
@@ -277,6 +281,59 @@ def test_constants_by_site_cannot_take_other_sites_out_of_the_total() -> None:
         ByConstants(family="binomial").run(made, seed=0)
 
 
+def other_columns(centre: Any) -> dict[str, Any]:
+    """The column that one site withholds, too."""
+    columns, mean = centre.columns.value, centre.mean.value
+    more = {"columns": np.append(columns, 2), "mean": np.insert(mean, 2, 0.4)}
+    return {name: relayed(value, Disclosure.AGGREGATE) for name, value in more.items()}
+
+
+def other_settings(centre: Any) -> dict[str, Any]:
+    return {"settings": dataclasses.replace(centre.settings, errors="cluster")}
+
+
+def fewer_means(centre: Any) -> dict[str, Any]:
+    return {"mean": relayed(centre.mean.value[:1], Disclosure.AGGREGATE)}
+
+
+@pytest.mark.parametrize(
+    ("change", "refusing", "says"),
+    [
+        (other_columns, 1, "not among those that the site has told sums of"),
+        (other_settings, 4, ""),
+        (fewer_means, 4, ""),
+    ],
+)
+def test_products_of_another_question_than_the_totals_are_refused(
+    change: Any, refusing: int, says: str
+) -> None:
+    """A coordinator that changes what it asks for on the way."""
+    columns = Columns(features=NAMES, target="y")
+    made = scripted(
+        Federation.local(with_a_rare_column(), columns=columns, policy="strict", sums="secure")
+    )
+    engine: Any = made.engine
+    send = engine.send
+
+    def changed(requests: Any) -> None:
+        sent = dict(requests)
+        for key, data in requests.items():
+            request = Request.from_bytes(data)
+            if request.step == "products":
+                centre = decode_message(request.message)
+                message = encode_message(dataclasses.replace(centre, **change(centre)))
+                sent[key] = dataclasses.replace(request, message=message).to_bytes()
+        send(sent)
+
+    engine.send = changed
+    with pytest.raises(QuorumError):
+        PooledRegression(when_withheld="without-column").run(made, seed=0)
+    replies = [Reply.from_bytes(data) for data in engine.replies.values()]
+    refused = [r for r in replies if r.status == "refused"]
+    assert {r.step for r in refused} == {"products"} and len(refused) == refusing
+    assert all(says in r.reason for r in refused)
+
+
 @pytest.mark.parametrize("wrong", ["products", "curvature"])
 def test_totals_of_no_rows_stop_the_run(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One site's made-up part shows in the total only where no rows could have it."""
@@ -322,6 +379,7 @@ def test_what_is_said_is_of_all_sites_and_without_gaps(family: str, tmp_path: Pa
 
 def test_a_study_file_is_checked_and_run(tmp_path: Path) -> None:
     space = Workspace(tmp_path)
+    space.site("lyon", more="[policy]\nmasked_sums = true\n")  # its steward insists on masks
     about: dict[str, Any] = {"method": "pooled-regression", "features": ("x",)}
     about |= {"data": 'target = "y"', "head": 'sums = "secure"'}
     space.write(**about)
