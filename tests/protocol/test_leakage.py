@@ -50,7 +50,11 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "column means": "sums.totals",
         "standard deviations": "deviations.squares",
     },
-    "contingency-table": {"the table of each site that tells one": "table.counts"},
+    "contingency-table": {
+        "the table of each site that tells one": "table.counts",
+        "with masked sums it knows that of all these sites together": "parts.counts parts.away "
+        "parts.spread",
+    },
     "describe": {
         "the number of rows": "sums.n",
         "of each column of numbers rows with a value, mean and standard deviation": "sums.known "
