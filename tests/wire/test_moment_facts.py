@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from consilience.wire import digits
 from consilience.wire.digits import off_grid
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import (
@@ -527,6 +528,25 @@ def test_digits_of_few(few: int, step: float, digits: float, wanted: float | Non
         strict = Limits(max_detection=1.0)
         assert unsafe_columns(column[:, None], limits=strict).all()
         assert not unsafe_columns(column[:, None], limits=LIMITS).any()
+
+
+def test_what_is_remembered_of_a_column_is_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was asked before: each column with several numbers of records, in any order."""
+    monkeypatch.setattr(digits, "_REMEMBERED", 40)
+    rng = np.random.default_rng(11)
+    columns = []
+    for few in range(12):
+        column = rng.integers(1, 60, 60 + few) * 0.5
+        column[rng.integers(len(column), size=few)] += 0.1 * rng.integers(2)
+        columns.append(column)
+    asked = [(i, least) for i in range(len(columns)) for least in (2, 5, 11)] * 4
+    found = set()
+    for i, least in rng.permutation(asked).tolist():
+        one, two = off_grid(columns[i], least), digits._off_grid(columns[i], least)
+        assert (one is None) == (two is None)
+        assert one is None or two is None or np.array_equal(one.off, two.off)
+        found.add(one is None)
+    assert found == {True, False}
 
 
 def test_few_of_a_small_table_are_a_fifth_of_it() -> None:
