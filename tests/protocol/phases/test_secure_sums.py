@@ -29,7 +29,7 @@ from consilience.protocol.mean_and_sd import (
     SumsRequest,
 )
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
-from consilience.protocol.phases import secure_sums
+from consilience.protocol.phases import moments, secure_sums
 from consilience.sites.policy import Policy
 from consilience.sites.steward import told
 from consilience.sites.study import Study
@@ -261,32 +261,37 @@ def test_a_steward_is_shown_what_leaves_in_masks() -> None:
         assert shown[step]["numbers"] == "masked" and "totals" not in shown[step]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Twice(MeanAndSD):
-    """Asks for the same sums twice."""
+    """Asks for the same sums twice, by one step or by two."""
+
+    then: str = "sums"
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Return the difference of two totals."""
-        totals = []
-        for _ in range(2):
-            found = yield from secure_sums.total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
-            totals.append(found.values)
-        n = int(totals[0]["n"] - totals[1]["n"])
-        apart = totals[0]["totals"] - totals[1]["totals"]
-        return MeanAndSDResult(ctx.feature_names, n, apart, apart)
+        first = yield from secure_sums.total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
+        message, reply = (SumsRequest(), Sums)
+        if self.then != "sums":
+            message, reply = (moments.Request(), moments.Totals)
+        again = yield from secure_sums.total(ctx, Ask(self.then, message), reply)
+        apart = first.values["totals"] - again.values["totals"]
+        return MeanAndSDResult(ctx.feature_names, 0, apart, apart)
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_two_totals_of_one_step_tell_no_site(lost: int) -> None:
-    tables = TABLES | {f"s{i}": RNG.normal(size=(30, 3)) for i in (5, 6)}
+@pytest.mark.parametrize("other", [False, True], ids=["one step", "two steps"])
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_two_totals_of_a_run_tell_no_site(lost: int, other: bool) -> None:
+    tables = TABLES | {f"s{i}": RNG.normal(size=(30, 3)) for i in (5, 6, 7, 8, 9)}
     script = {(SECOND, f"s{i}"): "absent" for i in range(lost)}
     federation = scripted(dataclasses.replace(masked(tables), quorum=3), script)
-    if lost == 1:
-        with pytest.raises(QuorumError, match="the difference would be what that site contributed"):
-            Twice().run(federation, seed=0)
+    method = Twice(then="moments.totals" if other else "sums")
+    if 0 < lost < 3:
+        says = "the difference would be what these contributed"
+        with pytest.raises(QuorumError, match=says):
+            method.run(federation, seed=0)
         return
-    found = Twice().run(federation, seed=0).result
+    found = method.run(federation, seed=0).result
     gone = [tables[f"s{i}"] for i in range(lost)]
-    assert found.n == sum(map(len, gone))
     wanted = sum((x.sum(axis=0) for x in gone), start=np.zeros(3))
     np.testing.assert_allclose(found.mean, wanted, rtol=1e-12, atol=1e-12)
 
@@ -527,7 +532,7 @@ def test_wrong_shares_of_one_site_cost_nothing() -> None:
 
 
 def test_a_set_of_sites_has_one_name() -> None:
-    assert secure_sums._set_name("sums", ["b", "a"]) == "opened sums: a b"
+    assert secure_sums._set_name(["b", "a"]) == "opened totals: a b"
 
 
 # ------------------------------------------------------------------------------ stewards

@@ -24,9 +24,9 @@ The gate of a site judges its own reply before it is masked; cells that it withh
 step that would tell a number of its own otherwise.
 
 Absence: a site that is lost before it contributed is left out, down to two thirds of the others (of
-three all); one that is lost after it is counted all the same, if enough neighbours answer. Two
-totals of one step are not opened for sets of sites that differ by one: their difference would be
-this site's part.
+three all); one that is lost after it is counted all the same, if enough neighbours answer. Totals
+of a run are opened for the same sites, or for such that differ by three or more: the difference
+would be the part of one, or of two. So a site that is lost after the first total stops the run.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def concealed(
 
 def _opened_once(message: Open, data: SiteData, limits: Any) -> dict[str, tuple[int, int]]:
     """What was opened is noted for the whole run, whatever lines of questions lead to it."""
-    noted = (_sum_name(message), _set_name(message.step, message.next_keys))
+    noted = (_sum_name(message), _set_name(message.next_keys))
     return dict.fromkeys(noted, (1, 1 << 40))
 
 
@@ -281,8 +281,8 @@ def _sum_name(message: Open) -> str:
     return f"masked sum {message.epoch}: {digest(encode_message(message))}"
 
 
-def _set_name(of: str, sites: Collection[str]) -> str:
-    return f"opened {of}: {' '.join(sorted(sites))}"
+def _set_name(sites: Collection[str]) -> str:
+    return f"opened totals: {' '.join(sorted(sites))}"
 
 
 @step("secure_sums.open", tally=_opened_once)
@@ -302,14 +302,17 @@ def open_sum(
     if any(name.startswith(same) and name != tallied for name in site.series):
         sentence = f"a masked sum is opened once in a run, and this one was (sum {message.epoch})"
         raise DisclosureError(sentence, public=sentence)
-    now, begins = set(message.next_keys), f"tally {_set_name(message.step, ())}"
+    # Of all steps: sums of one tell those of another, as means do those of scaled columns.
+    now, begins = set(message.next_keys), f"tally {_set_name(())}"
     for name in site.series:
-        if name.startswith(begins) and len(now ^ set(name[len(begins) :].split())) == 1:
-            sentence = (
-                "a total of this step was opened for one site more, or less: the difference would "
-                "be what that site contributed"
-            )
-            raise DisclosureError(sentence, public=sentence)
+        if name.startswith(begins):
+            apart = len(now ^ set(name[len(begins) :].split()))
+            if 0 < apart < wire.LEAST_SITES:
+                sentence = (
+                    "totals of this run were opened for one or two sites more, or less: the "
+                    "difference would be what these contributed"
+                )
+                raise DisclosureError(sentence, public=sentence)
     own, keys, party = party.open(
         message.question, message.next_keys, message.blobs, message.earlier
     )
