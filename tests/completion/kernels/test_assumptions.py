@@ -92,12 +92,18 @@ def test_one_class_of_long_tails_that_was_cut() -> None:
 
 
 def test_a_class_of_one_row_does_not_count() -> None:
-    """A likelihood without bound, near one row, is no reason for its class."""
-    shared = np.random.default_rng(0).standard_normal(100)
-    x = np.sqrt(0.7) * shared[:, None] + np.sqrt(0.3) * white(1, 100, 5)
-    x[0] = 30.0
-    labels = np.where(np.arange(100) == 0, 2, shared > 0)
-    assert correlated_classes(x, labels) is not None
+    """A likelihood without bound, near one row, is no reason for its class.
+
+    Of tables in which k-means gives one row a class of its own, 7 of 8 are spoken against; 1 is
+    where such classes count.
+    """
+    said = []
+    for seed in range(12):
+        x = long_tails(seed, 100)
+        labels = KMeans(6, n_init=3, random_state=seed).fit_predict(x)
+        if np.bincount(labels).min() == 1:
+            said.append(correlated_classes(x, labels) is not None)
+    assert len(said) == 8 and sum(said) >= 6
 
 
 def test_the_t_has_the_largest_likelihood() -> None:
