@@ -51,14 +51,19 @@ def study_of(keys: dict[str, Any], method: str = "mean-and-sd") -> Study:
     )
 
 
-def site_of(name: str, root: Path | None = None) -> Site:
+LISTED = {name: key.public for name, key in KEYS.items()}
+
+
+def site_of(name: str, root: Path | None = None, keys: dict[str, Any] | None = None) -> Site:
+    """A site whose steward has approved the studies with these keys."""
+    named = LISTED if keys is None else keys
+    approved = tuple(study_of(named, method).hash() for method in METHODS)
     home, x = None if root is None else DiskStore(root / name), ROWS[name]
     y = (x[:, 0] + np.random.default_rng(len(x)).logistic(size=len(x)) > 0) * 1.0
     loader = array_loader(x, target=y, target_name="y")
-    return Site(name, loader, home=home, policy=Policy(preset="consortium"))
-
-
-LISTED = {name: key.public for name, key in KEYS.items()}
+    return Site(
+        name, loader, home=home, policy=Policy(preset="consortium", approved_studies=approved)
+    )
 
 
 def in_one_process(method: str = "mean-and-sd") -> Any:
@@ -68,7 +73,7 @@ def in_one_process(method: str = "mean-and-sd") -> Any:
 
 
 @contextmanager
-def watched(root: Path) -> Iterator[FolderEngine]:
+def watched(root: Path, keys: dict[str, Any] | None = None) -> Iterator[FolderEngine]:
     """Sites that are made anew for each look, as after a crash, with what is on their disks."""
     folder = root / "shared"
     folder.mkdir()
@@ -77,7 +82,7 @@ def watched(root: Path) -> Iterator[FolderEngine]:
     def look(name: str) -> None:
         while not stop.is_set():
             watch(
-                site_of(name, root),
+                site_of(name, root, keys),
                 folder,
                 key=KEYS[name],
                 coordinators=[COORDINATOR.public],
@@ -124,7 +129,17 @@ def test_a_site_meets_nobody_whose_key_the_study_does_not_name(keys: str, tmp_pa
     if keys == "none":
         del named["cedar"]
     with (
-        watched(tmp_path) as engine,
+        watched(tmp_path, named) as engine,
         pytest.raises(QuorumError, match="'cedar' has not signed its keys by one that the study"),
     ):
         Federation.from_study(study_of(named), engine=engine).run(MeanAndSD(), seed=0)
+
+
+def test_a_site_meets_nobody_in_a_study_that_its_steward_has_not_approved() -> None:
+    """Whoever writes the study could name keys of its own for all sites but one."""
+    sites = [Site(name, array_loader(ROWS[name])) for name in NAMES]
+    with (
+        fake_flower(sites, own=KEYS) as engine,
+        pytest.raises(QuorumError, match="the steward approves the study first"),
+    ):
+        Federation.from_study(study_of(LISTED), engine=engine).run(MeanAndSD(), seed=0)

@@ -17,6 +17,7 @@ import pytest
 from consilience.engines.federation import Federation, load_run
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Preparation
+from consilience.sites.study import Study
 from consilience.wire.signing import SigningKey
 from consilience.wire.transcript import read_transcript
 
@@ -61,10 +62,12 @@ def prepared(folder: Path) -> None:
         '[data]\nfeatures = ["a", "b"]\n[preparation]\nstandardize = "pooled"\n'
         f"[sites]\nnames = {list(SITES)}\ndeadline = 120.0\n[sites.keys]\n{keys}"
     )
+    approved = Study.load(folder / "study.toml").hash()
     for site in SITES:
         (folder / f"{site}.toml").write_text(
             f'name = "{site}"\nhome = "home-{site}"\n[source]\npath = "{site}.csv"\n'
             '[columns.offered]\na = "number"\nb = "number"\n'
+            f'[policy]\napproved_studies = ["{approved}"]\n'
             f'[trust]\ncoordinators = ["{coordinator.public}"]\n'
         )
 

@@ -441,8 +441,10 @@ class SiteContext(Protocol):
 
         Raises
         ------
+        DisclosureError
+            This site has a key of its own, and its steward has not approved the study.
         WireError
-            This site has a key of its own, and the study has no key of the other one, or another.
+            The study has no key of the other site, or another.
         """
 
     def stream(self, *key: str | int) -> np.random.Generator:

@@ -400,6 +400,7 @@ class Site:
             series=self.home.series(r.run),
             partner_key=self._partner_key,
             identity=self.identity,
+            approved=self.has_approved(r.study),
             ledger=self.home.ledger(self.policy.data_id),
             kept_name=name,
             kept=self.home.kept(self.policy.data_id, name) if name else None,

@@ -81,6 +81,7 @@ class StepContext:
         self.ledger = RevealedRank.from_ledger(work.ledger)
         self.keys: dict[str, Any] = dict(state.get(KEYS, {}))
         self.partner_key, self._identity = work.partner_key, work.identity
+        self._approved = work.approved
         opened = None
         if work.prior is not None and work.prior.opening:
             opened = decode_message(work.prior.opening)
@@ -116,6 +117,13 @@ class StepContext:
         """Check what another site has signed, by its keys in the study that was opened here."""
         if self._identity is None:
             return  # all sites are in one process
+        if not self._approved:
+            # A coordinator that writes the study writes its keys, too.
+            sentence = (
+                "masked sums rest on the keys that a study names: the steward approves the study "
+                "first ('consilience site approve')"
+            )
+            raise DisclosureError(sentence, public=sentence)
         from consilience.wire.signing import unseal
 
         listed = json.loads(self._study)["sites"]["keys"].get(site, []) if self._study else []
@@ -223,6 +231,7 @@ class Work:
     kept: dict[str, Any] | None = None
     followed: outputs.Left | None = None
     identity: SigningKey | None = None
+    approved: bool = False
 
 
 @dataclass(frozen=True)

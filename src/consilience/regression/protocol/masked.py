@@ -62,7 +62,8 @@ _WRONG = (
 def refusal(method: PooledRegression) -> str:
     """Say what of a study needs more of a site than parts of sums; empty where nothing does."""
     needs = {
-        "fits no Cox regression from masked sums": method.family == kernels.COX,
+        "fits no Cox regression from masked sums: choose another family": method.family
+        == kernels.COX,
         "adds up fits of single sites, which are no sums over rows: set fit to 'exact'": (
             method.settings.one_shot
         ),
