@@ -37,7 +37,7 @@ ever depend on more."""
 
 FOLD_STEPS, FINAL_STEPS, STEP = 12, 25, 1.6
 """Steps of a fit in a fold and on all rows, and seconds of a step over those of an
-eigendecomposition: means of eleven tables, from which single ones differ by a factor of two."""
+eigendecomposition, as they were on several tables; single ones differ by a factor of two."""
 
 TINY, TIMED = 20, 300
 """Features of the largest block below which no fit is long, and of the block that is timed."""
