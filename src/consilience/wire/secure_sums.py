@@ -137,7 +137,7 @@ def stream(key: bytes, cells: int) -> Limbs:
 def threshold(holders: int) -> int:
     """How many of so many holders find a secret: two thirds, of three all.
 
-    Two groups of so many have more in common than a third of the holders.
+    Two groups of so many have a third of the holders in common, or more.
     """
     return max(min(holders, LEAST_SITES), math.ceil(2 * holders / 3))
 
@@ -387,7 +387,8 @@ class Party:
             shares = unpack(self._cipher(sender, sender, self.site).decrypt(blob, [bound]))
         except (InvalidTag, ValueError):
             raise _wrong(f"shares that site {sender!r} has not sealed for this sum") from None
-        if not all(type(share) is bytes and len(share) == _SHARE for share in shares):
+        whole = isinstance(shares, tuple) and len(shares) == (2 if question else 1)
+        if not whole or not all(type(one) is bytes and len(one) == _SHARE for one in shares):
             raise _wrong(f"shares of another form, from site {sender!r}")
         return list(shares)
 

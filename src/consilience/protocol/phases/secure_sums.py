@@ -26,7 +26,7 @@ step that would tell a number of its own otherwise.
 Absence: a site that is lost before it contributed is left out, down to two thirds of the others (of
 three all); one that is lost after it is counted all the same, if enough neighbours answer. Totals
 of a run are opened for the same sites, or for such that differ by three or more: the difference
-would be the part of one, or of two. So a site that is lost after the first total stops the run.
+would be the part of one, or of two. So one or two that are lost after the first total stop the run.
 """
 
 from __future__ import annotations
