@@ -254,6 +254,53 @@ def test_ties(table: Any) -> None:
     assert fits["middle"].alpha_ == grid[best[(len(best) - 1) // 2]]
 
 
+@pytest.mark.parametrize(
+    "wrong, ties, most",
+    [
+        ([9, 4, 0, 0, 0, 0], "sparsest", 5),  # no smaller penalty can have fewer errors
+        ([9, 4, 0, 0, 0, 0], "densest", None),  # but as few
+        ([9, 4, 0, 0], "sparsest", None),
+        ([90, 40, 20, 60, 70, 80, 10], "sparsest", 6),  # clearly worse, three times in a row
+        ([90, 40, 20, 60, 30, 70, 80, 10], "sparsest", None),
+        ([90, 40, 20, 45, 46, 47], "sparsest", None),  # 27 more of 67 are 3.3 standard errors
+        ([90, 40, 20, 30, 0, 0, 0, 0], "sparsest", 7),
+        ([], "sparsest", None),
+    ],
+)
+def test_penalties_that_cannot_win(wrong: list[int], ties: str, most: int | None) -> None:
+    """Two folds: one with all errors but one path longer, one without any."""
+    folds = [np.array([*wrong, 0]), np.zeros(len(wrong), dtype=np.int64)]
+    answers = [sparse_qda_fit.FoldAnswer(counts, 100) for counts in folds]
+    assert sparse_qda_fit.can_win(answers, ties) == most
+
+
+@pytest.mark.parametrize("separable", [True, False])
+def test_where_no_smaller_penalty_can_win_the_path_ends(
+    separable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice is that of the whole grid, and the same with each fold by itself."""
+    rng = np.random.default_rng(4)
+    y = np.repeat([0, 1], 200)
+    x = rng.standard_normal((400, 12))
+    x[y == 1, 1] = 3 * x[y == 1, 0] + 0.1 * rng.standard_normal(200)
+    x[y == 1] += 2.5 * separable
+    settings: dict[str, Any] = {"n_alphas": 12, "smallest": 1e-6, "tol": 1e-10}
+    fit = SparseQDA(**settings).fit(x, y)
+    monkeypatch.setattr(sparse_qda_fit, "TOGETHER", 0)
+    apart = SparseQDA(**settings).fit(x, y)
+    for name in ("alphas", "cv_wrong", "gaps", "penalty_norms"):
+        np.testing.assert_array_equal(getattr(apart.path_, name), getattr(fit.path_, name))
+    assert apart.remarks_ == fit.remarks_
+    n = len(fit.path_)
+    assert (n < 12) == separable
+    assert any("no penalty was tried" in remark for remark in fit.remarks_) == separable
+    if separable:
+        grid = np.geomspace(fit.path_.alphas[0], 1e-6 * fit.path_.alphas[0], 12)
+        whole = SparseQDA(alphas=grid, tol=1e-10).fit(x, y)
+        assert whole.alpha_ == pytest.approx(fit.alpha_, rel=1e-12)
+        np.testing.assert_array_equal(whole.path_.cv_wrong[:, :n], fit.path_.cv_wrong)
+
+
 def test_folds_by_hand(table: Any) -> None:
     x, y = table
     alphas = [0.3, 0.05, 0.01]

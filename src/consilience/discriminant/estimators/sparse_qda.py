@@ -41,7 +41,8 @@ class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
         Penalty for a row: lam is alpha times the number of rows, so that alpha has the same
         meaning on a subset of the rows. With ``"cv"`` it is chosen by cross-validated errors.
     n_alphas : int
-        Penalties of the grid, geometric from the smallest one without any link downwards.
+        Penalties of the grid, geometric from the smallest one without any link downwards, as far
+        as a smaller one can still win (see `remarks_`).
     smallest : float or "auto"
         Last penalty of the grid over the first; by default 0.001 where every class has more rows
         than there are features, or 0.01.
@@ -334,6 +335,13 @@ def _remarks(
             f"below alpha = {found.cut:.3g} more than max_block = {settings.max_block} features "
             "are linked, in the whole table or in a fold: no smaller penalty was tried"
         )
+    if found.raced:
+        fewest = (
+            "no held-out row was wrong"
+            if not path.cv_wrong[:, found.chosen].any()
+            else ("errors rose clearly above the fewest")
+        )
+        say(f"below alpha = {path.alphas[-1]:.3g} no penalty was tried: {fewest} before", None)
     if found.singular:
         say(
             "alpha = 0 was not tried: the covariance matrix of a class has an inverse in the whole "

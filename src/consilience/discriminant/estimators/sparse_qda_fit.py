@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,12 @@ FOLD_TOL, WIDE = (1e-6, 1e-5), 20
 with more, where precision costs much. Labels of held-out rows, and so the chosen penalty, hardly
 ever depend on more."""
 
+LOST, CLEARLY = 3, 4.0
+"""Penalties in a row that have lost, and standard errors by which they have, from which on no
+smaller one is tried."""
+
+TOGETHER = 600
+"""Columns up to which the fits of all folds are kept at a time: more would need much memory."""
 
 FOLD_STEPS, FINAL_STEPS, STEP = 12, 25, 1.6
 """Steps of a fit in a fold and on all rows, and seconds of a step over those of an
@@ -671,8 +679,8 @@ class FoldAnswer:
         Rows that were judged.
     missing : (m,) array of int
         Classes without two rows to learn from: their rows are wrong at every penalty.
-    gap : float
-        Largest relative gap.
+    gaps : (A,) array
+        Relative gaps; none where nothing was fitted.
     singular : bool
         Whether the path ended before a penalty of 0, because a class has no inverse here.
     """
@@ -680,7 +688,7 @@ class FoldAnswer:
     wrong: IntArray
     n_rows: int
     missing: IntArray = field(default_factory=lambda: _NONE)
-    gap: float = 0.0
+    gaps: FloatArray = field(default_factory=lambda: np.empty(0))
     singular: bool = False
 
 
@@ -705,8 +713,10 @@ def judge_fold(
     priors: FloatArray | None,
     settings: QDASettings,
     fold: Fold,
-) -> FoldAnswer:
+) -> Iterator[FoldAnswer]:
     """Fit the path to the rows of one part and count the errors among those of the other.
+
+    Yields what the fold says before the first penalty and after each.
 
     Parameters
     ----------
@@ -724,32 +734,103 @@ def judge_fold(
     counts = np.bincount(codes[train], minlength=n_classes)
     there, missing = np.flatnonzero(counts >= 2), np.flatnonzero(counts < 2)
     answer = partial(FoldAnswer, n_rows=len(test), missing=missing)
+    steps = len(alphas) + 1
     if len(there) < 2:
-        return answer(np.full(len(alphas), len(test)))
+        yield from repeat(answer(np.full(len(alphas), len(test))), steps)
+        return
     train = train[counts[codes[train]] >= 2]
     places = np.searchsorted(there, codes[train])
     try:
         prepared = prepare_rows(x[train], places, len(there), standardize=settings.standardize)
     except DataError:  # every column is constant in this part
         most = there[counts[there].argmax()]
-        return answer(np.full(len(alphas), int((codes[test] != most).sum())))
+        yield from repeat(answer(np.full(len(alphas), (codes[test] != most).sum())), steps)
+        return
     settings = replace(settings, tol=fold_tol(settings.tol, prepared.moments.n_features))
     # Not scaled to sum 1: the same constant for every class.
     shares = None if priors is None else priors[there]
     errors: list[int] = []
-    gap, rows, singular = 0.0, x[test], False
+    gaps: list[float] = []
+
+    def now(singular: bool = False) -> FoldAnswer:
+        wrong = np.array(errors, dtype=np.int64)
+        return answer(wrong, gaps=np.array(gaps), singular=singular)
+
+    yield now()
+    try:
+        for precision in precision_path(prepared, alphas, settings, stop=True):
+            labels = prepared.predictor(precision, there, shares).predict(x[test])
+            errors.append(int((labels != codes[test]).sum()))
+            gaps.append(precision.relative_gap)
+            yield now()
+    except DataError:
+        if len(errors) == len(alphas) or alphas[len(errors)] > 0:
+            raise
+        # Too few rows in this part only; of the whole table `follow` asks.
+        yield now(singular=True)
+
+
+def whole_fold(judge: Callable[[Fold], Iterator[FoldAnswer]], n: int, fold: Fold) -> FoldAnswer:
+    """What a fold says at the end of its path of n penalties."""
     with one_thread():
-        try:
-            steps = precision_path(prepared, alphas, settings, stop=True)
-            for precision in followed(steps, "penalties of a fold", len(alphas)):
-                labels = prepared.predictor(precision, there, shares).predict(rows)
-                errors.append(int((labels != codes[test]).sum()))
-                gap = max(gap, precision.relative_gap)
-        except DataError:
-            if len(errors) == len(alphas) or alphas[len(errors)] > 0:
-                raise
-            singular = True  # too few rows in this part only; of the whole table `follow` asks
-    return answer(np.array(errors, dtype=np.int64), gap=gap, singular=singular)
+        return deque(followed(judge(fold), "penalties of a fold", n + 1), maxlen=1)[0]
+
+
+def judge_folds(
+    judge: Callable[[Fold], Iterator[FoldAnswer]],
+    folds: Sequence[Fold],
+    n: int,
+    settings: QDASettings,
+    *,
+    together: bool,
+    race: bool,
+) -> list[FoldAnswer]:
+    """What the folds say about n penalties, or about those up to which one of them can win.
+
+    Parameters
+    ----------
+    judge : callable
+        `judge_fold` of a fold.
+    folds : sequence of pairs of arrays of int
+    n : int
+    settings : QDASettings
+    together : bool
+        Go down the path with all folds at once, where there is one worker: what cannot win is not
+        fitted then. The answer is the same.
+    race : bool
+        Whether penalties may be left out.
+    """
+    if race and together and at_a_time(settings.n_jobs) == 1:
+        answers: list[FoldAnswer] = []
+        steps = zip(*(judge(fold) for fold in folds), strict=False)
+        for now in followed(steps, "penalties", n + 1):
+            answers = list(now)
+            if can_win(answers, settings.ties) is not None:
+                break
+    else:
+        judge_whole = partial(whole_fold, judge, n)
+        answers = ordered_map(judge_whole, folds, n_jobs=settings.n_jobs, what="folds")
+    most = can_win(answers, settings.ties) if race else None
+    if most is None:
+        most = min(len(one.wrong) for one in answers)
+    return [replace(one, wrong=one.wrong[:most], gaps=one.gaps[:most]) for one in answers]
+
+
+def can_win(answers: Sequence[FoldAnswer], ties: str) -> int | None:
+    """Number of penalties after which no smaller one can win; None where one may.
+
+    At `LOST` penalties in a row there was no error (a sparser fit wins a tie), or the errors were
+    clearly more than at the best before: by `CLEARLY` standard errors of a difference of two counts
+    of the same rows, ``e - e'``, whose variance is at most ``e + e'``.
+    """
+    reach = min(len(answer.wrong) for answer in answers)
+    wrong = np.sum([answer.wrong[:reach] for answer in answers], axis=0)
+    least = np.minimum.accumulate(wrong)
+    lost = wrong - least > CLEARLY * np.sqrt(wrong + least)
+    if ties == "sparsest":
+        lost |= wrong == 0
+    in_a_row = [lost[i : i + LOST].all() for i in range(reach - LOST + 1)]
+    return in_a_row.index(True) + LOST if True in in_a_row else None
 
 
 def choose(wrong: IntArray, ties: str) -> int:
@@ -816,6 +897,8 @@ class SparseQDAFit:
         Penalty whose P(T) is 1: 0 where that fit exists, or the smallest of the path.
     cut : float or None
         Last penalty of the path, where it ended because of `max_block`.
+    raced : bool
+        Whether the path ended because no smaller penalty can win.
     missing : (m,) array of int
         Classes that some fold had no two rows of.
     fold_gap : float
@@ -830,6 +913,7 @@ class SparseQDAFit:
     chosen: int
     relative_to: float
     cut: float | None = None
+    raced: bool = False
     missing: IntArray = field(default_factory=lambda: _NONE)
     fold_gap: float = 0.0
     singular: bool = False
@@ -883,14 +967,18 @@ def fit_sparse_qda(
             f"sparse QDA, {of}",
             partial(expected_seconds, prepared, alphas, n_folds, settings),
         )
+        automatic = settings.alphas is None and len(alphas) > 1
         if isinstance(settings.alpha, str) and len(alphas) > 1:
             judge = partial(judge_fold, x, codes, n_classes, alphas, priors, settings)
-            answers = ordered_map(judge, folds, n_jobs=settings.n_jobs, what="folds")
-        automatic = settings.alphas is None and len(alphas) > 1
+            small = prepared.moments.n_features <= TOGETHER
+            answers = judge_folds(
+                judge, folds, len(alphas), settings, together=small, race=automatic
+            )
         if automatic and not all(len(answer.wrong) for answer in answers):
             # Noise of a fold's fewer rows links too many: nothing is judged, so nothing linked.
             return replace(follow(prepared, alphas[:1], [], settings), cut=float(alphas[0]))
-        found = follow(prepared, alphas, answers, settings)
+        most = can_win(answers, settings.ties) if automatic else None
+        found = replace(follow(prepared, alphas[:most], answers, settings), raced=most is not None)
         if automatic and alphas[-1] > 1.001 * alphas[0] * smallest_share(prepared, settings):
             return replace(found, cut=float(found.path.alphas[-1]))
         return found
@@ -975,6 +1063,6 @@ def follow(
         relative_to,
         cut=float(alphas[n - 1]) if n < len(alphas) and not without else None,
         missing=np.unique(np.concatenate([*missing, _NONE])),
-        fold_gap=max((answer.gap for answer in answers), default=0.0),
+        fold_gap=max((float(gap) for answer in answers for gap in answer.gaps), default=0.0),
         singular=without,
     )

@@ -646,7 +646,7 @@ class Choice:
             n = int(counts[sites.index(site)])
             # Shares come rounded: the nearest whole number of rows.
             wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
-            answers.append(sparse_qda_fit.FoldAnswer(wrong, n, gap=paths[site][1]))
+            answers.append(sparse_qda_fit.FoldAnswer(wrong, n, gaps=np.array(paths[site][1:2])))
         fit = follow(self.prepared, self.alphas, answers, self.method.qda_settings())
         return fit, (way, tuple(told), np.full(len(fit.path), np.nan))
 
@@ -678,7 +678,7 @@ class Choice:
         loss = np.sum([values[:reach] for values in losses], axis=0) / rows
         # As one fold that has a single error everywhere but at the penalty of the smallest loss.
         others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
-        answer = sparse_qda_fit.FoldAnswer(others, 1, gap=gap)
+        answer = sparse_qda_fit.FoldAnswer(others, 1, gaps=np.array([gap]))
         fit = follow(self.prepared, self.alphas, [answer], self.method.qda_settings())
         none = np.empty((0, len(fit.path)), dtype=np.int64)
         path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=none[:, 0])

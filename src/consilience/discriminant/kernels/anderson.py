@@ -27,6 +27,8 @@ class Anderson:
 
     def next(self, residual: FloatArray, value: FloatArray) -> FloatArray:
         """The next state from ``value = F(state)`` and ``residual = value - state``."""
+        from scipy.linalg.lapack import dposv
+
         last, self._last = self._last, (residual.copy(), value.copy())
         if last is None:
             return value.copy()
@@ -37,10 +39,8 @@ class Anderson:
         u = min(self._n, MEMORY)
         differences = self._residuals[:u]
         self._products[place, :u] = self._products[:u, place] = differences @ differences[place]
-        products = self._products[:u, :u]
+        products = self._products[:u, :u].copy()
         # A little of a ridge: differences become alike near the end.
-        ridge = 1e-10 * np.trace(products) * np.eye(u)
-        if not products.any():
-            return value.copy()
-        weights = np.linalg.solve(products + ridge, differences @ residual)
-        return np.asarray(value - weights @ self._values[:u])
+        products.flat[:: u + 1] += 1e-10 * products.trace()
+        _, weights, info = dposv(products, differences @ residual)
+        return value.copy() if info else np.asarray(value - weights @ self._values[:u])

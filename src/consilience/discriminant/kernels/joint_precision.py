@@ -214,7 +214,7 @@ def largest_penalty(moments: ClassMoments) -> float:
 
 Mask = NDArray[np.bool_]
 
-DIRECT = 320
+DIRECT = 100
 """Free numbers up to which the Newton equations are solved by elimination."""
 
 DENSE, NEAR = 0.15, 1.5
@@ -508,8 +508,7 @@ class Support:
 
     def eliminate(self) -> FloatArray | None:
         """Newton direction by elimination, for few free numbers."""
-        from scipy.linalg import cho_solve
-        from scipy.linalg.lapack import dpotrf
+        from scipy.linalg.lapack import dpotrf, dpotrs
 
         problem, w = self.problem, inverse_of(self.point)
         i, j = np.nonzero(np.triu(self.mask))
@@ -533,7 +532,7 @@ class Support:
         factor, info = dpotrf(matrix, lower=1, clean=0)
         if info != 0:
             return None
-        found = cho_solve((factor, True), right).reshape(classes, m)
+        found = dpotrs(factor, right, lower=1)[0].reshape(classes, m)
         d = np.zeros_like(self.residual)
         d[:, i, j] = found
         d[:, j, i] = found

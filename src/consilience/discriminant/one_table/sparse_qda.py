@@ -143,7 +143,7 @@ class SparseQDAStudy(one_table.OneTableStudy[SparseQDAStudyResult]):
     tol: float = allows(number(above=0), default=1e-8)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "Which pairs of features tell the classes of one table apart?"
     steps = (one_table.fit_step(NAME),)
     leakage: ClassVar[str] = (
