@@ -263,8 +263,11 @@ def test_facts_of_products_of_many_rows_against_loops(first: int | None) -> None
             assert found_share[j, k] == pytest.approx(share, rel=1e-12)
 
 
-@pytest.mark.parametrize("below", [0.01, 0.0005])
-def test_shares_of_products_about_a_centre_are_exact_or_bounds_that_are_small(below: float) -> None:
+@pytest.mark.parametrize("below", [0.01, 0.0095, 0.0005])
+@pytest.mark.parametrize("unit", [1.0, 1e160])
+def test_shares_of_products_about_a_centre_are_exact_or_bounds_that_are_small(
+    below: float, unit: float
+) -> None:
     rng = np.random.default_rng(4)
     n = 2600
     x = rng.normal(3.0, 1.0, size=(n, 6))
@@ -272,7 +275,9 @@ def test_shares_of_products_about_a_centre_are_exact_or_bounds_that_are_small(be
     x[:, 2] = np.where(rng.random(n) < 0.5, -1.0, 1.0)
     x[-1, 3] = 900.0
     x[:, 4] = np.where(np.arange(n) < 2000, 1e-9, x[:, 4])
-    x[:, 5] *= 1e160
+    x[:, 5] *= unit
+    # A record that is large in both of two columns, and in neither the largest.
+    x[:3, [0, 4]] = [[99.0, -2.0], [-90.0, 9.5], [-2.0, 10.0]]
     centre = np.array([3.0, 0.0, 0.0, 3.0, 0.0, 0.0])
     for given in (x, np.asfortranarray(x)):
         records, share = product_facts(given, 5, centre=centre, below=below)

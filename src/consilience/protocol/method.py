@@ -412,8 +412,6 @@ class SiteContext(Protocol):
     """
 
     site: str
-    rng: np.random.Generator
-    secret_rng: np.random.Generator
     limits: Limits
     preset: str
     per_record: bool
@@ -428,6 +426,14 @@ class SiteContext(Protocol):
     senders: dict[str, tuple[str, ...]]
     series: Mapping[str, Any]
     followed: Any
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """As above."""
+
+    @property
+    def secret_rng(self) -> np.random.Generator:
+        """As above."""
 
     @property
     def quorum(self) -> int:

@@ -23,7 +23,7 @@ from consilience.sites.encoding import by_role, encodings
 from consilience.sites.policy import Policy
 from consilience.sites.site_store import SiteStore
 from consilience.sites.step_runner import step_of
-from consilience.wire.codec import decode_message, digest
+from consilience.wire.codec import decode_question, digest
 from consilience.wire.envelope import Request
 
 
@@ -113,7 +113,7 @@ def charge(request: Request, kept_name: str, policy: Policy, home: SiteStore) ->
     price = step_of(request).price
     if price is None:
         return 0.0
-    message = decode_message(request.message, max_bytes=policy.max_message_bytes)
+    message = decode_question(request.message, max_bytes=policy.max_message_bytes)
     epsilon = float(price(message))
     if epsilon == 0.0:
         return 0.0
@@ -134,7 +134,7 @@ def count_models(request: Request, data: SiteData, policy: Policy, home: SiteSto
     tries, most = step_of(request).tries, policy.max_models_per_row
     if tries is None or most is None:
         return
-    asked = tries(decode_message(request.message, max_bytes=policy.max_message_bytes))
+    asked = tries(decode_question(request.message, max_bytes=policy.max_message_bytes))
     if not asked:
         return
     ledger = home.ledger(policy.data_id)

@@ -22,6 +22,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +63,7 @@ from consilience.sites.site_store import (
     waiting_facts,
 )
 from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of, sums_of
-from consilience.wire.codec import decode_message, digest
+from consilience.wire.codec import MAX_BYTES, decode_message, decode_question, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
 
@@ -376,6 +377,14 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
         if prior.opening and self._approved() is not None:
             self._check_settings(r, prior)
+        # What is read here is at hand for this question, and for those of other sites beside it.
+        read: list[Any] = []
+        for encoded, most in (
+            (r.message, self.policy.max_message_bytes),
+            (prior.opening, MAX_BYTES),
+        ):
+            with suppress(ConsilienceError):  # whoever needs it says what is wrong with it
+                read.append(decode_question(encoded, max_bytes=most))
         earlier: dict[str, Any] = {}
         if outputs.ROWS in self.home.output_names(r.run):
             earlier = self.output(r.run)._rows()["columns"]
@@ -384,7 +393,7 @@ class Site:
             sentence = "a column holds values outside its declared levels"
             raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
         if r.step != agree_levels.NAME:
-            accounting.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
+            accounting.hold_coding(decode_question(prior.opening), method, self.policy, self.home)
         name = self._kept_name(r, data)
         if name:  # not of a moment ago: other runs may have been told of these rows since
             others = self._row_guard.other_runs(r.run, self.home)
@@ -405,11 +414,12 @@ class Site:
             kept_name=name,
             kept=self.home.kept(self.policy.data_id, name) if name else None,
             followed=self._left_by_followed(r, prior),
+            read=tuple(read),
         )
 
     def _left_by_followed(self, request: Request, prior: Record) -> outputs.Left | None:
         """What the run that this one follows left here, if the method may follow it."""
-        followed = decode_message(prior.opening).follows if prior.opening else ""
+        followed = decode_question(prior.opening).follows if prior.opening else ""
         if not followed or outputs.PREDICTOR not in self.home.output_names(followed):
             return None
         left = self.output(followed).left()
@@ -421,7 +431,7 @@ class Site:
         keeps = step_of(request).keeps
         if keeps is None:
             return ""
-        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        message = decode_question(request.message, max_bytes=self.policy.max_message_bytes)
         return keeps(message, data) or ""
 
     def _admit(self, request: Request) -> None:
@@ -463,7 +473,7 @@ class Site:
         """
         from consilience.sites.study import Study
 
-        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        message = decode_question(request.message, max_bytes=self.policy.max_message_bytes)
         same = isinstance(message, opening.Open)
         same = same and hashlib.sha256(message.study.encode()).hexdigest() == request.study
         if same:
@@ -484,14 +494,14 @@ class Site:
         """
         from consilience.sites.study import Study
 
-        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
-        study = Study.from_canonical(decode_message(prior.opening).study)
+        message = decode_question(request.message, max_bytes=self.policy.max_message_bytes)
+        study = Study.from_canonical(decode_question(prior.opening).study)
         approved = get_method(study.method).from_parameters(study.parameters)
         if approved.contradicted(message):
             raise DisclosureError(_NOT_APPROVED, public=_NOT_APPROVED)
 
     def _open(self, request: Request) -> SiteData:
-        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        message = decode_question(request.message, max_bytes=self.policy.max_message_bytes)
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
         method, (_, preparation) = get_method(request.method), message.settings()
@@ -588,7 +598,7 @@ class Site:
         # Questions that were asked again may have led to other rows than those at hand.
         if opened != prior.opening or done != prior.transforms[: len(done)]:
             method = get_method(prior.method)
-            data, done = self._load(decode_message(prior.opening), run, method), ()
+            data, done = self._load(decode_question(prior.opening), run, method), ()
         transforms = {s.name: s.transform for s in HOUSE_STEPS}
         for name, encoded in prior.transforms[len(done) :]:
             transform = transforms.get(name)

@@ -13,7 +13,7 @@ import json
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +36,7 @@ from consilience.sites import gate, outputs
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.sites.site_store import Record
-from consilience.wire.codec import decode_message, digest, encode_message, pack_parts
+from consilience.wire.codec import decode_question, digest, encode_message, pack_parts
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request, Verdict
 from consilience.wire.message import Disclosure, iterate_fields
@@ -69,10 +69,8 @@ class StepContext:
             r.round,
             r.seed,
         )
-        self.rng = stream(r.seed, "site", r.site, r.round, r.step)
         # Fixed secrets (tests only) do not depend on the attempt, so that runs can be compared.
-        entropy = None if work.secret_seed is None else [work.secret_seed, r.round]
-        self.secret_rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+        self._entropy = None if work.secret_seed is None else [work.secret_seed, r.round]
         self.limits = self.policy.limits
         self.preset: str = self.policy.preset
         self.per_record, self.share_names = self.policy.per_record, self.policy.share_names
@@ -84,7 +82,7 @@ class StepContext:
         self._approved = work.approved
         opened = None
         if work.prior is not None and work.prior.opening:
-            opened = decode_message(work.prior.opening)
+            opened = decode_question(work.prior.opening)
         self.preparation = "" if opened is None else opened.preparation
         self._study = "" if opened is None else opened.study
         self.kept, self.followed = work.kept, work.followed
@@ -94,6 +92,16 @@ class StepContext:
         self.tables: dict[str, Mapping[str, Any]] = {}
         self.notes: list[str] = []
         self.keeping: dict[str, Any] | None = None
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Public stream of site, round and step."""
+        return stream(self.seed, "site", self.site, self.round, self.step)
+
+    @cached_property
+    def secret_rng(self) -> np.random.Generator:
+        """Secret stream."""
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._entropy)))
 
     @property
     def masks_sums(self) -> bool:
@@ -171,6 +179,7 @@ class StepContext:
         return self.ledger.along(names)
 
 
+@lru_cache(maxsize=8)
 def sums_of(study: str) -> str:
     """How a study sums, by its canonical text; of one without a text nothing is known."""
     return str(json.loads(study).get("sums", "plain")) if study else ""
@@ -232,6 +241,11 @@ class Work:
     followed: outputs.Left | None = None
     identity: SigningKey | None = None
     approved: bool = False
+    read: tuple[Any, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what was read of the question and of the opening: another process reads anew."""
+        return {**vars(self), "read": ()}
 
 
 @dataclass(frozen=True)
@@ -272,7 +286,7 @@ def _answered(work: Work) -> Outcome:
     prior = work.prior or Record(0, 0, "", b"")
     context = StepContext(work, prior.state)
     ring = _keyring(context)
-    message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
+    message = decode_question(request.message, max_bytes=work.policy.max_message_bytes)
     # A message of another step could carry what this step's author never looked for.
     if type(message) is not step.request:
         raise WireError(

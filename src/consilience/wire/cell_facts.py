@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 
 HARDLY = 0.01
 """Of a smaller share nobody asks how small it is."""
 LOOK = 1024
 """Records after which it is looked whether a bound settles all cells."""
 _FIRST = 64
+_GLANCE, _TOP = 8, 32
+_ROUNDING, _TINY = 1e-9, 1e-300
 _SAFE = 1e150
 """Products of smaller numbers do not overflow."""
 _BLOCK, _CELLS = 512, 1 << 22
@@ -165,23 +167,44 @@ def _by_bounds(
     records = len(x) - zero[:, None] - zero + both
     records[n_first:, n_first:] = 0
     head = x[:_FIRST] - centre
-    for j in range(n_first):
-        with np.errstate(over="ignore"):
-            first = head[:, j:] * head[:, [j]]
-        few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
-        near = j + np.flatnonzero(unclear[j, j:])
-        own = x[:, j] - centre[j] if few.any() or len(near) else head[:, j]
-        for k in (j + np.flatnonzero(few)).tolist():  # two values have shown so far
+    maybe = _hardly_vary(head, n_first)
+    for j in np.flatnonzero((maybe | np.triu(unclear)).any(axis=1)).tolist():
+        near, own = j + np.flatnonzero(unclear[j, j:]), x[:, j] - centre[j]
+        few = np.flatnonzero(maybe[j])
+        first = head[:, few] * head[:, [j]]
+        few = few[((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)]
+        for k in few.tolist():  # two values have shown so far
             _, found, *_ = cell_facts(((x[:, k] - centre[k]) * own)[:, None])
             records[j, k] = records[k, j] = found[0]
         if len(near):
-            size = np.abs(x[:, near] - centre[near]) / unit[near]
-            size *= (np.abs(own) / unit[j])[:, None]
-            total = size.sum(axis=0)
-            peak = size.max(axis=0)
+            size = np.abs(own) / unit[j]
+            # Beside its few largest entries no product is larger than the next one.
+            top = np.argpartition(size, -_TOP)[-_TOP:] if len(x) > _TOP else np.arange(len(x))
+            beside = np.abs(x[np.ix_(top, near)] - centre[near]) / unit[near]
+            most = (beside * size[top, None]).max(axis=0)
+            most = np.maximum(most, size[top].min()) / np.maximum(whole[j, near], _TINY)
+            share[j, near] = most
+            near = near[~(most * (1 + _ROUNDING) < below)]
+        if len(near):
+            all_of = np.abs(x[:, near] - centre[near]) / unit[near]
+            all_of *= size[:, None]
+            total = all_of.sum(axis=0)
+            peak = all_of.max(axis=0)
             share[j, near] = np.divide(peak, total, out=np.zeros(len(near)), where=total > 0)
-            share[near, j] = share[j, near]
+        share[j:, j] = share[j, j:]
     return records, share
+
+
+def _hardly_vary(head: FloatArray, n_first: int) -> BoolArray:
+    """Cells (j, k), k >= j, whose products take at most two values in the first few records."""
+    look, p = np.ascontiguousarray(head[:_GLANCE].T), head.shape[1]
+    found = np.zeros((n_first, p), dtype=bool)
+    size = max(1, _CELLS // (8 * max(look.size, 1)))
+    for start in range(0, n_first, size):
+        part = look[start : min(start + size, n_first), None] * look[start:]
+        low, high = part.min(axis=2, keepdims=True), part.max(axis=2, keepdims=True)
+        found[start : start + size, start:] = ((part == low) | (part == high)).all(axis=2)
+    return np.triu(found)
 
 
 def _by_matrices(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:

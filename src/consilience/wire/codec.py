@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -42,7 +43,12 @@ MAX_EMPTY = 1 << 26
 MAX_SITE_NAME = 100
 SEAL_OVERHEAD = 16
 """Bytes by which a sealed value is longer than what is in it."""
-_DTYPES = frozenset(("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"))
+_ATOMS = frozenset((type(None), bool, int, float, str))
+"""Values without parts, which are on the wire as they are."""
+_DTYPES = {
+    name: np.dtype(name)
+    for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
+}
 
 
 def pack(value: Any) -> bytes:
@@ -64,9 +70,10 @@ def pack_parts(value: Any) -> list[bytes | memoryview]:
     ProtocolError
         For a type that does not cross the wire.
     """
+    long: list[Any] = []
     try:
-        raw = _to_wire(value, 0)
-        return _around_long(raw) or [_packed(raw)]
+        raw = _to_wire(value, 0, long)
+        return _around_long(raw) if long else [_packed(raw)]
     except (ValueError, OverflowError) as error:
         # Whole numbers over 64 bits, texts that are not Unicode, more bytes than a length may say.
         raise ProtocolError(f"a value does not cross the wire ({type(error).__name__})") from None
@@ -88,7 +95,7 @@ def _around_long(raw: Any) -> list[bytes | memoryview]:
     if not isinstance(raw, dict | list):
         return []
     items = raw.values() if isinstance(raw, dict) else raw
-    inside = [_around_long(item) for item in items]
+    inside = [[] if type(item) in _ATOMS else _around_long(item) for item in items]
     if not any(inside):
         return []
     parts: list[bytes | memoryview] = [_head(type(raw), len(raw))]
@@ -239,6 +246,20 @@ def decode_message(
     return kind.cls(**content)
 
 
+_UNDER_WAY: WeakValueDictionary[tuple[bytes, int], Any] = WeakValueDictionary()
+
+
+def decode_question(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Decode a message to a site; the same object as long as somebody has it from here.
+
+    One message may go to many sites of a process, and each looks at it more than once.
+    """
+    found = _UNDER_WAY.get((data, max_bytes))
+    if found is None:
+        found = _UNDER_WAY[data, max_bytes] = decode_message(data, max_bytes=max_bytes)
+    return found
+
+
 LARGEST = 1e100
 """A number of a reply is no larger where no bound is declared: its square is a number too."""
 MOST = 1 << 50
@@ -326,42 +347,52 @@ def digest(*data: bytes | memoryview, salt: bytes = b"") -> str:
     return found.hexdigest()
 
 
-def _to_wire(value: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise ProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+def _to_wire(value: Any, depth: int, long: list[Any]) -> Any:
+    """What msgpack is given for a value; long buffers in it are put into `long`."""
+    if type(value) in _ATOMS:
         return value
+    if isinstance(value, bytes):
+        if len(value) >= _LONG:
+            long.append(value)
+        return value
+    if isinstance(value, np.ndarray):
+        return _array_to_wire(value, long)
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return value.item()
-    if isinstance(value, np.ndarray):
-        return _array_to_wire(value)
+    if isinstance(value, int | float | str):
+        return value
     if isinstance(value, Sealed):
         raw = {"$": "sealed", "f": value.sender, "t": value.recipient, "b": value.data}
         if not _is_sealed(raw):
             raise ProtocolError("a sealed value lacks its sites or its ciphertext")
-        return raw
+        return {**raw, "b": _to_wire(value.data, depth, long)}
+    if isinstance(value, tuple | list | dict) and depth + bool(value) > MAX_DEPTH:
+        raise ProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
+    # Most items have no parts: of these nothing more is asked.
     if isinstance(value, tuple | list):
-        return [_to_wire(item, depth + 1) for item in value]
+        return [v if type(v) in _ATOMS else _to_wire(v, depth + 1, long) for v in value]
     if isinstance(value, dict):
         if not all(isinstance(key, str) and not key.startswith("$") for key in value):
             raise ProtocolError("keys of a map on the wire are texts that do not start with $")
-        return {key: _to_wire(item, depth + 1) for key, item in value.items()}
+        return {
+            key: v if type(v) in _ATOMS else _to_wire(v, depth + 1, long)
+            for key, v in value.items()
+        }
     raise ProtocolError(f"{type(value).__name__} does not cross the wire")
 
 
-def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
-    # On the wire numbers have one byte order, so that equal arrays are equal bytes everywhere.
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    little = little.reshape(array.shape)
-    if little.dtype.str not in _DTYPES:
-        raise ProtocolError(f"arrays of dtype {array.dtype} do not cross the wire")
-    return {
-        "$": "array",
-        "d": little.dtype.str,
-        "s": list(array.shape),
-        # A view, since a copy is made where the parts are put together; empty ones have none.
-        "b": little.reshape(-1).view(np.uint8).data if little.size else b"",
-    }
+def _array_to_wire(array: np.ndarray, long: list[Any]) -> dict[str, Any]:
+    little = array
+    if array.dtype.str not in _DTYPES or not array.flags.c_contiguous:
+        # On the wire numbers have one byte order, so that equal arrays are equal bytes everywhere.
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        if little.dtype.str not in _DTYPES:
+            raise ProtocolError(f"arrays of dtype {array.dtype} do not cross the wire")
+    # A view, since a copy is made where the parts are put together; empty ones have none.
+    buffer = little.reshape(-1).view(np.uint8).data if little.size else b""
+    if len(buffer) >= _LONG:
+        long.append(buffer)
+    return {"$": "array", "d": little.dtype.str, "s": list(array.shape), "b": buffer}
 
 
 def _is_sealed(raw: dict[str, Any]) -> bool:
@@ -394,39 +425,40 @@ class _Counted:
 
 
 def _from_wire(raw: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH:
+    if type(raw) in _ATOMS or isinstance(raw, bytes):
+        return raw
+    if isinstance(raw, dict) and "$" in raw:
+        if raw["$"] != "sealed":
+            return _array_from_wire(raw)
+        if set(raw) != {"$", "f", "t", "b"} or not _is_sealed(raw):
+            raise WireError("a malformed sealed value")
+        return Sealed(raw["f"], raw["t"], raw["b"])
+    if isinstance(raw, list | dict) and depth + bool(raw) > MAX_DEPTH:
         raise WireError(f"a message nested deeper than {MAX_DEPTH} levels was refused")
     if isinstance(raw, list):
-        return tuple(_from_wire(item, depth + 1) for item in raw)
+        return tuple([v if type(v) in _ATOMS else _from_wire(v, depth + 1) for v in raw])
     if isinstance(raw, dict):
-        if raw.get("$") == "sealed":
-            if set(raw) != {"$", "f", "t", "b"} or not _is_sealed(raw):
-                raise WireError("a malformed sealed value")
-            return Sealed(raw["f"], raw["t"], raw["b"])
-        if "$" in raw:
-            return _array_from_wire(raw)
-        if not all(isinstance(key, str) for key in raw):
+        if not all([isinstance(key, str) for key in raw]):
             raise WireError("a map with keys that are not texts")
-        return {key: _from_wire(item, depth + 1) for key, item in raw.items()}
-    if raw is None or isinstance(raw, bool | int | float | str | bytes):
-        return raw
+        return {k: v if type(v) in _ATOMS else _from_wire(v, depth + 1) for k, v in raw.items()}
     raise WireError(f"{type(raw).__name__} where a value was expected")
 
 
 def _array_from_wire(raw: dict[str, Any]) -> np.ndarray:
     if set(raw) != {"$", "d", "s", "b"} or raw["$"] != "array":
         raise WireError("a malformed array")
-    dtype, shape, buffer = raw["d"], raw["s"], raw["b"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
+    shape, buffer = raw["s"], raw["b"]
+    dtype = _DTYPES.get(raw["d"]) if isinstance(raw["d"], str) else None
+    if dtype is None:
         raise WireError("an array of a dtype that does not cross the wire")
     whole = isinstance(shape, list) and len(shape) <= 8
-    if not whole or not all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape):
+    if not whole or not all([type(n) is int and 0 <= n <= MAX_BYTES for n in shape]):
         raise WireError("an array of a malformed shape")
-    expected = math.prod(shape) * np.dtype(dtype).itemsize
+    expected = math.prod(shape) * dtype.itemsize
     if not isinstance(buffer, bytes) or len(buffer) != expected:
         raise WireError("an array whose bytes do not match its shape")
     # (0, 2**30) has no bytes, but its sum over the first dimension would have many.
-    if not expected and math.prod(n or 1 for n in shape) * np.dtype(dtype).itemsize > MAX_EMPTY:
+    if not expected and math.prod(n or 1 for n in shape) * dtype.itemsize > MAX_EMPTY:
         raise WireError("an array without entries of a shape that is too large")
     # frombuffer gives a read-only view: received arrays cannot be changed in place by accident.
     return np.frombuffer(buffer, dtype=dtype).reshape(shape)

@@ -23,8 +23,7 @@ E = TypeVar("E", bound="_Envelope")
 class _Envelope:
     def to_bytes(self) -> bytes:
         """Encode; equal envelopes give equal bytes."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return pack({"schema": WIRE_SCHEMA, "kind": type(self).__name__, **fields})
+        return pack({"schema": WIRE_SCHEMA, "kind": type(self).__name__, **vars(self)})
 
     @classmethod
     def from_bytes(cls: type[E], data: bytes) -> E:
@@ -41,13 +40,13 @@ class _Envelope:
                 f"an envelope of wire schema {schema}, here it is {WIRE_SCHEMA}: "
                 "install the same release of consilience everywhere"
             )
-        if set(raw) != {f.name for f in dataclasses.fields(cls)}:
+        if set(raw) != set(cls.__annotations__):
             raise WireError(f"a {cls.__name__.lower()} without its declared fields")
         known = {"str": str, "int": int, "bytes": bytes}
-        for f in dataclasses.fields(cls):
+        for name, declared in cls.__annotations__.items():
             # Exact types: True would pass for a round, and a subclass for what it is not.
-            if type(raw[f.name]) is not known.get(str(f.type), type(raw[f.name])):
-                raise WireError(f"{cls.__name__.lower()}.{f.name} has the wrong type")
+            if type(raw[name]) is not known.get(declared, type(raw[name])):
+                raise WireError(f"{cls.__name__.lower()}.{name} has the wrong type")
         return cls(**raw)
 
 
@@ -170,4 +169,4 @@ class Reply(_Envelope):
     @staticmethod
     def verdicts_to_wire(verdicts: tuple[Verdict, ...]) -> tuple[dict[str, Any], ...]:
         """Plain form of the gate's verdicts."""
-        return tuple(dataclasses.asdict(v) for v in verdicts)
+        return tuple(dict(vars(v)) for v in verdicts)

@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Literal, TypeVar, dataclass_transform
 
 import numpy as np
@@ -55,6 +56,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "str": (str,),
 }
+_BARE = (str, float, int, bytes, np.ndarray)
 _ROUNDING = 1e-6
 
 
@@ -158,6 +160,11 @@ class FieldSpec:
         """Whether the audience is a role: the coordinator passes the field on unread."""
         return self.audience not in OPEN_AUDIENCES
 
+    @cached_property
+    def of_one(self) -> FieldSpec:
+        """Declaration of each of many values."""
+        return dataclasses.replace(self, many=False)
+
 
 def _declared(
     disclosure: Disclosure, shape: str, doc: str, *, to: str = "coordinator", **rules: Any
@@ -227,6 +234,7 @@ class MessageType:
 
 
 _REGISTRY: dict[str, MessageType] = {}
+_BY_CLASS: dict[type, MessageType] = {}
 
 
 @dataclass_transform(
@@ -263,7 +271,9 @@ def message(name: str, *, version: int) -> Any:
         known = _REGISTRY.get(name)
         if known is not None and known.cls.__qualname__ != cls.__qualname__:
             raise ProtocolError(f"two messages are called {name!r}")
-        _REGISTRY[name] = MessageType(name, version, frozen, specs)
+        if known is not None:
+            _BY_CLASS.pop(known.cls, None)
+        _REGISTRY[name] = _BY_CLASS[frozen] = MessageType(name, version, frozen, specs)
         return frozen
 
     return register
@@ -275,9 +285,9 @@ def message_type(cls_or_name: type | str) -> MessageType:
         if cls_or_name not in _REGISTRY:
             raise WireError(f"unknown message {cls_or_name[:80]!r}: is the package up to date?")
         return _REGISTRY[cls_or_name]
-    for known in _REGISTRY.values():
-        if known.cls is cls_or_name:
-            return known
+    known = _BY_CLASS.get(cls_or_name)
+    if known is not None:
+        return known
     raise ProtocolError(f"{cls_or_name.__name__} is not a registered message")
 
 
@@ -330,9 +340,8 @@ def check_shape(
         if isinstance(spec.many, str):
             _bind(where, (spec.many,), (len(value),), dims)
         # Each item binds its own lengths: models of two sites need not have one size.
-        inner = dataclasses.replace(spec, many=False)
         for item in value:
-            check_shape(where, inner, item, dict(known or {}))
+            check_shape(where, spec.of_one, item, dict(known or {}))
         return
     if holds_sealed(value):
         raise fault(where, "a sealed value inside another one")
@@ -440,10 +449,10 @@ def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
 def holds_sealed(value: Any) -> bool:
     """Whether a plain value is sealed, or holds a sealed one."""
     if isinstance(value, dict):
-        return any(holds_sealed(item) for item in value.values())
-    if isinstance(value, tuple | list):
-        return any(holds_sealed(item) for item in value)
-    return isinstance(value, Sealed)
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return isinstance(value, Sealed)
+    return any([holds_sealed(item) for item in value if not isinstance(item, _BARE)])
 
 
 def _bind(

@@ -26,7 +26,9 @@ from typing import Any
 import numpy as np
 
 from consilience.exceptions import RunError
-from consilience.wire.codec import digest, pack_parts, plain_fields
+from consilience.parameters import plain
+from consilience.wire.codec import digest, pack_parts
+from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply
 from consilience.wire.files import AppendLog
 from consilience.wire.message import Sealed, holds_sealed, iterate_fields
@@ -34,6 +36,9 @@ from consilience.wire.message import Sealed, holds_sealed, iterate_fields
 OPEN = "open"
 _START = "0" * 64
 _AGAIN = "asked-again"
+_AFTER = b',"digest":'
+"""What stands behind the chain where names are in order."""
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def sealed_to(*readers: str) -> str:
@@ -148,19 +153,20 @@ class Transcript:
 
     def _facts(self, msg: object) -> list[tuple[dict[str, Any], list[str]]]:
         """What lines say of a message's fields, and for whom they are sealed by themselves."""
-        plain = plain_fields(msg)
         found = []
-        for name, spec, _ in iterate_fields(msg):
-            encoded = pack_parts(plain[name])
+        for name, spec, content in iterate_fields(msg):
+            value = content.value if isinstance(content, Released) else content
+            value = value if spec.record is None else plain(value)
+            encoded = pack_parts(value)
             about = {
                 "audience": spec.audience,
                 "field": name,
                 "disclosure": spec.disclosure.value,
-                "shape": describe_shape(plain[name]),
+                "shape": describe_shape(value),
                 "bytes": sum(len(part) for part in encoded),
                 "digest": digest(*encoded, salt=self._salt),
             }
-            found.append((about, _readers(plain[name])))
+            found.append((about, _readers(value)))
         return found
 
     def absence(
@@ -229,10 +235,19 @@ class Transcript:
             )
 
     def _append(self, line: Line) -> None:
-        body = dict(vars(line))  # flat: a line holds texts and numbers only
-        body["chain"] = _link(self.lines[-1].chain if self.lines else _START, body)
-        self._pending.append(_encode(body) + b"\n")
-        self.lines.append(Line(**body))
+        # Flat: a line holds texts and numbers only.
+        encoded = _encode({name: value for name, value in vars(line).items() if name != "chain"})
+        chain = _chained(self.lines[-1].chain if self.lines else _START, encoded)
+        place = encoded.index(_AFTER)  # in no text: quotes within one are escaped
+        self._pending += (
+            encoded[:place],
+            b',"chain":"',
+            chain.encode(),
+            b'"',
+            encoded[place:],
+            b"\n",
+        )
+        self.lines.append(replace(line, chain=chain))
 
 
 def _readers(value: Any) -> list[str]:
@@ -261,13 +276,11 @@ def describe_shape(value: Any) -> str:
 
 
 def _encode(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    return _JSON.encode(body).encode()
 
 
-def _link(previous: str, body: dict[str, Any]) -> str:
-    # The chain is over all of a line but itself.
-    unchained = {key: value for key, value in body.items() if key != "chain"}
-    return hashlib.sha256(previous.encode() + _encode(unchained)).hexdigest()
+def _chained(previous: str, encoded: bytes) -> str:
+    return hashlib.sha256(previous.encode() + encoded).hexdigest()
 
 
 def read_transcript(path: Path) -> tuple[Line, ...]:
@@ -299,7 +312,9 @@ def _parsed(data: bytes, where: str) -> list[Line]:
             whole = False
         if not whole:
             raise RunError(f"line {number} of the transcript {where} cannot be read")
-        if line.chain != _link(previous, body):
+        # The chain is over all of a line but itself.
+        unchained = {key: value for key, value in body.items() if key != "chain"}
+        if line.chain != _chained(previous, _encode(unchained)):
             raise RunError(
                 f"the chain of the transcript {where} breaks at line {number}: the file was altered"
             )

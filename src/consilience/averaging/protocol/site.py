@@ -239,9 +239,9 @@ def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tu
     if limits.min_records <= 1:
         return {}
     s = message.settings
-    held = len(held_rows(data, s, limits))
-    most = max(200, JUDGED_PER_ROW * held)
     # Without held-out rows a site judges nothing.
+    held = len(held_rows(data, s, limits)) if message.judged else 0
+    most = max(200, JUDGED_PER_ROW * held)
     found = {"judged averages": (len(message.judged) if held else 0, most)}
     if isinstance(message, Fit):
         found["fits"] = (len(message.tracks), MOST_FITS * s.n_tracks)
@@ -314,6 +314,37 @@ def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
     return build(text, task, min_records=min_records, seed=seed)
 
 
+@lru_cache(maxsize=512)
+def _uncounted(*asked: Any) -> str:
+    """Part of an estimator whose leaves do not tell own rows from pseudo-rows; empty if none."""
+    made = _built(*asked)
+    names = (type(part).__name__ for part in (made, *made.get_params(deep=True).values()))
+    return next((name for name in names if name.startswith(_UNCOUNTED)), "")
+
+
+def _learners(
+    data: SiteData, asked: Any, s: Settings, reference: FloatArray, total: float
+) -> list[Learner]:
+    """One learner a track, without a grid the estimator as it is: the same ones in all rounds."""
+    about, rows, learners = _LEARNERS.get(data, (None, reference, []))
+    if about != (s, asked, total) or not np.array_equal(rows, reference):
+        base = Learner(
+            _built(*asked),
+            task=s.task,
+            n_levels=s.n_outputs,
+            reference=reference,
+            convention=s.convention,
+            n_total=total,
+            seed=asked[-1],
+        )
+        learners = [base.with_penalty(penalty) for penalty in s.penalties] or [base]
+        _LEARNERS[data] = (s, asked, total), reference, learners
+    return learners
+
+
+_LEARNERS: WeakKeyDictionary[SiteData, tuple[Any, FloatArray, list[Learner]]] = WeakKeyDictionary()
+
+
 # --------------------------------------------------------------------------- fit
 
 
@@ -340,25 +371,13 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
         raise ProtocolError("the average is none of these tracks at these reference rows")
     # What the estimator draws is the same in every round: otherwise it would never come to rest.
     draws = rows.seed % (1 << 31)
-    made = _built(s.estimator, s.task, site.limits.min_records, draws)
-    if target.size and site.limits.min_records > 1:
+    asked = (s.estimator, s.task, site.limits.min_records, draws)
+    uncounted = _uncounted(*asked)
+    if target.size and site.limits.min_records > 1 and uncounted:
         # In their leaves own rows and pseudo-rows would be counted together.
-        for part in (made, *made.get_params(deep=True).values()):
-            name = type(part).__name__
-            if name.startswith(_UNCOUNTED):
-                _refuse(f"this site refits no {name}: its leaves do not tell own rows from others")
-    base = Learner(
-        made,
-        task=s.task,
-        n_levels=s.n_outputs,
-        reference=reference,
-        convention=s.convention,
-        n_total=float(message.total.value),
-        seed=draws,
-    )
-    # One learner a track; without a grid the estimator as it is.
-    learners = [base.with_penalty(penalty) for penalty in s.penalties] or [base]
-    with _told(base.name):
+        _refuse(f"this site refits no {uncounted}: its leaves do not tell own rows from others")
+    learners = _learners(data, asked, s, reference, float(message.total.value))
+    with _told(learners[0].name):
         fits, kept = _refits(learners, message, target, rows, state)
         state = {**state, **kept}
         probe = np.empty(0)
