@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, gram
 from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
 from consilience.assisted.kernels.local_fits import (
     LocalFit,
     Newton,
     Partner,
-    gram,
     has_l1,
     ridge_strength,
 )

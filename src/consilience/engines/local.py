@@ -32,6 +32,8 @@ from consilience.sites.study import SiteFile, Study
 from consilience.wire.envelope import Reply, Request
 
 _POLL = 0.1
+_LONGEST = 1 << 16
+"""No refusal is longer: it has a sentence and no message."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -131,6 +133,8 @@ class LocalEngine(Engine):
         What it told the others, where it has columns of its own (their names are its own affair),
         and where the sentence is that of a foreign exception, which may quote values.
         """
+        if len(data) > _LONGEST:
+            return
         try:
             reply = Reply.from_bytes(data)
             if reply.status != "refused":

@@ -638,7 +638,7 @@ class _Loader:
     # --- report
 
     def _report(self, data: SiteData, keep: Mask, ids: NDArray[np.str_] | None) -> Report:
-        named = [] if data.id is None else data.id[data.id != ""]
+        named = [] if data.id is None else list(filter(None, data.id.tolist()))
         roles: dict[str, list[str]] = {name: [] for name in self.columns.used()}
         for role in ("features", "target", *_TEXT_ROLES, "weight", "offset", "sequence"):
             given = getattr(self.columns, role) or ()
@@ -653,7 +653,7 @@ class _Loader:
             columns=tuple(self._column_report(name, *had) for name, had in roles.items()),
             constant=constant_columns(data),
             missing_ids=self.unmatchable[0] + (0 if data.id is None else data.n_rows - len(named)),
-            duplicate_ids=self.unmatchable[1] + len(named) - len(np.unique(named)),
+            duplicate_ids=self.unmatchable[1] + len(named) - len(set(named)),
             dropped_rows=np.flatnonzero(~keep),
             dropped_ids=None if ids is None else ids[~keep],
         )

@@ -51,7 +51,7 @@ from typing import Any, Literal, TypeVar
 
 from consilience.exceptions import DamageError, ParameterError, RunError, WireError
 from consilience.protocol.phases.opening import Heard
-from consilience.wire.codec import decode_message, digest, pack, plain_fields, unpack
+from consilience.wire.codec import decode_message, digest, pack, pack_parts, plain_fields, unpack
 from consilience.wire.envelope import Reply
 from consilience.wire.files import (
     Beneath,
@@ -117,12 +117,8 @@ class Record:
     method: str = ""
     held_after: tuple[int, ...] = ()
 
-    def to_bytes(self) -> bytes:
-        """Encode."""
-        return pack(self.__dict__)
-
     @classmethod
-    def from_bytes(cls, data: bytes) -> Record:
+    def from_bytes(cls, data: bytes | memoryview) -> Record:
         """Decode; `DamageError` where the bytes are no record."""
         try:
             return cls(**_plain(data))
@@ -132,13 +128,8 @@ class Record:
             ) from None
 
 
-def _plain(body: bytes) -> dict[str, Any]:
+def _plain(body: bytes | memoryview) -> dict[str, Any]:
     return dict(unpack(body, max_bytes=1 << 40))
-
-
-def _checked(body: bytes) -> bytes:
-    """Put a checksum before bytes: what a disk alters is a fault and not another answer."""
-    return hashlib.sha256(body).digest() + body
 
 
 class SiteStore(ABC):
@@ -176,10 +167,17 @@ class SiteStore(ABC):
             return DamageError(f"{what} {why}: {copy}, or remove it")
         return DamageError(f"{what} {why}: {copy}, or purge run {parts[1]}")
 
-    def _decoded(self, decode: Callable[[bytes], T], data: bytes, *parts: str) -> T:
+    def _write_checked(self, value: dict[str, Any], *parts: str) -> None:
+        """Write with a checksum first: what a disk alters is a fault and not another answer."""
+        packed, found = pack_parts(value), hashlib.sha256()
+        for part in packed:
+            found.update(part)
+        self._write(b"".join([found.digest(), *packed]), *parts)
+
+    def _decoded(self, decode: Callable[[bytes | memoryview], T], data: bytes, *parts: str) -> T:
         """Decode what a file of the home has after its checksum."""
         # A checksum is no seal against people: it tells a disk's fault from an answer.
-        seal, body = data[:_CHECKSUM], data[_CHECKSUM:]
+        seal, body = data[:_CHECKSUM], memoryview(data)[_CHECKSUM:]
         try:
             if hashlib.sha256(body).digest() == seal:
                 return decode(body)
@@ -213,7 +211,8 @@ class SiteStore(ABC):
 
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
-        self._write(_checked(record.to_bytes()), *_record_parts(run, record.round, record.attempt))
+        parts = _record_parts(run, record.round, record.attempt)
+        self._write_checked(record.__dict__, *parts)
 
     @abstractmethod
     def recorded(self) -> dict[str, float]:
@@ -234,7 +233,7 @@ class SiteStore(ABC):
 
     def write_series(self, run: str, series: dict[str, Any]) -> None:
         """Keep them; before the reply that they describe is committed."""
-        self._write(_checked(pack(series)), "runs", check_run_id(run), SERIES)
+        self._write_checked(series, "runs", check_run_id(run), SERIES)
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
@@ -278,7 +277,7 @@ class SiteStore(ABC):
 
     def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
         """Keep it, durably; before the reply that shows it is committed."""
-        self._write(_checked(pack(value)), *_kept_parts(data_id, name))
+        self._write_checked(value, *_kept_parts(data_id, name))
 
     @abstractmethod
     def log(self, event: str, **facts: Any) -> None:
@@ -317,6 +316,7 @@ class MemoryStore(SiteStore):
 
     def __init__(self) -> None:
         self.files: dict[tuple[str, ...], bytes] = {}
+        self._own: dict[tuple[str, ...], bytes] = {}
         self._written: dict[str, float] = {}
         self.lines: list[dict[str, Any]] = []
 
@@ -330,6 +330,15 @@ class MemoryStore(SiteStore):
 
     def _write(self, data: bytes, *parts: str) -> None:
         self.files[parts] = data
+
+    def _write_checked(self, value: dict[str, Any], *parts: str) -> None:
+        # Memory is no disk: that bytes are the very ones that were written needs no checksum.
+        self.files[parts] = self._own[parts] = pack(value)
+
+    def _decoded(self, decode: Callable[[bytes | memoryview], T], data: bytes, *parts: str) -> T:
+        if data is not self._own.get(parts):
+            raise self.damaged(*parts)
+        return decode(data)
 
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
@@ -363,6 +372,7 @@ class MemoryStore(SiteStore):
         """Drop a run's records; outputs and ledger stay."""
         # Of a run only its records: outputs and ledgers are what the next run builds on.
         self.files = {p: data for p, data in self.files.items() if p[:2] != ("runs", run)}
+        self._own = {p: data for p, data in self._own.items() if p in self.files}
         self._written.pop(run, None)
         self.jobs.purge(run)
 

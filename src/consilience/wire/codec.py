@@ -123,7 +123,7 @@ def _head(kind: type, length: int) -> bytes:
     raise ValueError("too long")
 
 
-def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+def unpack(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES) -> Any:
     """Decode what :func:`pack` made.
 
     Raises

@@ -16,6 +16,7 @@ from consilience.engines.local import LocalEngine
 from consilience.protocol.method import SiteData
 from consilience.protocol.phases import align_ids
 from consilience.sites import site, step_runner
+from consilience.wire.codec import pack
 from tests.assisted.assisted import Parties, parties
 
 
@@ -43,7 +44,7 @@ def said(
 
     def finishing(self: site.Site, work: Any, outcome: Any) -> bytes:
         record = outcome.record
-        found.append((work.request.step, work.request.site, record.to_bytes(), outcome.files))
+        found.append((work.request.step, work.request.site, pack(record.__dict__), outcome.files))
         return finish(self, work, outcome)
 
     with monkeypatch.context() as patch:

@@ -22,6 +22,7 @@ from consilience.assisted.glm.messages import GAP
 from consilience.assisted.glm.prediction import AssistedPredictor, Unseen
 from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm, joint_intervals
+from consilience.assisted.kernels.glm import row_blocks
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, quantile, sandwich
 from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
@@ -72,19 +73,23 @@ class Known:
         return joint_intervals.largest_correlation(ritz)
 
 
-def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
+def orthonormal(block: FloatArray) -> tuple[FloatArray | None, FloatArray]:
+    """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q).
+
+    None for the basis where the product of both has all of its digits.
+    """
     if not block.shape[1]:
-        return block, np.empty((0, 0))
-    lengths = np.linalg.norm(block, axis=0)
+        return None, np.empty((0, 0))
+    inner = block.T @ block
+    lengths = np.sqrt(np.diag(inner))
     lengths = np.where(lengths > 0, lengths, 1.0)
     # Of the size of the columns' entries, so that coefficients are numbers of ordinary size.
     scale = np.sqrt(len(block))
-    values, vectors = np.linalg.eigh((block.T @ block) / np.outer(lengths, lengths))
+    values, vectors = np.linalg.eigh(inner / np.outer(lengths, lengths))
     if values[0] > 1e-5 * values[-1]:
         # Far from dependent: the Gram matrix gives the same in a fraction of the time.
         back = vectors / np.sqrt(values) * scale / lengths[:, None]
-        return block @ back, back
+        return None, back
     left, size, turn = np.linalg.svd(block / lengths, full_matrices=False)
     kept = size > 1e-8 * size.max()
     return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
@@ -104,14 +109,22 @@ def known_columns(
     design, backs
         As in `Known`.
     """
+    p = joint.x.shape[1]
     blocks, weights = [], []
     for o, partner in enumerate(joint.s.partners):
         more = [np.asarray(joint.extra[partner])] if partner in joint.extra else []
-        blocks.append(np.column_stack([joint.messages_of(o), *more, *rest[o : o + 1]]))
+        found = [block for block in (joint.messages_of(o), *more, *rest[o : o + 1]) if block.size]
+        blocks.append(found[0] if len(found) == 1 else np.column_stack([joint.x[:, :0], *found]))
         w = joint.weights_for(o)
         weights.append(np.append(w, np.zeros(blocks[-1].shape[1] - len(w))))
     bases, backs = zip(*map(orthonormal, blocks), strict=True)
-    design = np.column_stack([np.ones(len(joint.x)), joint.x, *bases])
+    ends = 1 + p + np.cumsum([back.shape[1] for back in backs])
+    design = np.empty((len(joint.x), ends[-1]))
+    design[:, 0], design[:, 1 : 1 + p] = 1.0, joint.x
+    for block, basis, back, end in zip(blocks, bases, backs, ends, strict=True):
+        at = slice(end - back.shape[1], end)
+        for rows in row_blocks(len(design)):
+            design[rows, at] = block[rows] @ back if basis is None else basis[rows]
     return blocks, weights, design, tuple(backs)
 
 
@@ -342,7 +355,7 @@ def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
         error=error,
         factor=np.where(np.isnan(error), np.nan, 1.0),
         estimable=fine,
-        theirs=orthonormal(part[:, None])[0],
+        theirs=part[:, None] / (np.sqrt(np.mean(part**2)) or 1.0),
     )
 
 
@@ -404,22 +417,26 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
         # n / (n - rank) with the rank of all columns, not of the known ones
         grown = covariances.beyond(left_over, message.hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
-        every = np.vstack([np.eye(p + 1, design.shape[1]), design])
+        every = (np.eye(p + 1, design.shape[1]), design)  # not stacked: design may be large
         if not whole or covariances.null.shape[1]:
-            fine = covariances.identified(every)
+            fine = np.concatenate([covariances.identified(some) for some in every])
         if whole and s.interval != "none":
             factor = np.where(fine, 1.0, np.nan)
         elif not whole:
-            place = np.append(np.arange(p + 1), p + 1 + np.flatnonzero(rows.new)[:MAX_NEW])
+            new = np.flatnonzero(rows.new)[:MAX_NEW]
+            place = np.append(np.arange(p + 1), p + 1 + new)
             left = [dict(one) for one in message.left.value if isinstance(one, dict)]
             w = case * working_weights(fam, y, eta)
             asked = len(left) == len(s.those(messages.TURNS)) > 0
             if asked and all(len(one["rest"]) == len(place) for one in left):
-                certain, factor[place] = _certainty(known, every[place], left, w)
+                certain, factor[place] = _certainty(
+                    known, np.vstack([every[0], design[new]]), left, w
+                )
                 fine[place] &= certain
                 factor[place] = np.where(fine[place], factor[place], np.nan)
         if np.isfinite(factor).any():
-            error = factor * np.sqrt(np.maximum(known.covariances.variance(every), 0.0))
+            variance = np.concatenate([known.covariances.variance(some) for some in every])
+            error = factor * np.sqrt(np.maximum(variance, 0.0))
     known_parts = design[:, 1 + p :]
     return Final(*sums, eta, trained, before, known, error, factor, fine, theirs=known_parts)
 
@@ -441,7 +458,7 @@ def _certainty(
 # --------------------------------------------------------------------------- beside the own model
 
 
-def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
+def own_model(joint: Joint, known: Known | None) -> tuple[dict[str, FloatArray], FloatArray]:
     """Coefficients of the initiator's own model with errors, and its linear predictor of all rows.
 
     It is a fit of the true response; the training began with it where the response is not masked.
@@ -456,7 +473,8 @@ def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
         coef, intercept, eta = found.coef, found.intercept, found.eta
     error = np.full(len(coef) + 1, np.nan)
     if not s.alpha:
-        design = np.column_stack([np.ones(len(x)), x])
+        whole = np.column_stack([np.ones(len(x)), x]) if known is None else known.design
+        design = whole[:, : 1 + len(coef)]
         covariance = sandwich(design, rows.y, eta, true, v, s.errors, rows.clusters).covariance
         error = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     return {"alone": np.append(intercept, coef), "alone_error": error}, eta
@@ -558,7 +576,7 @@ def conclude(
         raise ProtocolError("further directions that are not from the partners in their order")
     joint = Joint(s, data, site, state)
     rows, final = joint.rows, final_fit(joint, message)
-    beside, alone = own_model(joint)
+    beside, alone = own_model(joint, final.known)
     figures, predicted = compared(joint, final.trained, alone)
     names = (messages.INTERCEPT, *data.feature_names)
     k, known = len(names), final.known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -443,8 +444,8 @@ class Joint:
         """
         if self.s.alpha:
             return
-        theirs = [self.messages_of(o) for o in range(len(self.s.partners))]
-        blocks = (np.ones((len(self.x), 1)), self.x, *theirs)
+        theirs = (self.messages_of(o) for o in range(len(self.s.partners)))
+        blocks = chain((np.ones((len(self.x), 1)), self.x), theirs)
         fam, weights = self.s.training_family(), self.rows.training_weights
         if glm.endless(blocks, self.y, np.asarray(self.model.eta), fam, weights):
             raise endless_fit()

@@ -284,7 +284,9 @@ def sketch_test(
     own = m - df
     null = replace(
         design,
-        columns=d[:, :own],
+        x=design.x[:, : own - 1],
+        shift=design.shift[: own - 1],
+        scale=design.scale[: own - 1],
         kept=design.kept & (np.cumsum(design.kept) < own),
         back=design.back[: own - 1, : own - 1],
     )
@@ -416,7 +418,7 @@ def _fitted(
         notes = (found.note,) if found.note else ()
         return design.theta(coef, found.intercept), found.eta, notes
     if start is None:
-        start = np.zeros(design.columns.shape[1])
+        start = np.zeros(1 + design.x.shape[1])
         start[0] = problem.family.start(problem.y, problem.w) - float(problem.w @ problem.offset)
         if problem.family.mask:
             plain = replace(problem, family=replace(problem.family, mask=0.0))
@@ -425,7 +427,7 @@ def _fitted(
     notes = () if converged else ("a fit did not converge",)
     if separated:
         notes = ("the covariates separate the response: the Wald tests have no meaning",)
-    return theta, design.columns @ theta + problem.offset, notes
+    return theta, design.eta(theta) + problem.offset, notes
 
 
 def _dispersion(problem: glm.Problem, eta: FloatArray) -> float:

@@ -8,7 +8,7 @@ the solution the last factor is used again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,22 @@ from consilience.exceptions import DataError
 from consilience.numerics.families import Family, Penalty, family
 
 DEPENDENT = 1e-8  # relative residual at which a column counts as a combination of others
+_BLOCK = 1024  # rows at a time: they stay in the cache, and no table is copied as a whole
+
+
+def row_blocks(n: int) -> Iterator[slice]:
+    """Go over n rows, some at a time."""
+    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
+
+
+def gram(x: FloatArray, w: FloatArray, centre: FloatArray | None = None) -> FloatArray:
+    """``(x - centre)' diag(w) (x - centre)`` for weights of at least 0."""
+    total, root = np.zeros((x.shape[1], x.shape[1])), np.sqrt(w)[:, None]
+    for rows in row_blocks(len(x)):
+        part = x[rows] if centre is None else x[rows] - centre
+        part = np.multiply(part, root[rows], out=None if centre is None else part)
+        total += part.T @ part
+    return total
 
 
 @dataclass(frozen=True)
@@ -72,11 +88,36 @@ class Design:
     The raw coefficients of the kept columns are ``back @ theta`` (without the constant's part).
     """
 
-    columns: FloatArray  # (n, m), the constant first
+    x: FloatArray  # (n, m), where they are not (x - shift) / scale
+    shift: FloatArray  # (m,)
+    scale: FloatArray  # (m,)
     kept: NDArray[np.bool_]
     centre: FloatArray  # (p,)
     back: FloatArray  # (kept, kept)
-    ridge: FloatArray | None  # (m, m)
+    ridge: FloatArray | None  # (1 + m, 1 + m)
+
+    @property
+    def columns(self) -> FloatArray:
+        """The columns themselves, the constant first, (n, 1 + m)."""
+        return standardised(self.x, self.shift, self.scale)
+
+    def eta(self, theta: FloatArray) -> FloatArray:
+        """Product of the columns with coefficients, (n,)."""
+        slopes = theta[1:] / self.scale
+        return np.asarray(self.x @ slopes + (theta[0] - self.shift @ slopes))
+
+    def slope(self, score: FloatArray) -> FloatArray:
+        """Product of numbers by record (n,) with the columns."""
+        total = score.sum()
+        return np.append(total, (score @ self.x - total * self.shift) / self.scale)
+
+    def gram(self, w: FloatArray) -> FloatArray:
+        """``D' diag(w) D`` of the columns D, for weights of at least 0."""
+        found = np.empty((1 + len(self.scale),) * 2)
+        found[1:, 1:] = gram(self.x, w, self.shift)
+        found[0] = found[:, 0] = np.append(w.sum(), w @ self.x - w.sum() * self.shift)
+        units = np.append(1.0, self.scale)
+        return found / np.outer(units, units)
 
     def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Coefficients of the raw columns, and the constant."""
@@ -92,32 +133,68 @@ class Design:
 
 def make_design(problem: Problem) -> Design:
     """Leave dependent columns out (without a penalty), and standardise the others."""
-    x, w, alpha = problem.x, problem.w, problem.penalty.alpha
-    size = np.sqrt(w @ (x * x))
-    # weighted means and spreads: columns of one unit, orthogonal to the constant
-    centre = w @ x
-    z = x - centre
-    spread = np.sqrt(w @ (z * z))
-    # a constant column has a spread of rounding only
-    live = spread > DEPENDENT * size
-    scale = np.where(live, spread, 1.0)
-    z /= scale
-    kept, back = np.ones(x.shape[1], dtype=bool), np.diag(1 / scale)
-    if alpha == 0:
-        kept, triangle = independent_columns(z, w, live=live)
-        z, back = z[:, kept] if not kept.all() else z, back[np.ix_(kept, kept)]
+    x, alpha = problem.x, problem.penalty.alpha
+    kept = np.ones(x.shape[1], dtype=bool) if alpha > 0 else None
+    centre, scale, kept, triangle = standard_units(x, problem.w, kept)
+    shift, unit, back, ridge = centre[kept], scale[kept], np.diag(1 / scale[kept]), None
+    # Products with columns far from zero lose digits: only the others stay as they are.
+    if triangle is not None or not kept.all() or (np.abs(shift) > 100 * unit).any():
+        x = standardised(x, centre, scale, kept)[:, 1:]
         if triangle is not None:
             # z R^-1 is orthonormal: its Gram matrix has all digits
-            z = solve_triangular(triangle, z.T, trans="T", overwrite_b=True).T
-            back = back @ solve_triangular(triangle, np.eye(int(kept.sum())))
-    columns = np.empty((x.shape[0], z.shape[1] + 1))
-    columns[:, 0], columns[:, 1:] = 1.0, z
-    ridge = None
+            x = solve_triangular(triangle, x.T, trans="T").T
+            back = back @ solve_triangular(triangle, np.eye(len(back)))
+        shift, unit = np.zeros(len(shift)), np.ones(len(unit))
     if alpha > 0:
-        ridge = np.zeros((columns.shape[1],) * 2)
+        ridge = np.zeros((1 + len(back),) * 2)
         # alpha |b|^2 / 2 of the raw coefficients b = back theta
         ridge[1:, 1:] = alpha * (back.T @ back)
-    return Design(columns, kept, centre, back, ridge)
+    return Design(x, shift, unit, kept, centre, back, ridge)
+
+
+def standard_units(
+    x: FloatArray, w: FloatArray, kept: NDArray[np.bool_] | None = None
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], FloatArray | None]:
+    """Means and spreads of columns, by weights that sum to 1; 1 for the spread of constant ones.
+
+    With them the result of `independent_columns`, unless it is said which columns are kept.
+    """
+    centre = w @ x
+    inner = gram(x, w, centre)
+    spread = np.sqrt(np.diag(inner))
+    # a constant column has a spread of rounding only
+    live = spread > DEPENDENT * np.hypot(spread, centre)
+    scale = np.where(live, spread, 1.0)
+    if kept is not None or _has_digits(inner[np.ix_(live, live)]):
+        return centre, scale, live if kept is None else kept, None
+    return centre, scale, *independent_columns((x - centre) / scale, w, live=live)
+
+
+def standardised(
+    x: FloatArray,
+    centre: FloatArray,
+    scale: FloatArray,
+    kept: NDArray[np.bool_] | None = None,
+    to: FloatArray | None = None,
+) -> FloatArray:
+    """Constant and kept columns in these units, (n, 1 + kept); written to an array, if given."""
+    m = x.shape[1] if kept is None else int(kept.sum())
+    to = np.empty((len(x), 1 + m)) if to is None else to
+    to[:, 0] = 1.0
+    for rows in row_blocks(len(x)):
+        part = (x[rows] - centre) / scale
+        to[rows, 1:] = part if m == x.shape[1] else part[:, kept]
+    return to
+
+
+def _has_digits(inner: FloatArray) -> bool:
+    """Whether columns are so far from dependent that their Gram matrix tells it."""
+    lengths = np.sqrt(np.diag(inner))
+    try:
+        # The least pivot of the Cholesky factor is the least residual; its square has 16 digits.
+        return bool((np.diag(np.linalg.cholesky(inner / np.outer(lengths, lengths))) > 1e-4).all())
+    except np.linalg.LinAlgError:
+        return False
 
 
 def independent_columns(
@@ -142,21 +219,14 @@ def independent_columns(
     """
     p = z.shape[1]
     kept = np.ones(p, dtype=bool) if live is None else live.copy()
-    root = np.ones(z.shape[0]) if w is None else np.sqrt(w)
-    tall = z * root[:, None]
-    norms = np.sqrt(np.einsum("ij,ij->j", tall, tall))
+    w = np.ones(len(z)) if w is None else w
+    inner = gram(z, w)
+    norms = np.sqrt(np.diag(inner))
     kept &= norms > 0
-    if not kept.any():
+    if not kept.any() or _has_digits(inner[np.ix_(kept, kept)]):
         return kept, None
     unit = np.where(kept, norms, 1.0)
-    gram = (tall.T @ tall)[np.ix_(kept, kept)] / np.outer(unit[kept], unit[kept])
-    try:
-        # The least pivot of the Cholesky factor is the least residual; its square has 16 digits.
-        if np.min(np.diag(np.linalg.cholesky(gram))) > 1e-4:
-            return kept, None
-    except np.linalg.LinAlgError:
-        pass
-    tall /= unit
+    tall = z * np.sqrt(w)[:, None] / unit
     (triangle,) = qr(tall, mode="r", overwrite_a=True, check_finite=False)
     triangle = triangle[: min(triangle.shape)]
     basis = np.zeros((triangle.shape[0], 0))
@@ -178,7 +248,7 @@ def first_theta(
 ) -> FloatArray:
     """Choose the start: the caller's, a subsample's or the null model's, whichever is lowest."""
     fam, y, off = problem.family, problem.y, problem.offset
-    null = np.zeros(design.columns.shape[1])
+    null = np.zeros(1 + design.x.shape[1])
     null[0] = fam.start(y) - float(problem.w @ off)
     options = [null]
     if begin is not None:
@@ -197,7 +267,7 @@ def first_theta(
         tenth = slice(None, None, 10)
         w = problem.w[tenth] / problem.w[tenth].sum()
         some = replace(problem, x=problem.x[tenth], y=y[tenth], offset=off[tenth], w=w)
-        short = replace(design, columns=np.ascontiguousarray(design.columns[tenth]))
+        short = replace(design, x=np.ascontiguousarray(design.x[tenth]))
         options.append(newton(some, short, null, 1e-4, 15)[0])
     values = [_objective(problem, design, theta)[0] for theta in options]
     return options[int(np.nanargmin(values))] if len(options) > 1 else null
@@ -207,21 +277,18 @@ def _objective(
     problem: Problem, design: Design, theta: FloatArray, eta: FloatArray | None = None
 ) -> tuple[float, FloatArray]:
     if eta is None:
-        eta = design.columns @ theta + problem.offset
+        eta = design.eta(theta) + problem.offset
     value = float(problem.w @ problem.family.loss(problem.y, eta))
     if design.ridge is not None:
         value += 0.5 * float(theta @ design.ridge @ theta)
     return value, eta
 
 
-def _factor(design: Design, weights: FloatArray, buffer: FloatArray, jitter: float = 0.0) -> Any:
+def _factor(design: Design, weights: FloatArray, jitter: float = 0.0) -> Any:
     """Cholesky factor of the Hessian, or None where it is not positive definite."""
+    hessian = design.gram(np.maximum(weights, 0.0))
     if np.any(weights < 0):
-        np.multiply(design.columns, weights[:, None], out=buffer)
-        hessian = design.columns.T @ buffer
-    else:
-        np.multiply(design.columns, np.sqrt(weights)[:, None], out=buffer)
-        hessian = buffer.T @ buffer
+        hessian -= design.gram(np.maximum(-weights, 0.0))
     if design.ridge is not None:
         hessian += design.ridge
     diagonal = np.diag(hessian).copy()
@@ -244,21 +311,20 @@ def newton(
     fam, y = problem.family, problem.y
 
     def separates(eta: FloatArray) -> bool:
-        return endless((design.columns,), y, eta, fam, problem.w)
+        return endless((np.ones((len(y), 1)), design.x), y, eta, fam, problem.w)
 
     unit = float(np.sqrt(problem.w @ y**2)) if fam.name == "normal" else 1.0
-    buffer = np.empty_like(design.columns)
     value, eta = _objective(problem, design, theta)
     factor, drift, careful, speed = None, 0, bool(fam.mask), math.inf
     for n_iter in range(1, max_iter + 1):
-        grad = (problem.w * fam.score(y, eta)) @ design.columns
+        grad = design.slope(problem.w * fam.score(y, eta))
         grad = grad if design.ridge is None else grad + design.ridge @ theta
         # Close to the solution the last factor still contracts by about the size of the last step.
         if factor is None or speed > 1e-3:
-            factor, careful = _best_factor(problem, design, eta, careful, buffer)
+            factor, careful = _best_factor(problem, design, eta, careful)
         # Newton: H step = -gradient
         step = -cho_solve(factor, grad, check_finite=False)
-        move = design.columns @ step
+        move = design.eta(step)
         longest = float(np.max(np.abs(move)))
         # twice the fall of the objective that a quadratic model promises
         decrement = -float(grad @ step)
@@ -294,7 +360,7 @@ def newton(
 
 
 def endless(
-    blocks: Sequence[FloatArray], y: FloatArray, eta: FloatArray, family: Family, w: FloatArray
+    blocks: Iterable[FloatArray], y: FloatArray, eta: FloatArray, family: Family, w: FloatArray
 ) -> bool:
     """Whether records that the fit has pushed to the end of the link alone fix some direction.
 
@@ -303,8 +369,8 @@ def endless(
 
     Parameters
     ----------
-    blocks : sequence of (n, p) arrays
-        Columns of the fit, the constant among them.
+    blocks : iterable of (n, p) arrays
+        Columns of the fit, the constant among them; gone over only where it comes to that.
     y, eta : (n,) arrays
         Response, and the linear predictor of an unpenalised fit.
     family : Family
@@ -323,7 +389,7 @@ def endless(
     far &= used
     if not far.any():
         return False
-    columns = blocks[0] if len(blocks) == 1 else np.column_stack(blocks)
+    columns = np.column_stack(list(blocks))
     near = used & ~far
     left, _ = independent_columns(columns[near], w[near])
     every, _ = independent_columns(columns[used], w[used])
@@ -331,19 +397,19 @@ def endless(
 
 
 def _best_factor(
-    problem: Problem, design: Design, eta: FloatArray, careful: bool, buffer: FloatArray
+    problem: Problem, design: Design, eta: FloatArray, careful: bool
 ) -> tuple[Any, bool]:
     """Factor of the observed Hessian, of a safer one if that fails or if `careful` asks for it."""
     fam = problem.family
     if not careful:
-        factor = _factor(design, problem.w * fam.weight(problem.y, eta), buffer)
+        factor = _factor(design, problem.w * fam.weight(problem.y, eta))
         if factor is not None:
             return factor, False
     safe = fam.safe_weight(problem.y, eta)
     top = float(np.max(safe))
     for floor, jitter in ((0.0, 0.0), (1e-12, 0.0), (1e-9, 1e-13), (1e-6, 1e-9), (1e-3, 1e-6)):
         raised = np.maximum(safe, floor * max(top, 1e-12))
-        factor = _factor(design, problem.w * raised, buffer, jitter)
+        factor = _factor(design, problem.w * raised, jitter)
         if factor is not None:
             return factor, True
     raise DataError("the fit broke down: the covariates' scales lie too far apart")

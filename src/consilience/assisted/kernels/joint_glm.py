@@ -62,7 +62,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lstsq
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit, gram
 from consilience.assisted.kernels.local_fits import (
     Design,
     Newton,
@@ -70,7 +70,6 @@ from consilience.assisted.kernels.local_fits import (
     Problem,
     State,
     as_columns,
-    gram,
     has_l1,
     ridge_strength,
 )

@@ -46,8 +46,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, qr, solve_triangular
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, independent_columns
-from consilience.assisted.kernels.local_fits import gram
+from consilience.assisted.kernels.glm import DEPENDENT, gram, independent_columns
 from consilience.exceptions import DataError, ParameterError
 
 CERTIFIED = 1e-8

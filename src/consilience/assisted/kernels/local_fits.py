@@ -18,26 +18,23 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit, independent_columns
+from consilience.assisted.kernels.glm import (
+    DEPENDENT,
+    Family,
+    Penalty,
+    fit,
+    gram,
+    standard_units,
+    standardised,
+)
 from consilience.exceptions import DataError
 
 State = dict[str, NDArray[Any]]
-_BLOCK = 2048  # rows per block of a Gram matrix: a block stays in the cache
 _FULL = 1e-6  # a local fit stops when its error is about this share of its first step
 _NEAR = 0.05  # ... where a refit follows that takes the best combination anyway
 _FLOOR = 1e-12  # ... or of the linear predictor
 _MOST_STEPS = 60
 _SLACK = 1e-14  # rise of a mean loss that is rounding
-
-
-def gram(x: FloatArray, w: FloatArray) -> FloatArray:
-    """``x' diag(w) x`` for weights of at least 0, block by block."""
-    total = np.zeros((x.shape[1], x.shape[1]))
-    root = np.sqrt(w)
-    for start in range(0, x.shape[0], _BLOCK):
-        part = x[start : start + _BLOCK] * root[start : start + _BLOCK, None]
-        total += part.T @ part
-    return total
 
 
 def working_weights(family: Family, y: FloatArray, eta: FloatArray) -> FloatArray:
@@ -49,26 +46,11 @@ class Design:
     """``[1, standardised independent columns]`` with room for messages, column by column."""
 
     def __init__(self, x: FloatArray, v: FloatArray, kept: NDArray[np.bool_] | None) -> None:
-        self.mean = v @ x
-        # E x^2 - (E x)^2 in one pass over the columns
-        spread = np.sqrt(np.maximum(v @ (x * x) - self.mean**2, 0.0))
-        size = np.sqrt(spread**2 + self.mean**2)
-        live = spread > DEPENDENT * size
-        if np.any(spread <= 1e-4 * size):  # the difference above has lost its digits
-            spread = np.sqrt(v @ (x - self.mean) ** 2)
-            live = spread > DEPENDENT * size
-        self.scale = np.where(live, spread, 1.0)
-        if kept is None:
-            kept, _ = independent_columns((x - self.mean) / self.scale, v, live=live)
-        self.kept = kept
-        index = np.flatnonzero(kept)
-        self.own = 1 + index.size
-        self.values = np.empty((len(x), self.own), order="F")
-        self.values[:, 0] = 1.0
-        for place, j in enumerate(index, start=1):
-            np.subtract(x[:, j], self.mean[j], out=self.values[:, place])
-            self.values[:, place] /= self.scale[j]
-        self.width = self.own
+        self.mean, self.scale, self.kept, _ = standard_units(x, v, kept)
+        self.width = self.own = 1 + int(self.kept.sum())
+        # with room for messages: memory that is not written to costs nothing
+        self.values = np.empty((len(x), self.own + 8), order="F")
+        standardised(x, self.mean, self.scale, self.kept, self.matrix)
 
     @property
     def matrix(self) -> FloatArray:

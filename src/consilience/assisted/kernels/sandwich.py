@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
+from consilience.assisted.kernels.glm import gram, row_blocks
 from consilience.exceptions import DataError
 from consilience.numerics.families import Family
 
@@ -75,7 +76,10 @@ class Sandwich:
     def variance(self, combinations: FloatArray) -> FloatArray:
         """Variance of each combination (m, d) of coefficients."""
         c = np.asarray(combinations)
-        return np.asarray(np.einsum("id,id->i", c @ self.covariance, c))
+        found = np.empty(len(c))
+        for rows in row_blocks(len(c)):
+            found[rows] = np.einsum("id,id->i", c[rows] @ self.covariance, c[rows])
+        return found
 
 
 def quantile(level: float, n_clusters: int = 0) -> float:
@@ -115,21 +119,24 @@ def sandwich(
     """
     v = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=float)
     used = v > 0
-    d, y, eta, v = design[used], y[used], eta[used], v[used]
+    d = design
+    if not used.all():
+        d, y, eta, v = design[used], y[used], eta[used], v[used]
     # observed second derivatives; under a mask they may be negative
     w = family.expected_weight(eta) if family.mask else family.weight(y, eta)
     w, s = v * w, v * family.score(y, eta)
-    # unit columns, so that dependence does not hang on units
-    lengths = np.sqrt((np.abs(w)[:, None] * d**2).sum(axis=0))
-    lengths = np.where(lengths > 0, lengths, 1.0)
-    unit = d / lengths
     # J = D'diag(w)D
-    size, turn = np.linalg.eigh(unit.T @ (w[:, None] * unit))
-    kept = size > _DEPENDENT * size.max(initial=0.0) * max(unit.shape[1], 1)
+    second = gram(d, w)
+    # in units of the columns' lengths, so that dependence does not hang on those of the table
+    lengths = np.sqrt(np.diag(second))
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    outer = np.outer(lengths, lengths)
+    size, turn = np.linalg.eigh(second / outer)
+    kept = size > _DEPENDENT * size.max(initial=0.0) * max(d.shape[1], 1)
     rank = int(kept.sum())
     # J^-: no inverse along combinations that change no predictor
     root = turn[:, kept] / np.sqrt(size[kept])
-    inverse, outer = root @ root.T, np.outer(lengths, lengths)
+    inverse = root @ root.T
     n, groups = (
         len(y),
         None if cluster is None else np.unique(cluster[used], return_inverse=True)[1],
@@ -141,15 +148,17 @@ def sandwich(
             public="all rows are in one cluster: errors need at least two",
         )
     if errors == "hc3":
-        rows, turned = score_rows(unit @ root, s, groups, w), root
+        rows, turned = score_rows(d @ (root / lengths[:, None]), s, groups, w), root
+        scores = rows.T @ rows
         factor = (n_clusters - 1) / n_clusters if n_clusters else 1.0
     else:
-        rows, turned = score_rows(unit, s, groups), inverse
+        turned, rows = inverse, d if groups is None else score_rows(d, s, groups)
+        # K is the sum of rows' squares
+        scores = gram(rows, s * s if groups is None else np.ones(len(rows))) / outer
         factor = n / max(n - rank, 1)
         factor *= n_clusters / (n_clusters - 1) * (n - 1) / n if n_clusters else 1.0
     return Sandwich(
-        # K is the sum of rows' squares
-        covariance=factor * (turned @ (rows.T @ rows) @ turned.T) / outer,
+        covariance=factor * (turned @ scores @ turned.T) / outer,
         model=inverse / outer,
         null=turn[:, ~kept],
         lengths=lengths,
