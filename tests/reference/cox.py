@@ -107,3 +107,24 @@ def concordance(time, event, eta, strata):
         step = np.where(np.arange(n) == i, 1e-4, 0.0)
         slopes.append((share(1 + step) - share(1 - step)) / 2e-4)
     return share(np.ones(n)), math.sqrt(sum(s**2 for s in slopes))
+
+
+def survival(x, time, event, theta, covariance, person, until):
+    """Probability of no event until a time by Breslow's hazard of one stratum, and its error.
+
+    The derivative in the coefficients is taken by differences.
+    """
+
+    def hazard(b):
+        found, spread = 0.0, 0.0
+        for s in sorted({t for t, d in zip(time, event, strict=True) if d and t <= until}):
+            risk = sum(math.exp(float((row - person) @ b)) for row in x[time >= s])
+            dead = sum(1 for t, d in zip(time, event, strict=True) if d and t == s)
+            found, spread = found + dead / risk, spread + dead / risk**2
+        return found, spread
+
+    whole, spread = hazard(theta)
+    steps = 1e-5 * np.eye(len(theta)) / (1e-9 + np.abs(x).max(axis=0))[:, None]
+    slope = np.array([(hazard(theta + h)[0] - hazard(theta - h)[0]) / (2 * h.max()) for h in steps])
+    share = math.exp(-whole)
+    return share, share * math.sqrt(spread + slope @ covariance @ slope)

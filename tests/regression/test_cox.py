@@ -12,8 +12,15 @@ import pytest
 import statsmodels.api as sm
 
 from consilience import Columns, Federation, Policy, PooledRegression, Preparation, report
-from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
-from consilience.regression import performance
+from consilience.exceptions import (
+    ConsilienceError,
+    DataError,
+    ParameterError,
+    QuorumError,
+    StudyError,
+)
+from consilience.regression import cox, performance
+from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.kernels import Design, Rows
 from consilience.regression.protocol.site import _pairs
 from consilience.wire.disclosure import Limits
@@ -241,6 +248,112 @@ def test_sites_keep_a_predictor_and_martingale_residuals() -> None:
     hazard = risk * np.array([steps[time[own] <= t].sum() for t in time[own]])
     np.testing.assert_allclose(residual, event[own] - hazard, atol=1e-8)
     assert abs(residual.sum()) < 1e-9
+
+
+@pytest.mark.parametrize("tied", [0.0, 16.0])
+def test_survival_at_times_is_that_of_the_textbook_and_of_a_library(tied: float) -> None:
+    tables = tables_of(tied=tied)
+    run = fitted(tables)
+    predictor, own = run.site("birch").predictor, tables["birch"]
+    people = own[list(NAMES)].iloc[:3] * 1.1
+    x, person = own[list(NAMES)].to_numpy(), people.to_numpy()
+    time, event = own["years"].to_numpy(), own["died"].to_numpy()
+    times = np.array([0.0, *np.quantile(time, [0.1, 0.5, 0.9])])
+    found = predictor.predict_survival(people, times)
+    for i, j in np.ndindex(3, 4):
+        expected = textbook.survival(
+            x, time, event, run.result.estimate, run.result.covariance, person[i], times[j]
+        )
+        assert found.share[i, j] == pytest.approx(expected[0], rel=1e-9)
+        assert found.error[i, j] == pytest.approx(expected[1], rel=1e-5)
+    inside = (found.low <= found.share) & (found.share <= found.high)
+    assert inside.all() and (found.share[:, 0] == 1).all() and (found.error[:, 0] == 0).all()
+    copy = type(predictor).from_arrays(predictor.to_arrays())
+    np.testing.assert_array_equal(copy.predict_survival(people, times), found)
+    late = predictor.predict_survival(people, time.max() * np.array([1.0, 1.01]))
+    assert np.isfinite(late.share[:, 0]).all() and np.isnan(np.array(late)[..., 1]).all()
+    # statsmodels has the hazard before each event time, of somebody whose columns are all 0
+    model = sm.PHReg(time, x - x.mean(axis=0), status=event)
+    at, hazard, _ = model.baseline_cumulative_hazard(run.result.estimate)[0]
+    mean = own[list(NAMES)].mean().to_frame().T
+    before = predictor.predict_survival(mean, at - 1e-9).share[0]
+    np.testing.assert_allclose(before, np.exp(-hazard), rtol=1e-9)
+
+
+def test_weights_and_offset_have_their_part_in_the_baseline() -> None:
+    table = draw(80, 4, tied=8.0)
+    x, times = table[list(NAMES)].to_numpy() / SCALE, np.arange(80) % 3 + 1
+    own = (x, table["died"].to_numpy(), table["years"].to_numpy())
+    theta = np.array([0.2, 0.4, -0.3, 0.1])
+
+    def baseline(x: Any, y: Any, time: Any, beta: Any = theta, **how: Any) -> Any:
+        return cox.baseline(Rows(Design(x, np.zeros(3), np.ones(3)), y, time=time, **how), beta)
+
+    repeated = baseline(*(np.repeat(one, times, axis=0) for one in own))
+    for frequency in (True, False):
+        counted = baseline(*own, weight=times.astype(float), frequency=frequency)
+        np.testing.assert_allclose(counted, repeated, rtol=1e-12)
+    plain = baseline(*own)
+    moved = baseline(*own, offset=0.3 + 0.5 * x[:, 0], beta=theta - [0.3, 0.5, 0, 0])
+    np.testing.assert_allclose(moved, plain, rtol=1e-12)
+    assert not np.allclose(plain[:, 1], repeated[:, 1])
+
+
+def test_what_survival_is_asked_of_is_said() -> None:
+    predictor = fitted(tables_of()).site("ash").predictor
+    row = np.zeros((1, 3))
+    for times, said in (([-1.0], "at least 0"), ([np.inf], "finite"), ("soon", "numbers")):
+        with pytest.raises(DataError, match=said):
+            predictor.predict_survival(row, times)
+    arrays = predictor.to_arrays()
+    with pytest.raises(DataError, match="do not hold a predictor"):
+        RegressionPredictor.from_arrays(arrays | {"baseline": arrays["baseline"][:, 1:]})
+    del arrays["baseline"]
+    with pytest.raises(DataError, match="no baseline hazard"):
+        RegressionPredictor.from_arrays(arrays).predict_survival(row, 1.0)
+
+
+def test_limits_of_survival_hold_what_they_say() -> None:
+    # Monte Carlo error of a coverage of .95 over 600 draws: .009
+    person, until, held, narrow = np.array([[1.5]]), 0.5, 0, 0
+    truth = math.exp(-until * math.exp(0.8 * 1.5))
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(120, 1))
+        life, seen = rng.exponential(np.exp(-0.8 * x[:, 0])), rng.exponential(2.0, 120)
+        rows = Rows(
+            Design(x, np.zeros(1), np.ones(1)),
+            (life <= seen).astype(float),
+            time=np.minimum(life, seen),
+        )
+        fit = cox.fit_alone(rows, "efron")
+        assert fit is not None
+        theta, covariance = np.append(0.0, fit.theta), np.zeros((2, 2))
+        covariance[1, 1] = 1 / fit.curvature[0, 0]
+        kept: dict[str, Any] = {"family": "cox", "names": np.array(["x"]), "df": np.inf}
+        kept |= {"coefficients": theta, "level": 0.95, "baseline": cox.baseline(rows, theta)}
+        for errors in (covariance, 0 * covariance):
+            predictor = RegressionPredictor(**kept, covariance=errors)
+            found = predictor.predict_survival(person, until)
+            inside = bool(found.low[0, 0] <= truth <= found.high[0, 0])
+            held, narrow = (held + inside, narrow) if errors.any() else (held, narrow + inside)
+    assert abs(held / 600 - 0.95) < 0.027
+    assert narrow / 600 < 0.9  # the control: without the coefficients' part they are too narrow
+
+
+def test_of_many_times_a_predictor_keeps_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = draw(400, 3)
+    x = table[list(NAMES)].to_numpy()
+    rows = Rows(
+        Design(x, np.zeros(3), np.ones(3)),
+        table["died"].to_numpy(),
+        time=table["years"].to_numpy(),
+    )
+    whole = cox.baseline(rows, np.zeros(4))
+    monkeypatch.setattr(cox, "_MOST_LINES", 100)
+    some = cox.baseline(rows, np.zeros(4))
+    assert 50 < len(some) <= 101 and set(map(tuple, some)) <= set(map(tuple, whole))
+    np.testing.assert_array_equal(some[-2:], whole[-2:])
 
 
 def test_what_has_no_fit_is_refused_in_a_sentence() -> None:

@@ -9,7 +9,8 @@ events has their mean weight; those of frequency as so many rows alike.
 
 Sources: Cox, JRSS B 34 (1972); Breslow, Biometrics 30 (1974); Efron, JASA 72 (1977); for robust
 errors Lin and Wei, JASA 84 (1989); for Efron's sums Therneau and Grambsch, Modeling Survival Data
-(2000), section 3.3.
+(2000), section 3.3; for the baseline hazard and its error Breslow's discussion of Cox, and Tsiatis,
+Annals of Statistics 9 (1981).
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Own:
 
 _MOST_EVENTS = 2_000_000
 """Of weights of frequency, which a small table may have by the billion."""
+_MOST_LINES = 10_000
+"""Times of a baseline hazard that a site keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +234,39 @@ def few_orders(rows: Rows) -> bool:
     ways = gammaln(n + 1) - gammaln(d + 1) - gammaln(n - d + 1)
     tables = gammaln(n + 2 * k) - gammaln(2 * k) - gammaln(n + 1)
     return bool(min(ways, tables) < _MANY_ORDERS)
+
+
+def baseline(rows: Rows, coefficients: FloatArray) -> FloatArray:
+    """Cumulative hazard of somebody whose linear predictor is 0, by event time, (k + 1, m + 3).
+
+    Parameters
+    ----------
+    rows : Rows
+        Columns in the units of the coefficients, whatever the centre and scale of the design.
+    coefficients : (m + 1,) array
+        A constant, and those of the columns.
+
+    Returns
+    -------
+    (k + 1, m + 3) array
+        Time, cumulative hazard ``sum d / S0`` (Breslow, whatever the way with ties), its variance
+        ``sum d / S0^2`` at known coefficients, and ``sum d xbar / S0``, by which the hazard falls
+        as coefficients grow. The last line is the time when the last one was seen. Of more than
+        `_MOST_LINES` times every second, third and so on is left.
+    """
+    by = _ordered(rows, "breslow")
+    x = rows.design.x[by.order]
+    offset = 0.0 if rows.offset is None else rows.offset[by.order]
+    risk = by.weight * np.exp(coefficients[0] + x @ coefficients[1:] + offset)
+    size = np.cumsum(risk)[by.last - 1]
+    mean = np.cumsum(risk[:, None] * x, axis=0)[by.last - 1] / size[:, None]
+    step, watched = by.mass / size, np.asarray(rows.time, dtype=float)
+    steps = np.column_stack([step, step / size, step[:, None] * mean])[::-1]
+    lines = np.column_stack([watched[by.order][by.last - 1][::-1], np.cumsum(steps, axis=0)])
+    apart = -(-len(lines) // _MOST_LINES) or 1
+    lines = lines[::-1][::apart][::-1]
+    last = lines[-1, 1:] if len(lines) else np.zeros(x.shape[1] + 2)
+    return np.vstack([lines, np.append(watched.max(), last)])
 
 
 def fit_alone(rows: Rows, ties: str) -> Piece | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,24 @@ from consilience.numerics.ids import ids_from_arrays, ids_to_arrays
 from consilience.regression.kernels import FAMILIES, family_of
 
 _FOREIGN = "these arrays do not hold a predictor"
+
+
+class Survival(NamedTuple):
+    """Probabilities of no event until some times, (n, t) each; NaN after all were last seen.
+
+    Attributes
+    ----------
+    share : array
+    error : array
+        Standard error of the share: of the coefficients, and of the baseline hazard.
+    low, high : array
+        Limits at the predictor's level, of the logarithm of the cumulative hazard.
+    """
+
+    share: FloatArray
+    error: FloatArray
+    low: FloatArray
+    high: FloatArray
 
 
 class RegressionPredictor:
@@ -34,6 +52,8 @@ class RegressionPredictor:
         Of limits.
     units : (2, m) array, optional
         Centre and scale that were applied to each column before the fit.
+    baseline : (k + 1, m + 3) array, optional
+        Of a Cox regression: hazard of the site's rows by time (:func:`regression.cox.baseline`).
 
     Raises
     ------
@@ -51,6 +71,7 @@ class RegressionPredictor:
         df: float,
         level: float,
         units: ArrayLike | None = None,
+        baseline: ArrayLike | None = None,
     ) -> None:
         m = len(names)
         plain = np.array([[0.0], [1.0]]).repeat(m, axis=1)
@@ -62,7 +83,8 @@ class RegressionPredictor:
         shapes = (self.coefficients.shape, self.covariance.shape, self.units.shape)
         if shapes != ((m + 1,), (m + 1, m + 1), (2, m)) or family not in FAMILIES:
             raise DataError(_FOREIGN)
-        if not 0 < level < 1 or not df > 0:
+        self.baseline = np.empty((0, m + 3)) if baseline is None else np.asarray(baseline, float)
+        if not 0 < level < 1 or not df > 0 or self.baseline.shape[1:] != (m + 3,):
             raise DataError(_FOREIGN)
 
     def predict(self, X: Any, offset: ArrayLike | None = None) -> FloatArray:
@@ -85,15 +107,76 @@ class RegressionPredictor:
         X : (n, m) array or data frame
         offset : (n,) array or a number, optional
         """
-        from scipy.stats import t  # scipy.stats takes long to load
-
         rows = self._rows(X)
         design = np.column_stack([np.ones(len(rows)), rows])
         eta = design @ self.coefficients + self._offset(offset, len(design))
-        error = np.sqrt(np.einsum("ij,jk,ik->i", design, self.covariance, design))
-        # the limits of t with infinite degrees of freedom are those of the normal distribution
-        half = float(t.ppf((1 + self.level) / 2, self.df)) * error
+        half = self._quantile() * self._error(design)
         return np.stack([family_of(self.family).mean(eta + s * half) for s in (-1, 1)], axis=1)
+
+    def _error(self, directions: FloatArray) -> FloatArray:
+        """Standard error of each line's product with the coefficients."""
+        inside = np.einsum("...j,jk,...k->...", directions, self.covariance, directions)
+        return np.asarray(np.sqrt(np.maximum(inside, 0.0)))
+
+    def _quantile(self) -> float:
+        from scipy.stats import t  # scipy.stats takes long to load
+
+        # t with infinite degrees of freedom is the normal distribution
+        return float(t.ppf((1 + self.level) / 2, self.df))
+
+    def predict_survival(
+        self, X: Any, times: ArrayLike, offset: ArrayLike | None = None
+    ) -> Survival:
+        """Probability of no event until each time, at the site that keeps this predictor.
+
+        With the site's cumulative hazard H0 at linear predictor 0 it is ``exp(-H0(t) exp(eta))``.
+        The variance of the cumulative hazard is, by the delta method,
+        ``exp(2 eta) (sum d / S0^2 + q' V q)`` with ``q = H0(t) x - sum d xbar / S0`` and V the
+        covariance of the coefficients (Tsiatis 1981; Therneau and Grambsch 2000, section 10.2).
+
+        Parameters
+        ----------
+        X : (n, m) array or data frame
+            Prepared columns in the units of the table; a data frame may have further columns.
+        times : (t,) array or a number
+            In the unit of the fit, not below 0.
+        offset : (n,) array or a number, optional
+            Of a fit with an offset; 0 unless given.
+
+        Returns
+        -------
+        Survival
+
+        Raises
+        ------
+        DataError
+            The fit is no Cox regression, or a time is below 0 or no finite number.
+        """
+        if not len(self.baseline):
+            raise DataError(f"a {self.family} fit has no baseline hazard: fit family = 'cox'")
+        try:
+            at = np.atleast_1d(np.asarray(times, dtype=float))
+        except (TypeError, ValueError):
+            raise DataError("times must be numbers") from None
+        if at.ndim != 1 or not (np.isfinite(at) & (at >= 0)).all():
+            raise DataError("times must be finite numbers of at least 0")
+        rows = self._rows(X)
+        design = np.column_stack([np.ones(len(rows)), rows])
+        eta = design @ self.coefficients + self._offset(offset, len(design))
+        lines = np.vstack([np.zeros(self.baseline.shape[1]), self.baseline])
+        place = np.searchsorted(lines[:, 0], at, side="right") - 1
+        hazard, variance, pull = lines[place, 1], lines[place, 2], lines[place, 3:]
+        hazard = np.where(at > lines[-1, 0], np.nan, hazard)
+        away = hazard[:, None] * design[:, None, :]
+        away[..., 1:] -= pull
+        away[..., 0] = 0.0  # the constant is in the baseline as it is in the predictor
+        whole = np.exp(eta)[:, None] * hazard
+        error = np.exp(eta)[:, None] * np.hypot(np.sqrt(variance), self._error(away))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wide = np.where(whole > 0, self._quantile() * error / whole, whole)
+        low, high = (np.exp(-whole * np.exp(s * wide)) for s in (1, -1))
+        share = np.exp(-whole)
+        return Survival(share, share * error, low, high)
 
     def mean_of(self, x: FloatArray, offset: ArrayLike | None = None) -> FloatArray:
         """Mean response of rows in the units of the fit."""
@@ -134,6 +217,7 @@ class RegressionPredictor:
             "covariance": self.covariance,
             "limits": np.array([-1.0 if math.isinf(self.df) else self.df, self.level]),
             "units": self.units,
+            **({"baseline": self.baseline} if len(self.baseline) else {}),
             **ids_to_arrays("columns", self.feature_names_in_),
         }
 
@@ -160,4 +244,5 @@ class RegressionPredictor:
             df=math.inf if limits[0] < 0 else float(limits[0]),
             level=float(limits[1]),
             units=arrays["units"],
+            baseline=arrays.get("baseline"),
         )

@@ -165,7 +165,7 @@ class PooledRegression(Method[PooledRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 15
+    version: ClassVar[int] = 16
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = (*site.STEPS, *masked.STEPS)
     absence: ClassVar[str] = (

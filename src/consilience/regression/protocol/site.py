@@ -646,40 +646,48 @@ def conclude(
     if np.shape(arrays["covariance"]) != (size, size):
         raise ProtocolError("the model has errors of other coefficients")
     kept = [place, *range(constants, size)]
-    predictor = RegressionPredictor(
-        family=message.settings.family,
-        names=names,
-        coefficients=np.asarray(arrays["coefficients"])[kept],
-        covariance=np.asarray(arrays["covariance"])[np.ix_(kept, kept)],
-        df=float(np.ravel(arrays["df"])[0]),
-        level=float(np.ravel(arrays["level"])[0]),
-        units=units,
-    )
-    site.output("predictor", predictor)
+    coefficients = np.asarray(arrays["coefficients"])[kept]
+    x, y = _features(data, columns), response_of(message.settings.family, data)
     with np.errstate(all="ignore"):  # a model that somebody made up may give no numbers
-        fitted = predictor.mean_of(_features(data, columns), data.offset)
-        y = response_of(message.settings.family, data)
+        baseline, residual = None, None
+        if time is not None:
+            baseline, residual = _of_own_hazard(message.settings, x, y, data, time, coefficients)
+        predictor = RegressionPredictor(
+            family=message.settings.family,
+            names=names,
+            coefficients=coefficients,
+            covariance=np.asarray(arrays["covariance"])[np.ix_(kept, kept)],
+            df=float(np.ravel(arrays["df"])[0]),
+            level=float(np.ravel(arrays["level"])[0]),
+            units=units,
+            baseline=baseline,
+        )
+        site.output("predictor", predictor)
+        fitted = predictor.mean_of(x, data.offset)
         site.output("fitted", fitted)
-        site.output("residual", y - fitted if time is None else _martingales(message, data, time))
+        site.output("residual", y - fitted if residual is None else residual)
     return messages.Concluded(), {}
 
 
-def _martingales(message: messages.Conclude, data: SiteData, time: FloatArray) -> FloatArray:
-    """Events less cumulative hazards, (n,), by the baseline hazard of the site's own rows."""
-    columns = np.asarray(message.model.value["columns"], dtype=np.int64)
-    slopes = np.asarray(message.model.value["coefficients"])[1:]
-    x = _features(data, columns)
-    y = response_of(kernels.COX, data)
+def _of_own_hazard(
+    settings: messages.Settings,
+    x: FloatArray,
+    y: FloatArray,
+    data: SiteData,
+    time: FloatArray,
+    coefficients: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Baseline hazard of the site's own rows, all of them, and events less cumulative hazards."""
     rows = kernels.Rows(
-        kernels.Design(x, x.mean(axis=0), np.ones(len(columns))),
+        kernels.Design(x, x.mean(axis=0), np.ones(x.shape[1])),
         y,
         data.offset,
         data.weight,
-        frequency=message.settings.weights == "frequency",
+        frequency=settings.weights == "frequency",
         time=time,
     )
-    own = cox.summed(rows, slopes, ties=message.settings.ties)[1]
-    return np.asarray(own.gap if data.weight is None else own.gap / data.weight)
+    gap = cox.summed(rows, coefficients[1:], ties=settings.ties)[1].gap
+    return cox.baseline(rows, coefficients), gap if data.weight is None else gap / data.weight
 
 
 STEPS = (moments, sums, own_fit, judge, conclude)
