@@ -7,7 +7,7 @@ import pytest
 
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.entry_folds import alone, entry_folds, held_out_part
+from consilience.numerics.entry_folds import alone, block_folds, entry_folds, held_out_part
 
 
 def random_entries(rng: np.random.Generator) -> Entries:
@@ -41,6 +41,30 @@ def test_sizes_are_equal_and_nothing_is_emptied() -> None:
         assert not any(emptied(entries, entries.take(folds != f)) for f in range(n_splits))
         tried += 1
     assert tried > 200
+
+
+def test_blocks_are_held_out_together_and_nothing_is_emptied() -> None:
+    """Also in sparse matrices, where a column may have its entries in one fold by chance."""
+    rng = np.random.default_rng(6)
+    tried = spared = 0
+    for _ in range(300):
+        entries = random_entries(rng)
+        blocks = rng.integers(0, 3, entries.shape[1])
+        blocks = np.unique(blocks, return_inverse=True)[1]
+        try:
+            folds = block_folds(entries, 2, blocks, rng)
+        except (DataError, ParameterError):  # fewer than two parts can be held out
+            continue
+        part = entries.rows * 3 + blocks[entries.columns]
+        for one in np.unique(part):
+            assert len(set(folds[part == one].tolist()) - {-1}) <= 1
+        assert not any(emptied(entries, entries.take(folds != f)) for f in range(2))
+        tried += 1
+        spared += bool((folds == -1).any())
+    assert tried > 150 and spared > 20
+    dense = Entries.of(np.ones((30, 12)))
+    sizes = np.bincount(block_folds(dense, 3, np.arange(12) // 4, rng))
+    assert sizes.tolist() == [120, 120, 120]
 
 
 def test_random_folds_would_empty_rows_here() -> None:

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience import ClusterCountCV, RankCV  # noqa: E402
+from consilience import ClusterCountCV, EntrywiseKFold, RankCV  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate, share  # noqa: E402
 
@@ -27,6 +27,8 @@ BOUND, OTHER, BESIDE, FULL = 100, 25, 25, 10
 and shown to other criteria for the number of classes, and those that get full mixtures."""
 ROWS, COLUMNS, RANK = 100, 20, 3
 """Of the tables whose rank is sought."""
+STRETCH, BLOCK = 10, 5
+"""Neighbouring columns that are held out together, and columns of a block."""
 
 # --------------------------------------------------------------------------- tables with a rank
 
@@ -101,6 +103,13 @@ def of_ranks(line: str, seed: int) -> dict[str, dict[str, float]]:
             "chosen": search.minimiser_,
             "remark": float(bool(search.remarks_)),
         }
+    if line.endswith("along columns"):
+        folds = EntrywiseKFold(5, blocks=STRETCH, random_state=seed)
+        search = RankCV("hard", scale="columns", center="columns", cv=folds, random_state=seed)
+        found[f"held-out stretches of {STRETCH}, scale columns"] = {
+            "chosen": search.fit(x).minimiser_,
+            "remark": float(bool(search.remarks_)),
+        }
     if not np.isnan(x).any():
         scaled = (x - x.mean(axis=0)) / x.std(axis=0)
         found["parallel analysis"] = {"chosen": parallel_analysis(scaled, seed)}
@@ -163,6 +172,15 @@ def heavy(rng: Rng) -> FloatArray:
     return np.asarray(one_class(0.5)(rng) * np.sqrt(4.0 / rng.chisquare(4, (ROWS, 1))))
 
 
+def in_blocks(rng: Rng, classes: int) -> FloatArray:
+    """Classes in four blocks of five columns, correlation .8 within a block."""
+    blocks = [np.sqrt(0.8) * rng.standard_normal((ROWS, 1)) for _ in range(4)]
+    x = np.repeat(np.hstack(blocks), BLOCK, axis=1)
+    x += np.sqrt(0.2) * rng.standard_normal((ROWS, 4 * BLOCK))
+    centres = 1.5 * (classes > 1) * rng.standard_normal((classes, 4 * BLOCK))
+    return np.asarray(x + centres[np.arange(ROWS) % classes])
+
+
 def even(rng: Rng) -> FloatArray:
     """One class that is spread evenly along a line."""
     along = rng.uniform(-4.0, 4.0, (ROWS, 1))
@@ -181,6 +199,8 @@ CLASSES: dict[str, tuple[int, Callable[[Rng], FloatArray]]] = {
         lambda rng: small_ones_missing(one_class(0.5)(rng), rng),
     ),
     "one class, even along a line": (1, even),
+    "one class, blocks of columns": (1, lambda rng: in_blocks(rng, 1)),
+    "three classes, blocks of columns": (3, lambda rng: in_blocks(rng, 3)),
     "five classes on a line": (5, on_a_line),
     "five classes on a line, two columns": (5, lambda rng: on_a_line(rng, 2, 4.0)),
     "three classes": (3, three_classes),
@@ -200,6 +220,11 @@ def of_classes(line: str, seed: int) -> dict[str, dict[str, float]]:
     count = ClusterCountCV(n_clusters=8, cv=5, random_state=seed).fit(x)
     said = any("with correlated columns" in remark for remark in count.remarks_)
     found = {"held-out entries": {"chosen": float(count.n_clusters_), "remark": float(said)}}
+    if "blocks" in line:
+        folds = EntrywiseKFold(5, blocks=BLOCK, random_state=seed)
+        count = ClusterCountCV(n_clusters=8, cv=folds, random_state=seed).fit(x)
+        said = any("with correlated columns" in remark for remark in count.remarks_)
+        found["held-out blocks"] = {"chosen": float(count.n_clusters_), "remark": float(said)}
     if seed < BESIDE and not np.isnan(x).any():
         for name, one in count.compare().items():
             # a grid that ends before the rule holds is a choice of more than it has

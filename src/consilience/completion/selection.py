@@ -30,7 +30,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
 from consilience.numerics.centring import CENTRES, centre_of, rating_values
 from consilience.numerics.entries import Entries
-from consilience.numerics.entry_folds import alone, entry_folds
+from consilience.numerics.entry_folds import alone, block_folds, entry_folds
 from consilience.numerics.entry_paths import copied, path_of
 from consilience.numerics.held_out_entries import EntryCurve
 
@@ -42,12 +42,17 @@ class EntrywiseKFold:
 
     Folds differ by one entry at most, and none holds all entries of a row or column that has two or
     more: a fit could say nothing of it. An entry that is alone in its row or its column is never
-    held out, since only a mean could predict it.
+    held out, since only a mean could predict it. With `blocks`, parts of rows take the place of
+    entries.
 
     Parameters
     ----------
     n_splits : int
         Number of folds, 2 or more, at most the number of entries that may be held out.
+    blocks : int or (p,) array of int, optional
+        Columns that are held out together in a row, because noise goes along them or they say the
+        same: a label for each column, or the length of stretches of neighbours. A block that is
+        wider than what hangs together leaves nothing of it to predict from.
     random_state : int, numpy Generator, RandomState or None
         With an integer every call draws the same folds.
 
@@ -63,12 +68,20 @@ class EntrywiseKFold:
     6 5 (4, 3)
     """
 
-    def __init__(self, n_splits: int = 5, *, random_state: Any = None) -> None:
+    def __init__(
+        self,
+        n_splits: int = 5,
+        *,
+        blocks: int | ArrayLike | None = None,
+        random_state: Any = None,
+    ) -> None:
         self.n_splits = n_splits
+        self.blocks = blocks
         self.random_state = random_state
 
     def __repr__(self) -> str:
-        return f"EntrywiseKFold(n_splits={self.n_splits}, random_state={self.random_state!r})"
+        blocks = "" if self.blocks is None else f"blocks={self.blocks!r}, "
+        return f"EntrywiseKFold(n_splits={self.n_splits}, {blocks}random_state={self.random_state})"
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds."""
@@ -89,11 +102,25 @@ class EntrywiseKFold:
         Raises
         ------
         ParameterError
-            `n_splits` is out of its range.
+            `n_splits` or `blocks` is out of its range.
         DataError
             The matrix cannot be used, or every entry is alone in its row or column.
         """
-        return entry_folds(Entries.of(X), self.n_splits, generator(self.random_state))
+        entries, rng = Entries.of(X), generator(self.random_state)
+        if self.blocks is None:
+            return entry_folds(entries, self.n_splits, rng)
+        return block_folds(entries, self.n_splits, self._labels(entries.shape[1]), rng)
+
+    def _labels(self, p: int) -> IntArray:
+        """Block of each column, from 0."""
+        given = np.asarray(self.blocks)
+        whole = given.dtype.kind in "iu"
+        if whole and given.ndim == 0 and given >= 1:
+            return np.arange(p) // int(given)
+        if not whole or given.shape != (p,):
+            allowed = f"a length, 1 or more, or {p} whole numbers, the block of each column"
+            raise ParameterError.of("blocks", allowed, self.blocks)
+        return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Entries, Entries]]:
         """Entries to learn from and entries held out, fold by fold.

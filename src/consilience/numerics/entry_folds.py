@@ -76,6 +76,42 @@ def entry_folds(entries: Entries, n_splits: int, rng: np.random.Generator) -> In
         paired = [mine | found for mine, found in zip(paired, emptied)]
 
 
+def block_folds(
+    entries: Entries, n_splits: int, blocks: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """Draw folds in which the entries of a row in one block of columns are held out together.
+
+    Parameters
+    ----------
+    entries : Entries
+        m observed entries.
+    n_splits : int
+        Number of folds, 2 or more.
+    blocks : (p,) array of int
+        Block of each column, from 0.
+    rng : numpy Generator
+
+    Returns
+    -------
+    (m,) array of int
+        Fold of each entry, or -1 where a fold would hold all of its row or column.
+
+    Raises
+    ------
+    ParameterError, DataError
+        As `entry_folds`, of the parts of rows in place of entries.
+    """
+    shape = (entries.shape[0], int(blocks.max()) + 1)
+    parts, of = np.unique(entries.rows * shape[1] + blocks[entries.columns], return_inverse=True)
+    rows, columns = np.divmod(parts, shape[1])
+    units = Entries(shape, rows, columns, np.zeros(len(parts)))
+    folds = entry_folds(units, n_splits, rng)[of]
+    # Parts of a block are spread over folds, those that a sparse column has may not be.
+    counts = entries.column_counts
+    folds[_emptied(entries.columns, counts, folds)[entries.columns]] = NEVER
+    return folds
+
+
 def row_folds(entries: Entries, n_splits: int, rng: np.random.Generator) -> IntArray:
     """Deal the entries of each row into folds, for a model that knows the columns already.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from consilience import EntrywiseKFold, HardImpute, RankCV, cross_validate_entries
+from consilience import ClusterCountCV, EntrywiseKFold, HardImpute, RankCV, cross_validate_entries
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 
@@ -135,3 +135,27 @@ def test_labels_that_are_no_whole_numbers_are_not_printed() -> None:
     with pytest.raises(ParameterError, match=r"folds must be .* float64 of shape \(160,\)") as said:
         cross_validate_entries(X, [ColumnMeans(1.0)], labels)
     assert "0.125" not in str(said.value) and len(str(said.value)) < 150
+
+
+def test_blocks_of_columns() -> None:
+    """One class of two blocks of like columns: scattered entries cut it, blocks do not."""
+    rng = np.random.default_rng(3)
+    shared = np.repeat(rng.standard_normal((100, 2)), 5, axis=1)
+    x = np.sqrt(0.8) * shared + np.sqrt(0.2) * rng.standard_normal((100, 10))
+    search = ClusterCountCV(n_clusters=4, cv=5, random_state=0).fit(x)
+    assert search.n_clusters_ == 4
+    assert any("EntrywiseKFold(blocks=" in remark for remark in search.remarks_)
+    for blocks in (5, [7] * 5 + [2] * 5):
+        folds = EntrywiseKFold(5, blocks=blocks, random_state=0)
+        assert repr(folds) == f"EntrywiseKFold(n_splits=5, blocks={blocks}, random_state=0)"
+        search.set_params(cv=folds).fit(x)
+        assert search.n_clusters_ == 1
+    rows = [EntrywiseKFold(5, blocks=b, random_state=0).folds(x) for b in (5, [7] * 5 + [2] * 5)]
+    assert (rows[0].reshape(100, 2, 5) == rows[0].reshape(100, 2, 5)[:, :, :1]).all()
+    assert sorted(np.bincount(rows[0])) == sorted(np.bincount(rows[1]))
+
+
+@pytest.mark.parametrize("blocks", [0, -1, 1.5, "a", [1, 2], [[1] * 10], True])
+def test_no_such_blocks(blocks: Any) -> None:
+    with pytest.raises(ParameterError, match="blocks must be"):
+        EntrywiseKFold(2, blocks=blocks).folds(np.ones((4, 10)))

@@ -67,6 +67,13 @@ def unequal_spread(residual: FloatArray, leverage: FloatArray) -> str | None:
     )
 
 
+HOW = {
+    "columns": "cv=EntrywiseKFold(blocks=10)",
+    "rows": "the same search of the transposed table with cv=EntrywiseKFold(blocks=10)",
+}
+"""Folds of stretches."""
+
+
 def along_an_order(residual: FloatArray) -> str | None:
     """Neighbouring columns, or rows, that hang together more than any two of them.
 
@@ -99,7 +106,7 @@ def along_an_order(residual: FloatArray) -> str | None:
                 f"neighbouring {what} still hang together in what the fit leaves (mean correlation "
                 f"{found[0]:.2f}, of any two {found[1:].mean():.2f}): noise that goes along an "
                 "order is taken for components, and too many are chosen; difference or whiten "
-                f"along the {what}, or hold out whole stretches (cv = folds of your own)"
+                f"along the {what}, or hold out whole stretches: {HOW[what]}"
             )
     return None
 
@@ -185,7 +192,8 @@ def correlated_classes(x: FloatArray, labels: IntArray, *, seed: int = 0) -> str
         f"{many} with correlated columns explain{'s' if fewest == 1 else ''} the table better "
         f"(BIC {best:.0f}) than {k} classes without (BIC {chosen:.0f}): k-means cuts one long "
         'class into several; compare with estimator="gaussian-mixture-full" and the gap statistic '
-        "of compare()"
+        "of compare(), or hold out blocks of columns that say the same together: "
+        "cv=EntrywiseKFold(blocks=...)"
     )
 
 
