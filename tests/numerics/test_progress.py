@@ -62,8 +62,12 @@ def test_a_search_tells_its_folds_and_penalties_and_stays_the_same() -> None:
     plain = consilience.SparseQDA(n_alphas=4).fit(x, y)
     found, tasks = noted(lambda: consilience.SparseQDA(n_alphas=4).fit(x, y))
     np.testing.assert_array_equal(found.predict_proba(x), plain.predict_proba(x))
-    folds = [task for task in tasks if task[0] == "folds"]
-    assert folds == [["folds", 5, 5]]
+    # all folds go down the path at once: before the first penalty, and after each
+    assert tasks == [["penalties", 5, 5], ["penalties", 4, 4]]
+    given = consilience.SparseQDA(alphas=plain.path_.alphas)  # tried to its end, fold by fold
+    found, tasks = noted(lambda: given.fit(x, y))
+    np.testing.assert_array_equal(found.predict_proba(x), plain.predict_proba(x))
+    assert [task for task in tasks if task[0] == "folds"] == [["folds", 5, 5]]
     assert sum(task[0] == "penalties of a fold" for task in tasks) == 5
     assert all(done <= total for _, done, total in tasks)
 
