@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from consilience.wire import digits
+from consilience.wire import moment_facts as module
 from consilience.wire.digits import off_grid
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import (
     Coded,
     at_most,
     coded_within,
+    column_facts,
     hanging_together,
     left_over,
     moment_facts,
@@ -604,3 +606,49 @@ def test_a_column_with_an_infinite_value_is_unsafe(least: int, other: float) -> 
         with np.errstate(invalid="ignore"):
             unsafe = moment_facts(x, limits=limits).unsafe
         assert unsafe[1].all() and unsafe[:, 1].all() and not unsafe[0, 2]
+
+
+@pytest.mark.parametrize("n", [8, 9, 60, 61])
+def test_short_columns_looked_at_together_are_as_one_by_one(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.normal(3.0, 2.0, size=(n, 8))
+    x[:, 1] = 0.0
+    x[:, 2] = np.rint(x[:, 2])
+    x[0, 3], x[1, 4] = np.nan, np.inf
+    x[:2, 5] = np.median(x[:, 5])
+    x[:, 6] = 1.0 + np.arange(n) * np.spacing(1.0)  # the mean of the middle ones is one of them
+    x[:, 7] *= 1e150
+    together = module._Seen.of(x)
+    assert np.flatnonzero(together.distinct).tolist() == [0, 6, 7]
+    facts = column_facts(x), unsafe_columns(x, limits=LIMITS)
+    monkeypatch.setattr(module, "_SHORT", 0)
+    alone = module._Seen.of(x)
+    assert not alone.distinct.any()
+    for name in ("ends", "means", "middles", "at_middle"):
+        np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+    shared = [max(np.unique(c[~np.isnan(c)], return_counts=True)[1]) for c in x.T]
+    assert (together.most >= shared).all()
+    (records, share), unsafe = column_facts(x), unsafe_columns(x, limits=LIMITS)
+    np.testing.assert_array_equal(facts[0][0], records)
+    np.testing.assert_allclose(facts[0][1], share, rtol=1e-14)
+    np.testing.assert_array_equal(facts[1], unsafe)
+
+
+@pytest.mark.parametrize("n", [50, 301])
+def test_what_is_settled_together_is_what_each_column_says(n: int) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, 12)).cumsum(axis=1)
+    x[:, 3] = np.round(x[:, 3] + np.arange(n), 6)
+    x[:, 4] = 0.3713137 * np.arange(n) + 0.11
+    x[:5, 4] += 0.0123  # few have further digits
+    x[:, 5] = 0.0
+    x[2, 6] = np.nan
+    digits._none_off.clear()
+    digits.settle(x.T, 10)
+    known = [(10, digits._content(column)) in digits._none_off for column in x.T]
+    assert sum(known) >= 8 and not any(known[4:7])
+    for column, none in zip(x.T, known, strict=True):
+        assert not none or digits._off_grid(column, 10) is None
+    assert digits.off_grid(x[:, 4], 10) is not None

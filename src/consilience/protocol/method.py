@@ -317,6 +317,7 @@ class SiteData:
         """Same rows with nothing in some columns, by name: nothing of these can leave."""
         if not names:
             return self
+        names = set(names)
         blank = [name in names for name in self.feature_names]
         left = self.with_features(np.where(blank, 0.0, self.features))
         coded = {f"{self.target_name}={level}" for level in self.levels.get(self.target_name, ())}

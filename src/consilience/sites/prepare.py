@@ -26,6 +26,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,19 +34,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, all_finite
-from consilience.exceptions import DataError, StudyError, listed
+from consilience.exceptions import ConsilienceError, DataError, StudyError, listed
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites import encoding
 from consilience.sites.cells import is_number, plain_text, row_list
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Table
-from consilience.wire.digits import whole_steps
+from consilience.wire.digits import SHORT, settle, whole_steps
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
 _TURNED = 1024
 _ASIDE = 1 << 25
+_TOGETHER = 128
 
 
 def load_with_report(
@@ -152,6 +154,7 @@ class _Loader:
         self.outside: dict[str, None] = {}
         self.odd: dict[str, int] = {}
         self.rounded: dict[str, float] = {}
+        self.ahead: dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
         self.classes = np.zeros(table.n_rows, dtype=np.int64)
@@ -318,10 +321,9 @@ class _Loader:
         raise _refusal(name, f"is of type {kind}{but}: convert it first", f"its type is {rule}")
 
     def _numbers(self, name: str, *, rounded: bool = True) -> NDArray[np.float64]:
-        local = self._local(name, " and the study uses it as a number", "not a number")
-        values, wrong = self.table.numbers(local, self.site.codes(name))
+        values, wrong = self.ahead.pop(name) if name in self.ahead else self._read(name)
         if len(wrong) >= self.refused_from:
-            why = self.table.why_wrong(local, wrong)
+            why = self.table.why_wrong(self.site.local(name), wrong)
             raise _refusal(
                 name,
                 f"holds text in {len(wrong)} cells where the study expects numbers"
@@ -435,7 +437,7 @@ class _Loader:
         # Few columns of many rows at a time: some are copies of what the table holds.
         width = max(_ASIDE // max(len(features), 1), 1)
         columns = itertools.chain(
-            itertools.chain.from_iterable(map(self._encoded, plan)),
+            itertools.chain.from_iterable(map(self._encoded, self._looked_at(plan))),
             (self.missing[name] for name in flags),
         )
         for first in range(0, n_columns, width):
@@ -444,6 +446,23 @@ class _Loader:
         # As many columns as the plan says: none is left.
         _turn(list(columns), features[:, n_columns:])
         return features
+
+    def _looked_at(self, plan: tuple[encoding.Encoding, ...]) -> Iterable[encoding.Encoding]:
+        """The plan; of short columns of numbers many are asked together whether few have digits."""
+        for start in range(0, len(plan), _TOGETHER):
+            some = plan[start : start + _TOGETHER]
+            if self.round_below > 1 and self.table.n_rows <= SHORT:
+                numbers = [one.column for one in some if one.kind == "number"]
+                with suppress(ConsilienceError):  # said when it is its turn
+                    self.ahead |= {name: self._read(name) for name in numbers}
+                if self.ahead:
+                    together = np.stack([values for values, _ in self.ahead.values()])
+                    settle(together, self.round_below)
+            yield from some
+
+    def _read(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        local = self._local(name, " and the study uses it as a number", "not a number")
+        return self.table.numbers(local, self.site.codes(name))
 
     def _encoded(self, one: encoding.Encoding) -> Iterable[NDArray[np.float64]]:
         levels = self.columns.levels.get(one.column)

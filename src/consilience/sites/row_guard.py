@@ -334,8 +334,9 @@ class RowGuard:
                 again = (told.joint if joint else told.sets)[number]
             bad = failing(told.x, views, told.asked, limits, told.coded, again)
             judged[key] = [name for name, hidden in zip(told.names, bad, strict=True) if hidden]
+        hidden = set(judged[key])
         for name in everyone.prepared:
-            if name in judged[key]:
+            if name in hidden:
                 continue
             of = record.setdefault(
                 name, {"coding": everyone.prepared[name][0], "sets": [], "joint": []}
@@ -647,14 +648,19 @@ def _too_many(
         n = int(view.rows.sum())
         # What was told of these rows counts, also where this run tells nothing of it.
         told = view.told & (view.fixed | ~asked | free | again)
-        while True:
+        new = np.flatnonzero(told & free & ~again & ~hidden)
+        fewest, most = 0, len(new)  # that give way: the more do, the more is allowed
+        while fewest < most:
+            tried, some = hidden.copy(), (fewest + most) // 2
+            tried[new[len(new) - some :]] = True
             # A column that gives way keeps what earlier runs told of it: its mean, at most.
-            left = told & (~hidden | view.fixed)
-            joint = int((told & ~hidden & view.joint).sum())
-            new = np.flatnonzero(told & free & ~again & ~hidden)
-            if not len(new) or limits.allow_columns(n, joint, int(left.sum()) - joint + view.edges):
-                break
-            hidden[new[-1]] = True
+            left = told & (~tried | view.fixed)
+            joint = int((told & ~tried & view.joint).sum())
+            if limits.allow_columns(n, joint, int(left.sum()) - joint + view.edges):
+                most = some
+            else:
+                fewest = some + 1
+        hidden[new[len(new) - fewest :]] = True
     return hidden
 
 

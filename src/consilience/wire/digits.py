@@ -8,7 +8,8 @@ is times another column (`docs/proofs/told-moments.md`).
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,24 +76,67 @@ def off_grid(column: FloatArray, least: int) -> Finer | None:
     Whoever prepares a column asks this, and whoever tells of it: of short columns without such
     records it is remembered for a while.
     """
-    if len(column) > _SHORT:
+    if len(column) > SHORT:
         return _off_grid(column, least)
-    content = hashlib.blake2b(np.asarray(column, float).tobytes(), digest_size=16).digest()
-    if (least, content) in _none_off:
+    if (least, _content(column)) in _none_off:
         return None
     found = _off_grid(column, least)
     if found is None:
-        if len(_none_off) >= _REMEMBERED:
-            _none_off.clear()
-        _none_off.add((least, content))
+        _remember(column, least)
     return found
 
 
-_SHORT, _REMEMBERED = 1 << 12, 1 << 16
+SHORT, _REMEMBERED, _TOGETHER = 1 << 12, 1 << 16, 128
+"""Records of columns of which answers are remembered; how many answers; columns asked together."""
 _none_off: set[tuple[int, bytes]] = set()
 
 
-def _off_grid(column: FloatArray, least: int) -> Finer | None:
+def _content(column: FloatArray) -> bytes:
+    return hashlib.blake2b(np.asarray(column, float).tobytes(), digest_size=16).digest()
+
+
+def _remember(column: FloatArray, least: int) -> None:
+    """Note a column without such records."""
+    if len(_none_off) >= _REMEMBERED:
+        _none_off.clear()
+    _none_off.add((least, _content(column)))
+
+
+@lru_cache(maxsize=64)
+def _usual(top: int) -> FloatArray:
+    """Steps that people use from 10^(top + 1) down, their origin, and what is near: (k, 3)."""
+    decimal = (lead * 10.0**k for k in range(top, top - 14, -1) for lead in _LEADS)
+    return np.array(sorted(((step, 0.0, 1e-6) for step in {*decimal, *_PARTS}), reverse=True))
+
+
+def settle(columns: FloatArray, least: int) -> None:
+    """Ask `off_grid` of short columns, (p, n), and remember the answers.
+
+    What takes longest is asked of many columns together: whether samples have a step in common.
+    """
+    p, n = columns.shape
+    if not _OF <= n <= SHORT:
+        return
+    rng = np.random.default_rng(n)
+    picks = [rng.integers(n, size=(_SAMPLES, _OF)) for _ in range(2)]  # as `_common_steps` does
+    for start in range(0, p, _TOGETHER):
+        turned = columns[start : start + _TOGETHER]
+        order = np.sort(turned, axis=1)
+        distinct = np.isfinite(order[:, [0, -1]]).all(axis=1) & (order[:, 1:] > order[:, :-1]).all(
+            1
+        )
+        turned, order = turned[distinct], order[distinct]
+        samples = np.concatenate([turned[:, picks[0]], order[:, picks[1]]], axis=1)
+        size = np.abs(order[:, [0, -1]]).max(axis=1)
+        fine = _resolution(order[:, -1] - order[:, 0], size)
+        step = _steps(samples.reshape(-1, _OF), np.repeat(fine, 2 * _SAMPLES))
+        none = (step <= 0).reshape(-1, 2 * _SAMPLES).all(axis=1)
+        for column in turned[none]:
+            if _off_grid(column, least, common=False) is None:
+                _remember(column, least)
+
+
+def _off_grid(column: FloatArray, least: int, *, common: bool = True) -> Finer | None:
     known = column[np.isfinite(column)]
     # Of a small table few are at most a fifth: by chance, nine of twenty ages are odd.
     least = min(least, len(known) // 5 + 1)
@@ -101,19 +145,20 @@ def _off_grid(column: FloatArray, least: int) -> Finer | None:
     largest = float(np.abs(known).max())
     if largest == 0:
         return None
-    top = int(np.floor(np.log10(largest)))
-    decimal = (lead * 10.0**k for k in range(top, top - 14, -1) for lead in _LEADS)
     least_step = largest * max(len(known) * 1e-15, 1e-12)  # a sum does not hold further digits
     # By chance a step found from the values would soon fit one that has nothing to do with it.
-    steps = [(step, 0.0, 1e-6) for step in {*decimal, *_PARTS}]
-    steps += [(*found, 1e-9) for found in _common_steps(known)]
-    inside = sorted((of for of in steps if least_step <= of[0] <= largest), reverse=True)
-    # Most are ruled out by a handful of records, all at once.
-    each = np.array(inside, dtype=float).reshape(-1, 3).T[:, :, None]
-    multiples = (known[:_HANDFUL] - each[1]) / each[0]
-    away = np.abs(multiples - np.rint(multiples)) > each[2] + 1e-15 * (largest / each[0])
-    for i in np.flatnonzero(away.sum(axis=1) < least).tolist():
-        step, origin, near = inside[i]
+    steps = _usual(int(np.floor(np.log10(largest))))
+    if common and (found := _common_steps(known)):
+        more = ((*one, 1e-9) for one in found)
+        steps = np.array(sorted([*map(tuple, steps.tolist()), *more], reverse=True))
+    steps = steps[(least_step <= steps[:, 0]) & (steps[:, 0] <= largest)]
+    # Most are ruled out by a few records, the rest by a handful, all at once.
+    for some in (known[: 2 * least], known[:_HANDFUL]):
+        multiples = (some - steps[:, 1:2]) / steps[:, :1]
+        away = np.abs(multiples - np.rint(multiples))
+        away = away > steps[:, 2:] + 1e-15 * (largest / steps[:, :1])
+        steps = steps[away.sum(axis=1) < least]
+    for step, origin, near in steps.tolist():
         for part in (known[:_FEW_ROWS], known):
             multiple = (part - origin) / step
             off = np.abs(multiple - np.rint(multiple)) > near + 1e-15 * (largest / step)
@@ -161,17 +206,20 @@ def _common_steps(known: FloatArray) -> set[tuple[float, float]]:
     return set(same.values())
 
 
-def _resolution(span: float, largest: float) -> float:
-    return 1e-7 * max(span, 1e-6 * largest)
+def _resolution(span: Any, largest: Any) -> Any:
+    return 1e-7 * np.maximum(span, 1e-6 * largest)
+
+
+_FINE = 100
 
 
 def _steps(picks: FloatArray, least: FloatArray) -> FloatArray:
-    """Largest step of each sample, (m,); 0 where it is below a hundred times `least`, or none."""
+    """Largest step of each sample, (m,); 0 where it is below `_FINE` times `least`, or none."""
     away = np.abs(picks[:, 1:] - picks[:, :1])
     step, left = away[:, 0].copy(), np.arange(len(away))
     for i in range(1, away.shape[1]):
         step[left] = _greatest_common(step[left], away[left, i], least[left])
-        fine = (step[left] > 0) & (step[left] <= 100 * least[left])
+        fine = (step[left] > 0) & (step[left] <= _FINE * least[left])
         step[left[fine]], left = 0.0, left[~fine]
     return step
 
@@ -196,11 +244,10 @@ def finer_between(x: FloatArray, least: int) -> BoolArray:
     whole = x if len(rows) == len(x) else x[rows]  # a million rows are not copied
     low, high = whole.min(axis=0), whole.max(axis=0)
     span, size = high - low, np.maximum(np.abs(low), np.abs(high))
-    own = _largest_steps(picks, np.array([_resolution(*of) for of in zip(span, size, strict=True)]))
+    own = _largest_steps(picks, _resolution(span, size))
     for start in range(0, len(first), _PAIRS):
         one, other = first[start : start + _PAIRS], second[start : start + _PAIRS]
-        both = zip(span[one] + span[other], size[one] + size[other], strict=True)
-        fine = np.array([_resolution(*of) for of in both])
+        fine = _resolution(span[one] + span[other], size[one] + size[other])
         theirs = np.maximum(own[one], own[other])
         for sign in (-1.0, 1.0):
             between = _largest_steps(picks[one] + sign * picks[other], fine)
@@ -220,9 +267,12 @@ def _largest_steps(picks: FloatArray, least: FloatArray) -> FloatArray:
 
 
 def _greatest_common(first: FloatArray, second: FloatArray, least: FloatArray) -> FloatArray:
-    """Greatest common divisors, by Euclid's rule; remainders up to `least` are rounding."""
+    """Greatest common divisors, by Euclid's rule; remainders up to `least` are rounding.
+
+    Of one that is below `_FINE` times that nobody asks how small it is.
+    """
     large, small = np.maximum(first, second), np.minimum(first, second)
-    while (more := small > least).any():
+    while (more := (small > least) & (large > _FINE * least)).any():
         a, b = large[more], small[more]
         large[more], small[more] = b, np.abs(a - np.rint(a / b) * b)
     return large

@@ -279,7 +279,14 @@ def _by_itself(
     if not n:
         return records, share
     seen = _Seen.of(x) if seen is None else seen
-    for j in range(p):
+    # Where nobody shares a value every record counts, but for one at the median.
+    records[seen.distinct] = n - seen.at_middle[seen.distinct]
+    for start in range(0, p, _TOGETHER):
+        some = start + np.flatnonzero(seen.distinct[start : start + _TOGETHER])
+        share[some] = np.max(
+            [_shares_of_squares(x, c, seen.ends, some) for c in seen.centres], axis=0
+        )
+    for j in np.flatnonzero(~seen.distinct & (seen.ends != 0).any(axis=0)).tolist():
         column = np.ascontiguousarray(x[:, j])
         if np.isnan(seen.ends[0, j]):
             column = column[~np.isnan(column)]
@@ -303,6 +310,18 @@ def _by_itself(
         if values is not None:
             records[j] = min(records[j], _fewest(values, counts))
     return np.maximum(records, 1), share
+
+
+def _shares_of_squares(
+    x: FloatArray, centre: FloatArray, ends: FloatArray, columns: IntArray
+) -> FloatArray:
+    """Largest share of one record in the squares about a centre, for some columns together."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        away = np.ascontiguousarray(x.T[columns]) - centre[columns, None]
+        # In units of the largest, so that no square can overflow.
+        away /= np.abs(ends[:, columns] - centre[columns]).max(axis=0)[:, None]
+        away *= away
+        return np.asarray(1.0 / away.sum(axis=1))
 
 
 def _share_about(column: FloatArray, centre: float, ends: FloatArray, below: float) -> float:
@@ -749,6 +768,8 @@ class _Seen:
         Records there.
     most : (p,) int array
         No value has more records.
+    distinct : (p,) bool array
+        Columns in which no two records share a value, as far as short ones show it.
     n : int
     """
 
@@ -757,14 +778,36 @@ class _Seen:
     middles: FloatArray
     at_middle: IntArray
     most: IntArray
+    distinct: BoolArray
     n: int
 
     @classmethod
     def of(cls, x: FloatArray) -> _Seen:
-        p = x.shape[1]
+        n, p = x.shape
         means, middles = np.zeros(p), np.zeros(p)
         at, most, ends = np.zeros(p, dtype=np.int64), np.zeros(p, dtype=np.int64), np.zeros((2, p))
-        for j in range(p):
+        distinct = np.zeros(p, dtype=bool)
+        for start in range(0, p if 8 <= n <= _SHORT else 0, _TOGETHER):
+            turned = np.ascontiguousarray(x[:, start : start + _TOGETHER].T)
+            order = np.sort(turned, axis=1)
+            # Those without a gap or an infinite value, where no two records have the same one.
+            fine = np.isfinite(order[:, [0, -1]]).all(axis=1) & (order[:, 1:] > order[:, :-1]).all(
+                1
+            )
+            some, order = start + np.flatnonzero(fine), order[fine]
+            half = n // 2
+            centre = order[:, half] if n % 2 else (order[:, half - 1] + order[:, half]) / 2
+            lone = (order == centre[:, None]).any(axis=1)
+            higher = order[np.arange(len(order)), (order <= centre[:, None]).sum(axis=1)]
+            centre = np.where(lone, centre / 2 + higher / 2, centre)
+            at[some] = (order == centre[:, None]).sum(axis=1)
+            middles[some], means[some] = centre, turned[fine].mean(axis=1)
+            ends[:, some], most[some] = order[:, [0, -1]].T, -(-n // 5)
+            distinct[some] = True
+            # Of columns of which nothing is told only noughts are left.
+            some = start + np.flatnonzero(~turned.any(axis=1))
+            at[some] = most[some] = n
+        for j in np.flatnonzero(~distinct & (at == 0)).tolist():
             column = np.ascontiguousarray(x[:, j])
             if len(column):
                 ends[:, j] = column.min(), column.max()
@@ -780,7 +823,7 @@ class _Seen:
                 middle = middle / 2 + above / 2 if np.isfinite(above) else middle
                 at[j] = np.count_nonzero(column == middle)
             middles[j], most[j] = middle, at_most(column, 5)
-        return cls(ends, means, middles, at, most, len(x))
+        return cls(ends, means, middles, at, most, distinct, n)
 
     @property
     def centres(self) -> tuple[FloatArray, FloatArray]:
@@ -798,7 +841,7 @@ class _Seen:
 
     def column(self, j: int) -> _Seen:
         """The same of one column."""
-        of = ("means", "middles", "at_middle", "most")
+        of = ("means", "middles", "at_middle", "most", "distinct")
         own: dict[str, Any] = {name: getattr(self, name)[[j]] for name in of}
         return _Seen(ends=self.ends[:, [j]], n=self.n, **own)
 
@@ -902,6 +945,8 @@ def _mostly_one(columns: FloatArray, least: int) -> IntArray:
 
 
 _SOME = 8192
+_SHORT, _TOGETHER = 4096, 256
+"""Records of a column that is sorted to be looked at, and such columns at a time."""
 _LOOK = 100
 """Records: of so many, fewer than `least` are away from a value that all but so few have."""
 
