@@ -405,6 +405,22 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """What speaks against the assumptions, of the scaled entries and the kept model."""
         return []
 
+    def _left(self, entries: Entries, rank: int, axes: Any) -> list[str | None]:
+        """The same, of what a fit of a rank leaves, with its axes (rank, p) where they are known.
+
+        Its last two hold for fits that are shrunk, too.
+        """
+        left = entries.dense() - np.asarray(self.best_estimator_.reconstruct())
+        # noise that components take with them, by column
+        taken = np.full(entries.shape[1], rank / entries.shape[0])
+        if axes is not None:
+            taken += (np.asarray(axes) ** 2).sum(axis=0)
+        return [
+            assumptions.unequal_spread(left, taken) if self.scale == "none" else None,
+            assumptions.along_an_order(left),
+            assumptions.heavy_tails(left),
+        ]
+
     def _scaled(self, entries: Entries) -> Entries:
         return entries.with_values(entries.values / self.scale_[entries.columns])
 
@@ -734,18 +750,10 @@ class RankCV(ModelSearch):
         self.best_rank_ = chosen
 
     def _doubts(self, entries: Entries, value: int) -> list[str | None]:
-        n = entries.shape[0]
-        left = entries.dense() - np.asarray(self.best_estimator_.reconstruct())
-        # noise that components take with them, by column
-        taken = np.full(entries.shape[1], value / n)
         axes = getattr(self.best_estimator_, "components_", None)
-        if isinstance(self.estimator, str) and axes is not None:
-            taken += (np.asarray(axes) ** 2).sum(axis=0)
         last = value and value == self.curve_.parameters[-1] and self.curve_.natural[1]
         return [
-            assumptions.unequal_spread(left, taken) if self.scale == "none" else None,
-            assumptions.along_an_order(left),
-            assumptions.heavy_tails(left),
+            *self._left(entries, value, axes if isinstance(self.estimator, str) else None),
             f"rank {value} is the last one below full rank: hardly anything is left to be noise, "
             "and a low rank may not be what the table has"
             if last
@@ -894,6 +902,18 @@ class NuclearNormCV(EntrySearch):
         if self.refit:
             self.rank_ = int(self.best_estimator_.n_components_)
             self.n_iter_ = max(1, int(self.best_estimator_.n_iter_))
+
+    def _doubts(self, entries: Entries, value: float) -> list[str | None]:
+        found = self._left(entries, self.rank_, self.best_estimator_.components_)
+        if not self.unshrink:  # a penalty leaves as much of every column, whatever its noise
+            return found[1:]
+        most = min(entries.shape)
+        if 2 * self.rank_ > most and self.scale == "none":
+            found.append(
+                f"rank {self.rank_} of at most {most} is no low rank, and little is left to be "
+                'noise: columns of unequal noise do this; compare with scale="columns"'
+            )
+        return found
 
 
 # --- Number of classes of rows, by errors at held-out entries.
@@ -1077,6 +1097,7 @@ class ClusterCountCV(ModelSearch):
         return [
             assumptions.correlated_classes(x, labels, seed=self._seed),
             assumptions.unequal_spread(left, none) if self.scale == "none" else None,
+            assumptions.heavy_tails(left),
         ]
 
     def compare(self) -> dict[str, Criterion]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,18 @@ def test_white_noise_is_spoken_against_by_nothing() -> None:
         assert unequal_spread(x, np.zeros(12)) is None
         assert along_an_order(x) is None
         assert heavy_tails(x) is None
+
+
+def test_columns_without_anything_left_take_no_part() -> None:
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for nothing in (np.nan, 0.0):
+            x = np.random.default_rng(0).standard_t(3, (60, 12))
+            said = heavy_tails(x), along_an_order(x)
+            more = np.column_stack([x, np.full(60, nothing)])
+            assert (heavy_tails(more), along_an_order(more)) == said != (None, None)
+            none = np.full((60, 12), nothing)
+            assert heavy_tails(none) is along_an_order(none) is None
 
 
 def test_unequal_spread() -> None:

@@ -132,3 +132,12 @@ def test_scaled_columns_are_told_in_their_own_units() -> None:
     np.testing.assert_allclose(search.cluster_centers_, means)
     assert search.predict(x).tolist() == search.labels_.tolist()
     assert {c.choice for c in search.compare().values()} == {3}
+
+
+def test_heavy_tails_within_classes_are_said() -> None:
+    rng = np.random.default_rng(0)
+    skewed = np.exp(rng.normal(size=(100, 5)))
+    search = ClusterCountCV(n_clusters=4, cv=5, random_state=0).fit(skewed)
+    assert any("heavy tails" in remark for remark in search.remarks_)
+    three = 3.0 * rng.normal(size=(3, 8))[np.arange(100) % 3] + rng.normal(size=(100, 8))
+    assert ClusterCountCV(n_clusters=4, cv=5, random_state=0).fit(three).remarks_ == ()

@@ -184,3 +184,29 @@ def test_a_model_with_a_mean_of_its_own_is_given_no_centre() -> None:
             assert search.fit(stars()).center_ == "none"
     with pytest.raises(ParameterError, match='one of "auto", "none"'):
         RankCV("ppca", center="mean").fit(X)
+
+
+def departing(seed: int, what: str) -> np.ndarray:
+    """Rank 3 with noise that is as it should be, or not."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(100, 3)) @ rng.normal(size=(3, 20))
+    if what == "heavy":
+        return np.asarray(x + rng.standard_t(3, (100, 20)))
+    noise = rng.normal(size=(100, 20))
+    return np.asarray(x + noise * (np.geomspace(0.3, 5.0, 20) if what == "unequal" else 1.0))
+
+
+def test_assumptions_are_tested_after_the_search() -> None:
+    """Of 20 tables each: heavy tails in 20, unequal noise in 20, nothing where all is as it should.
+
+    What a penalty leaves spreads equally over columns whatever their noise, so that only refitted
+    values tell unequal noise.
+    """
+    for seed in range(3):
+        for unshrink in (False, True):
+            search = NuclearNormCV(unshrink=unshrink, random_state=0)
+            assert search.fit(departing(seed, "white")).remarks_ == ()
+        search = NuclearNormCV(random_state=0).fit(departing(seed, "heavy"))
+        assert any("heavy tails" in remark for remark in search.remarks_)
+        search = NuclearNormCV(unshrink=True, random_state=0).fit(departing(seed, "unequal"))
+        assert any(remark.endswith('scale="columns"') for remark in search.remarks_)

@@ -87,12 +87,10 @@ def along_an_order(residual: FloatArray) -> str | None:
     sentence : str or None
         By the mean product of neighbours beside that in random orders.
     """
-    spread = np.sqrt(np.nanmean(residual**2, axis=0))
-    kept = np.isfinite(spread) & (spread > 0)
-    z = np.nan_to_num(residual[:, kept] / spread[kept])
+    z = np.nan_to_num(_in_units(residual))
     for what, table in (("columns", z), ("rows", z.T)):
         m = table.shape[1]
-        if m < 5:
+        if m < 5 or not table.size:
             continue
         rng = stream(0, "orders", what)
         orders = [np.arange(m), *(rng.permutation(m) for _ in range(_ORDERS))]
@@ -119,9 +117,7 @@ def heavy_tails(residual: FloatArray) -> str | None:
     residual : (n, p) array
         NaN is missing.
     """
-    spread = np.sqrt(np.nanmean(residual**2, axis=0))
-    kept = np.isfinite(spread) & (spread > 0)
-    z = residual[:, kept] / spread[kept]
+    z = _in_units(residual)
     m = int((~np.isnan(z)).sum())
     if m < 100:
         return None
@@ -133,6 +129,13 @@ def heavy_tails(residual: FloatArray) -> str | None:
         "the errors; transform skewed columns, clip outliers, or take "
         'rule="one-standard-error"'
     )
+
+
+def _in_units(residual: FloatArray) -> FloatArray:
+    """Columns with something left, divided by their spread."""
+    n = np.maximum((~np.isnan(residual)).sum(axis=0), 1)
+    spread = np.sqrt(np.nansum(residual**2, axis=0) / n)
+    return np.asarray(residual[:, spread > 0] / spread[spread > 0])
 
 
 def correlated_classes(x: FloatArray, labels: IntArray, *, seed: int = 0) -> str | None:
