@@ -87,6 +87,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "share of labels that moved": "sums.moved",
         "how well a few values of beta fit": "sums.fit",
         "mean errors, log scores and intervals": "concluded.*",
+        "With masked sums the coordinator knows this of all": "class-totals.* losses.*",
     },
     "meta-clustering": {
         "models, number of rows and column means": "selected.n selected.models",

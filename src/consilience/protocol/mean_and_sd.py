@@ -81,7 +81,7 @@ class Deviations:
     squares: Released = Aggregate("p", "sums of squared deviations", low=0, gaps=True)
 
 
-@step("sums", summed=True)
+@step("sums", summed="rows")
 def sums(
     message: SumsRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sums, State]:

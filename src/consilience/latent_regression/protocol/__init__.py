@@ -45,6 +45,8 @@ Source: Yang, Carette, Jimbo, Maruyama, *Federated Latent Class Regression for H
 * A learning rate that makes labels jump to and fro is seen and lowered.
 * Predictions average over an entity's classes; intervals are those of the mixture.
 
+With masked sums all sites are one, of which the coordinator knows totals (`masked.py`).
+
 Absence: a site that misses the offer or the beginning is left out, down to the quorum. One that
 misses a round is in the sums by what it sent before, fading (or for good, with `server_cache`), the
 others stand for it by their share of events; it is asked again in the next round it is drawn for.
@@ -78,6 +80,7 @@ import numpy as np
 
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
+from consilience.latent_regression.protocol import masked
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.coordinator import BETAS, Rounds, survey_of
 from consilience.latent_regression.protocol.messages import (
@@ -92,6 +95,7 @@ from consilience.latent_regression.protocol.result import LatentClassRegressionR
 from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
+from consilience.protocol.phases.secure_sums import ALL
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -180,7 +184,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     name: ClassVar[str] = "latent-class-regression"
     version: ClassVar[int] = 4
     title: ClassVar[str] = "Which classes of entities follow which regression?"
-    steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude)
+    steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude, *masked.STEPS)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
         "round": "any",
         "conclude": "any",
@@ -188,7 +192,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     absence: ClassVar[str] = (
         "A site that misses the offer or the beginning is left out of it, down to the quorum. One "
         "that misses a round is in the sums by what it sent before, and is asked again. One that "
-        "misses the end keeps no outputs and is not in the held-out figures."
+        "misses the end keeps no outputs and is not in the held-out figures. With masked sums a "
+        "site that is lost after the offer stops the run."
     )
     leakage: ClassVar[str] = (
         "The coordinator knows sums of squares and products of features and response, and numbers "
@@ -198,7 +203,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         "events, all rounded. Protected sites release classes that change by groups of "
         "min_records events of min_entities entities only, within a run: several runs on the same "
         "events are bounded by max_runs. All sites know the smoothed sums and the model. Labels "
-        "never leave."
+        "never leave. With masked sums the coordinator knows this of all sites together, and which "
+        "sites tell a figure."
     )
     Result = LatentClassRegressionResult
     predictor: ClassVar[Any] = LatentClassPredictor
@@ -210,6 +216,10 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         if not isinstance(self.n_classes, str) and self.n_classes > (self.n_start or MAX_CLASSES):
             most = f"a whole number from n_classes to {MAX_CLASSES}"
             raise ParameterError.of("n_start", most, self.n_start)
+
+    def cannot_mask(self) -> str:
+        """Say what it needs of single sites."""
+        return masked.refusal(self)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are entities, features and a numeric response."""
@@ -247,7 +257,11 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
             level=float(self.level),
         )
         say_share(ctx, s.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=s))))
+        asked, all_tell = Offer(settings=s), False
+        if ctx.masks is None:
+            offered = ctx.require((yield Ask("offer", asked)))
+        else:
+            offered, all_tell = yield from masked.offered(ctx, asked)
         survey = survey_of(offered, s, len(ctx.feature_names))
         if survey is None:
             raise QuorumError(
@@ -261,8 +275,13 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
             scale=relayed(survey.scale, Disclosure.AGGREGATE),
             sigma2=relayed(survey.sigma2, Disclosure.AGGREGATE),
         )
-        ask = Ask("begin", message, to=survey.sites, known=survey.told)
-        rounds.begin(ctx.require((yield ask)))
+        if ctx.masks is None:
+            ask = Ask("begin", message, to=survey.sites, known=survey.told)
+            rounds.begin(ctx.require((yield ask)))
+        else:
+            rounds.known = survey.told[ALL] if all_tell else {}
+            totals = yield from masked.sums(ctx, "begin_total", message, rounds.known)
+            rounds.begin(totals)
         if not (rounds.sums.counts > 0).any():
             raise QuorumError(
                 "no site has a class that is large enough to be sent: ask for fewer classes or "
@@ -304,8 +323,12 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
             beta=rounds.beta,
             mapping=place,
         )
-        everyone = dict.fromkeys(sorted(rounds.standing), last)
-        concluded = ctx.require((yield Ask("conclude", everyone, to=tuple(everyone))), at_least=0)
+        if ctx.masks is None:
+            everyone = dict.fromkeys(sorted(rounds.standing), last)
+            asked_of_all = Ask("conclude", everyone, to=tuple(everyone))
+            concluded = ctx.require((yield asked_of_all), at_least=0)
+        else:
+            concluded = yield from masked.concluded(ctx, last)
         return build_result(ctx, rounds, ending, concluded)
 
     def _round(
@@ -318,9 +341,14 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     ) -> Generator[Ask, Replies, None]:
         """One round over the sites that are drawn for it."""
         messages = rounds.ask(keep=keep, betas=betas)
-        replies = yield Ask("round", messages, to=tuple(messages), known=rounds.survey.told)
-        # Of a few that were drawn all may be missing: the others stand for them once more.
-        present = ctx.require(replies, at_least=int(len(messages) == len(rounds.standing)))
+        present: Mapping[str, Any]
+        if ctx.masks is None:
+            replies = yield Ask("round", messages, to=tuple(messages), known=rounds.survey.told)
+            # Of a few that were drawn all may be missing: the others stand for them once more.
+            present = ctx.require(replies, at_least=int(len(messages) == len(rounds.standing)))
+        else:
+            message = messages[ALL]
+            present = yield from masked.sums(ctx, "round_total", message, rounds.known)
         if betas:
             rounds.set_beta(present, betas)
         rounds.hear(present, keep=keep)

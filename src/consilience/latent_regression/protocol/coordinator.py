@@ -239,6 +239,7 @@ class Rounds:
     ) -> None:
         self.method, self.settings, self.survey, self.rng = method, settings, survey, ctx.rng
         self.n_features = len(ctx.feature_names)
+        self.known: Mapping[str, float] = {}  # of all sites, where their sums are masked
         noise, spread, beta, rate = (
             None if isinstance(value, str) else float(value)
             for value in (method.noise, method.prior_scale, method.beta, method.learning_rate)

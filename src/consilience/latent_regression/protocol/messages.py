@@ -161,6 +161,16 @@ class Sums:
         return None if fine else "sums of more events than the site has"
 
 
+@message("latent-class-regression/class-totals", version=1)
+class ClassTotals:
+    """The same as what adds up over sites, for masked sums."""
+
+    sums: Released = Aggregate("k d", "as of the sums", gaps=True)
+    withheld: Released = Aggregate("k", "1 of a class that the site withholds", low=0, high=1)
+    moved: Released = Aggregate("", "that share times entities", kind="float", gaps=True)
+    fit: Released = Aggregate("betas", "that mean times entities", gaps=True)
+
+
 @message("latent-class-regression/conclude", version=2)
 class Conclude:
     """The classes as they are in the end."""
@@ -194,6 +204,18 @@ class Concluded:
     effective: Released = Aggregate(
         f"{N_FIGURES}", "effective numbers of events, coarsely", gaps=True, low=0
     )
+
+
+@message("latent-class-regression/losses", version=1)
+class Losses:
+    """The same as what adds up over sites, for masked sums: all of it or nothing."""
+
+    figures: Released = Aggregate(f"{N_FIGURES}", "these means times events", gaps=True)
+    weight: Released = Aggregate("", "events in the sums", kind="float", gaps=True, low=0)
+    variances: Released = Aggregate(
+        f"{N_FIGURES}", "squared standard errors times squared events", gaps=True, low=0
+    )
+    effective: Released = Aggregate(f"{N_FIGURES}", "as of the figures", gaps=True, low=0)
 
 
 def packed_size(columns: int, marks: int) -> int:

@@ -22,6 +22,7 @@ from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHE
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.next_study import Asked, Led, partner, regression
+from consilience.protocol.phases.secure_sums import ALL, MASKED
 from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class LatentClassRegressionResult(Result):
     merge_path : (m, 2) array
         Number of classes after each merging, and the log marginal likelihood it gained.
     sites : tuple of str
+        With masked sums "all sites", which are then one.
     n_agents, n_entities, n_events : (B,) arrays
         NaN where a site withholds them. Events are sums of weights without those held out.
     reported : (R + 1, B) bool array
@@ -163,6 +165,11 @@ class LatentClassRegressionResult(Result):
     remarks: tuple[str, ...] = ()
 
     @property
+    def masked(self) -> bool:
+        """Whether sums were masked: all sites are then one, `sites` its name."""
+        return self.sites == (ALL,)
+
+    @property
     def verdict(self) -> str | None:
         """Kinds or degrees, by held-out events; None where none are told.
 
@@ -226,7 +233,8 @@ class LatentClassRegressionResult(Result):
         shares = ", ".join(f"{share:.0%}" for share in self.class_sizes / self.class_sizes.sum())
         counted = np.where(self.reported[0], np.nan_to_num(self.n_entities), 0.0)
         entities, telling = int(counted.sum()), int((counted > 0).sum())
-        who = f"{entities} entities of {telling} {'sites' if telling != 1 else 'site'}"
+        where = ALL if self.masked else f"{telling} {'sites' if telling != 1 else 'site'}"
+        who = f"{entities} entities of {where}"
         if n > 1:
             found = f"{n} classes{how} describe {self.target_name} for {who}; they hold {shares}"
             found += " of the entities that are counted."
@@ -257,7 +265,7 @@ class LatentClassRegressionResult(Result):
                 "Held-out events show no kinds: one regression over all of them says the same, "
                 "with tests and limits."
             )
-            yield from regression(asked, why, sites=self.sites)
+            yield from regression(asked, why, **({} if self.masked else {"sites": self.sites}))
             return
         if self.verdict is None:
             yield "No events were held out, so nothing says if there are kinds: ask for holdout."
@@ -506,6 +514,9 @@ def build_result(
 def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterator[str]:
     """What was noticed about the data, the start and the sites."""
     method, survey = rounds.method, rounds.survey
+    masked = ctx.masks is not None
+    if masked:
+        yield MASKED
     if n_classes > 1:
         yield (
             "The rounds are one chain, and one chain cannot tell whether another start would find "
@@ -530,7 +541,8 @@ def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterato
     if method.start == "random" and method.n_classes != 1 and protected:
         yield (
             "Classes seldom form from a random start where sites protect records, since their sums "
-            'change by groups of entities only: set start to "local".'
+            "change by groups of entities only: "
+            + ("ask without masks." if masked else 'set start to "local".')
         )
     if isinstance(method.n_classes, int) and n_classes < method.n_classes:
         yield (
@@ -542,7 +554,8 @@ def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterato
             "Labels jumped to and fro between rounds, as they do at low noise under a large "
             f"learning rate; it was lowered to {rounds.rate:.3g}."
         )
-    silent = [site for site in survey.sites if site not in survey.sizes]
+    silent = ["some sites"] if masked and not rounds.known else []
+    silent += [site for site in survey.sites if site not in survey.sizes]
     if silent:
         yield (
             f"Too few events to tell the moments of all columns at {', '.join(silent)}: the units "

@@ -131,7 +131,7 @@ class _Here:
         return rounded(float("nan") if value is None else value, n_records=n, step=step)
 
 
-def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+def tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """Rounds are counted over a run, those whose replies were lost included."""
     return {"rounds": (1, MAX_ROUNDS)} if limits.min_records > 1 else {}
 
@@ -155,7 +155,7 @@ def _here(
 # --------------------------------------------------------------------------- offer
 
 
-@step("offer", once=True)
+@step("offer", once=True, summed=True)
 def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
     """Tell the moments of all events in the sums, or nothing where they rest on too little."""
     s = message.settings
@@ -169,7 +169,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
     kept = {"settings": plain(s), "rows": digest_of(data), "seeds": events.seeds}
-    return Offered(sums=sums), kept
+    return Offered(sums=sums), {**kept, "events": float(sums.value[0, 0])}
 
 
 # --------------------------------------------------------------------------- begin
@@ -280,7 +280,7 @@ def _reply(
     return reply, {"round": round_number, "labels": labels, "released": released, "own": own}
 
 
-@step("round", tally=_tally)
+@step("round", tally=tally)
 def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Draw labels with the classes of all sites, each entity without its own part in them."""
     here = _here(message.settings, data, state, site)
@@ -294,7 +294,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     moved /= max(int(were.sum()), 1)
     reply, answer = _reply(here, drawn, own, before, site, message, probabilities, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
-    kept = {name: state[name] for name in ("settings", "rows", "seeds", "scaling")}
+    kept = {name: state[name] for name in ("settings", "rows", "seeds", "events", "scaling")}
     kept["answers"] = [*used, answer]
     if message.keep:
         # No classes are merged any more: `mapping` is that of the reply in use, maybe an old one.

@@ -28,6 +28,7 @@ from consilience.latent_regression.report.latent_evidence import (
     site_counts,
     site_shares,
 )
+from consilience.protocol.phases.secure_sums import ALL
 from consilience.report import charts
 from consilience.report.charts import Z95
 from consilience.report.run import Run
@@ -63,7 +64,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
         better = own.clear if math.isfinite(own.half) else int(np.sign(np.nan_to_num(own.share)))
         lately = result.trace_moved[-LATELY:]
         moved = float(np.nanmean(lately)) if np.isfinite(lately).any() else math.nan
-        counts, path = release_counts(result), result.merge_path
+        counts, path = release_counts(result) * (not result.masked), result.merge_path
         cost = path[path[:, 1] < 0]
         fresh = latent_evidence.release_shares(result)["released"]
         averaged = run.info.parameters.get("average_rounds")
@@ -75,9 +76,10 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "k": k,
             "classes": plural(k, "class", "classes"),
             "class_names": [f"class {j + FIRST}" for j in range(k)],
-            "sites": plural(len(sites), "site"),
+            "sites": ALL if result.masked else plural(len(sites), "site"),
             "target": charts.short(result.target_name, 40),
-            "who": f"{_total(result.n_entities)} entities at {plural(telling, 'site')}",
+            "who": f"{_total(result.n_entities)} entities at "
+            + (ALL if result.masked else plural(telling, "site")),
             "n_telling": n_telling(result),
             "gain": saved(result),
             "kinds_or_degrees": result.verdict,
@@ -114,7 +116,7 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "traced": list(lines),
             "trace_rows": trace_rows(result, lines),
             "sums_by_kind": counts.sum(axis=0),
-            "never": _names(sites, counts[:, 0] + counts[:, 1] == 0),
+            "never": [] if result.masked else _names(sites, counts[:, 0] + counts[:, 1] == 0),
             # share of the class sums that were new, over sites and rounds
             "fresh": float(np.nanmean(fresh)) if np.isfinite(fresh).any() else math.nan,
             "release_rows": release_rows(result),
@@ -199,7 +201,7 @@ def size_rows(result: Any) -> Rows:
             percent(float(result.class_shares[k])),
             _count(result.class_sizes[k]),
             _count(result.class_events[k]),
-            f"{told[k]} of {len(result.sites)}",
+            DASH if result.masked else f"{told[k]} of {len(result.sites)}",
         )
         for k in range(result.n_classes)
     ]

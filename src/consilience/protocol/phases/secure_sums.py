@@ -71,6 +71,13 @@ from consilience.wire.message import (
 )
 
 SECURE = "secure"
+ALL = "all sites"
+"""Name of the one site that totals are of, where a method goes on as with one."""
+MASKED = "Sums were masked, so nothing is known of single sites, nor whether they differ."
+WRONG = (
+    "the masked sums of the sites add up to what no rows have, so some site sent wrong ones: let "
+    "the sites look at their tables, or ask without masks"
+)
 KEYS = "sums"
 """Entry of a site's keys in which its end of the masked sums is kept."""
 
@@ -122,7 +129,7 @@ class Concealed:
     shapes: tuple[tuple[int, ...], ...] = Public("*by field", "dimensions")
     told: NDArray[np.bool_] = Public("cells", "which cells the site tells", kind="bool")
     numbers: Released = Masked(
-        "numbers 2", "masked: the cells, and records behind those that may be withheld"
+        "numbers 2", "masked: the cells, and where the step says so the records behind them"
     )
     commitment: bytes = Public("", "by which the key of the site's own mask is known", kind="any")
     next_key: bytes = Public("", "public key for the masks of the next sum", kind="any")
@@ -250,7 +257,9 @@ def concealed(
         sentence = "the study masks sums, and the sites have not met"
         raise DisclosureError(sentence, public=sentence)
     arrays = [np.asarray(field.value, dtype=float) for _, _, field in iterate_fields(content)]
-    gaps = [spec.gaps for _, spec, _ in iterate_fields(content)]
+    # Not elsewhere: cells that different sites withhold would differ by a site's number of rows.
+    counts = asked.summed == "rows"
+    gaps = [spec.gaps and counts for _, spec, _ in iterate_fields(content)]
     told = [~np.isnan(array).ravel() for array in arrays]
     values = [np.nan_to_num(array).ravel() for array in arrays]
     # How many records are behind a cell that some sites withhold, nobody else could say.
@@ -339,7 +348,7 @@ class Totals:
     told : dict of str to int array
         How many sites tell each cell.
     records : dict of str to array
-        Of fields with gaps: rows at the sites that tell each cell.
+        Of fields with gaps, where `rows` are asked for: rows at the sites that tell each cell.
     silent : tuple of str
         Of these sites the ones that tell no cell.
     """
@@ -422,7 +431,8 @@ def total(
     reply : type
         Message with which the step replies.
     rows : str
-        Its field with the number of a site's rows; without it no `records` are given.
+        Its field with the number of a site's rows, of a step that sums "rows"; without it no
+        `records` are given.
     at_least : int, optional
         Overrides the study's quorum.
 
@@ -572,7 +582,7 @@ def _named(reply: type, replies: Mapping[str, Concealed], numbers: FloatArray) -
         size = math.prod(shape)
         values[name] = numbers[at : at + size].reshape(shape)
         told[name] = telling[at : at + size].reshape(shape)
-        if spec.gaps:
+        if spec.gaps and len(numbers) > cells:
             records[name] = numbers[beside : beside + size].reshape(shape)
             beside += size
         at += size

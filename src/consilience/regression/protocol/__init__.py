@@ -63,6 +63,7 @@ from consilience.arrays import FloatArray
 from consilience.exceptions import QuorumError, StudyError
 from consilience.parameters import FLAG, allows, number, one_of
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.phases.secure_sums import ALL
 from consilience.regression import kernels
 from consilience.regression.cox import TIES
 from consilience.regression.estimators import RegressionPredictor
@@ -451,7 +452,7 @@ class PooledRegression(Method[PooledRegressionResult]):
         )
         ask = Ask("sums", message, to=survey.members)
         if survey.masked:
-            replies = {masked.ALL: (yield from masked.summed(ctx, survey, ask))}
+            replies = {ALL: (yield from masked.summed(ctx, survey, ask))}
         else:
             replies = ctx.require((yield ask), at_least=len(survey.sites))
         pieces = tuple(

@@ -37,12 +37,11 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.secure_sums import total
+from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, total
 from consilience.regression import kernels
 from consilience.regression.protocol import coordinator, messages
 from consilience.regression.protocol.coordinator import Survey
 from consilience.regression.protocol.messages import square_of
-from consilience.regression.protocol.result import MASKED
 from consilience.regression.protocol.site import moments
 from consilience.wire.disclosure import relayed, replaced
 from consilience.wire.message import Disclosure, is_gram
@@ -50,13 +49,7 @@ from consilience.wire.message import Disclosure, is_gram
 if TYPE_CHECKING:
     from consilience.regression.protocol import PooledRegression
 
-ALL = "all sites"
-"""Name of the one site that a survey of totals has."""
 _AGGREGATE = Disclosure.AGGREGATE
-_WRONG = (
-    "the masked sums of the sites add up to what no rows have, so some site sent wrong ones: let "
-    "the sites look at their tables, or ask without masks"
-)
 
 
 def refusal(method: PooledRegression) -> str:
@@ -161,7 +154,7 @@ def surveyed(
         products=relayed(second.values["products"], _AGGREGATE),
     )
     if moments.check(request, {"p": p}):
-        raise ProtocolError(_WRONG)
+        raise ProtocolError(WRONG)
     survey = coordinator.survey_of(ctx, method, settings, {ALL: moments})
     withheld = {"some sites": gone} if gone else {}
     return dataclasses.replace(survey, members=first.sites, withheld=withheld)
@@ -185,5 +178,5 @@ def summed(
     }
     reply = messages.Sums(**{name: relayed(v, _AGGREGATE) for name, v in whole.items()})
     if reply.check(asked.message, {}) or not is_gram(reply.curvature.value):
-        raise ProtocolError(_WRONG)
+        raise ProtocolError(WRONG)
     return reply

@@ -13,6 +13,7 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.protocol.next_study import Asked, Led, NextStudy, partner, subtypes
 from consilience.protocol.one_table import counted
+from consilience.protocol.phases.secure_sums import MASKED
 from consilience.protocol.result import Frame, Result, lines, of_rows
 from consilience.regression.kernels import chi2_tail
 
@@ -24,7 +25,6 @@ SIGNIFICANT = 0.05
 """Below it a p-value is said to show something."""
 UNTESTED = "Whether slopes differ by site is tested with site_effects = true only."
 """Of exact fits of other families than gaussian, or with HC errors, with one constant."""
-MASKED = "Sums were masked, so nothing is known of single sites, nor whether they differ."
 SUPPOSES = (
     'This supposes the variances of the model; errors = "HC1" with site_effects = true does not.'
 )
