@@ -180,6 +180,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "rows with and without an event in bands of predicted risk": "judged.counts",
         "expected numbers": "judged.expected",
         "intercept and slope of a recalibration": "judged.calibration",
+        "scores and curvatures in which late events count more": "judged.drift",
         "coefficients and curvature of each site's own fit": "own-fit.fit",
     },
     "assistance-test": {

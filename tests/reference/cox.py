@@ -109,6 +109,50 @@ def concordance(time, event, eta, strata):
     return share(np.ones(n)), math.sqrt(sum(s**2 for s in slopes))
 
 
+def changing(x, time, event, beta, change, ties, strata):
+    """Minus log likelihood where slopes are ``beta + change g`` at each event.
+
+    g is the share of the people of a stratum who had the event before (one less Kaplan and Meier).
+    """
+    loss = 0.0
+    for stratum in set(np.asarray(strata).tolist()):
+        inside = [i for i in range(len(time)) if strata[i] == stratum]
+        stay = 1.0
+        for t in sorted({time[i] for i in inside if event[i]}):
+            at_risk = [i for i in inside if time[i] >= t]
+            dead = [i for i in inside if event[i] and time[i] == t]
+            slopes = beta + change * (1 - stay)
+            risk = {i: math.exp(float(x[i] @ slopes)) for i in at_risk}
+            for j in range(len(dead)):
+                gone = j / len(dead) if ties == "efron" else 0.0
+                loss += math.log(sum(risk.values()) - gone * sum(risk[i] for i in dead))
+            loss -= sum(float(x[i] @ slopes) for i in dead)
+            stay *= 1 - len(dead) / len(at_risk)
+    return loss
+
+
+def proportional(x, time, event, beta, ties, strata):
+    """Score tests that slopes do not change, by column and of all, from differences of the loss."""
+    m = x.shape[1]
+    h = 1e-3
+
+    def at(z):
+        return changing(x, time, event, beta + z[:m], z[m:], ties, strata)
+
+    unit = h * np.eye(2 * m)
+    score = np.array([(at(u) - at(-u)) / (2 * h) for u in unit])
+    curve = np.array(
+        [
+            [(at(u + v) - at(u - v) - at(v - u) + at(-u - v)) / (4 * h * h) for v in unit]
+            for u in unit
+        ]
+    )
+    drag = np.linalg.solve(curve[:m, :m], curve[:m, m:])
+    change = score[m:] - score[:m] @ drag
+    spread = curve[m:, m:] - curve[m:, :m] @ drag
+    return [*(change**2 / np.diag(spread)), change @ np.linalg.solve(spread, change)]
+
+
 def survival(x, time, event, theta, covariance, person, until):
     """Probability of no event until a time by Breslow's hazard of one stratum, and its error.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from scipy.stats import chi2
 
 from consilience import Columns, Federation, Policy, PooledRegression, Preparation, report
 from consilience.exceptions import (
@@ -495,3 +497,75 @@ def test_pairs_of_few_events_or_orders_stay(n: int, events: int, least: int, tol
     rows = Rows(Design(x, np.zeros(1), np.ones(1)), y, time=rng.exponential(size=n))
     assert (_pairs(rows, x[:, 0], Limits(least)) is not None) == told
     assert _pairs(rows, x[:, 0], Limits(1)) is not None
+
+
+@pytest.mark.parametrize("ties", cox.TIES)
+@pytest.mark.parametrize("way", ["exact", "one-shot"])
+def test_proportional_hazards_are_tested_as_the_textbook_does(ties: str, way: str) -> None:
+    tables = tables_of((60, 70, 80), tied=6.0)
+    x, time, event, sites, _ = stacked(tables)
+    result = fitted(tables, "simulation", performance=True, ties=ties, fit=way).result
+    beta = result.estimate * SCALE
+    expected = textbook.proportional(x, time, event, beta, ties, sites)
+    np.testing.assert_allclose(result.proportional[:, 0], expected, rtol=2e-4)
+    assert result.proportional[:, 1].tolist() == [1, 1, 1, 3] and result.proportional_sites == 3
+    p = [chi2.sf(value, df) for value, df in result.proportional[:, :2]]
+    np.testing.assert_allclose(result.proportional[:, 2], p, rtol=1e-10)
+    assert result.proportional_hazards.index.tolist() == [*NAMES, "all columns"]
+
+
+def faded(life: Any, ratio: Any, end: float) -> np.ndarray:
+    """Times of a hazard ratio that is 1 after `end`, from those where it is 1 throughout."""
+    return np.where(life > end * ratio, life - end * ratio + end, life / ratio)
+
+
+def test_of_sites_whose_hazard_ratios_fade_it_is_said(tmp_path: Path) -> None:
+    tables = tables_of((300, 320, 340))
+    plain = fitted(tables, performance=True)
+    assert plain.result.proportional[-1, 2] > 0.05
+    assert "change with time" not in plain.result.summary()
+    page = report.write(plain, tmp_path / "plain.html").read_text(encoding="utf-8")
+    assert "There is no sign that one changes" in " ".join(page.split())
+    for name, table in tables.items():
+        rng = np.random.default_rng(len(table))
+        life = faded(rng.exponential(size=len(table)), np.exp((table["age"] - 60) / 12), 0.3)
+        died = (life <= 1.5).astype(float)
+        tables[name] = table.assign(years=np.minimum(life, 1.5) + 1e-3, died=died)
+    run = fitted(tables, performance=True)
+    assert run.result.proportional[[0, -1], 2].max() < 1e-3
+    assert "Hazard ratios change with time" in run.result.summary()
+    page = report.write(run, tmp_path / "page.html").read_text(encoding="utf-8")
+    for said in ("Are hazard ratios the same at all times?", "over 3 sites", "that changes is an"):
+        assert said in " ".join(page.split())
+    few = fitted(tables_of((80, 200, 200)), performance=True).result
+    assert few.proportional_sites == 2  # of the first so few orders are possible that one shows
+
+
+def test_size_and_power_of_the_test_of_proportional_hazards() -> None:
+    """Two strata of 100 people; Monte Carlo error of a size of .05 over 600 draws: .009."""
+    rejected = np.zeros((2, 3))
+    for seed, fades in itertools.product(range(600), (False, True)):
+        if fades and seed >= 100:
+            continue
+        rng = np.random.default_rng(seed)
+        score, curvature, sites = np.zeros((2, 2)), np.zeros((3, 2, 2)), []
+        for rate in (0.5, 2.0):
+            x = rng.normal(size=(100, 2))
+            life = rng.exponential(size=100) / rate
+            ratio = np.exp(0.7 * x[:, 0])
+            life = faded(life, ratio, 0.4 / rate) if fades else life / ratio
+            seen = rng.exponential(2.0, 100)
+            event, time = (life <= seen).astype(float), np.minimum(life, seen)
+            sites.append(Rows(Design(x, np.zeros(2), np.ones(2)), event, time=time))
+        theta = np.zeros(2)
+        for _ in range(5):
+            pieces = [cox.summed(rows, theta)[0] for rows in sites]
+            gradient = sum(piece.score for piece in pieces)
+            theta = theta - np.linalg.solve(sum(piece.curvature for piece in pieces), gradient)
+        for rows in sites:
+            told = [cox.summed(rows, theta, late=power)[0] for power in range(3)]
+            score += [piece.score for piece in told[:2]]
+            curvature += [piece.curvature for piece in told]
+        rejected[int(fades)] += performance.proportional(score, curvature)[:, 2] < 0.05
+    assert (np.abs(rejected[0] / 600 - 0.05) < 0.027).all()
+    assert rejected[1, 0] > 80 and rejected[1, 1] < 20

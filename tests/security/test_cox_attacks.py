@@ -14,10 +14,16 @@ import pytest
 from consilience import Columns, Federation, Policy, PooledRegression
 from consilience.exceptions import QuorumError
 from consilience.protocol.method import Ask, Refused
-from consilience.regression import cox, kernels
+from consilience.regression import cox, kernels, risk_sets
 from consilience.regression.protocol.messages import Judge, Settings
-from consilience.regression.protocol.site import _judged, _spans, _told_of_cox
-from consilience.wire.disclosure import relayed
+from consilience.regression.protocol.site import (
+    _drift,
+    _few_events,
+    _judged,
+    _spans,
+    _told_of_cox,
+)
+from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure
 from tests.security.test_pooled_regression_attacks import hostile, own_fit, sums_at
 
@@ -128,15 +134,58 @@ def test_questions_keep_to_the_study_and_to_what_was_told() -> None:
     assert isinstance(told, Refused)
 
 
-def judged(settings: Settings) -> Ask:
-    """What a question about pairs in order looks like."""
-    told = sums_at([0.0, 0.4, 0.1], 1, settings=settings).message
+def judged(settings: Settings, theta: tuple[float, float] = (0.4, 0.1)) -> Ask:
+    """What a question about pairs in order, and about proportional hazards, looks like."""
+    told = sums_at([0.0, *theta], 1, settings=settings).message
     same = {
         name: getattr(told, name)
         for name in ("columns", "centre", "scale", "sites", "constants", "slopes")
     }
     cuts = relayed(np.zeros(0), Disclosure.MODEL)
     return Ask("judge", Judge(settings=settings, cuts=cuts, **same))
+
+
+def test_late_events_count_more_only_where_enough_of_them_tell_of_the_columns() -> None:
+    settings = dataclasses.replace(COX, performance=True)
+    table, rng = table_of(300, 8), np.random.default_rng(8)
+    kind = table.assign(x0=(table["x0"] > 0).astype(float))
+    outlier = table.assign(x0=np.where(np.arange(300) == 7, 60.0, table["x0"]))
+    few = table.assign(y=(rng.permutation(300) < 12).astype(float), years=table["years"].rank())
+    for rows, theta, told_of in (
+        (table, (0.4, 0.1), True),
+        (kind, (0.4, 0.1), True),
+        (kind, (20.0, 0.0), False),
+        (outlier, (0.0, 0.0), False),
+        (few, (0.0, 0.0), False),
+    ):
+        for policy in ("consortium", "simulation"):
+            _, told = hostile(rows, policy, [judged(settings, theta)], settings, FEATURES)
+            if isinstance(told, Refused):  # the moments kept a column that one row rules
+                assert policy == "consortium" and not told_of
+            else:
+                assert (len(told.drift.value) == 13) is (told_of or policy == "simulation")
+
+
+def test_of_the_late_events_alone_no_row_has_most() -> None:
+    rng = np.random.default_rng(9)
+    order, x = np.arange(400.0), rng.normal(size=400)
+    # one row has .42 of the curvature of a round, .76 and .92 of those with g and its square
+    x = np.where(order < 240, 3 * x, 0.05 * x) + 12.0 * (order == 390)
+    rows = kernels.Rows(
+        kernels.Design(x[:, None], np.zeros(1), np.ones(1)),
+        ((rng.random(400) < 0.6) | (order == 390)).astype(float),
+        time=order + 1,
+    )
+    judged_by = _judged(rows.design, _spans(rows.design.x))
+    least = Limits(10)
+    assert not _few_events(rows, least)
+    assert not risk_sets.is_steep(rows, cox.summed(rows, np.zeros(1))[0], 10)
+    told = [
+        _drift(dataclasses.replace(rows, y=y), np.zeros(1), "efron", judged_by, least)
+        for y in (rows.y, np.where(order < 240, rows.y, 0.0))
+    ]
+    assert told[0] is None and told[1] is not None
+    assert _drift(rows, np.zeros(1), "efron", judged_by, Limits(1)) is not None
 
 
 def everything(table: pd.DataFrame, policy: Any, settings: Settings) -> list[bytes]:

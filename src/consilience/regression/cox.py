@@ -125,7 +125,7 @@ def _ordered(rows: Rows, ties: str) -> _Ordered:
 
 
 def summed(
-    rows: Rows, theta: FloatArray, *, ties: str = "efron", squares: bool = False
+    rows: Rows, theta: FloatArray, *, ties: str = "efron", squares: bool = False, late: int = 0
 ) -> tuple[Piece, Own]:
     """Sums over a site's rows at some coefficients, and what each row adds.
 
@@ -137,6 +137,9 @@ def summed(
     ties : {"efron", "breslow"}
     squares : bool
         Whether squared score residuals are summed, too.
+    late : int
+        Each event counts by this power of the share of the site's people who had the event before
+        (one less Kaplan and Meier's curve), in all but what is without columns.
     """
     x = (rows.design.x - rows.design.centre) / rows.design.scale
     by, m = _ordered(rows, ties), x.shape[1]
@@ -154,9 +157,12 @@ def summed(
         events = _by_group(by.event_of[event], values[event], k)
         return whole[by.of] - by.share[:, None] * events[by.of]
 
+    share = _had_before(by) ** late
+    seen, heavy = np.zeros(len(x)), by.mass * share[by.of]
+    seen[event] = share[by.event_of[event]]
     left = size[by.of] - by.share * gone[by.of]
     mean = at_risk((w * r)[:, None] * x) / left[:, None]
-    per = by.mass / left
+    per = heavy / left
 
     def until(values: FloatArray) -> FloatArray:
         """Of terms, (t, c): their sum up to each row's time, with the shares of its own, (n, c)."""
@@ -171,16 +177,16 @@ def summed(
     base *= r[:, None]
     hazard, first, second = base[:, 0], base[:, 1 : m + 1], base[:, m + 1 :]
     residual = first - hazard[:, None] * x
-    residual[event] += x[event] - mean_of[by.event_of[event]]
+    residual[event] += seen[event, None] * (x[event] - mean_of[by.event_of[event]])
     own = w[:, None] * (hazard[:, None] * x**2 - 2 * x * first + second)
-    gap = w * (event - hazard)
+    gap = w * (seen - hazard)
     rooted = np.sqrt(w * hazard)[:, None] * x
-    curvature = rooted.T @ rooted - (by.mass[:, None] * mean).T @ mean
+    curvature = rooted.T @ rooted - (heavy[:, None] * mean).T @ mean
     # of each event: the mean of the terms of its time, less what it is without columns
     apart = np.bincount(by.of, weights=(risk - null) * by.mass, minlength=k)
     mass = np.bincount(by.of, weights=by.mass, minlength=k)
     lost = np.zeros(len(x))
-    lost[event] = w[event] * ((apart / mass)[by.event_of[event]] - (eta - offset)[event])
+    lost[event] = (w * seen)[event] * ((apart / mass)[by.event_of[event]] - (eta - offset)[event])
     double = w if rows.frequency else w**2
     piece = Piece(
         n=float(w[event].sum() if rows.frequency else event.sum()),
@@ -197,6 +203,13 @@ def summed(
     back[by.order] = np.arange(len(back))
     each = (w * hazard, gap, lost, residual, own, double)
     return piece, Own(*(np.asarray(one[back]) for one in each))
+
+
+def _had_before(by: _Ordered) -> FloatArray:
+    """Share of people who had the event before each event time, from the last time on, (k,)."""
+    events = np.bincount(by.event_of[by.event_of >= 0], minlength=len(by.last))
+    stay = np.append(1.0, np.cumprod(1 - (events / by.last)[::-1]))
+    return np.asarray(1 - stay[:-1][::-1])
 
 
 def _by_group(group: IntArray, values: FloatArray, k: int) -> FloatArray:

@@ -9,6 +9,9 @@ linear predictor (Cox 1958): intercept 0 and slope 1 where it is perfect.
 Of times until an event: the share of pairs of rows in order, of those of whom it is known who had
 the event first (Harrell, Lee and Mark, Statistics in Medicine 15, 1996), with the error by the
 infinitesimal jackknife (Therneau and Watson 2017, the concordance statistic and the Cox model).
+Whether hazards are proportional is asked by the score test of slopes that change with the share of
+people who had the event (Grambsch and Therneau, Biometrika 81, 1994; without their approximation
+that all risk sets have one covariance).
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from __future__ import annotations
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.regression.kernels import Design, Piece, Rows, fit_alone
+from consilience.regression.kernels import (
+    Design,
+    Piece,
+    Rows,
+    chi2_tail,
+    dependent_columns,
+    fit_alone,
+)
 
 BANDS = 64
 """Before they are joined."""
@@ -159,3 +169,38 @@ def concordance(sums: FloatArray) -> tuple[float, float]:
     # Each pair is in the sums of both its rows, so the derivative of the share is twice a row's.
     spread = squares[0] - 2 * share * squares[1] + share**2 * squares[2]
     return share, 2 * float(np.sqrt(max(spread, 0.0))) / known
+
+
+def proportional(score: FloatArray, curvature: FloatArray) -> FloatArray:
+    """Score tests that no slope changes while events add up, (m + 1, 3).
+
+    With g the share of people who had the event before, ``b + c g`` takes the place of slopes b. At
+    c = 0 the sums of all sites with powers of g are derivatives of the likelihood in b and c.
+
+    Parameters
+    ----------
+    score : (2, m) array
+        Derivatives of the loss in b and in c.
+    curvature : (3, m, m) array
+        Second derivatives: in b, in b and c, and in c.
+
+    Returns
+    -------
+    (m + 1, 3) array
+        Chi-square statistic, degrees of freedom and p-value by column, and of all at once; NaN
+        where the sums tell nothing of a change.
+    """
+    m = score.shape[1]
+    found = np.full((m + 1, 3), np.nan)
+    found[:, 1] = [1] * m + [m]
+    if dependent_columns(curvature[0]):
+        return found
+    drag = np.linalg.solve(curvature[0], curvature[1])
+    change, spread = score[1] - score[0] @ drag, curvature[2] - curvature[1] @ drag
+    tells = np.diag(spread) > 1e-10 * np.diag(curvature[2])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found[:-1, 0] = np.where(tells, change**2 / np.diag(spread), np.nan)
+    if tells.all() and not dependent_columns(spread):
+        found[-1, 0] = change @ np.linalg.solve(spread, change)
+    found[:, 2] = [chi2_tail(value, int(df)) for value, df, _ in found]
+    return found

@@ -15,7 +15,7 @@ own-fit: OwnFitRequest          ->  (one-shot, in place of rounds)
 judge: Judge                    ->  (binomial and Cox, if asked for)
   coefficients, cuts (c)        <-  Judged: counts (d), expected (e)        AGGREGATE
                                     calibration, or pairs of rows in order
-                                    of a Cox regression (f)                 MODEL
+                                    of a Cox regression (f), drift (g)      MODEL
 conclude: Conclude              ->  keeps the model and the fitted values of its rows
                                 <-  Concluded                                  PUBLIC
 ==================================  ====================================================
@@ -122,7 +122,8 @@ class PooledRegression(Method[PooledRegressionResult]):
     performance : bool
         Of a binomial fit, ask each site for counts of events in bands of predicted risk and for a
         recalibration, in one more round; of a Cox fit for the concordance, that is the share of
-        pairs of its rows in order of which it is known who had the event first.
+        pairs of its rows in order of which it is known who had the event first, and for a test
+        of proportional hazards.
     dispersion : {"likelihood", "moments"}
         How: by maximum likelihood, together with the coefficients, or so that Pearson's sum is its
         degrees of freedom. A site that protects records tells what the first needs only where each
@@ -166,7 +167,7 @@ class PooledRegression(Method[PooledRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.95)
 
     name: ClassVar[str] = "pooled-regression"
-    version: ClassVar[int] = 16
+    version: ClassVar[int] = 17
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
     steps = (*site.STEPS, *masked.STEPS)
     absence: ClassVar[str] = (
@@ -198,8 +199,9 @@ class PooledRegression(Method[PooledRegressionResult]):
         "until fewer people are at risk than the policy asks for and by one way with ties in all "
         "runs, the likelihood without columns only where many orders are possible; so it is with "
         "performance, for which sites tell sums over rows of pairs in order and of pairs that can "
-        "be compared. With masked sums the coordinator knows rows, column sums, products and sums "
-        "at coefficients of all sites together, of none alone. All sites know the model."
+        "be compared, and scores and curvatures in which late events count more. With masked sums "
+        "the coordinator knows rows, column sums, products and sums at coefficients of all sites "
+        "together, of none alone. All sites know the model."
     )
     Result = PooledRegressionResult
     predictor: ClassVar[Any] = RegressionPredictor

@@ -615,7 +615,8 @@ def build_result(
 def _performance(survey: Survey, fitted: Fitted) -> dict[str, Any]:
     """Counts in bands of predicted risk, calibration and areas, by site; empty unless asked for.
 
-    Of a Cox regression the concordance by site and over all pairs within sites.
+    Of a Cox regression the concordance by site and over all pairs within sites, and the test of
+    proportional hazards over the sites that tell what it needs.
     """
     if not fitted.judged or fitted.pool.bare:
         gap = np.zeros((0, 0))
@@ -626,7 +627,18 @@ def _performance(survey: Survey, fitted: Fitted) -> dict[str, Any]:
             pairs[b] = told if len(told) else 0.0
         shares = [performance.concordance(one) for one in (*pairs, pairs.sum(axis=0))]
         told = np.array(shares) if fitted.judged else np.zeros((0, 2))
-        return {**none, "bands": np.zeros((0, 0, 2), dtype=np.int64), "concordance": told}
+        lines = [one.drift.value for one in fitted.judged.values() if len(one.drift.value)]
+        tests = np.zeros((0, 3))
+        if lines:
+            drift = messages.drift_of(np.sum(lines, axis=0), len(survey.names))
+            tests = performance.proportional(*drift)
+        return {
+            **none,
+            "bands": np.zeros((0, 0, 2), dtype=np.int64),
+            "concordance": told,
+            "proportional": tests,
+            "proportional_sites": len(lines),
+        }
     cuts = survey.cuts(fitted.pool)
     s, k = len(survey.sites), len(cuts) + 1
     bands = np.zeros((s, k, 2), dtype=np.int64)

@@ -288,7 +288,7 @@ class Judge:
     cuts: Released = Model("c", "linear predictors between bands", to="all")
 
 
-@message("pooled-regression/judged", version=2)
+@message("pooled-regression/judged", version=3)
 class Judged:
     """Rows in bands of predicted risk and a recalibration, or how many pairs are in order."""
 
@@ -305,13 +305,26 @@ class Judged:
         "intercept, slope, and their covariance; of a Cox regression sums over rows of pairs in "
         "order and of pairs that can be compared, and of their products; empty if none",
     )
+    drift: Released = Model(
+        "g",
+        "of a Cox regression scores and curvatures in which events count by powers of the share of "
+        "people who had the event before; empty if none",
+    )
 
     def check(self, request: Judge, known: Mapping[str, Any]) -> str | None:
         """As many numbers as bands."""
         bands = len(request.cuts.value) + 1
         if len(self.counts.value) != 2 * bands or len(self.expected.value) != bands:
             return "counts of other bands"
-        return None if len(self.calibration.value) in (0, 5) else "another calibration"
+        if len(self.calibration.value) not in (0, 5):
+            return "another calibration"
+        m, line = len(request.slopes.value), self.drift.value
+        if not len(line):
+            return None
+        if request.settings.family != COX or len(line) != 2 * m + 3 * (m * (m + 1) // 2):
+            return "other tests of proportional hazards"
+        grams = all(map(is_gram, drift_of(line, m)[1]))
+        return None if grams else "a curvature of no rows"
 
 
 @message("pooled-regression/conclude", version=4)
@@ -333,6 +346,12 @@ class Concluded:
 def _gaps(first: int) -> list[int]:
     """Where a site may leave a gap, if its figures begin there."""
     return [first + FIGURES.index(name) for name in ("least", "constant")]
+
+
+def drift_of(line: FloatArray, m: int) -> tuple[FloatArray, FloatArray]:
+    """Scores, (2, m), and curvatures, (3, m, m), of a test of proportional hazards."""
+    curvatures = line[2 * m :].reshape(3, m * (m + 1) // 2)
+    return line[: 2 * m].reshape(2, m), np.array([square_of(one, m) for one in curvatures])
 
 
 def packed(piece: Piece) -> FloatArray:

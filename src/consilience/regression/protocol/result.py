@@ -99,6 +99,12 @@ class PooledRegressionResult(Result):
     concordance : (S + 1, 2) array
         Of a Cox regression: share of pairs in order, by site and over all pairs within sites, with
         its error; NaN where a site does not tell it.
+    proportional : (m + 1, 3) array
+        Of a Cox regression: score tests that a coefficient does not change while events add up, by
+        column and of all at once: chi-square statistic, degrees of freedom, p-value. Empty unless
+        the study asks for performance and some site tells what it needs.
+    proportional_sites : int
+        How many do.
     ridge : float
     rounds : int
         Rounds of questions about rows.
@@ -161,6 +167,8 @@ class PooledRegressionResult(Result):
     left_out: tuple[str, ...]
     remarks: tuple[str, ...]
     concordance: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    proportional: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
+    proportional_sites: int = 0
 
     @property
     def n(self) -> int:
@@ -259,6 +267,12 @@ class PooledRegressionResult(Result):
             parts.append(
                 f"No sign that sites differ (Q = {statistic:.4g} on {df} df, p = {p:.2g})."
             )
+        if len(self.proportional) and self.proportional[-1, 2] < SIGNIFICANT:
+            statistic, df, p = self.proportional[-1]
+            parts.append(
+                f"Hazard ratios change with time (chi-square = {statistic:.4g} on {df:.0f} df, "
+                f"p = {p:.2g}): a coefficient is an average over the times of events."
+            )
         if self.left_out:
             parts.append(f"Not in it: {', '.join(self.left_out)}.")
         return " ".join([*parts, *self.remarks])
@@ -351,6 +365,13 @@ class PooledRegressionResult(Result):
         told |= dict(zip(_CALIBRATION, self.calibration.T if s else [[]] * 4, strict=True))
         told |= dict(zip(("auc_low", "auc_high"), self.areas[:s].T if s else [[]] * 2, strict=True))
         return lines(told, site=self.sites[:s])
+
+    @Frame
+    def proportional_hazards(self) -> pd.DataFrame:
+        """Tests of a Cox regression that hazard ratios do not change, by column and of all."""
+        told = dict(zip(("statistic", "df", "p_value"), self.proportional.T, strict=True))
+        names = (*self.columns, "all columns") if len(self.proportional) else ()
+        return lines(told, column=names)
 
     @Frame
     def risk_bands(self) -> pd.DataFrame:

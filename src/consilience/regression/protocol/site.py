@@ -314,7 +314,9 @@ def _rows_of(
     return risk_sets.until_few(rows, limits.min_records)
 
 
-def _ties_told(message: messages.Coefficients | messages.OwnFitRequest, data: SiteData) -> str:
+def _ties_told(
+    message: messages.Coefficients | messages.OwnFitRequest | messages.Judge, data: SiteData
+) -> str:
     """Where a site keeps how ties counted in Cox regressions of its data; nowhere for others."""
     return "ties" if message.settings.family == kernels.COX else ""
 
@@ -556,7 +558,7 @@ def own_fit(
     return messages.OwnFit(fit=made), state
 
 
-@step("judge", once=True)
+@step("judge", once=True, keeps=_ties_told)
 def judge(
     message: messages.Judge, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Judged, State]:
@@ -587,6 +589,12 @@ def judge(
     expected = disclosure.aggregate(risk, cells=band, n_cells=n, entities=data.entity)
     empty = np.zeros((0, 1))
     told = disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0)
+    drift = None
+    if of_cox:
+        _keep_ties(settings, site)
+        spans = np.asarray(state["spans"])[:, message.columns.value]
+        slopes = np.asarray(message.slopes.value)
+        drift = _drift(rows, slopes, settings.ties, _judged(rows.design, spans), site.limits)
     own = _pairs(rows, eta, site.limits) if of_cox else _recalibration(eta, rows.y)
     if own is not None and own.evidence is not None:
         told = own if disclosure.fit_fault(own.evidence, site.limits) is None else told
@@ -594,6 +602,7 @@ def judge(
         counts=disclosure.cell_counts(cell, 2 * n),
         expected=expected.withhold_unsafe(site.limits),
         calibration=told,
+        drift=drift or disclosure.local_fit(np.zeros(0), rows=empty, weights=empty, n_parameters=0),
     )
     return reply, state
 
@@ -613,14 +622,46 @@ def _pairs(rows: kernels.Rows, eta: FloatArray, limits: Limits) -> Released | No
 
     How many can be compared tells of the order of events and others: only where many are possible.
     """
-    few = int((rows.y == 1).sum()) < limits.min_records or cox.few_orders(rows)
-    if rows.time is None or (limits.min_records > 1 and few):
+    if rows.time is None or _few_events(rows, limits):
         return None
     agree, known = performance.pairs_of(rows.time, rows.y, eta)
     each = np.column_stack([agree, known - agree, agree**2, known**2])
     ones, weight = np.ones((len(eta), 1)), known[:, None]
     sums = performance.pair_sums(agree, known)
     return disclosure.local_fit(sums, rows=ones, weights=weight, n_parameters=1, alone=each)
+
+
+def _few_events(rows: kernels.Rows, limits: Limits) -> bool:
+    """Whether a site that protects records has too few events, or ways in which they follow."""
+    few = int((rows.y == 1).sum()) < limits.min_records or cox.few_orders(rows)
+    return limits.min_records > 1 and few
+
+
+def _drift(
+    rows: kernels.Rows, slopes: FloatArray, ties: str, judged: Judged, limits: Limits
+) -> Released | None:
+    """Scores and curvatures with events by powers of time, each judged as those of a round."""
+    if _few_events(rows, limits):
+        return None
+    with np.errstate(all="ignore"):  # of made-up coefficients
+        told = [cox.summed(rows, slopes, ties=ties, late=power) for power in range(3)]
+        piece, q = told[0][0], len(slopes)
+        if limits.min_records > 1 and risk_sets.is_steep(rows, piece, limits.min_records):
+            return None
+        upper = np.triu_indices(q)
+        curvatures = [piece.curvature[upper] for piece, _ in told]
+        line = np.concatenate([*(piece.score for piece, _ in told[:2]), *curvatures])
+        found = None
+        for _, own in told:
+            for weight, alone in (
+                (np.abs(own.gap), np.abs(own.score)),
+                (own.hazard, own.curvature),
+            ):
+                how: dict[str, Any] = {"weights": weight[:, None], "alone": alone}
+                found = disclosure.local_fit(line, rows=judged, n_parameters=q, **how)
+                if found.evidence and disclosure.fit_fault(found.evidence, limits) is not None:
+                    return None
+    return found
 
 
 @step("conclude", once=True)

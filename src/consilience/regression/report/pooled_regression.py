@@ -118,6 +118,10 @@ class PooledRegressionReport(TemplateReport[PooledRegressionResult]):
                     strict=False,
                 )
             ],
+            "drift": [
+                (short(str(name), 40), number(float(x)), f"{df:.0f}", p_value(float(p)))
+                for name, x, df, p in result.proportional_hazards.itertuples()
+            ],
             "area": _between(*result.areas[-1]) if len(result.areas) else "",
             "plot_regression": figures.plot_regression,
             "plot_forest": figures.plot_forest,
