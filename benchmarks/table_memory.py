@@ -93,8 +93,8 @@ def main() -> None:
             found[what]["whole"] = alone(str(path), what, str(1 << 60))
         write_tall(tall := Path(folder) / "tall.parquet")
         found["tall"] = {"rows": TALL[0], "columns": TALL[1]}
-        found["tall"] |= alone(str(tall), "simulation", "0", str(TALL[1]))
-        found["tall"]["nothing_MB"] = found["nothing"]["blocks"]["MB"]
+        for what in ("simulation", "consortium"):
+            found["tall"][what] = alone(str(tall), what, "0", str(TALL[1]))
     content = {"machine": machine(), **found}
     RESULTS.write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(content, indent=1))

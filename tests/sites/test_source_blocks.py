@@ -1,18 +1,27 @@
-"""Large CSV files in blocks: the same table, hash and errors as of the file as a whole."""
+"""Large files in blocks: the same table, hash, errors and results as of the file as a whole."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import hashlib
+import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from consilience import Columns, Describe, Federation, MeanAndSD, PooledRegression, Preparation
 from consilience.exceptions import DataError
-from consilience.sites import source, source_blocks
+from consilience.sites import prepare, source, source_blocks
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Source, Table, read_source
 
@@ -61,8 +70,10 @@ def same(found: Table, wanted: Table) -> None:
     )
     for name in wanted.names:
         assert found.kind(name) == wanted.kind(name)
-        assert found.cells(name).to_pylist() == wanted.cells(name).to_pylist()
-        one, two = found.plain_numbers(name), wanted.plain_numbers(name)
+        assert repr(found.cells(name).to_pylist()) == repr(wanted.cells(name).to_pylist())
+        one, two = (
+            t.plain_numbers(name) if t.kind(name) == "text" else None for t in (found, wanted)
+        )
         assert (one is None) == (two is None)
         np.testing.assert_array_equal([] if one is None else one, [] if two is None else two)
         for codes in CODES:
@@ -217,3 +228,213 @@ def traced(path: Path) -> tuple[Table, int]:
         return read_source(path), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+# ------------------------------------------------------------------------------------------ Parquet
+
+
+def plain_columns(n: int) -> pa.Table:
+    """Columns of numbers, truth values and texts, with gaps and names of all kinds."""
+    rng = np.random.default_rng(5)
+    gaps = rng.uniform(size=n) < 0.1
+    words = pa.array(rng.choice(["1", "2.5", "no", " x "], size=n), mask=gaps)
+    return pa.table(
+        {
+            "x": pa.array(rng.normal(size=n)),
+            "x.y": pa.array(rng.normal(size=n), mask=gaps),
+            " blanks ": pa.array(rng.integers(-9, 9, size=n).astype(np.int32)),
+            "small": pa.array(rng.integers(0, 200, size=n).astype(np.uint8), mask=gaps),
+            "half": pa.array(rng.normal(size=n).astype(np.float32), mask=~gaps),
+            "yes": pa.array(rng.uniform(size=n) < 0.5, mask=gaps),
+            "all": pa.array(rng.uniform(size=n) < 0.5),
+            "words": words,
+            "large": words.cast(pa.large_string()),
+            "coded": words.dictionary_encode(),
+            "NaN": pa.array(np.where(gaps, np.nan, 1.5)),
+        }
+    )
+
+
+def test_columns_of_parquet_are_those_of_the_whole_file(tmp_path: Path, small_blocks: None) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(plain_columns(1000), path, row_group_size=130)
+    found = read_source(path)
+    assert isinstance(found.frame, source_blocks.ParquetColumns)
+    assert not isinstance(whole(path).frame, source_blocks.ParquetColumns)
+    assert found.names[2] == "blanks"  # as of every table, without the blanks around it
+    same(found, whole(path))
+    other = found.with_texts("words", np.arange(1000) % 3 - 1, ["p", "q"])
+    same(other, whole(path).with_texts("words", np.arange(1000) % 3 - 1, ["p", "q"]))
+
+
+def test_other_types_of_parquet_are_those_of_the_whole_file(
+    tmp_path: Path, small_blocks: None
+) -> None:
+    path, n = tmp_path / "t.parquet", 50
+    day = datetime.date(2020, 1, 1)
+    columns = {
+        "date": [day + datetime.timedelta(days=i) for i in range(n)],
+        "money": [None if i % 7 == 0 else decimal.Decimal(i) / 4 for i in range(n)],
+        "list": [[i, i] for i in range(n)],
+        "record": [{"a": i, "b": str(i)} for i in range(n)],
+        "empty": pa.nulls(n),
+        "views": pa.array([str(i) for i in range(n)], pa.string_view()),
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=7)
+    found, wanted = read_source(path), whole(path)
+    assert isinstance(found.frame, source_blocks.ParquetColumns)
+    for name in wanted.names:
+        assert found.kind(name) == wanted.kind(name)
+        assert repr(found.cells(name).to_pylist()) == repr(wanted.cells(name).to_pylist())
+    np.testing.assert_array_equal(row_content(found, ("views",)), row_content(wanted, ("views",)))
+
+
+def test_parquet_without_rows_or_with_equal_names_is_refused_alike(
+    tmp_path: Path, small_blocks: None
+) -> None:
+    x = pa.array([1.0, 2.0])
+    tables = {
+        "empty": pa.table({"x": x[:0]}),
+        "equal names": pa.Table.from_arrays([x, x], names=["x", "x"]),
+        "equal but for blanks": pa.Table.from_arrays([x, x], names=["x", " x"]),
+        "no columns": pa.table({}),
+    }
+    for name, table in tables.items():
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(table, path)
+        with pytest.raises(DataError) as wanted:
+            whole(path)
+        with pytest.raises(DataError) as found:
+            read_source(path)
+        assert str(found.value) == str(wanted.value)
+    path.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(DataError, match="is not a readable Parquet file"):
+        read_source(path)
+
+
+def test_a_parquet_file_that_changes_is_not_read_on(tmp_path: Path, small_blocks: None) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(plain_columns(1000), path)
+    table = read_source(path)
+    wanted = table.numbers("x")[0].tobytes()
+    # One that takes the place of the file is another one: the first is still there.
+    pq.write_table(plain_columns(900), tmp_path / "new.parquet")
+    os.replace(tmp_path / "new.parquet", path)
+    assert table.numbers("x")[0].tobytes() == wanted
+    table = read_source(path)
+    with path.open("r+b") as file:
+        file.write(b"PAR1")
+        os.utime(path, (0, 0))
+    with pytest.raises(DataError, match="was written to while it was read: begin again"):
+        table.numbers("x")
+
+
+def test_damage_in_a_column_of_parquet_is_told(tmp_path: Path, small_blocks: None) -> None:
+    path = tmp_path / "t.parquet"
+    frame = pa.table({"x": np.arange(5000.0), "y": np.arange(5000.0)})
+    pq.write_table(frame, path, compression="gzip", use_dictionary=False)
+    place = pq.ParquetFile(path).metadata.row_group(0).column(1).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[place : place + 200] = bytes(200)
+    path.write_bytes(content)
+    table = read_source(path)
+    np.testing.assert_array_equal(table.numbers("x")[0], np.arange(5000.0))
+    with pytest.raises(DataError, match="is not a readable Parquet file: copy it again"):
+        table.numbers("y")
+
+
+# ------------------------------------------------------------------------------------------ results
+
+
+def answers(source: Any, policy: str) -> dict[str, bytes]:
+    """Bytes of results over one table: moments, a description, a regression, and scaled columns."""
+    features = ("x0", "x1", "x2")
+    given = {"a": source}
+    moments = Federation.local(given, columns=Columns(features=features), policy=policy)
+    rows_left_out = Preparation(missing="complete-rows", standardize="pooled")
+    scaled = Federation.local(
+        given, columns=Columns(features=features), preparation=rows_left_out, policy=policy
+    )
+    outcome = Columns(features=features[1:], target="x0")
+    regressed = Federation.local(given, columns=outcome, policy=policy)
+    return {
+        name: b"".join(run.result.to_files().values())
+        for name, run in {
+            "moments": MeanAndSD().run(moments, seed=0),
+            "scaled": MeanAndSD().run(scaled, seed=0),
+            "described": Describe().run(moments, seed=0),
+            "regressed": PooledRegression(family="gaussian").run(regressed, seed=0),
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("policy", ["simulation", "consortium", "strict"])
+def test_results_are_the_same_whatever_is_read_at_a_time(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 1,000 rows, and of all; from CSV, Parquet and memory."""
+    rng = np.random.default_rng(6)
+    n, p = 5003, 3
+    x = rng.normal(size=(n, p)) * 10.0 ** rng.uniform(-3, 3, size=(n, p))
+    frame = pd.DataFrame(np.round(x, 9)).add_prefix("x")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    pq.write_table(pa.table(frame), tmp_path / "t.parquet", row_group_size=777)
+    monkeypatch.setattr(source, "_BLOCK", 4096)
+    found = []
+    for rows, large in ((1000, 0), (1 << 40, 1 << 60)):
+        monkeypatch.setattr("consilience.wire.cell_facts._AT_ONCE", p * rows)
+        monkeypatch.setattr("consilience.sites.prepare._ASIDE", rows)
+        monkeypatch.setattr(source_blocks, "LARGE", large)
+        found += [
+            answers(given, policy)
+            for given in (str(tmp_path / "t.csv"), str(tmp_path / "t.parquet"), frame)
+        ]
+    assert all(one == found[0] for one in found[1:])
+
+
+def test_rows_that_are_left_out_leave_the_others_where_they_were() -> None:
+    rng = np.random.default_rng(7)
+    x, keep = rng.normal(size=(200_000, 3)), rng.uniform(size=200_000) < 0.7
+    wanted = x[keep]
+    found = prepare._only(x, keep)
+    assert found.tobytes() == wanted.tobytes() and found.base is x
+
+
+_PEAK = """
+import json, re, sys
+import pyarrow.compute, pyarrow.csv, pyarrow.parquet
+from consilience import Columns, Federation, MeanAndSD
+from consilience.sites import source_blocks
+source_blocks.LARGE = int(sys.argv[3])
+def peak(name):
+    status = open("/proc/self/status").read()
+    return int(re.findall(name + r":\\s+(\\d+) kB", status)[0]) * 1024
+def run(path):
+    columns = Columns(features=[f"x{j}" for j in range(8)])
+    MeanAndSD().run(Federation.local({"a": path}, columns=columns, policy="simulation"), seed=0)
+run(sys.argv[1])
+before = peak("VmRSS")
+run(sys.argv[2])
+print(peak("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
+def test_a_run_over_parquet_holds_one_copy_of_the_table(tmp_path: Path) -> None:
+    """What a process takes at most, in tables: the prepared one, and a column or two."""
+    rng = np.random.default_rng(8)
+    n, p = 600_000, 8
+    for name, rows in (("little", 1000), ("t", n)):
+        frame = pa.table({f"x{j}": rng.normal(size=rows) for j in range(p + 4)})
+        pq.write_table(frame, tmp_path / f"{name}.parquet", row_group_size=50_000)
+
+    def tables(large: int) -> float:
+        paths = [str(tmp_path / f"{name}.parquet") for name in ("little", "t")]
+        command = [sys.executable, "-c", _PEAK, *paths, str(large)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return float(json.loads(done.stdout) / (n * p * 8))
+
+    # Of eight columns a position of each row is an eighth of a table, and so is one column.
+    assert tables(0) < 1.75
+    # Negative control: the file, and all of its columns, are there as a whole.
+    assert tables(1 << 60) > 2.5

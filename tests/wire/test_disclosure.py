@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -72,14 +72,26 @@ KINDS = (
 )
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("p", [1, 2, 5, 9])
-def test_columns_by_the_block_have_the_sums_of_all(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last bit, where few columns of many rows are looked at together."""
+def test_rows_by_the_block_have_the_sums_of_all(
+    p: int, order: Literal["C", "F"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit, also of squares about a point, which are those of squares that are given."""
     x = np.random.default_rng(p).normal(size=(900, p)) * 10.0 ** np.arange(p)
+    about = x.mean(axis=0)
     x[::7, 0] = np.nan
-    whole = of_cells.cell_facts(x)
-    monkeypatch.setattr(of_cells, "_CELLS", 2000)
-    for one, other in zip(of_cells.cell_facts(x), whole, strict=True):
+    x = np.asarray(x, order=order)
+    whole, squares = of_cells.cell_facts(x), of_cells.cell_facts(np.square(x - about))
+    if p > 1 and order == "C":
+        known = np.nan_to_num(x)
+        total = known[0].copy()
+        for row in known[1:]:
+            total += row
+        assert whole[0].tobytes() == total.tobytes()
+    monkeypatch.setattr(of_cells, "_AT_ONCE", 20 * p)
+    found = (*of_cells.cell_facts(x), *of_cells.cell_facts(x, about))
+    for one, other in zip(found, (*whole, *squares), strict=True):
         assert one.tobytes() == other.tobytes()
 
 

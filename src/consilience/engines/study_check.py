@@ -48,6 +48,7 @@ from consilience.sites.revealed_rank import RevealedRank, column_factor, rank_of
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
 from consilience.sites.source import Table, read_source
+from consilience.sites.source_blocks import ParquetColumns
 from consilience.sites.source_long import wide_schema
 from consilience.sites.study import SiteFile, Study
 
@@ -55,6 +56,8 @@ CLASS_PARAMETERS = ("n_clusters", "n_classes")
 Ids = dict[str, frozenset[str]]
 _MUCH = 1_000_000_000
 """Bytes of memory of which the person at the site is told."""
+_BESIDE = 80_000_000
+"""Bytes that blocks of a file, and libraries that are loaded on the way, take beside a table."""
 
 
 @dataclass(frozen=True)
@@ -439,28 +442,29 @@ def _about_table(report: Report, partition: str) -> list[str]:
 def run_bytes(rows: int, read: int, prepared: int, *, protects: bool) -> int:
     """Bytes of memory that a run takes at a site beside Python, about.
 
-    The table as it was read and as it is prepared, and twice as much as the latter while a step
-    computes; for each row what it is known by, and in what runs it was. Measured in
+    The table as it was read and as it is prepared, and some columns while a step computes; for
+    each row its position, what it is known by, and in what runs it was. Measured in
     ``benchmarks/table_memory.py``.
 
     Parameters
     ----------
     rows, read, prepared : int
-        Rows, columns of the table, and columns that are prepared of it.
+        Rows, columns of the table in memory, and columns that are prepared of it.
     protects : bool
         Whether the policy protects records, so that rows are known again.
     """
-    return rows * (8 * (read + 3 * prepared) + (150 if protects else 50))
+    return _BESIDE + rows * (8 * (read + prepared) + (130 if protects else 40))
 
 
 def _about_memory(table: Table, data: SiteData, policy: Policy) -> list[str]:
     """How much memory a run takes, where that is much."""
-    shape = table.n_rows, len(table.names), data.features.shape[1]
+    held = 0 if isinstance(table.frame, ParquetColumns) else len(table.names)
+    shape = table.n_rows, held, data.features.shape[1]
     needed = run_bytes(*shape, protects=policy.min_records > 1)
     if needed < _MUCH:
         return []
     return [
-        f"A run holds the table of {table.n_rows:,} rows in memory: it takes about "
+        f"A run holds {table.n_rows:,} rows of the study's columns in memory: it takes about "
         f"{needed / 1e9:.1f} GB at this site, and more where a method keeps something of each row."
     ]
 

@@ -102,9 +102,7 @@ def deviations(
     own = x.mean(axis=0)
     # About the site's own mean, and moved: rounding far away would depend on single rows.
     with np.errstate(over="ignore"):  # an infinite sum is no release
-        around = x - own
-        np.square(around, out=around)
-        squares = aggregate(around, columns=data.features, coded=data.coded)
+        squares = aggregate(x, about=own, columns=data.features, coded=data.coded)
         away = (own - centre) / scale - message.mean.value
         squares = squares.withhold_unsafe(site.limits)
         moved = squares.value / scale**2 + len(x) * away**2

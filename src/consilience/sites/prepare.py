@@ -46,7 +46,7 @@ from consilience.wire.digits import SHORT, settle, whole_steps
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
 _TURNED = 1024
-_ASIDE = 1 << 25
+_ASIDE = 1 << 22
 _TOGETHER = 128
 
 
@@ -176,7 +176,6 @@ class _Loader:
         offset = None if self.columns.offset is None else self._numbers(self.columns.offset).copy()
         sequence = self._sequence()
         keep = self._keep()
-        rows = np.flatnonzero(keep)
         whole = bool(keep.all())
 
         def kept(values: NDArray[Any] | None) -> NDArray[Any] | None:
@@ -186,13 +185,13 @@ class _Loader:
             chosen.flags.writeable = False
             return chosen
 
-        chosen = kept(features)
-        if chosen is None:
-            raise DataError("a table without rows cannot be prepared")
+        chosen = features if whole else features[keep] if self.few > 1 else _only(features, keep)
+        rows = np.flatnonzero(keep)
+        chosen.flags.writeable = rows.flags.writeable = False
         data = SiteData(
             features=chosen,
             feature_names=encoding.feature_names(self.columns, self.preparation),
-            rows=rows.astype(np.int64),
+            rows=rows,
             target=kept(target),
             target_name=self.columns.target or "",
             offset_name=self.columns.offset or "",
@@ -340,7 +339,7 @@ class _Loader:
             with np.errstate(over="ignore"):  # infinite values are refused below
                 values = values * unit.scale + unit.offset
         if all_finite(values) and not self._listed_levels(name):
-            self.odd[name], self.missing[name] = 0, np.zeros(len(values), dtype=bool)
+            self.odd[name], self.missing[name] = 0, np.broadcast_to(np.False_, len(values))
             return values
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite) >= self.refused_from:
@@ -691,6 +690,16 @@ class _Loader:
             n_odd=self.odd.get(name, 0),
             rounded_to=self.rounded.get(name, 0.0),
         )
+
+
+def _only(features: FloatArray, keep: Mask) -> FloatArray:
+    """Rows that are kept, moved to the front: of a table that is asked for no others again."""
+    end, size = 0, 64 * _TURNED
+    for start in range(0, len(keep), size):
+        some = features[start : start + size][keep[start : start + size]]
+        features[end : end + len(some)] = some
+        end += len(some)
+    return features[:end]
 
 
 def _turn(columns: list[NDArray[Any]], features: NDArray[np.float64]) -> None:

@@ -148,7 +148,8 @@ class RowHistory:
     ) -> RowHistory:
         """The history with one more release, which lacks some of an atom, and has some of it."""
         new_rows = places < 0
-        fresh = np.sort(keys[chosen & new_rows]) if new_rows.any() else keys[:0]
+        fresh = keys[chosen & new_rows] if new_rows.any() else np.empty(0, dtype=np.uint64)
+        fresh.sort()
         split = lacks & has
         split[UNSEEN] = False
         changed = bool(split.any() or len(fresh))
@@ -175,10 +176,13 @@ class RowHistory:
             away = np.concatenate([away, np.flatnonzero(split[self.atoms] & ~there)])
         atoms, all_keys = self.atoms.copy(), self.keys
         atoms[away] = new[atoms[away]]
-        if len(fresh):
+        number = len(split) + int(split.sum())
+        if not len(all_keys):
+            all_keys, atoms = fresh, np.full(len(fresh), number, dtype=np.int32)
+        elif len(fresh):
             where = np.searchsorted(all_keys, fresh)
             all_keys = np.insert(all_keys, where, fresh)
-            atoms = np.insert(atoms, where, len(split) + int(split.sum()))
+            atoms = np.insert(atoms, where, number)
         if atoms.max(initial=0) >= 1 << 16:  # numbers are given again, so that two bytes do
             kept, renumbered = np.unique(atoms, return_inverse=True)
             atoms = (renumbered.ravel() + 1).astype(np.int32)

@@ -34,7 +34,14 @@ from consilience.sites.cells import (
     plain_text,
     row_list,
 )
-from consilience.sites.source_blocks import Spelling, read_blocks
+from consilience.sites.source_blocks import (
+    ParquetColumns,
+    Spelling,
+    read_blocks,
+    read_columns,
+    to_numpy,
+    without_views,
+)
 from consilience.sites.source_form import (
     SEPARATORS,
     binary_form,
@@ -192,7 +199,7 @@ class Table:
 
     Attributes
     ----------
-    frame : pyarrow.Table
+    frame : pyarrow.Table or ParquetColumns
     content_hash : str
         SHA-256 of the file's bytes, or of the columns for a query or a table in memory.
     description : str
@@ -205,7 +212,7 @@ class Table:
         Columns of texts, by place, that are kept as numbers.
     """
 
-    frame: pa.Table
+    frame: pa.Table | ParquetColumns
     content_hash: str
     description: str
     decimal: str = "."
@@ -282,12 +289,12 @@ class Table:
                 else:
                     fine = pc.match_substring_regex(column, _NUMBER)
                 wrong = np.flatnonzero(
-                    _to_numpy(pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(fine, False))))
+                    to_numpy(pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(fine, False))))
                 )
                 column = pc.if_else(fine, column, pa.scalar(None, column.type))
         if column.type != pa.float64():
             column = pc.cast(column, pa.float64(), safe=False)
-        values: NDArray[np.float64] = np.asarray(_to_numpy(column), dtype=np.float64)
+        values: NDArray[np.float64] = np.asarray(to_numpy(column), dtype=np.float64)
         # -9, -9.0 and -9.00 are one code, as they are one number.
         numeric = [float(code) for code in codes if is_number(code)]
         if numeric:
@@ -303,12 +310,12 @@ class Table:
 
         if self._spelling(name) is not None:
             kept = self.frame.column(name)
-            return None if pc.any(pc.is_nan(kept)).as_py() else _to_numpy(kept)
+            return None if pc.any(pc.is_nan(kept)).as_py() else to_numpy(kept)
         column = self._trimmed(self._plain(name), ())
         if self.decimal == ",":
             column = pc.replace_substring(column, ",", ".")
         values = _as_numbers(column)
-        return None if values is None or pc.any(pc.is_nan(values)).as_py() else _to_numpy(values)
+        return None if values is None or pc.any(pc.is_nan(values)).as_py() else to_numpy(values)
 
     def why_wrong(self, name: str, wrong: NDArray[np.int64]) -> str:
         """What to do about cells that are no number, if that can be told; else empty.
@@ -355,7 +362,7 @@ class Table:
         elif self.kind(name) not in ("number", "boolean"):
             column = pc.cast(column, pa.string())
         encoded = pc.dictionary_encode(column).combine_chunks()
-        positions = _to_numpy(pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1))
+        positions = to_numpy(pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1))
         values = encoded.dictionary.to_pylist()
         if self.kind(name) == "text":
             texts = tuple(value.strip() for value in values)
@@ -418,14 +425,6 @@ def _as_numbers(column: Any) -> Any | None:
         return None
 
 
-def _to_numpy(column: Any) -> NDArray[Any]:
-    import pyarrow as pa
-
-    if isinstance(column, pa.ChunkedArray):
-        return np.asarray(column.to_numpy())
-    return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
 # --------------------------------------------------------------------------- reading
 
 
@@ -473,30 +472,14 @@ def finished(
     names = _distinct(frame.column_names, where)
     if not names or frame.num_rows == 0:
         raise fail(f"{where} has no rows: a site needs at least one")
-    import pyarrow as pa
+    if isinstance(frame, ParquetColumns):
+        frame = frame.rename_columns(names)
+    else:
+        import pyarrow as pa
 
-    frame = pa.table([_without_views(column) for column in frame.columns], names=names)
+        frame = pa.table([without_views(column) for column in frame.columns], names=names)
     known = content_hash or column_hash(frame)
     return Table(frame, known, where, decimal, labelled, spellings or {})
-
-
-def _without_views(column: Any) -> Any:
-    """The same where texts are views, as polars writes them: Arrow computes little of these."""
-    import pyarrow as pa
-    import pyarrow.types as t
-
-    is_coded = t.is_dictionary(column.type)
-    kind = column.type.value_type if is_coded else column.type
-    if not (t.is_string_view(kind) or t.is_binary_view(kind)):
-        return column
-    whole = pa.large_string() if t.is_string_view(kind) else pa.large_binary()
-    if not is_coded:
-        return column.cast(whole)
-    coded = [
-        pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(whole))
-        for one in column.chunks
-    ]
-    return pa.chunked_array(coded, type=pa.dictionary(column.type.index_type, whole))
 
 
 def source_path(source: Source, base: Path) -> Path | None:
@@ -521,6 +504,10 @@ def _read_file(source: Source, base: Path) -> Table:
         if found is not None:
             named = found.frame, found.content_hash, str(path)
             return finished(*named, source.decimal, spellings=found.spellings)
+    if form == "parquet" and not packed and source.sheet is None and source.labels is True:
+        columns = read_columns(path)
+        if columns is not None:
+            return finished(columns, columns.content_hash, str(path), source.decimal)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -667,12 +654,12 @@ def _bytes_of(column: Any) -> tuple[bytes, ...]:
     if t.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     # Empty cells have no content: what lies behind them in memory must not enter.
-    valid = np.packbits(_to_numpy(pc.is_valid(column))).tobytes()
+    valid = np.packbits(to_numpy(pc.is_valid(column))).tobytes()
     if t.is_null(column.type):
         return (valid,)
     if t.is_boolean(column.type) or t.is_integer(column.type) or t.is_floating(column.type):
         zero = pa.scalar(0).cast(column.type)
-        return valid, _to_numpy(pc.fill_null(column, zero)).tobytes()
+        return valid, to_numpy(pc.fill_null(column, zero)).tobytes()
     if t.is_nested(column.type) or t.is_interval(column.type):
         return valid, repr(column.to_pylist()).encode()
     raw = t.is_binary(column.type) or t.is_large_binary(column.type)
@@ -680,7 +667,7 @@ def _bytes_of(column: Any) -> tuple[bytes, ...]:
         filled = pc.fill_null(pc.cast(column, pa.large_binary()), b"")
     else:
         filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
-    lengths = _to_numpy(pc.binary_length(filled)).astype("<i8").tobytes()
+    lengths = to_numpy(pc.binary_length(filled)).astype("<i8").tobytes()
     content = b"".join(_content(chunk) for chunk in filled.chunks)
     return valid, lengths, content
 

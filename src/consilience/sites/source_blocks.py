@@ -1,4 +1,6 @@
-"""Large CSV files in blocks: neither the file nor the text of its numbers is in memory as a whole.
+"""Large files in blocks: neither the file nor the text of its numbers is in memory as a whole.
+
+Of a Parquet file columns are read as they are asked for, and not kept (`ParquetColumns`).
 
 Numbers of many digits take some twenty bytes as text, and eight as numbers. A column of them is
 kept as numbers, with the texts of those cells that are written otherwise than Arrow writes their
@@ -11,14 +13,19 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.sites.cells import check_header
+from consilience.sites.cells import check_header, fail
 from consilience.sites.source_form import LOOK, binary_form, wide_encoding
 
 if TYPE_CHECKING:
@@ -165,6 +172,178 @@ def _read(reader: Csv, file: BinaryIO, options: dict[str, Any]) -> Blocks | None
     return Blocks(frame, spellings, watched.hashed.hexdigest())
 
 
+def to_numpy(column: Any) -> NDArray[Any]:
+    """An array of Arrow, or several in a row, as one of numpy.
+
+    Numbers and truth values without gaps are read where they lie: Arrow would load pandas for it.
+    """
+    import pyarrow as pa
+    import pyarrow.types as t
+
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks == 1:
+            return to_numpy(column.chunk(0))
+        return np.asarray(column.to_numpy())
+    kind, end = column.type, column.offset + len(column)
+    if column.null_count or not (t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind)):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    content = column.buffers()[1]
+    if not end:
+        return np.zeros(0, dtype=kind.to_pandas_dtype())
+    if not t.is_boolean(kind):
+        return np.frombuffer(content, dtype=kind.to_pandas_dtype(), count=end)[column.offset :]
+    bits = np.unpackbits(np.frombuffer(content, np.uint8), count=end, bitorder="little")
+    return bits[column.offset :].astype(bool)
+
+
+class ParquetColumns:
+    """A large Parquet file as a table whose columns are read when they are asked for.
+
+    Parameters
+    ----------
+    path : Path
+
+    Attributes
+    ----------
+    content_hash : str
+        SHA-256 of the file's bytes.
+    schema : pyarrow.Schema
+
+    Raises
+    ------
+    pyarrow.ArrowException, OSError
+        The file is no Parquet file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._file = path.open("rb")  # of a file that is replaced, the one that was hashed is read
+        hashed = hashlib.sha256()
+        self._state = self._now()
+        while piece := self._file.read(_PIECE):
+            hashed.update(piece)
+        self.content_hash, self._where = hashed.hexdigest(), str(path)
+        self._parquet = pq.ParquetFile(self._file)
+        self.num_rows: int = self._parquet.metadata.num_rows
+        self.schema = self._parquet.schema_arrow
+        self._as_read = list(self.schema.names)
+        self._other: dict[int, Any] = {}
+
+    def _now(self) -> tuple[int, int]:
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
+    @property
+    def columns(self) -> Iterator[Any]:
+        """The columns, one after the other."""
+        return map(self.column, self.column_names)
+
+    def column(self, name: str) -> Any:
+        """Read a column.
+
+        Raises
+        ------
+        DataError
+            The file is damaged, or was written to.
+        """
+        import pyarrow as pa
+
+        place = self.column_names.index(name)
+        if place in self._other:
+            return self._other[place]
+        as_read, found = self._as_read[place], None
+        with suppress(pa.ArrowException, OSError):
+            found = self._read(as_read)
+            pa.default_memory_pool().release_unused()
+        if self._now() != self._state:
+            raise fail(f"{self._where} was written to while it was read: begin again")
+        if found is None:
+            raise fail(f"{self._where} is not a readable Parquet file: copy it again")
+        return without_views(found)
+
+    def _read(self, name: str) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.types as t
+
+        groups = range(self._parquet.num_row_groups)
+        chunks = (
+            chunk
+            for i in groups
+            for chunk in self._parquet.read_row_group(i, [name], use_threads=False)[name].chunks
+        )
+        kind = self._parquet.schema_arrow.field(name).type
+        if not (t.is_integer(kind) or t.is_floating(kind)):
+            return pa.chunked_array(chunks, kind)
+        # Numbers go into one array: many small ones would leave the memory in pieces.
+        values, end = np.empty(self.num_rows, dtype=kind.to_pandas_dtype()), 0
+        empty: list[IntArray] = []
+        for chunk in chunks:
+            if chunk.null_count:
+                empty.append(np.flatnonzero(to_numpy(chunk.is_null())) + end)
+                chunk = pc.fill_null(chunk, pa.scalar(0).cast(kind))
+            values[end : end + len(chunk)] = to_numpy(chunk)
+            end += len(chunk)
+        return _numbers(kind, values, empty)
+
+    def rename_columns(self, names: list[str]) -> ParquetColumns:
+        """The same with other names."""
+        import pyarrow as pa
+
+        made = copy(self)
+        kept = zip(names, self.schema, strict=True)
+        made.schema = pa.schema([one.with_name(name) for name, one in kept])
+        return made
+
+    def set_column(self, place: int, name: str, column: Any) -> ParquetColumns:
+        """The same with another column."""
+        import pyarrow as pa
+
+        made = copy(self)
+        made.schema = self.schema.set(place, pa.field(name, column.type))
+        made._other = {**self._other, place: pa.chunked_array([column])}
+        return made
+
+
+def read_columns(path: Path) -> ParquetColumns | None:
+    """A large Parquet file of plain columns; None where the whole file is to be looked at."""
+    import pyarrow as pa
+
+    if path.stat().st_size < LARGE:
+        return None
+    with suppress(pa.ArrowException, OSError):
+        made = ParquetColumns(path)
+        names = made.column_names
+        if made.num_rows and len(set(names)) == len(names) > 0:
+            return made
+    return None
+
+
+def without_views(column: Any) -> Any:
+    """The same where texts are views, as polars writes them: Arrow computes little of these."""
+    import pyarrow as pa
+    import pyarrow.types as t
+
+    is_coded = t.is_dictionary(column.type)
+    kind = column.type.value_type if is_coded else column.type
+    if not (t.is_string_view(kind) or t.is_binary_view(kind)):
+        return column
+    whole = pa.large_string() if t.is_string_view(kind) else pa.large_binary()
+    if not is_coded:
+        return column.cast(whole)
+    coded = [
+        pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(whole))
+        for one in column.chunks
+    ]
+    return pa.chunked_array(coded, type=pa.dictionary(column.type.index_type, whole))
+
+
 class _Watched:
     """A file that is hashed while it is read."""
 
@@ -226,12 +405,12 @@ class _Column:
             numbers = pc.cast(cells, pa.float64())
         except pa.ArrowInvalid:  # whose message would show a cell, so it is not passed on
             return None
-        same = pc.fill_null(pc.equal(pc.cast(numbers, pa.string()), cells), True)
-        places = np.flatnonzero(~same.to_numpy(zero_copy_only=False))
+        other = pc.indices_nonzero(pc.not_equal(pc.cast(numbers, pa.string()), cells))
+        places = to_numpy(other).astype(np.int64)
         if _OTHERS * len(places) > there:
             return None
         if len(places):
-            self._others.append(cells.take(pa.array(places)))
+            self._others.append(cells.take(other))
             self._places.append(places + self._length)
         return numbers
 
@@ -242,10 +421,10 @@ class _Column:
             grown = np.empty(max(expected, 2 * end))
             grown[: self._length] = self.values
             self._values = values = grown
-        values[self._length : end] = numbers.to_numpy(zero_copy_only=False)
         if numbers.null_count:
-            empty = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))
-            self._empty.append(empty + self._length)
+            self._empty.append(np.flatnonzero(to_numpy(numbers.is_null())) + self._length)
+            numbers = numbers.fill_null(float("nan"))
+        values[self._length : end] = to_numpy(numbers)
 
     @property
     def values(self) -> FloatArray:
@@ -257,7 +436,7 @@ class _Column:
         import pyarrow as pa
 
         places = np.concatenate([np.zeros(0, dtype=np.int64), *self._places])
-        return Spelling(places, pa.concat_arrays([pa.array([], pa.string()), *self._others]))
+        return Spelling(places, pa.concat_arrays([pa.nulls(0, pa.string()), *self._others]))
 
     def spelling(self) -> Spelling | None:
         """How the column's numbers are written; None where it is kept as texts."""
@@ -269,10 +448,17 @@ class _Column:
 
         if self._values is None or not self._length:
             return pa.chunked_array(self._texts, pa.string())
-        there = None
-        if self._empty:
-            bits = np.ones(self._length, dtype=bool)
-            bits[np.concatenate(self._empty)] = False
-            there = pa.py_buffer(np.packbits(bits, bitorder="little"))
-        buffers = [there, pa.py_buffer(self.values)]
-        return pa.chunked_array([pa.Array.from_buffers(pa.float64(), self._length, buffers)])
+        return _numbers(pa.float64(), self.values, self._empty)
+
+
+def _numbers(kind: Any, values: NDArray[Any], empty: list[IntArray]) -> Any:
+    """A column of numbers in one piece, of which some cells are empty."""
+    import pyarrow as pa
+
+    there = None
+    if empty:
+        bits = np.ones(len(values), dtype=bool)
+        bits[np.concatenate(empty)] = False
+        there = pa.py_buffer(np.packbits(bits, bitorder="little"))
+    buffers = [there, pa.py_buffer(values)]
+    return pa.chunked_array([pa.Array.from_buffers(kind, len(values), buffers)])

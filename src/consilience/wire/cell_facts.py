@@ -7,9 +7,8 @@ Of weighted records, such as those of classes that overlap, `chance_facts` says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,42 +23,28 @@ _GLANCE, _TOP = 8, 32
 _ROUNDING, _TINY = 1e-9, 1e-300
 _SAFE = 1e150
 """Products of smaller numbers do not overflow."""
-_BLOCK, _CELLS = 512, 1 << 22
-"""Columns, and cells, that are looked at together at most; two columns always are."""
+_AT_ONCE = 1 << 17
+"""Cells that are added at a time."""
 
 
-def by_blocks(facts: Callable[[FloatArray], tuple[Any, ...]], x: FloatArray) -> tuple[Any, ...]:
-    """Facts of each column of (n, d), of so many columns at a time that they fit into memory."""
-    # Never one column alone, which would be added up in another order.
-    size = max(2, min(_BLOCK, _CELLS // max(len(x), 1)))
-    starts = range(0, max(x.shape[1] - 1, 1), size)
-    ends = (*starts[1:], x.shape[1])
-    found = [facts(x[:, start:end]) for start, end in zip(starts, ends, strict=True)]
-    return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
+def cell_facts(
+    x: FloatArray, about: FloatArray | None = None
+) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    """Sum, records of the smaller group, largest share and known values, for each column (n, d).
 
-
-def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    """Sum, records of the smaller group, largest share and known values, for each column (n, d)."""
-    total, records, share, known = by_blocks(_cell_facts, x)
-    return total, records, share, known
-
-
-def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    there = x
-    if not (x.flags.c_contiguous or x.flags.f_contiguous):
-        there = x.copy()  # or it would be added up in another order
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = there.sum(axis=0)
-    # A sum of which a value is missing is no number.
-    gaps = np.isnan(x) if np.isnan(total).any() else None
-    if gaps is not None and gaps.any():
-        total = np.where(gaps, 0.0, x).sum(axis=0)
+    Or of the squares of the columns about a point (d,). No more than a column is copied at a time.
+    """
+    total = _sums(x, about)
+    gaps = np.isnan(total)
+    if gaps.any():  # a sum of which a value is missing is no number
+        total = _sums(x, about, known=True)
     records, share = np.zeros(x.shape[1], dtype=np.int64), np.zeros(x.shape[1])
     known = np.full(x.shape[1], len(x), dtype=np.int64)
-    if gaps is not None:
-        known = len(x) - gaps.sum(axis=0)
     for j in range(x.shape[1]):
-        column = np.ascontiguousarray(x[:, j]) if gaps is None else x[~gaps[:, j], j]
+        column = _column(x, j, about)
+        if gaps[j] and (missing := np.isnan(column)).any():
+            column = column[~missing]
+        known[j] = len(column)
         if not len(column):
             continue
         low, high = column.min(), column.max()
@@ -68,12 +53,51 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray, IntArr
         if low < high and ((head == low) | (head == high)).all():
             ends = np.count_nonzero(column == low), np.count_nonzero(column == high)
             records[j] = min(ends) if sum(ends) == len(column) else records[j]
-        share[j] = _largest_part(np.abs(column), float(max(high, -low)))
+        size = np.abs(column, out=column if column.flags.owndata else None)
+        share[j] = _largest_part(size, float(max(high, -low)))
     return total, records, share, known
 
 
+def _column(x: FloatArray, j: int, about: FloatArray | None) -> FloatArray:
+    """A column in one piece, or its squares about a point."""
+    if about is None:
+        return np.ascontiguousarray(x[:, j])
+    away = np.asarray(x[:, j] - about[j])
+    with np.errstate(over="ignore"):
+        np.square(away, out=away)
+    return away
+
+
+def _sums(x: FloatArray, about: FloatArray | None, *, known: bool = False) -> FloatArray:
+    """Sum of each column, or of its squares about a point; of the values that are there, if asked.
+
+    Rows are added one after the other, in blocks of any size: so no sum depends on how many there
+    are. A column by itself, and columns that are in one piece each, numpy adds up by pairs.
+    """
+    n, d = x.shape
+    alone = d == 1 or (x.flags.f_contiguous and not x.flags.c_contiguous)
+    total, size = np.zeros(d), n if alone else max(_AT_ONCE // max(d, 1), 16)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if alone:
+            for j in range(d):
+                column = _column(x, j, about)
+                gaps = np.isnan(column) if known else None
+                total[j] = (column if gaps is None else np.where(gaps, 0.0, column)).sum()
+            return total
+        for start in range(0, n, size):
+            part = x[start : start + size]
+            room = np.empty((len(part) + 1, d))
+            room[0], room[1:] = total, part if about is None else part - about
+            if about is not None:
+                np.square(room[1:], out=room[1:])
+            if known:
+                room[1:][np.isnan(room[1:])] = 0.0
+            total = room[not start :].sum(axis=0)
+    return total
+
+
 def _largest_part(size: FloatArray, peak: float) -> float:
-    """Largest share of one record in a sum of sizes, of which `peak` is the largest."""
+    """Largest share of one record in a sum of sizes, which are lost; `peak` is the largest."""
     if not peak > 0:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -81,7 +105,7 @@ def _largest_part(size: FloatArray, peak: float) -> float:
         if not 1000 < whole < np.inf:
             # To all digits where a policy may ask how large it is. In units of the largest, so that
             # the sum cannot overflow; an infinite contribution dominates, see `dominated`.
-            whole = float((size / peak).sum())
+            whole = float(np.divide(size, peak, out=size).sum())
     return 1.0 / whole
 
 
@@ -147,7 +171,7 @@ def _by_bounds(
     unit = np.where(peak_of > 0, peak_of, 1.0)
     whole, unclear = np.zeros((n_first, p)), np.ones((n_first, p), dtype=bool)
     for start in range(0, len(x), LOOK):
-        part = x[start : start + LOOK].T - centre[:, None]
+        part = np.subtract(x[start : start + LOOK].T, centre[:, None], order="C")
         size = np.abs(part, out=part)
         size /= unit[:, None]
         whole += size[:n_first] @ size.T
@@ -159,7 +183,8 @@ def _by_bounds(
     share[:n_first] = np.where(unclear, 0.0, bound)
     share[:, :n_first] = share[:n_first].T
     if at_centre is None:
-        at_centre = np.count_nonzero(centre[:, None] == x.T, axis=1)
+        pairs = zip(x.T, centre, strict=True)
+        at_centre = np.array([np.count_nonzero(one == at) for one, at in pairs], dtype=np.int64)
     zero, some = at_centre, np.flatnonzero(at_centre)
     both = np.zeros((p, p), dtype=np.int64)
     marks = (centre[some, None] == x.T[some]).astype(float)

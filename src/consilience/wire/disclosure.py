@@ -194,6 +194,7 @@ def aggregate(
     mean: bool = False,
     columns: FloatArray | None = None,
     coded: Sequence[Coded] = (),
+    about: FloatArray | None = None,
 ) -> Released:
     """Release sums (or means) over records.
 
@@ -215,6 +216,8 @@ def aggregate(
         by side (`wire.moment_facts`).
     coded : sequence of Coded
         What of the columns are levels of one category.
+    about : (...) array, optional
+        What each record adds are squares of the contributions less this.
 
     Returns
     -------
@@ -229,12 +232,13 @@ def aggregate(
     """
     x = np.asarray(contributions, dtype=float)
     flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
+    centre = None if about is None else np.asarray(about, dtype=float).ravel()
     groups: list[Any] = [slice(None)]
     if cells is not None and not (n_cells == 1 and not cells.any()):
         groups = [cells == c for c in range(n_cells)]
     facts = []
     for rows in groups:
-        sums, behind, largest, n = cell_facts(flat[rows])
+        sums, behind, largest, n = cell_facts(flat[rows], centre)
         if mean:
             sums = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
         if columns is not None:

@@ -287,7 +287,7 @@ def _by_itself(
             [_shares_of_squares(x, c, seen.ends, some) for c in seen.centres], axis=0
         )
     for j in np.flatnonzero(~seen.distinct & (seen.ends != 0).any(axis=0)).tolist():
-        column = np.ascontiguousarray(x[:, j])
+        column = x[:, j]
         if np.isnan(seen.ends[0, j]):
             column = column[~np.isnan(column)]
         if not len(column):
@@ -301,6 +301,7 @@ def _by_itself(
         if len(column) > 4 * most and len(column) - least >= 2 * most:
             records[j] = len(column) - most
             continue
+        column = np.ascontiguousarray(column)
         records[j] = min(
             int((column != seen.middles[j]).sum()),
             others(column, least),
@@ -337,9 +338,9 @@ def _share_about(column: FloatArray, centre: float, ends: FloatArray, below: flo
 
 
 def _share_of_squares(away: FloatArray, below: float) -> float:
-    """Largest share of one record in a sum of squares; a bound where it is below a number."""
+    """Largest share of one record in squares, which are lost; a bound if it is below a number."""
     peak = max(away.max(), -away.min())
-    if 1e-140 < peak < 1e140:
+    if below > 0 and 1e-140 < peak < 1e140:
         # Rounding of either sum is far less than what is added here.
         bound = float(peak * peak / (away @ away)) * (1 + 1e-9)
         if bound < below:
@@ -347,7 +348,8 @@ def _share_of_squares(away: FloatArray, below: float) -> float:
     if not peak > 0:
         return 0.0
     # In units of the largest, so that no square can overflow.
-    whole = ((away / peak) ** 2).sum()
+    away = np.divide(away, peak, out=away)
+    whole = np.square(away, out=away).sum()
     return float(1.0 / whole) if whole != 0 else 0.0
 
 
@@ -415,8 +417,8 @@ def moment_facts(
         Where that is known already.
     """
     n, p = x.shape
-    x = np.asfortranarray(x)  # most is asked of one column after the other
     least, below = limits.min_records, min(HARDLY, limits.max_share)
+    x = np.asfortranarray(x) if least > 1 else x
     seen = _Seen.of(x) if seen is None else seen
     never, blank = np.zeros((p, p), dtype=bool), not n
     if seen.gaps.any():
@@ -815,6 +817,7 @@ class _Seen:
                 column = column[~np.isnan(column)]
             if not len(column):
                 continue
+            most[j] = at_most(column, 5)
             with np.errstate(invalid="ignore"):  # of an infinite value
                 means[j], middle = column.mean(), _median(column)
             at[j] = np.count_nonzero(column == middle)
@@ -822,7 +825,7 @@ class _Seen:
                 above = column.min(where=column > middle, initial=np.inf)
                 middle = middle / 2 + above / 2 if np.isfinite(above) else middle
                 at[j] = np.count_nonzero(column == middle)
-            middles[j], most[j] = middle, at_most(column, 5)
+            middles[j] = middle
         return cls(ends, means, middles, at, most, distinct, n)
 
     @property
@@ -847,8 +850,10 @@ class _Seen:
 
 
 def _median(column: FloatArray) -> float:
+    """Median; a column that is nobody else's is left in another order."""
     half = len(column) // 2
-    parted = np.partition(column, half)  # much quicker at one place than at two
+    parted = column if column.flags.owndata and column.flags.writeable else column.copy()
+    parted.partition(half)  # much quicker at one place than at two
     return float(parted[half] if len(column) % 2 else (parted[:half].max() + parted[half]) / 2)
 
 
@@ -1009,7 +1014,8 @@ def block_facts(
         behind = None if entities is None else len(np.unique(np.asarray(entities)[members]))
         for b, block in enumerate(blocks):
             part = _chosen(own, np.asarray(block, dtype=np.int64))
-            by_column = np.asfortranarray(part)
+            # Most is asked of one column after the other; where no record is protected, little is.
+            by_column = np.asfortranarray(part) if limits.min_records > 1 else part
             seen = _Seen.of(by_column)
             whole = not seen.gaps.any()
             if not whole and np.isnan(part).all(axis=0).any():

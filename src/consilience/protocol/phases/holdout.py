@@ -121,7 +121,9 @@ def uniform(data: SiteData, *label: str | int) -> FloatArray:
         What they are for: another label gives others.
     """
     n = max(data.n_read, int(data.rows.max(initial=-1)) + 1)
-    return np.asarray((stream(0, *label, _secret(data)).permutation(n)[data.rows] + 0.5) / n)
+    found = np.asarray(stream(0, *label, _secret(data)).permutation(n)[data.rows] + 0.5)
+    found /= n
+    return found
 
 
 def parts_of_table(data: SiteData, entity: NDArray[np.str_] | None = None) -> IntArray:
