@@ -224,7 +224,7 @@ def _hardly_vary(head: FloatArray, n_first: int) -> BoolArray:
     """Cells (j, k), k >= j, whose products take at most two values in the first few records."""
     look, p = np.ascontiguousarray(head[:_GLANCE].T), head.shape[1]
     found = np.zeros((n_first, p), dtype=bool)
-    size = max(1, _CELLS // (8 * max(look.size, 1)))
+    size = max(1, 4 * _AT_ONCE // max(look.size, 1))
     for start in range(0, n_first, size):
         part = look[start : min(start + size, n_first), None] * look[start:]
         low, high = part.min(axis=2, keepdims=True), part.max(axis=2, keepdims=True)
