@@ -115,7 +115,7 @@ def test_checks_say_how_much_memory_a_run_takes(
     monkeypatch.setattr("consilience.engines.study_check._MUCH", 0)
     (remark,) = check_sites(study, read_site_files(study), method_of(study))[1].remarks
     assert remark.startswith(
-        "A run holds 40 rows of the study's columns in memory: it takes about 0.1 GB"
+        "A run holds 40 rows of the study's columns in memory: it takes about 0.0 GB"
     )
 
 

@@ -56,8 +56,8 @@ CLASS_PARAMETERS = ("n_clusters", "n_classes")
 Ids = dict[str, frozenset[str]]
 _MUCH = 1_000_000_000
 """Bytes of memory of which the person at the site is told."""
-_BESIDE = 80_000_000
-"""Bytes that blocks of a file, and libraries that are loaded on the way, take beside a table."""
+_BESIDE = 40_000_000
+"""Bytes that blocks of a file take beside a table."""
 
 
 @dataclass(frozen=True)
@@ -440,7 +440,7 @@ def _about_table(report: Report, partition: str) -> list[str]:
 
 
 def run_bytes(rows: int, read: int, prepared: int, *, protects: bool) -> int:
-    """Bytes of memory that a run takes at a site beside Python, about.
+    """Bytes of memory that a run of mean and deviation takes at a site beside Python, about.
 
     The table as it was read and as it is prepared, and some columns while a step computes; for
     each row its position, what it is known by, and in what runs it was. Measured in
@@ -453,7 +453,7 @@ def run_bytes(rows: int, read: int, prepared: int, *, protects: bool) -> int:
     protects : bool
         Whether the policy protects records, so that rows are known again.
     """
-    return _BESIDE + rows * (8 * (read + prepared) + (130 if protects else 40))
+    return _BESIDE + rows * (8 * (read + prepared) + (90 if protects else 30))
 
 
 def _about_memory(table: Table, data: SiteData, policy: Policy) -> list[str]:
@@ -465,7 +465,8 @@ def _about_memory(table: Table, data: SiteData, policy: Policy) -> list[str]:
         return []
     return [
         f"A run holds {table.n_rows:,} rows of the study's columns in memory: it takes about "
-        f"{needed / 1e9:.1f} GB at this site, and more where a method keeps something of each row."
+        f"{needed / 1e9:.1f} GB at this site for sums of columns, and often two or three times as "
+        "much where a method adds up products of columns or keeps something of each row."
     ]
 
 
