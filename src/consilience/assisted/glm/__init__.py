@@ -78,8 +78,9 @@ that party opened them; the initiator one combination of a partner's columns for
 party's ledger counts them over all runs. After as many as there are independent columns, all of the
 columns' span is known. The coordinator knows how deviances fall, the initiator's coefficients with
 standard errors, how well the models fit and predict, calibration where groups are large enough,
-numbers of rows, of their clusters and of intervals, and keyed hashes of the ids, of which all sites
-know the common ones; a third party sees neither a response nor a linear predictor.
+how closely the initiator's columns are related to what it knows, numbers of rows, of their clusters
+and of intervals, and keyed hashes of the ids, of which all sites know the common ones; a third
+party sees neither a response nor a linear predictor.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class AssistedGLM(Method[AssistedGLMResult]):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 11
+    version: ClassVar[int] = 12
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = STEPS
@@ -234,9 +235,10 @@ class AssistedGLM(Method[AssistedGLMResult]):
         "the other partners together, or all columns of an initiator that opens them; the "
         "initiator knows those of each partner along one direction for each message. The "
         "coordinator knows how deviances fall, the initiator's coefficients with standard errors, "
-        "how well the models fit and predict, calibration where groups are large enough, and "
-        "numbers of rows, of their clusters and of intervals; and keyed hashes of the ids, of "
-        "which all sites know the common ones."
+        "how well the models fit and predict, calibration where groups are large enough, how "
+        "closely the initiator's columns are related to what it knows, and numbers of rows, of "
+        "their clusters and of intervals; and keyed hashes of the ids, of which all sites know the "
+        "common ones."
     )
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor

@@ -35,6 +35,7 @@ MAX_NEW = 100
 """New people whose limits are looked for where not all directions are known."""
 UNTOLD = {"weights": np.empty(0), "covariance": np.empty((0, 0)), "shared": np.empty((0, 0))}
 """What a partner is told of the fit where it gets no response."""
+LEAST = ("least", "spread")
 FEW = 10
 """A smaller number of new people is told as -1."""
 
@@ -66,11 +67,14 @@ class Known:
         ends = self.design.shape[1] - sum(widths) + np.cumsum(widths)
         return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
 
+    def ritz_values(self, w: FloatArray) -> FloatArray:
+        """One minus squared canonical correlations with what is known, at weights w (n,)."""
+        owner = np.repeat(np.arange(len(self.backs)), [back.shape[1] for back in self.backs])
+        return joint_intervals.ritz_values(self.design, w, owner)
+
     def correlation(self, w: FloatArray) -> float:
         """Careful estimate of the largest canonical correlation below 1, at weights w (n,)."""
-        owner = np.repeat(np.arange(len(self.backs)), [back.shape[1] for back in self.backs])
-        ritz = joint_intervals.ritz_values(self.design, w, owner)
-        return joint_intervals.largest_correlation(ritz)
+        return joint_intervals.largest_correlation(self.ritz_values(w))
 
 
 def orthonormal(block: FloatArray) -> tuple[FloatArray | None, FloatArray]:
@@ -305,6 +309,11 @@ class Final:
     estimable : (1 + p + n,) bool array
     theirs : (n, k) array
         The partners' columns along all known directions, by orthonormal combinations.
+    least : (2, 1 + p) array
+        Of own coefficients, as if nothing were hidden: robust errors, and those of a right model
+        with dispersion 1. NaN where nothing is hidden, and under a penalty.
+    met : float
+        Largest canonical correlation of the own columns with what is known, where `least` is.
     """
 
     intercept: float
@@ -318,6 +327,8 @@ class Final:
     factor: FloatArray
     estimable: BoolArray
     theirs: FloatArray
+    least: FloatArray
+    met: float = np.nan
 
 
 def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
@@ -356,6 +367,7 @@ def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
         factor=np.where(np.isnan(error), np.nan, 1.0),
         estimable=fine,
         theirs=part[:, None] / (np.sqrt(np.mean(part**2)) or 1.0),
+        least=np.full((2, k), np.nan),
     )
 
 
@@ -408,6 +420,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     n_targets, known = p + 1 + data.n_rows, None
     error = np.full(n_targets, np.nan)
     factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
+    least, met = np.full((2, p + 1), np.nan), np.nan
     if not s.alpha:
         covariances = sandwich(design, y, eta, fam, case, s.errors, rows.clusters)
         # Coefficients of hidden directions take degrees of freedom too.
@@ -423,10 +436,15 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
         if whole and s.interval != "none":
             factor = np.where(fine, 1.0, np.nan)
         elif not whole:
+            w = case * working_weights(fam, y, eta)
+            if s.interval == "joint":
+                both = (known.covariances.covariance, known.covariances.model)
+                least = np.sqrt(np.maximum([np.diag(each)[: p + 1] for each in both], 0.0))
+                ritz = known.ritz_values(w)
+                met = float(np.sqrt(np.clip(1 - ritz[0], 0.0, 1.0))) if len(ritz) else 0.0
             new = np.flatnonzero(rows.new)[:MAX_NEW]
             place = np.append(np.arange(p + 1), p + 1 + new)
             left = [dict(one) for one in message.left.value if isinstance(one, dict)]
-            w = case * working_weights(fam, y, eta)
             asked = len(left) == len(s.those(messages.TURNS)) > 0
             if asked and all(len(one["rest"]) == len(place) for one in left):
                 certain, factor[place] = _certainty(
@@ -438,7 +456,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
             variance = np.concatenate([known.covariances.variance(some) for some in every])
             error = factor * np.sqrt(np.maximum(variance, 0.0))
     known_parts = design[:, 1 + p :]
-    return Final(*sums, eta, trained, before, known, error, factor, fine, theirs=known_parts)
+    return Final(*sums, eta, trained, before, known, error, factor, fine, known_parts, least, met)
 
 
 def _certainty(
@@ -578,6 +596,7 @@ def conclude(
     rows, final = joint.rows, final_fit(joint, message)
     beside, alone = own_model(joint, final.known)
     figures, predicted = compared(joint, final.trained, alone)
+    figures["correlation"] = final.met
     names = (messages.INTERCEPT, *data.feature_names)
     k, known = len(names), final.known
     estimate, error = np.append(final.intercept, final.coef), np.full(k, np.nan)
@@ -601,6 +620,9 @@ def conclude(
             place["covariance"] = back @ found.covariance[at, at] @ back.T
             place["shared"] = back @ null[at]
     table = {"estimate": estimate, "error": error, "factor": factor, **beside}
+    # what is certain needs no other limits, and what is shared has none
+    unsure = np.isnan(factor) & fine
+    table |= {name: np.where(unsure, final.least[i], np.nan) for i, name in enumerate(LEAST)}
     low, high, widths = _intervals(joint, final, [np.asarray(v) for v in message.variances.value])
     _outputs(site, joint, final, low, high, message.complete and s.interval != "none")
     site.table("coefficients", {"name": names, **table, "status": status})

@@ -52,9 +52,9 @@ _MOST_ROWS = 1 << 40
 _TEXT = Allowed(lambda value: isinstance(value, str), "a text")
 _FIGURES = (
     *(f"{name}_{way}" for name in ("deviance", "holdout", "auc") for way in WAYS),
-    *("r2_alone", "r2_joint", "gain", "gain_error"),
+    *("r2_alone", "r2_joint", "gain", "gain_error", "correlation"),
 )
-_ESTIMATES = ("estimate", "error", "factor", "alone", "alone_error")
+_ESTIMATES = ("estimate", "error", "factor", "alone", "alone_error", "least", "spread")
 _NUMBER, _ROWS = part(low=GAP, high=MOST), part(kind="int", low=-1, high=_MOST_ROWS)
 _BY_COEFFICIENT = part(("p",), low=GAP, high=MOST)
 # Names of replies of which a request passes something on.
@@ -539,7 +539,7 @@ class ConcludeRequest(Asked):
     complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
 
 
-@message("assisted-glm/concluded", version=4)
+@message("assisted-glm/concluded", version=5)
 class Concluded:
     """What the coordinator may know of the fit."""
 
@@ -580,7 +580,8 @@ class Concluded:
         told = (*table.values(), *fit.values(), self.intervals.value["mean_width"])
         if not are_numbers(told):
             return "numbers that are too large"
-        errors = np.concatenate([table["error"], table["alone_error"], [fit["gain_error"]]])
+        kinds = ("error", "alone_error", "least", "spread")
+        errors = np.concatenate([*(table[kind] for kind in kinds), [fit["gain_error"]]])
         if ((errors < 0) & (errors != GAP)).any():
             return "standard errors below 0"
         fine = 2 <= self.calibration.value.shape[1] <= MOST_BINS

@@ -14,7 +14,7 @@ from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Settings, Turned
 from consilience.assisted.kernels.held_out_limits import enough
 from consilience.assisted.kernels.sandwich import quantile
-from consilience.exceptions import StudyError
+from consilience.exceptions import ParameterError, StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.next_study import Asked, Led
 from consilience.protocol.result import Frame, Result, lines, of_rows
@@ -64,7 +64,9 @@ class AssistedGLMResult(Result):
         ``alone``, ``joint``.
     own_coefficients : dict
         Of the initiator: ``name``, ``estimate``, ``error``, ``z``, ``p``, ``status``, ``factor``.
-        Shared coefficients have no estimate: only their sum over the parties is known.
+        Shared coefficients have no estimate: only their sum over the parties is known. Where
+        directions of a partner stay hidden, ``least`` and ``spread``: robust errors, and those of
+        a right model, as if these had nothing to do with the own columns (see `limits_if`).
     alone : dict
         ``estimate``, ``error`` of the initiator's own model.
     calibration : dict
@@ -91,6 +93,9 @@ class AssistedGLMResult(Result):
         its own. "turns". "earlier": only what earlier runs told of its columns took part.
     earlier : dict of partner to int
         Directions of its columns that earlier runs had told, and that the fit had from the start.
+    correlation : float
+        Largest canonical correlation of the initiator's columns with what it knows of the
+        partners': what to think of when `limits_if` asks for one. NaN where nothing stays hidden.
     """
 
     often = ("partners", "stopped", "rounds", "deviance", "holdout", "auc", "intervals")
@@ -127,6 +132,7 @@ class AssistedGLMResult(Result):
     offset: bool = False
     courses: dict[str, str] = field(default_factory=dict)
     earlier: dict[str, int] = field(default_factory=dict)
+    correlation: float = math.nan
 
     def next_studies(self, asked: Asked) -> Led:
         """Sentences alone: other people, or another party, have tables that no run knows."""
@@ -271,7 +277,68 @@ class AssistedGLMResult(Result):
             )
         return (
             "Not all directions are known, so coefficients have no standard errors: more may be "
-            'granted by max_revealed_rank, for instance "full".'
+            'granted by max_revealed_rank, for instance "full". Their limits, if what is hidden is '
+            "no more related to the own columns than what is known, are in the report."
+        )
+
+    def limits_if(self, correlation: float | None = None) -> pd.DataFrame:
+        """Limits of coefficients without a standard error, if what is hidden is not too close.
+
+        Parameters
+        ----------
+        correlation : float, optional
+            From 0 to below 1: the largest correlation that is thought possible of a combination of
+            the initiator's columns with one of what the partner keeps back, both off all that the
+            initiator knows of the partner (a canonical correlation, in the weights of the fit). By
+            default that with what the initiator knows (`correlation` of the result).
+
+        Returns
+        -------
+        DataFrame
+            By coefficient: ``estimate``, ``lower``, ``upper`` at the level of the intervals, and
+            ``zero_at``, the least correlation whose limits reach 0 (1: none does). NaN where there
+            is a standard error, or no bound: a shared column, or several partners that could still
+            gain. ``docs/proofs/hidden-directions.md`` proves the bound.
+
+        Raises
+        ------
+        ParameterError
+            A correlation below 0, or of 1 and more: then there are no limits.
+        """
+        correlation = self.correlation if correlation is None else correlation
+        if not (0 <= correlation < 1 or math.isnan(correlation)):
+            raise ParameterError.of("correlation", "at least 0 and below 1", correlation)
+        found = self.own_coefficients
+        estimate, least, spread = (
+            np.asarray(found.get(k, np.full(len(found["name"]), np.nan)), dtype=float)
+            for k in ("estimate", "least", "spread")
+        )
+        settled = self.stopped in ("converged", "nothing new")
+        gain = self.remaining if len(self.partners) == 1 or settled else math.nan
+        reach = quantile(float(self.intervals["level"]), self.n_clusters)
+
+        def half(r: Any) -> FloatArray:
+            # error / sqrt(1 - r^2), and the way to the fit on all columns (Cauchy and Schwarz)
+            way = spread * r / (1 - r**2) * math.sqrt(gain)
+            return np.asarray(reach * least / np.sqrt(1 - r**2) + way)
+
+        # by halving: half rises from its value at 0 without end
+        low, high = np.zeros(len(estimate)), np.ones(len(estimate))
+        for _ in range(50):
+            middle = (low + high) / 2
+            beyond = half(middle) >= np.abs(estimate)
+            low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+        zero_at = np.where(np.abs(estimate) <= half(0.0), 0.0, high)
+        zero_at = np.where(np.isnan(half(0.0)), np.nan, zero_at)
+        limits = half(correlation)
+        return lines(
+            {
+                "name": list(found["name"]),
+                "estimate": np.where(np.isnan(limits), np.nan, estimate),
+                "lower": estimate - limits,
+                "upper": estimate + limits,
+                "zero_at": zero_at,
+            }
         )
 
     @Frame
@@ -456,7 +523,7 @@ def fitted_result(
         auc={k: fit[f"auc_{k}"] for k in both},
         own_coefficients={
             "name": np.array(concluded.names),
-            **{k: table[k] for k in ("estimate", "error", "factor")},
+            **{k: table[k] for k in ("estimate", "error", "factor", "least", "spread")},
             "z": z,
             "p": 2 * (t(clusters - 1) if clusters else norm).sf(np.abs(z)),
             "status": np.array(concluded.status),
@@ -489,6 +556,7 @@ def fitted_result(
         offset=bool(concluded.offset),
         courses={partner: s.course(partner) for partner in s.partners},
         earlier=course.earlier,
+        correlation=fit["correlation"],
     )
 
 

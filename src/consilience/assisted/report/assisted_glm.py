@@ -91,6 +91,7 @@ class AssistedGLMReport(TemplateReport[AssistedGLMResult]):
                 for p, course in sorted(result.courses.items())
             ],
             "coefficients": _coefficients(result),
+            "limits_if": _limits_if(result),
             "clear": int(
                 (np.abs(np.nan_to_num(result.own_coefficients["z"])) > result.reach).sum()
             ),
@@ -191,6 +192,26 @@ def _coefficients(result: AssistedGLMResult) -> list[Row]:
         beside = (signed(own) if math.isfinite(own) else DASH, number(float(alone["error"][i])))
         rows.append((*row, said, *beside))
     return rows
+
+
+def _limits_if(result: AssistedGLMResult) -> list[Row]:
+    """Coefficients whose errors depend on what is hidden, and on how much of it."""
+    if not 0 <= result.correlation < 1:
+        return []
+    found, least = result.limits_if(), result.own_coefficients["least"]
+    return [
+        (
+            site_name(name),
+            signed(estimate),
+            number(float(error)),
+            f"{signed(low)} to {signed(high)}",
+            DASH if zero >= 1 else f"{zero:.2f}",
+        )
+        for (name, estimate, low, high, zero), error in zip(
+            found.itertuples(index=False), least, strict=True
+        )
+        if math.isfinite(low)
+    ]
 
 
 def _rounds(result: AssistedGLMResult) -> list[Row]:
