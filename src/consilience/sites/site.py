@@ -510,7 +510,7 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
         check_missing(method, preparation)
         self.policy.check_method(method, preparation)
-        if message.partition == "rows":
+        if message.partition == "rows" and message.study:
             self.policy.check_sums(sums_of(message.study))
         data = self._load(message, request.run, method, opens=True)
         self._keep(request.run, request.message, (), data)

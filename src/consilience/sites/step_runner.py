@@ -85,6 +85,10 @@ class StepContext:
             opened = decode_question(work.prior.opening)
         self.preparation = "" if opened is None else opened.preparation
         self._study = "" if opened is None else opened.study
+        # No federation of one process has a study's text: what its steward asks for holds then.
+        self._insists = (
+            opened is not None and opened.partition == "rows" and self.policy.masked_sums
+        )
         self.kept, self.followed = work.kept, work.followed
         self.series: Mapping[str, Any] = MappingProxyType(work.series)
         self.senders: dict[str, tuple[str, ...]] = {}
@@ -105,8 +109,9 @@ class StepContext:
 
     @property
     def masks_sums(self) -> bool:
-        """Whether sums leave masked: the study says so, or the sites have met to do it."""
-        return sums_of(self._study) == secure_sums.SECURE or secure_sums.KEYS in self.keys
+        """Whether sums leave masked: study or steward say so, or the sites have met to do it."""
+        met = secure_sums.KEYS in self.keys
+        return met or self._insists or sums_of(self._study) == secure_sums.SECURE
 
     @property
     def quorum(self) -> int:
@@ -395,6 +400,8 @@ def _masked(
     """
     if all(spec.disclosure is Disclosure.PUBLIC for _, spec, _ in iterate_fields(reviewed.content)):
         return reviewed.verdicts, reviewed.message, reviewed.content
+    if secure_sums.KEYS not in context.keys:
+        work.policy.check_sums(sums_of(context._study))
     if not step.summed:
         sentence = f"the study masks sums, and step {step.name!r} tells what is this site's alone"
         raise DisclosureError(sentence, public=sentence)

@@ -557,6 +557,18 @@ def test_a_steward_can_insist_on_masks() -> None:
             assert MeanAndSD().run(federation, seed=0).result.n == sum(map(len, TABLES.values()))
 
 
+@pytest.mark.parametrize("policy", [Policy(masked_sums=True), Policy()])
+def test_a_steward_can_insist_on_masks_where_no_study_is_written(policy: Policy) -> None:
+    """A federation of one process sends no text of a study."""
+    assert MeanAndSD().run(masked(policy=policy), seed=0).result.n == sum(map(len, TABLES.values()))
+    plain = dataclasses.replace(masked(policy=policy), sums="plain")
+    if policy.masked_sums:
+        with pytest.raises(QuorumError, match="sums leave masked only"):
+            MeanAndSD().run(plain, seed=0)
+    else:
+        assert MeanAndSD().run(plain, seed=0).result.n == sum(map(len, TABLES.values()))
+
+
 def test_what_follows_a_masked_run_does_not_ask_in_plain() -> None:
     plain = MeanAndSD().run(federation_of(TABLES), seed=0)
     assert [one.method for one in plain.next()] == ["describe"]
