@@ -335,7 +335,12 @@ def demo_leaves_runs(method: str, n_runs: int) -> None:
     assert result.exit_code == 0, result.output
     runs = sorted(path.parent for path in Path().glob("consilience-demo/runs/*/report.html"))
     assert len(runs) == n_runs
-    presets = {"patients": "consortium", "clinic": "simulation", "cellar": "simulation"}
+    presets = {
+        "patients": "consortium",
+        "transplants": "consortium",
+        "clinic": "simulation",
+        "cellar": "simulation",
+    }
     preset = presets.get(DEMOS[method].tables, "strict")
     assert set(load_run(runs[0]).presets.values()) == {preset}
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0

@@ -295,6 +295,11 @@ class PooledRegressionResult(Result):
                     f"Sites differ {tested}: read the coefficients beside those of each site, and "
                     "fit those that are alike by themselves ([sites] names)."
                 )
+            else:
+                yield (
+                    "No method that follows knows times until an event. Survival at stated times "
+                    "is predicted at each site, by predict_survival of the predictor it keeps."
+                )
             return
         if df and self.sites_differ and not asked.follows:
             yield NextStudy(
