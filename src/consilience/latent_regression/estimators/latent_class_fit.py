@@ -18,6 +18,12 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels import marginal_likelihood as model
 from consilience.latent_regression.kernels import sampling
+from consilience.latent_regression.kernels.degrees import (
+    Degrees,
+    draw_degrees,
+    mean_degrees,
+    view_of,
+)
 from consilience.latent_regression.kernels.evidence import Sweep
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
@@ -67,6 +73,10 @@ class Chain:
 
     Attributes
     ----------
+    blocks : Blocks
+        As degrees make them, see `View`.
+    degrees : Degrees
+        What entities have of their own.
     labels : (E,) array of int
     totals : Totals
         In the parallel schedule smoothed over rounds.
@@ -103,6 +113,9 @@ class Chain:
         self.beta = 4.0 if settings.beta == "grid" else float(settings.beta)
         self.own: FloatArray | None = None
         self.rate, self.jumped, self.log_labels = settings.learning_rate, False, 0.0
+        self.plain, self.bonus = blocks, 0.0
+        self.degrees = settings.degrees(blocks)
+        self.look()
         self.excesses: list[float] = []
         self.path: list[tuple[int, float]] = []
         self.trace: defaultdict[str, list[float]] = defaultdict(list)
@@ -117,6 +130,12 @@ class Chain:
         """Concentration of the common shares."""
         given = self.settings.alpha
         return float(self.n_classes) if given is None else given
+
+    def look(self) -> None:
+        """See the events as the degrees make them."""
+        self.view = view_of(self.plain, self.degrees)
+        self.blocks = self.view.white
+        self.bonus -= 0.5 * float(self.view.log_det.sum())
 
     # ------------------------------------------------------------------ sweeps
 
@@ -142,7 +161,7 @@ class Chain:
         self._draw_shared()
         self.round += 1
         joint = model.log_marginal(self.totals, self.sigma2, self.delta2).sum() + self.log_labels
-        self.trace["log_marginal"].append(float(joint))
+        self.trace["log_marginal"].append(float(joint) + self.bonus)
         self.trace["sigma"].append(float(np.sqrt(self.sigma2)))
         self.trace["moved"].append(moved / max(len(self.labels), 1))
         self.trace["n_classes"].append(float(len(np.unique(self.labels))))
@@ -206,6 +225,17 @@ class Chain:
             # below it rounding hides the prior
             least = resolved_sigma2(self.delta2, self.totals.products)
             self.sigma2 = max(found, SMALLEST_SIGMA2, least)
+        if not self.degrees.none:
+            self.degrees, self.bonus = draw_degrees(
+                self.degrees,
+                self.plain,
+                self.view,
+                drawn[self.labels],
+                np.broadcast_to(self.sigma2, self.n_classes)[self.labels],
+                self.rng,
+            )
+            self.look()
+            self.totals = totals_of(self.blocks, self.labels, self.n_classes)
         counts = self.agent_counts()
         if settings.concentration == "exact":
             tables = sampling.table_counts(counts, self.beta, self.base, self.keys, self.round)
@@ -264,13 +294,14 @@ class Chain:
         sums = np.zeros(3)
         base = np.zeros(self.n_classes)
         entropy = 0.0
-        rows = _middle_rows(self.blocks)
+        rows = _middle_rows(self.plain)
         sweeps: list[Sweep] = []
         drawn: dict[str, list[FloatArray]] = {"class_shares": [], "prediction": []}
         for s in range(n_sweeps):
             self.sweep()
             now, classes, shares = self._probabilities(), self.classes(), self.base
-            sweeps.append(Sweep(self.labels, self.base, self.beta, self.sigma2, self.delta2))
+            shared = self.base, self.beta, self.sigma2, self.delta2
+            sweeps.append(Sweep(self.labels, *shared, self.degrees))
             drawn["class_shares"].append(np.sort(now[self.blocks.n > 0].mean(axis=0))[::-1])
             drawn["prediction"].append((now[rows.at] * (rows.x @ classes.mean.T)).sum(axis=1))
             # of the labels: with it the mean log probability bounds that of the events
@@ -308,6 +339,7 @@ class Chain:
             self.jumped,
             {name: np.array(values) for name, values in drawn.items()},
             tuple(sweeps[:: -(-n_sweeps // _JUDGED)]),
+            mean_degrees([each.degrees for each in sweeps]),
         )
         marginal = float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps
         charge = 0.5 * (len(used) - 1) * float(np.log(np.count_nonzero(with_events)))
@@ -350,6 +382,8 @@ class Averages:
         entities at most).
     sweeps : tuple of Sweep
         `_JUDGED` of the averaged ones at most.
+    degrees : Degrees
+        Averaged over the last sweeps.
     """
 
     probabilities: FloatArray
@@ -364,6 +398,7 @@ class Averages:
     jumped: bool
     drawn: dict[str, FloatArray]
     sweeps: tuple[Sweep, ...]
+    degrees: Degrees
 
     @property
     def n_classes(self) -> int:
@@ -427,6 +462,9 @@ class Settings:
     concentration : {"exact", "shortcut"}
     schedule : {"sequential", "parallel"}
     learning_rate : float
+    random_effects : {"none", "intercept", "slopes"}
+        Of the first column of the design, or of all.
+    noise : {"normal", "t"}
 
     Raises
     ------
@@ -447,9 +485,25 @@ class Settings:
     concentration: str = allows(one_of("exact", "shortcut"), default="exact")
     schedule: str = allows(one_of("sequential", "parallel"), default="sequential")
     learning_rate: float = allows(number(above=0, high=1), default=0.5)
+    random_effects: str = allows(one_of("none", "intercept", "slopes"), default="none")
+    noise: str = allows(one_of("normal", "t"), default="normal")
 
     def __post_init__(self) -> None:
         check(rules_of(self), vars(self))
+        if self.has_degrees and self.schedule != "sequential":
+            # smoothed sums of earlier rounds rest on other degrees
+            rule = '"sequential" with random effects or noise that is not normal'
+            raise ParameterError.of("schedule", rule, self.schedule)
+
+    @property
+    def has_degrees(self) -> bool:
+        """Whether classes are more than regressions with one normal noise."""
+        return self.random_effects != "none" or self.noise != "normal"
+
+    def degrees(self, blocks: Blocks) -> Degrees:
+        """What entities have of their own, at first."""
+        q = {"none": 0, "intercept": 1}.get(self.random_effects, blocks.n_features)
+        return Degrees.start(np.arange(q), len(blocks.y), tails=self.noise == "t")
 
     def starting_classes(self, n_entities: int) -> int:
         """Classes to begin with.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.latent_regression.kernels.degrees import (
+    NO_DEGREES,
+    Degrees,
+    Own,
+    own_of,
+    tail_variances,
+    view_of,
+)
 from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
     Classes,
     block_log_likelihood,
     blocks_of,
@@ -164,6 +173,7 @@ def _moments(values: FloatArray, share: FloatArray, centred: bool) -> tuple[Floa
 Ids = ArrayLike | None
 _FLAT = ("sigma2", "beta", "target_centre", "target_scale", "intercept")
 _PARTS = ("mean", "covariance", "base", "agent_counts", "entity_agents", "probabilities")
+_TAIL_STEPS = 10  # of weights of observed events
 
 
 class LatentClassPredictor:
@@ -192,6 +202,10 @@ class LatentClassPredictor:
     probabilities : (E, K) array
         Posterior of each entity's label.
     feature_names : sequence of str, optional
+    degrees : Degrees
+        What entities have of their own, and the tails of the noise.
+    own : Own, optional
+        Own coefficients of the entities, with `degrees`.
 
     Attributes
     ----------
@@ -227,6 +241,8 @@ class LatentClassPredictor:
         entity_agents: ArrayLike,
         probabilities: ArrayLike,
         feature_names: Sequence[str] | None = None,
+        degrees: Degrees = NO_DEGREES,
+        own: Own | None = None,
     ) -> None:
         self.mean = np.asarray(mean, dtype=np.float64)
         self.covariance = np.asarray(covariance, dtype=np.float64)
@@ -239,6 +255,10 @@ class LatentClassPredictor:
         self.entities = np.asarray(entities)
         self.entity_agents = np.asarray(entity_agents, dtype=np.int64)
         self.probabilities = np.asarray(probabilities, dtype=np.float64)
+        f, e = self.mean.shape[-1], len(self.entities)
+        self.degrees, q = degrees, len(degrees.columns)
+        none = Own(np.zeros((e, q)), np.zeros((e, q, f)), np.zeros((e, q, q)))
+        self.own = none if own is None else own
         self._check()
         self.n_classes_ = len(self.mean)
         self.n_features_in_ = len(units.centre)
@@ -263,6 +283,7 @@ class LatentClassPredictor:
         fits &= all(value.shape == shape for value, shape in shapes)
         fits &= self.sigma2 > 0 and self.beta > 0 and np.isfinite(self.sigma2 + self.beta)
         fits = fits and all(np.isfinite(getattr(self, name)).all() for name in _PARTS)
+        fits = fits and [len(part) for part in self.own] == [e] * 3
         fits = fits and (not e or 0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
         if not fits or (self.base < 0).any() or not (self.units.scale > 0).all():
             raise DataError("the parts of a predictor do not fit together")
@@ -302,9 +323,7 @@ class LatentClassPredictor:
         DataError
             Columns, ids or values that cannot be used.
         """
-        x = self._rows(X)
-        weights = self._weights(x, entity, agent, observed)
-        means, _ = class_predictions(self.units.design(x), self._classes())
+        weights, means, _ = self._mixture(self._rows(X), entity, agent, observed)
         return self.units.outcome((weights * means).sum(axis=1))
 
     def predict_interval(
@@ -339,9 +358,14 @@ class LatentClassPredictor:
         """
         if not 0 < level < 1:
             raise ParameterError.of("level", "between 0 and 1", level)
-        x = self._rows(X)
-        weights = self._weights(x, entity, agent, observed)
-        means, variances = class_predictions(self.units.design(x), self._classes())
+        weights, means, variances = self._mixture(self._rows(X), entity, agent, observed)
+        tails = tail_variances(self.degrees.df)
+        if len(tails) > 1:
+            noise = np.repeat((tails - 1.0) * self.sigma2, self.n_classes_)
+            weights, means, variances = (
+                np.tile(part, len(tails)) for part in (weights / len(tails), means, variances)
+            )
+            variances = variances + noise
         lower, upper = mixture_interval(weights, means, variances, level)
         return self.units.outcome(np.column_stack([lower, upper]))
 
@@ -349,7 +373,7 @@ class LatentClassPredictor:
         self, X: ArrayLike, observed: Ids = None, *, entity: Ids = None, agent: Ids = None
     ) -> FloatArray:
         """Probability of each class for each row's entity, (n, K); parameters as in `predict`."""
-        return self._weights(self._rows(X), entity, agent, observed)
+        return self._known(self._rows(X), entity, agent, observed)[0]
 
     def sample(
         self,
@@ -382,20 +406,28 @@ class LatentClassPredictor:
             raise ParameterError.of("n_samples", "a whole number of at least 1", n_samples)
         x = self._rows(X)
         known, group = self._groups(len(x), entity, agent)
-        weights = self._weights(x, entity, agent, observed)
+        weights, own = self._known(x, entity, agent, observed)
         first, code = pair_codes(known, group)[::-1]
         # one label for all rows of an entity
         ends = weights[first].cumsum(axis=1)
         ends /= ends[:, -1:]
         roots = np.linalg.cholesky(_covered(self.covariance))
-        design = self.units.design(x)
+        design, j, df = self.units.design(x), self.degrees.columns, self.degrees.df
+        own_roots = np.linalg.cholesky(own.spread[first])
         drawn = np.empty((n_samples, len(x)))
         for s in range(n_samples):
             label = (rng.random((len(first), 1)) >= ends[:, :-1]).sum(axis=1)[code]
             noise = rng.standard_normal(self.mean.shape)
             coefficients = self.mean + np.einsum("kfg,kg->kf", roots, noise)
             values = np.einsum("nf,nf->n", design, coefficients[label])
-            drawn[s] = values + np.sqrt(self.sigma2) * rng.standard_normal(len(x))
+            if len(j):  # given the class's coefficients, one draw for all rows of an entity
+                mean = own.mean - np.einsum("njf,nf->nj", own.felt, coefficients[label])
+                away = rng.standard_normal((len(first), len(j), 1)) * np.sqrt(self.sigma2)
+                values += (design[:, j] * (mean + (own_roots @ away)[code, :, 0])).sum(axis=1)
+            noise = np.sqrt(self.sigma2) * rng.standard_normal(len(x))
+            if np.isfinite(df):
+                noise /= np.sqrt(rng.chisquare(df, len(x)) / df)
+            drawn[s] = values + noise
         return self.units.outcome(drawn)
 
     # -------------------------------------------------------------- what it rests on
@@ -435,32 +467,85 @@ class LatentClassPredictor:
             owner = np.unique(as_ids(agent, n, "agent"), return_inverse=True)[1].astype(np.int64)
         return owner, as_ids(entity, n, "entity")
 
-    def _weights(self, x: FloatArray, entity: Ids, agent: Ids, observed: Ids) -> FloatArray:
+    def _mixture(
+        self, x: FloatArray, entity: Ids, agent: Ids, observed: Ids
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Weights, means and variances of the normals of each row, (n, K) each."""
+        weights, own = self._known(x, entity, agent, observed)
+        return weights, *self._class_predictions(self.units.design(x), own)
+
+    def _class_predictions(self, design: FloatArray, own: Own) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of each row under each class, with what its entity has of its own."""
+        z = design[:, self.degrees.columns]
+        if not z.shape[1]:
+            return class_predictions(design, self._classes())
+        # x'w + z'b with b | w ~ N(u - A w, sigma2 C) is (x - A'z)'w + z'u
+        means, variances = class_predictions(
+            design - np.einsum("nj,njf->nf", z, own.felt), self._classes()
+        )
+        more = self.sigma2 * np.einsum("nj,njk,nk->n", z, own.spread, z)
+        return means + (z * own.mean).sum(axis=1)[:, None], variances + more[:, None]
+
+    def _known(
+        self, x: FloatArray, entity: Ids, agent: Ids, observed: Ids
+    ) -> tuple[FloatArray, Own]:
+        """Weights of the classes, and own coefficients, of each row's entity."""
         agents, entities = self._places(len(x), entity, agent)
         counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
         weights = np.asarray(unseen_weights(counts, self.base, self.beta))[agents]
         seen = entities >= 0
         # entities of the fit have their posterior, others the shares of their agent
         weights[seen] = self.probabilities[entities[seen]]
+        n, (q, f) = len(x), (len(self.degrees.columns), self.mean.shape[1])
+        spread = np.repeat(self.degrees.ratio[None], n, axis=0)
+        own = Own(np.zeros((n, q)), np.zeros((n, q, f)), spread)
+        for into, known in zip(own, self.own.take(entities[seen]), strict=True):
+            into[seen] = known
         if observed is None:
-            return weights
+            return weights, own
         y = _numbers(observed, "observed")
         if y.shape != (len(x),) or np.isinf(y).any():
             raise DataError("observed must hold a number or NaN for each row of X")
         rows = np.flatnonzero(~seen)
         if np.isnan(y[rows]).all():
-            return weights
+            return weights, own
         # the classes of new entities are weighed by the likelihood of their observed events
         owner, member = self._groups(len(x), entity, agent)
         codes, first = pair_codes(owner[rows], member[rows])
         design, target = self.units.design(x[rows]), self.units.target(y[rows])
         blocks = blocks_of(design, target, codes, np.zeros(len(rows), dtype=np.int64))
-        fit = block_log_likelihood(blocks, self._classes())[blocks.entity]
         with np.errstate(divide="ignore"):
-            prior = np.log(weights[rows])
-        updated = posterior_weights(prior[first], fit[first])
-        weights[rows] = updated[codes]
-        return weights
+            prior = np.log(weights[rows])[first]
+        # blocks number entities by appearance, codes by name
+        at = blocks.entity[first]
+        updated, found = self._learn(blocks, prior[np.argsort(at)])
+        weights[rows] = updated[at][codes]
+        for into, new in zip(own, found.take(at[codes]), strict=True):
+            into[rows] = new
+        return weights, own
+
+    def _learn(self, blocks: Blocks, prior: FloatArray) -> tuple[FloatArray, Own]:
+        """Weights of the classes and own coefficients of new entities, by their events.
+
+        Under t noise what an event weighs is found in steps: by its expected squared residual under
+        the present weights.
+        """
+        given, classes = self.degrees, self._classes()
+        if np.isfinite(given.df):
+            given = replace(given, precision=np.ones(len(blocks.y)))
+        owner = np.repeat(np.arange(blocks.n_entities), np.diff(blocks.start))
+        for step in range(_TAIL_STEPS):
+            view = view_of(blocks, given)
+            weights = posterior_weights(prior, block_log_likelihood(view.white, classes))
+            own = own_of(view.scaled, given)
+            if given.precision is None or step == _TAIL_STEPS - 1:
+                break
+            means, variances = self._class_predictions(blocks.x, own.take(owner))
+            squares = (blocks.y[:, None] - means) ** 2 + variances - self.sigma2
+            expected = (weights[owner] * squares).sum(axis=1) / self.sigma2
+            precision = (given.df + blocks.weight) / (given.df + expected)
+            given = replace(given, precision=precision)
+        return weights, own
 
     def _rows(self, X: ArrayLike) -> FloatArray:
         named = getattr(self, "feature_names_in_", None)
@@ -484,6 +569,10 @@ class LatentClassPredictor:
             **ids_to_arrays("agents", self.agents),
             **ids_to_arrays("entities", self.entities),
         }
+        if not self.degrees.none:
+            arrays["columns"], arrays["ratio"] = self.degrees.columns, self.degrees.ratio
+            arrays["df"] = np.array(self.degrees.df)
+            arrays |= {f"own_{name}": part for name, part in self.own._asdict().items()}
         if hasattr(self, "feature_names_in_"):
             arrays.update(ids_to_arrays("features", self.feature_names_in_))
         return arrays
@@ -504,6 +593,12 @@ class LatentClassPredictor:
             target = flat["target_centre"], flat["target_scale"]
             units = Units(centre, scale, *target, bool(flat["intercept"]))
             parts = {name: arrays[name] for name in _PARTS}
+            degrees, own = NO_DEGREES, None
+            if "columns" in arrays:
+                columns = np.asarray(arrays["columns"], dtype=np.int64)
+                rest = np.ones(len(columns)), None, float(arrays["df"])
+                degrees = Degrees(columns, np.asarray(arrays["ratio"]), *rest)
+                own = Own(*(np.asarray(arrays[f"own_{n}"]) for n in Own._fields))
         except (KeyError, ValueError, TypeError):
             raise DataError("these arrays do not hold a predictor") from None
         return cls(
@@ -514,6 +609,8 @@ class LatentClassPredictor:
             agents=ids_from_arrays("agents", arrays),
             entities=ids_from_arrays("entities", arrays),
             feature_names=ids_from_arrays("features", arrays).tolist() if named else None,
+            degrees=degrees,
+            own=own,
         )
 
 

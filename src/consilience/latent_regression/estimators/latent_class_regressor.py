@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError
+from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.estimators.latent_class_fit import (
     ClassFit,
     Settings,
@@ -34,7 +34,8 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     Units,
     units_of,
 )
-from consilience.latent_regression.kernels.evidence import NO_KINDS, Evidence, Rows, evidence_of
+from consilience.latent_regression.kernels.degrees import own_of, view_of
+from consilience.latent_regression.kernels.evidence import Evidence, Rows, evidence_of
 from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
 from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
@@ -278,6 +279,13 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     n_jobs : int, optional
         Restarts at a time, as in joblib. The answer does not depend on it.
     random_state : int, RandomState or None
+    random_effects : {"none", "intercept", "slopes"}
+        What an entity has of its own beside the coefficients of its class: an intercept, or all
+        coefficients, ``b ~ N(0, sigma^2 G)`` with one G for all classes. With one class this is a
+        mixed model. Needs `entity`.
+    noise : {"normal", "t"}
+        t noise has heavy tails; its degrees of freedom are drawn. An outlier then weighs little,
+        and needs no class.
 
     Attributes
     ----------
@@ -296,7 +304,16 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     n_classes_ : int
         Fewer than asked for where classes stayed empty.
     sigma_, delta_, alpha_, beta_ : float
-        The noise in the units of y; the prior where y has standard deviation 1.
+        The noise in the units of y (the scale of t noise); the prior where y has standard
+        deviation 1.
+    random_covariance_ : (p + 1, p + 1) array or None
+        Of own intercept and coefficients of an entity, in the units of the table; 0 for those that
+        entities do not have.
+    random_effects_ : (E, p + 1) array or None
+        Posterior means of own intercept and coefficients, entities as in ``entities_``.
+    noise_df_ : float
+        Degrees of freedom of the noise, geometric mean over the last sweeps; infinite where it is
+        normal.
     labels_ : (E,) array of int
         Most probable class of each entity, entities by agent and id (or of each row of X).
     label_probabilities_ : (E, K) array
@@ -378,6 +395,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     n_restarts: int = 4
     n_jobs: int | None = None
     random_state: Any = None
+    random_effects: str = "none"
+    noise: str = "normal"
 
     # ------------------------------------------------------------------ fit
 
@@ -423,6 +442,9 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
                 "this LatentClassRegressor estimator requires y to be passed, "
                 "but the target y is None"
             )
+        if settings.random_effects != "none" and (entity is None or not self.fit_intercept):
+            rule = '"none" without entity or without an intercept'
+            raise ParameterError.of("random_effects", rule, settings.random_effects)
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         y = _outcomes(y, len(X))
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -449,22 +471,26 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             if settings.delta != "draw" and not self.standardize:
                 settings = replace(settings, delta=float(settings.delta) * float(units.scale[0]))
             found = fit_classes(blocks, settings, seed, keys=keys, n_jobs=self.n_jobs)
+            fit = partial(fit_classes, blocks, seed=seed, keys=keys, n_jobs=self.n_jobs)
+            one = None
+            if settings.has_degrees and found.n_classes > 1:
+                one = fit(replace(settings, n_classes=1, n_start=1))
             self._evidence: Evidence | partial[Evidence | None] | None = partial(
                 evidence_of,
                 Rows(design, target, events.entity, events.agent, events.weight),
                 blocks,
                 found.sweeps,
                 found.n_classes,
-                stream(seed, "halves").random(len(design)),
+                stream(seed, "halves"),
+                one=() if one is None else one.sweeps,
                 intercept=bool(self.fit_intercept),
                 unit=units.target_scale,
             )
             if settings.n_classes == "auto" and (found.agreement.min() < 1 or found.n_classes > 1):
                 evidence = self.evidence_
-                if evidence is not None and evidence.verdict == NO_KINDS:
-                    one = replace(settings, n_classes=1, n_start=1)
-                    found = fit_classes(blocks, one, seed, keys=keys, n_jobs=self.n_jobs)
-            self._take(found, units, events, agent is not None)
+                if evidence is not None and evidence.one_is_enough:
+                    found = one or fit(replace(settings, n_classes=1, n_start=1))
+            self._take(found, blocks, units, events, agent is not None)
             self._take_entities(found, events, blocks.n, X, agent)
         shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
         table = x[used > 0], outcome[used > 0]
@@ -490,10 +516,24 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             _ = self.evidence_
         return super().__getstate__()
 
-    def _take(self, found: ClassFit, units: Units, events: Events, agents_given: bool) -> None:
+    def _take(
+        self, found: ClassFit, blocks: Blocks, units: Units, events: Events, agents_given: bool
+    ) -> None:
         """Keep the answer."""
         self._has_entities, self._has_agents = not events.by_row, agents_given
-        known = slice(0, 0) if events.by_row else slice(None)
+        known = np.arange(0 if events.by_row else blocks.n_entities)
+        degrees, f = found.degrees, blocks.n_features
+        own = own_of(view_of(blocks, degrees).scaled, degrees)
+        self.noise_df_ = degrees.df
+        self.random_covariance_ = self.random_effects_ = None
+        if len(degrees.columns):
+            effects = np.zeros((blocks.n_entities, f))
+            felt = np.einsum("ejf,ef->ej", own.felt, found.probabilities @ found.mean)
+            effects[:, degrees.columns] = own.mean - felt
+            covariance = found.sigma2 * degrees.spread(f)[None]
+            slopes, intercepts, spread = units.raw(effects, covariance)
+            self.random_covariance_ = spread[0]
+            self.random_effects_ = np.column_stack([intercepts - units.target_centre, slopes])
         self.predictor_ = LatentClassPredictor(
             found.mean,
             found.covariance,
@@ -507,6 +547,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             entity_agents=events.owners[known],
             probabilities=found.probabilities[known],
             feature_names=getattr(self, "feature_names_in_", None),
+            degrees=degrees,
+            own=own.take(known),
         )
         self.coef_, self.intercept_, self.coef_covariance_ = units.raw(found.mean, found.covariance)
         self.n_classes_ = found.n_classes

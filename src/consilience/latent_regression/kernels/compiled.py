@@ -69,6 +69,41 @@ def sum_blocks(x, y, weight, start, products, cross, squares, n):
 
 
 @compiled
+def whiten(x, y, own, start, log_det):
+    """Turn rows of each block, in place, into such as have independent noise (see ``degrees``).
+
+    `own` are the columns v with ``H = I + sum v v'``. One after the other is taken out of rows and
+    later columns by ``I - c v v'``, whose square is the inverse of ``I + v v'``.
+    """
+    f, q = x.shape[1], own.shape[1]
+    for e in range(start.size - 1):
+        for k in range(q):
+            square = 0.0
+            for row in range(start[e], start[e + 1]):
+                square += own[row, k] * own[row, k]
+            root = np.sqrt(1.0 + square)
+            log_det[e] += np.log1p(square)
+            c = 1.0 / (root * (1.0 + root))
+            for i in range(f):
+                at = 0.0
+                for row in range(start[e], start[e + 1]):
+                    at += own[row, k] * x[row, i]
+                for row in range(start[e], start[e + 1]):
+                    x[row, i] -= c * at * own[row, k]
+            at = 0.0
+            for row in range(start[e], start[e + 1]):
+                at += own[row, k] * y[row]
+            for row in range(start[e], start[e + 1]):
+                y[row] -= c * at * own[row, k]
+            for i in range(k + 1, q):
+                at = 0.0
+                for row in range(start[e], start[e + 1]):
+                    at += own[row, k] * own[row, i]
+                for row in range(start[e], start[e + 1]):
+                    own[row, i] -= c * at * own[row, k]
+
+
+@compiled
 def add_entities(events, first, last, labels, part):
     """Add entities to the rows of their classes: products, cross, squares, n and count."""
     f = events.cross.shape[1]

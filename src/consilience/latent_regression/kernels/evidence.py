@@ -12,13 +12,20 @@ class or its own coefficients; the other half is predicted; and the other way ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
+from consilience.latent_regression.kernels.degrees import (
+    NO_DEGREES,
+    Degrees,
+    by_entity,
+    row_log_density,
+    view_of,
+)
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     block_log_likelihood,
@@ -37,6 +44,9 @@ MOST_COLUMNS = 12
 """Of the design with own coefficients of each entity: with more only the intercept has them."""
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
+SAME = "the same model of one class"
+_TAIL_DRAWS = 64
+"""Of coefficients, over which the density of events with t noise is averaged."""
 _DEPENDENT = 1e-10
 _STEPS = 60
 _GAIN = 0.01
@@ -231,11 +241,14 @@ class Halves:
     ----------
     at : (m,) array of int
         Places of the entities among all.
+    rows : (n,) array of int
+        Rows of the caller's table that were halved.
     whole, first, second : Blocks
         Their events, and each half of them.
     """
 
     at: IntArray
+    rows: IntArray
     whole: Blocks
     first: Blocks
     second: Blocks
@@ -270,17 +283,18 @@ def halves_of(events: Rows, blocks: Blocks, u: FloatArray) -> Halves | None:
         blocks_of(x, np.where(part, y, np.nan), entity, agent, weight)
         for part in (np.ones(len(rows), dtype=bool), in_first, ~in_first)
     )
-    return Halves(at, whole, first, second)
+    return Halves(at, rows, whole, first, second)
 
 
 class Sweep(NamedTuple):
-    """What a sweep of a chain drew: labels (E,) and what the classes share, see `Chain`."""
+    """What a sweep of a chain drew: labels (E,) and what is shared, see `Chain` and `Degrees`."""
 
     labels: IntArray
     base: FloatArray
     beta: float
     sigma2: float
     delta2: float
+    degrees: Degrees = NO_DEGREES
 
 
 class Scores(NamedTuple):
@@ -326,13 +340,8 @@ def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Sco
         k = len(sweep.base)
         totals = totals_of(blocks, sweep.labels, k)
         classes = classes_of(totals, sweep.sigma2, sweep.delta2)
-        counts = np.zeros((blocks.n_agents, k))
-        np.add.at(counts, (blocks.agent, sweep.labels), 1.0)
         mine, rows = sweep.labels[halves.at], np.arange(m)
-        others = counts[blocks.agent[halves.at]]
-        others[rows, mine] -= 1.0
-        with np.errstate(divide="ignore"):
-            prior = np.log(others + sweep.beta * sweep.base)
+        prior = _log_prior(blocks, sweep, halves.at)
         own = np.zeros((m, k))
         own[rows, mine] = 1.0
         every = block_log_likelihood(halves.whole, classes, own)
@@ -354,10 +363,102 @@ def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Sco
                 moved - classes.mean[mine]
             )
             means[h].append(np.einsum("nf,nf->n", left.x, mixture[_owner(left)]))
+    return _over_sweeps(logs, means, halves)
+
+
+def degree_scores(
+    blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves, rng: np.random.Generator
+) -> Scores:
+    """The same as `class_scores` of classes with degrees.
+
+    Coefficients of an entity, under each class, are those of its class plus its own, and normal
+    given the known half. Under t noise the density of the other half is averaged over draws of
+    them: what a row weighs is known only where its outcome is.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        As the table has them.
+    sweeps : sequence of Sweep
+    halves : Halves
+    rng : numpy.random.Generator
+    """
+    m, f = len(halves.at), blocks.n_features
+    logs = np.zeros((2, len(sweeps), m))
+    means: list[list[FloatArray]] = [[], []]
+    place = np.zeros(len(blocks.entity), dtype=np.int64)
+    place[blocks.order] = np.arange(len(blocks.order))
+    sides = ((halves.first, halves.second), (halves.second, halves.first))
+    noise = rng.standard_normal((_TAIL_DRAWS, m, f, 1))
+    for s, sweep in enumerate(sweeps):
+        given, k = sweep.degrees, len(sweep.base)
+        white = view_of(blocks, given).white
+        sigma2 = np.broadcast_to(sweep.sigma2, k)
+        classes = classes_of(totals_of(white, sweep.labels, k), sweep.sigma2, sweep.delta2)
+        inverses, mine = np.linalg.inv(classes.precision), sweep.labels[halves.at]
+        prior = _log_prior(blocks, sweep, halves.at)
+        for h, (known, left) in enumerate(sides):
+            if given.precision is not None:
+                precision = given.precision[place[halves.rows[known.order]]]
+                known = view_of(known, replace(NO_DEGREES, precision=precision)).scaled
+            density, later = np.zeros((m, k)), np.zeros((m, k))
+            moved = np.zeros((m, k, f))
+            for c in range(k):
+                # an entity in this class is taken out of it
+                at = halves.at[mine == c]
+                spread = np.repeat(inverses[[c]], m, axis=0)
+                mean = np.repeat(classes.mean[[c]], m, axis=0)
+                spread[mine == c] = np.linalg.inv(
+                    classes.precision[c] - white.products[at] / sigma2[c]
+                )
+                linear = classes.linear[c] - white.cross[at] / sigma2[c]
+                mean[mine == c] = _apply(spread[mine == c], linear)
+                root = _root(spread / sigma2[c] + given.spread(f))
+                density[:, c], moved[:, c] = _normal(known, mean, root, float(sigma2[c]))
+                if given.precision is None:
+                    every = _normal(halves.whole, mean, root, float(sigma2[c]))[0]
+                    later[:, c] = every - density[:, c]
+                else:
+                    inner = np.eye(f) + np.swapaxes(root, 1, 2) @ known.products @ root
+                    turned = np.swapaxes(np.linalg.cholesky(inner), 1, 2)
+                    away = (root @ np.linalg.solve(turned, noise))[..., 0] * np.sqrt(sigma2[c])
+                    later[:, c] = _tail_density(
+                        left, moved[:, c] + away, float(sigma2[c]), given.df
+                    )
+            logs[h, s] = _log_sum(prior + density + later) - _log_sum(prior + density)
+            weights = np.exp(prior + density - _log_sum(prior + density)[:, None])
+            mixture = np.einsum("mk,mkf->mf", weights, moved)
+            means[h].append(np.einsum("nf,nf->n", left.x, mixture[_owner(left)]))
+    return _over_sweeps(logs, means, halves)
+
+
+def _tail_density(left: Blocks, drawn: FloatArray, sigma2: float, df: float) -> FloatArray:
+    """Log density of the events of each entity under t noise, over draws (J, m, F), (m,)."""
+    logs = np.empty((left.n_entities, len(drawn)))
+    for j, coefficients in enumerate(drawn):
+        away = left.y - np.einsum("nf,nf->n", left.x, coefficients[_owner(left)])
+        logs[:, j] = by_entity(left, row_log_density(away**2 / sigma2, left.weight, df))
+    scale = 0.5 * left.n * np.log(sigma2)
+    return np.asarray(_log_sum(logs) - np.log(len(drawn)) - scale)
+
+
+def _log_prior(blocks: Blocks, sweep: Sweep, at: IntArray) -> FloatArray:
+    """``log(N_i^k + beta psi_k)`` of some entities, themselves not counted, (m, K)."""
+    counts = np.zeros((blocks.n_agents, len(sweep.base)))
+    np.add.at(counts, (blocks.agent, sweep.labels), 1.0)
+    others = counts[blocks.agent[at]]
+    others[np.arange(len(at)), sweep.labels[at]] -= 1.0
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(others + sweep.beta * sweep.base))
+
+
+def _over_sweeps(logs: FloatArray, means: list[list[FloatArray]], halves: Halves) -> Scores:
+    """Harmonic means of densities (2, S, m) over sweeps, and predictions weighted alike."""
+    m, n_sweeps = len(halves.at), logs.shape[1]
     scores = Scores(np.zeros(m), np.zeros(m))
     for h, left in enumerate((halves.second, halves.first)):
         odds = _log_sum(-logs[h].T)
-        scores.log_score[:] += np.log(len(sweeps)) - odds
+        scores.log_score[:] += np.log(n_sweeps) - odds
         share = np.exp(-logs[h] - odds)[:, _owner(left)]
         scores.error[:] += _squared(left, (share * np.array(means[h])).sum(axis=0))
     return scores
@@ -457,13 +558,17 @@ class Evidence:
         better than one regression.
     n_classes : int
         Classes that were compared.
+    one_is_enough : bool
+        Whether there is no evidence of kinds, or, where classes have degrees or t noise, one class
+        of the same model predicts as well.
     n_entities : int
         Entities that were left out in turn.
     curved : bool
         Whether the squares of the columns predict better than the columns alone: one regression
         and mixed model have them then.
-    random : {"intercepts", "intercepts and slopes"}
-        Of the mixed model: what predicts better.
+    random : {"intercepts", "intercepts and slopes", "the same model of one class"}
+        Of the mixed model: what predicts better. The last is there for classes with degrees or t
+        noise.
     log_score, error : dict of float
         Mean log density and mean squared error by event (in the units of y) of ``one regression``,
         ``mixed model`` and ``classes``.
@@ -473,6 +578,7 @@ class Evidence:
 
     verdict: str
     n_classes: int
+    one_is_enough: bool
     n_entities: int
     curved: bool
     random: str
@@ -486,7 +592,7 @@ class Evidence:
     def sentence(self) -> str:
         """The verdict with the differences and their standard errors."""
         k, one, mixed = f"{self.n_classes} classes", "one regression", "a mixed model"
-        mixed += f" with random {self.random}"
+        mixed = self.random if self.random == SAME else f"{mixed} with random {self.random}"
         beside_one, beside_mixed = self.to_one.told, self.to_mixed.told
         if self.verdict == KINDS:
             said = f"{k} predict better than {one} {beside_one} and than {mixed} {beside_mixed}"
@@ -510,8 +616,9 @@ def evidence_of(
     blocks: Blocks,
     sweeps: Sequence[Sweep],
     n_classes: int,
-    u: FloatArray,
+    rng: np.random.Generator,
     *,
+    one: Sequence[Sweep] = (),
     intercept: bool,
     unit: float,
 ) -> Evidence | None:
@@ -526,19 +633,25 @@ def evidence_of(
         Of the chain that is kept.
     n_classes : int
         K, as the result has it.
-    u : (N,) array
-        See `halves_of`.
+    rng : numpy.random.Generator
+        For halves of the events.
+    one : sequence of Sweep
+        Of the same model with one class, where classes have degrees or t noise.
     intercept : bool
         Whether the first column is that of ones.
     unit : float
         Standard deviation of y in the units of the table.
     """
+    u = rng.random(len(events.y))
     halves = halves_of(events, blocks, u)
     f = blocks.n_features
     if halves is None or float(blocks.n.sum()) < 2 * f:
         return None
     try:
-        classes = class_scores(blocks, sweeps, halves)
+        if sweeps[0].degrees.none:
+            classes = class_scores(blocks, sweeps, halves)
+        else:
+            classes = degree_scores(blocks, sweeps, halves, rng)
         random = [(0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)]
         rivals = [_rival(blocks, halves, j) for j in ((), *random)]
         curved = False
@@ -553,28 +666,40 @@ def evidence_of(
                     rivals = [bent, *(_rival(wide, apart, j) for j in random)]
     except (np.linalg.LinAlgError, DataError):
         return None  # columns that depend on one another under weights that leave no prior
-    one, *mixed = rivals
+    regression, *mixed = rivals
+    if len(one):
+        mixed.append(degree_scores(blocks, one, halves, rng))
     best = int(np.argmax([scores.log_score.sum() for scores in mixed]))
-    models = {"one regression": one, "mixed model": mixed[best], "classes": classes}
+    models = {"one regression": regression, "mixed model": mixed[best], "classes": classes}
     n = halves.whole.n.sum()
     if not all(np.isfinite(part).all() for scores in models.values() for part in scores):
         return None
-    to_one, to_mixed = (_difference(classes, rival, halves) for rival in (one, mixed[best]))
-    mixed_to_one = _difference(mixed[best], one, halves)
-    limit = _limit(halves)
-    kinds = to_mixed.log_score > limit * to_mixed.log_error and to_mixed.saved > 0
-    if n_classes > 1 and to_one.clear and kinds:
+    to_one, to_mixed, mixed_to_one = (
+        _difference(model, rival, halves)
+        for model, rival in (
+            (classes, regression),
+            (classes, mixed[best]),
+            (mixed[best], regression),
+        )
+    )
+
+    def beats(other: Difference) -> bool:
+        return other.log_score > _limit(halves) * other.log_error and other.saved > 0
+
+    if n_classes > 1 and to_one.clear and beats(to_mixed):
         verdict = KINDS
     elif (n_classes > 1 and to_one.clear) or mixed_to_one.clear:
         verdict = DEGREES
     else:
         verdict = NO_KINDS
+    enough = len(one) > 0 and not beats(_difference(classes, mixed[-1], halves))
     return Evidence(
         verdict,
         n_classes,
+        verdict == NO_KINDS or enough,
         len(halves.at),
         curved,
-        ("intercepts", "intercepts and slopes")[best],
+        ("intercepts", "intercepts and slopes", SAME)[best],
         {k: float(v.log_score.sum() / n - np.log(unit)) for k, v in models.items()},
         {k: float(v.error.sum() / n * unit**2) for k, v in models.items()},
         to_one,

@@ -47,6 +47,7 @@ class Blocks:
         Rows with an outcome in the order of the entities, times the root of their weight.
     y : (N,) array
         Outcomes, times the root of the weight.
+    weight : (N,) array
     start : (E + 1,) int array
         Rows of entity e are ``start[e]:start[e + 1]``.
     order : (N,) int array
@@ -63,6 +64,7 @@ class Blocks:
     n_agents: int
     x: FloatArray
     y: FloatArray
+    weight: FloatArray
     start: IntArray
     order: IntArray
     entity: IntArray
@@ -215,6 +217,7 @@ def blocks_of(
         n_agents=int(agent_code.max(initial=-1)) + 1,
         x=scaled_x,
         y=scaled_y,
+        weight=weight[order],
         start=start,
         order=order,
         entity=position,
