@@ -143,7 +143,7 @@ def test_class_scores_are_those_of_the_textbook(left: Any) -> None:
         now = [*entities[:e], (x, y), *entities[e + 1 :]]
         log_score, error = 0.0, 0.0
         for known in (first, ~first):
-            each = [reference.classes_left_out(now, agents, e, known, *s) for s in sweeps]
+            each = [reference.classes_left_out(now, agents, e, known, *s[:5]) for s in sweeps]
             inverse = np.exp(-np.array([value for value, _ in each]))
             log_score -= np.log(inverse.mean())
             predicted = sum(w * mean for w, (_, mean) in zip(inverse / inverse.sum(), each))
@@ -213,7 +213,7 @@ def difference(log_score: float, saved: float, clear: bool) -> ev.Difference:
 )
 def test_sentences(verdict: str, k: int, to_one: bool, mixed_to_one: bool, words: str) -> None:
     found = ev.Evidence(
-        verdict, k, 50, k == 1, "intercepts", {}, {}, difference(0.2, 0.3, to_one),
+        verdict, k, verdict == ev.NO_KINDS, 50, k == 1, "intercepts", {}, {}, difference(0.2, 0.3, to_one),
         difference(0.1, 0.05, True), difference(0.12, 0.2, mixed_to_one),
     )  # fmt: skip
     said = found.sentence
