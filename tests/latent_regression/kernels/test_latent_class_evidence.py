@@ -213,7 +213,7 @@ def difference(log_score: float, saved: float, clear: bool) -> ev.Difference:
 )
 def test_sentences(verdict: str, k: int, to_one: bool, mixed_to_one: bool, words: str) -> None:
     found = ev.Evidence(
-        verdict, k, verdict == ev.NO_KINDS, 50, k == 1, "intercepts", {}, {}, difference(0.2, 0.3, to_one),
+        verdict, k, k == 1, 50, k == 1, "intercepts", {}, {}, difference(0.2, 0.3, to_one),
         difference(0.1, 0.05, True), difference(0.12, 0.2, mixed_to_one),
     )  # fmt: skip
     said = found.sentence
