@@ -24,7 +24,7 @@ from replications.unsupervised_selection.clusters.run import OBSERVED
 from replications.unsupervised_selection.clusters.run import one as clusters
 from replications.unsupervised_selection.rank.run import LINES, N_ALPHAS, SMALLEST
 from replications.unsupervised_selection.rank.run import one as rank
-from replications.unsupervised_selection.real.run import jester, ratings
+from replications.unsupervised_selection.real.run import GAUGE, jester, ratings
 from replications.unsupervised_selection.robustness.run import one as robustness
 from replications.unsupervised_selection.stopping.run import one as stopping
 from tests.stored_figures import check_stored_figures
@@ -161,3 +161,10 @@ def test_a_warm_path_of_the_jokes_takes_65_percent_too(data_dir: Data) -> None:
     rest = centre_of(train, "rows-and-columns").removed(train)
     warm, cold = decompositions(rest, 9, 0.1, 1e-4)
     assert warm <= 0.65 * cold
+
+
+def test_ten_jokes_tell_of_a_new_user(data_dir: Data) -> None:
+    """Nearly everybody rated them; half of the jokes only by fewer than nine in ten."""
+    data_dir("matrix")
+    shares = np.isfinite(ratings().dense()).mean(axis=0)
+    assert shares[GAUGE].min() > 0.999 and np.median(shares) < 0.9
