@@ -237,7 +237,7 @@ def _tables(name: str) -> dict[str, Any]:
         "wines": load.load_demo_sites,
         "cellar": load.load_demo_cellar,
         "clinics": load.load_demo_clinics,
-        "transplants": _transplants,
+        "transplants": lambda: load.transplants_in_turns(TABLES["transplants"].data, CLINICS[:2]),
     }
     if name in made:
         return dict(made[name]())
@@ -246,16 +246,6 @@ def _tables(name: str) -> dict[str, Any]:
     n, b = len(patients), len(CLINICS)
     ends = [round(i * n / b) for i in range(b + 1)]
     return {site: patients.iloc[ends[i] : ends[i + 1]] for i, site in enumerate(CLINICS)}
-
-
-def _transplants() -> dict[str, Any]:
-    """Heart transplants at two hospitals that take turns."""
-    import pandas as pd
-
-    rows = [line.split() for line in TABLES["transplants"].data.split(",")]
-    table = pd.DataFrame(rows, columns=["age", "days", "died"])
-    table = table.astype({"age": float, "days": int, "died": int})
-    return {site: table.iloc[i::2] for i, site in enumerate(CLINICS[:2])}
 
 
 def _files_over_columns(method: str, chosen: Demo) -> dict[str, str]:

@@ -81,7 +81,8 @@ class EntrywiseKFold:
 
     def __repr__(self) -> str:
         blocks = "" if self.blocks is None else f"blocks={self.blocks!r}, "
-        return f"EntrywiseKFold(n_splits={self.n_splits}, {blocks}random_state={self.random_state})"
+        drawn = f"random_state={self.random_state!r}"
+        return f"EntrywiseKFold(n_splits={self.n_splits}, {blocks}{drawn})"
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds."""

@@ -274,6 +274,23 @@ def load_demo_clinics(random_state: int = 0) -> dict[str, pd.DataFrame]:
     return clinics
 
 
+def transplants_in_turns(text: str, sites: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Heart transplants at hospitals that take turns: ``age``, ``days`` and ``died``.
+
+    Parameters
+    ----------
+    text : str
+        The three numbers of each person, with commas between people.
+    sites : sequence of str
+    """
+    import pandas as pd
+
+    rows = [line.split() for line in text.split(",")]
+    table = pd.DataFrame(rows, columns=["age", "days", "died"])
+    table = table.astype({"age": float, "days": int, "died": int})
+    return {site: table.iloc[i :: len(sites)] for i, site in enumerate(sites)}
+
+
 def load_demo_tumours(n_clinics: int = 3, random_state: int = 0) -> dict[str, pd.DataFrame]:
     """Load the breast tumours at clinics, drawn at random: means, worst values and ``diagnosis``.
 
