@@ -62,7 +62,7 @@ def test_parameters_that_the_guide_names() -> None:
     for word in ("local", "random", "exact", "shortcut"):
         assert f'"{word}"' in WORDS
     fields = {f.name for f in dataclasses.fields(LatentClassRegression)}
-    rounds = TEXT[TEXT.index("\n## Rounds") : TEXT.index("\n## Known limits")]
+    rounds = TEXT[TEXT.index("\n## Rounds") : TEXT.index("\n## Masked sums")]
     named = set(re.findall(r"`(\w+)(?: = [^`]+)?`", rounds))
     assert {"start", "learning_rate", "participation", "server_cache", "adapt_rate"} <= named
     assert named <= fields

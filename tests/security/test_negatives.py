@@ -211,7 +211,7 @@ def test_keys_that_mean_something_to_python(key: str) -> None:
     with pytest.raises(WireError):
         decode_message(msgpack.packb({**raw, "f": {**raw["f"], key: "x"}}))
     with pytest.raises(RunError):
-        Record.from_bytes(msgpack.packb({**unpack(Record(1, 1, "", b"").to_bytes()), key: "x"}))
+        Record.from_bytes(msgpack.packb({**vars(Record(1, 1, "", b"")), key: "x"}))
 
 
 def test_steps_of_another_method_and_no_steps(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def largest_penalty(moments: ClassMoments) -> float:
 
 Mask = NDArray[np.bool_]
 
-DIRECT = 100
+DIRECT = 160
 """Free numbers up to which the Newton equations are solved by elimination."""
 
 DENSE, NEAR = 0.15, 1.5
