@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -257,8 +258,11 @@ def test_the_command(opened: Opened) -> None:
                 with urllib.request.urlopen(address) as page:
                     assert b"Nothing waits" in page.read()
                 break
-            except OSError:
-                continue
+            except OSError:  # the address is told before the server listens
+                time.sleep(0.05)
+        else:
+            process.kill()
+            pytest.fail("the desk does not answer at the address that it tells")
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0
     assert call("desk", "--studies", opened.space.root / "none").exit_code == 7

@@ -280,5 +280,6 @@ def serve(
             server_header=False,
             lifespan="off",
             ws="none",
+            timeout_graceful_shutdown=5,  # a browser that reads slowly keeps nobody here
         )
         uvicorn.Server(settings).run(sockets=[listening])
