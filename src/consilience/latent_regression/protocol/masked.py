@@ -54,7 +54,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.secure_sums import ALL, WRONG, Totals, party_of, total
+from consilience.protocol.phases.secure_sums import ALL, WRONG, Totals, party_of, refused_for, total
 from consilience.wire.disclosure import relayed, replaced
 from consilience.wire.message import Disclosure
 
@@ -73,8 +73,7 @@ def refusal(method: LatentClassRegression) -> str:
         "takes some of the sites in a round, whose totals would differ by single sites: set "
         "participation to 1": method.participation < 1,
     }
-    found = next((fault for fault, is_so in needs.items() if is_so), "")
-    return f"{found}, or leave sums = 'secure' out of the study" if found else ""
+    return refused_for(needs)
 
 
 # --------------------------------------------------------------------------- at a site

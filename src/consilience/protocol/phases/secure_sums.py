@@ -175,6 +175,12 @@ class Opened:
         return None if same and fine else "not the shares that were asked for"
 
 
+def refused_for(needs: Mapping[str, bool]) -> str:
+    """Why sums cannot be masked: the first need that a study has; empty where it has none."""
+    found = next((need for need, is_so in needs.items() if is_so), "")
+    return f"{found}, or leave sums = 'secure' out of the study" if found else ""
+
+
 def _wrong_blobs(blobs: Any, sites: Collection[str]) -> str | None:
     fine = isinstance(blobs, dict) and set(blobs) <= set(sites)
     fine = fine and all(isinstance(x, bytes) and len(x) < 256 for x in blobs.values())

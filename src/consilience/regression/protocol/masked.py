@@ -37,7 +37,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, total
+from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, refused_for, total
 from consilience.regression import kernels
 from consilience.regression.protocol import coordinator, messages
 from consilience.regression.protocol.coordinator import Survey
@@ -68,8 +68,7 @@ def refusal(method: PooledRegression) -> str:
         "leaves out single sites by what they tell: set when_withheld to 'stop' or "
         "'without-column'": method.when_withheld == "without-site",
     }
-    found = next((fault for fault, is_so in needs.items() if is_so), "")
-    return f"{found}, or leave sums = 'secure' out of the study" if found else ""
+    return refused_for(needs)
 
 
 # --------------------------------------------------------------------------- at a site
