@@ -307,11 +307,19 @@ def test_what_survival_is_asked_of_is_said() -> None:
     for times, said in (([-1.0], "at least 0"), ([np.inf], "finite"), ("soon", "numbers")):
         with pytest.raises(DataError, match=said):
             predictor.predict_survival(row, times)
+    for times in (["1"], [True], np.array([1], dtype="timedelta64[D]")):
+        with pytest.raises(DataError, match="numbers"):
+            predictor.predict_survival(row, times)
+    certain = predictor.predict_survival(
+        row, [0.0, 5.0], offset=800.0
+    )  # a ratio beyond all numbers
+    assert certain.share[0].tolist() == [1.0, 0.0]
+    assert certain.error[0].tolist() == [0.0, 0.0]
     arrays = predictor.to_arrays()
     with pytest.raises(DataError, match="do not hold a predictor"):
         RegressionPredictor.from_arrays(arrays | {"baseline": arrays["baseline"][:, 1:]})
     del arrays["baseline"]
-    with pytest.raises(DataError, match="no baseline hazard"):
+    with pytest.raises(DataError, match="run the study again"):
         RegressionPredictor.from_arrays(arrays).predict_survival(row, 1.0)
 
 

@@ -206,7 +206,10 @@ def summed(
 
 
 def _had_before(by: _Ordered) -> FloatArray:
-    """Share of people who had the event before each event time, from the last time on, (k,)."""
+    """Share of people who had the event before each event time, from the last time on, (k,).
+
+    Rows count alike: it is asked of fits without weights only.
+    """
     events = np.bincount(by.event_of[by.event_of >= 0], minlength=len(by.last))
     stay = np.append(1.0, np.cumprod(1 - (events / by.last)[::-1]))
     return np.asarray(1 - stay[:-1][::-1])

@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 from consilience.numerics.ids import ids_from_arrays, ids_to_arrays
-from consilience.regression.kernels import FAMILIES, family_of
+from consilience.regression.kernels import COX, FAMILIES, family_of
 
 _FOREIGN = "these arrays do not hold a predictor"
+_STEEP = 700.0
+"""Logarithm of a hazard ratio; the exponential of more is no number."""
 
 
 class Survival(NamedTuple):
@@ -152,12 +154,13 @@ class RegressionPredictor:
         DataError
             The fit is no Cox regression, or a time is below 0 or no finite number.
         """
-        if not len(self.baseline):
+        if self.family != COX:
             raise DataError(f"a {self.family} fit has no baseline hazard: fit family = 'cox'")
-        try:
-            at = np.atleast_1d(np.asarray(times, dtype=float))
-        except (TypeError, ValueError):
-            raise DataError("times must be numbers") from None
+        if not len(self.baseline):
+            raise DataError("this predictor has no baseline hazard: run the study again for one")
+        at = np.atleast_1d(np.asarray(times))
+        if at.dtype.kind not in "iuf":
+            raise DataError("times must be numbers")
         if at.ndim != 1 or not (np.isfinite(at) & (at >= 0)).all():
             raise DataError("times must be finite numbers of at least 0")
         rows = self._rows(X)
@@ -170,11 +173,12 @@ class RegressionPredictor:
         away = hazard[:, None] * design[:, None, :]
         away[..., 1:] -= pull
         away[..., 0] = 0.0  # the constant is in the baseline as it is in the predictor
-        whole = np.exp(eta)[:, None] * hazard
-        error = np.exp(eta)[:, None] * np.hypot(np.sqrt(variance), self._error(away))
-        with np.errstate(divide="ignore", invalid="ignore"):
+        # Beyond this nobody is left, and before it, the share of all is 1.
+        risk = np.exp(np.minimum(eta, _STEEP))[:, None]
+        whole, error = risk * hazard, risk * np.hypot(np.sqrt(variance), self._error(away))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             wide = np.where(whole > 0, self._quantile() * error / whole, whole)
-        low, high = (np.exp(-whole * np.exp(s * wide)) for s in (1, -1))
+            low, high = (np.exp(-whole * np.exp(s * wide)) for s in (1, -1))
         share = np.exp(-whole)
         return Survival(share, share * error, low, high)
 

@@ -72,9 +72,13 @@ def test_limits_have_those_of_the_model_of_all_columns_within(
     np.testing.assert_allclose(found["spread"], known.spread, rtol=1e-8)
     assert result.correlation == pytest.approx(known.known, abs=1e-8)
     assert set(found["status"]) == {"not certified"}
-    if not any("policy of a" in note for note in run.notes):
-        # else the partner spoke before its last direction was taken
-        np.testing.assert_allclose(result.remaining, known.gain, rtol=1e-4, atol=1e-4)
+    gain = known.gain
+    if result.stopped == "converged" or any("policy of a" in note for note in run.notes):
+        # the partner spoke before its last direction was taken
+        centred = b - b.mean(axis=0)
+        earlier = centred @ run.site("b").predictor.directions[:, :-1]
+        gain = hidden(a, centred, earlier, y).gain
+    np.testing.assert_allclose(result.remaining, gain, rtol=1e-6)
     # the true correlation bounds both steps: to the estimate, and to its error
     rho = known.correlation
     assert (known.joint_spread <= known.spread / np.sqrt(1 - rho**2) * (1 + 1e-10)).all()
@@ -105,13 +109,14 @@ def test_the_correlation_from_which_on_limits_have_0_between_them() -> None:
     for j in np.flatnonzero(inner):
         limits = result.limits_if(float(zero_at[j])).iloc[j]
         assert min(abs(limits["lower"]), abs(limits["upper"])) == pytest.approx(0, abs=1e-8)
+    assert (zero_at == 0).any()
     for j in np.flatnonzero(zero_at == 0):
         limits = result.limits_if(0.0).iloc[j]
         assert limits["lower"] <= 0 <= limits["upper"]
 
 
-@pytest.mark.parametrize("correlation", [-0.1, 1.0])
-def test_a_correlation_of_one_has_no_limits(correlation: float) -> None:
+@pytest.mark.parametrize("correlation", [-0.1, 1.0, float("nan"), "a", True, [0.5]])
+def test_a_correlation_of_one_has_no_limits(correlation: Any) -> None:
     result = fitted(*drawn(*CASES[0])).result
     with pytest.raises(ParameterError, match="correlation"):
         result.limits_if(correlation)

@@ -301,6 +301,30 @@ def test_where_no_smaller_penalty_can_win_the_path_ends(
         np.testing.assert_array_equal(whole.path_.cv_wrong[:, :n], fit.path_.cv_wrong)
 
 
+def test_where_errors_rise_clearly_the_path_ends_with_the_choice_of_the_whole_grid() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(range(6), 60)
+    x = rng.standard_normal((360, 25))
+    x[np.arange(360), y] += 2.0  # nothing is linked: what a denser fit finds is noise
+    fit = SparseQDA().fit(x, y)
+    first, n = fit.path_.alphas[0], len(fit.path_)
+    assert any("rose clearly above the fewest" in remark for remark in fit.remarks_) and n < 20
+    whole = SparseQDA(alphas=np.geomspace(first, 0.001 * first, 20)).fit(x, y)
+    assert whole.alpha_ == pytest.approx(fit.alpha_, rel=1e-12)
+    wrong = whole.path_.cv_wrong.sum(axis=0)
+    assert (wrong[n:] > wrong.min()).all()
+
+
+def test_a_path_that_ends_early_says_nothing_of_the_largest_block() -> None:
+    rng = np.random.default_rng(4)
+    y = np.repeat([0, 1], 200)
+    x = rng.standard_normal((400, 12))
+    x[y == 1] += 2.5
+    fit = SparseQDA(n_alphas=12, max_block=4).fit(x, y)
+    assert any("no held-out row was wrong" in remark for remark in fit.remarks_)
+    assert not any("max_block" in remark for remark in fit.remarks_)
+
+
 def test_folds_by_hand(table: Any) -> None:
     x, y = table
     alphas = [0.3, 0.05, 0.01]

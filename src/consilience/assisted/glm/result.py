@@ -305,8 +305,13 @@ class AssistedGLMResult(Result):
         ParameterError
             A correlation below 0, or of 1 and more: then there are no limits.
         """
-        correlation = self.correlation if correlation is None else correlation
-        if not (0 <= correlation < 1 or math.isnan(correlation)):
+        if correlation is None:
+            correlation = self.correlation
+        elif (
+            isinstance(correlation, bool | str)
+            or not np.isreal(correlation)
+            or (np.ndim(correlation) or not 0 <= correlation < 1)
+        ):
             raise ParameterError.of("correlation", "at least 0 and below 1", correlation)
         found = self.own_coefficients
         estimate, least, spread = (

@@ -817,7 +817,7 @@ def judge_folds(
 
 
 def can_win(answers: Sequence[FoldAnswer], ties: str) -> int | None:
-    """Number of penalties after which no smaller one can win; None where one may.
+    """Number of penalties after which hardly a smaller one can win; None where one may.
 
     At `LOST` penalties in a row there was no error (a sparser fit wins a tie), or the errors were
     clearly more than at the best before: by `CLEARLY` standard errors of a difference of two counts
@@ -898,7 +898,7 @@ class SparseQDAFit:
     cut : float or None
         Last penalty of the path, where it ended because of `max_block`.
     raced : bool
-        Whether the path ended because no smaller penalty can win.
+        Whether the path ended because hardly a smaller penalty can win.
     missing : (m,) array of int
         Classes that some fold had no two rows of.
     fold_gap : float
@@ -978,7 +978,9 @@ def fit_sparse_qda(
             # Noise of a fold's fewer rows links too many: nothing is judged, so nothing linked.
             return replace(follow(prepared, alphas[:1], [], settings), cut=float(alphas[0]))
         most = can_win(answers, settings.ties) if automatic else None
-        found = replace(follow(prepared, alphas[:most], answers, settings), raced=most is not None)
+        found = follow(prepared, alphas[:most], answers, settings)
+        if most is not None and most < len(alphas):
+            return replace(found, raced=True)
         if automatic and alphas[-1] > 1.001 * alphas[0] * smallest_share(prepared, settings):
             return replace(found, cut=float(found.path.alphas[-1]))
         return found
