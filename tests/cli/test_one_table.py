@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.engines.federation import load_run
 from tests.cli.workspace import call, sentence, without_report
 
@@ -100,6 +102,19 @@ def test_check_says_that_the_study_can_run(ran: Clinic) -> None:
     assert "1, of which 1 must answer" in said.stdout
     assert "The study can run." in said.stdout
     assert "569" in said.stdout
+
+
+def test_check_says_how_long_fits_take_where_that_is_long(
+    ran: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten columns take no time; where an eigendecomposition takes a minute, they do."""
+    assert "Fits take" not in call("check", ran.file).stdout
+    monkeypatch.setattr(sparse_qda_fit, "TINY", 0)
+    monkeypatch.setattr(sparse_qda_fit, "eigen_seconds", lambda q: 60.0)
+    said = " ".join(call("check", ran.file).stdout.split())
+    # Four penalties, and no estimate for communities.
+    found = re.search(r"Fits take up to about (\d+) (minutes|hours) on a machine", said)
+    assert (found is not None) == (ran.method == "sparse-qda")
 
 
 def test_show_and_json_say_the_same(ran: Clinic) -> None:

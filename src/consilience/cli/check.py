@@ -51,6 +51,7 @@ def check(
         check_own,
         check_sites,
         differences,
+        duration,
         planned,
         require_quorum,
     )
@@ -75,6 +76,7 @@ def check(
     # Columns first: they are what the parties have to agree on.
     said = list(differences(read.columns, checks))
     said += [f"{c.name}: {remark}" for c in checks for remark in c.remarks]
+    said += duration(checks)
     said += [
         f"{c.name}: Cannot take part: {str(c.error).removeprefix(f'site {c.name}: ')}"
         for c in checks

@@ -25,6 +25,7 @@ from consilience.exceptions import (
     StudyError,
 )
 from consilience.numerics.own_rows import compare_rows, row_digests
+from consilience.numerics.progress import LONG, about
 from consilience.numerics.reference_average import ReferenceFacts, reference_facts
 from consilience.protocol.method import (
     ROLES,
@@ -81,6 +82,8 @@ class SiteCheck:
         What else the person at the site should know.
     offer : Offer or None
         Over columns: what the policy lets be known of them, all runs so far considered.
+    seconds : float
+        About how long fits to such a table take on this machine; 0: not known, or not long.
     """
 
     name: str
@@ -91,6 +94,7 @@ class SiteCheck:
     stops: bool = False
     remarks: tuple[str, ...] = ()
     offer: Offer | None = None
+    seconds: float = 0.0
 
 
 def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> list[SiteCheck]:
@@ -270,6 +274,17 @@ def told_apart(columns: Columns, kinds: Mapping[str, Mapping[str, str] | None]) 
     return said
 
 
+def duration(checks: Sequence[SiteCheck]) -> list[str]:
+    """Say how long the fit takes, where that is long."""
+    seconds = max((check.seconds for check in checks), default=0.0)
+    if seconds < LONG:
+        return []
+    return [
+        f"Fits take up to about {about(seconds)} on a machine like this one, and less where small "
+        "penalties cannot win or sites tell of few columns together."
+    ]
+
+
 def _check(
     study: Study, file: SiteFile, method: Method, ids: Ids, reference: ReferenceRows | None = None
 ) -> SiteCheck:
@@ -327,7 +342,8 @@ def _check(
     stops = foreign is not None or (refusal is not None and essential)
     error_ = foreign if foreign is not None else refusal
     of = (policy, loaded.report, kinds, error_, stops, tuple(remarks))
-    return SiteCheck(file.name, *of, offer=offer)
+    seconds = 0.0 if error_ else method.expected_seconds(loaded.data, len(study.sites.names))
+    return SiteCheck(file.name, *of, offer=offer, seconds=seconds)
 
 
 def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:

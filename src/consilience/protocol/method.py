@@ -941,6 +941,10 @@ class Method(ABC, Generic[ResultT]):
         """
         return []
 
+    def expected_seconds(self, data: SiteData, n_sites: int) -> float:
+        """About how long fits to such a table take on this machine; 0 where that is not known."""
+        return 0.0
+
     @abstractmethod
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask, combine, return the result."""

@@ -18,6 +18,8 @@ from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda.messages import Moments, Products, Settings
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
+from consilience.numerics.progress import shown_by
+from consilience.protocol.method import SiteData
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
@@ -31,6 +33,7 @@ from tests.discriminant.federated_sparse_qda.sparse_qda import (
     rows,
 )
 from tests.granted import granted
+from tests.numerics.test_progress import Noted
 from tests.wire.replies import refusal
 
 EXACT: dict[str, Any] = {"holdout": 0.0, "tol": 1e-13}
@@ -245,6 +248,32 @@ def test_densities_ask_the_sites_nothing() -> None:
     assert run.result.choice == "likelihood"
     assert "judge" not in {line.step for line in run.transcript}
     assert np.isnan(run.result.cv_errors).all() and np.isfinite(run.result.candidate_loss).all()
+
+
+def test_the_time_of_the_paths_is_foreseen_and_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without each of three sites a path, of twice a fold's steps, beside the one on all rows."""
+    monkeypatch.setattr(sparse_qda_fit, "TINY", 0)
+    monkeypatch.setattr(sparse_qda_fit, "eigen_seconds", lambda q: 60.0)
+    tables, method = draw([40, 60, 50], 6), FederatedSparseQDA(n_alphas=4)
+    x, y, _ = rows(tables)
+    some = np.arange(len(x))
+    gap = np.where(np.arange(x.size).reshape(x.shape) == 7, np.nan, x)
+    data = SiteData(features=gap, feature_names=tuple(names(6)), rows=some, target=y.astype(str))
+    steps = {n: sparse_qda_fit.FOLD_STEPS * 2 * n + sparse_qda_fit.FINAL_STEPS for n in (0, 1, 3)}
+    told = {
+        3: method.expected_seconds(data, 3),
+        1: dataclasses.replace(method, choose="holdout").expected_seconds(data, 3),
+        0: dataclasses.replace(method, alphas=(0.1, 0.05), alpha=0.05).expected_seconds(data, 3),
+    }
+    assert told[3] / told[1] == pytest.approx(steps[3] / steps[1])
+    assert 0 < told[0] < told[1]
+    one_class = dataclasses.replace(data, target=np.full(len(x), "a"))
+    assert method.expected_seconds(one_class, 3) == 0.0
+    live = Noted()
+    with shown_by(live):
+        method.run(federation_over(tables), seed=0)
+    assert [text.split(":")[0] for text in live.said] == ["sparse QDA, 4 penalties, 3 sites"]
+    assert ["penalties", 4, 4] in live.tasks.values()
 
 
 def test_consent_lets_sites_count_errors() -> None:

@@ -68,7 +68,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.classes import LinksResult, SitesMethod, SitesResult
+from consilience.discriminant.classes import (
+    LinksResult,
+    SitesMethod,
+    SitesResult,
+    path_seconds,
+)
 from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit, follow
@@ -79,8 +84,16 @@ from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import JointPrecision, fit_precisions
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.numerics.block_moments import BlockMoments
+from consilience.numerics.progress import followed, foretell
 from consilience.parameters import LEFT_OUT, Allowed, allows, just, number, one_of, several, whole
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Replies,
+    SiteData,
+    register,
+)
 from consilience.protocol.phases.holdout import say_share
 from consilience.protocol.result import Frame
 from consilience.wire.disclosure import relayed
@@ -399,6 +412,11 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
                 'set choose to "holdout", or give alpha'
             )
 
+    def expected_seconds(self, data: SiteData, n_sites: int) -> float:
+        """Of the path on all moments, and of those without one site where such ones choose."""
+        settings = dataclasses.replace(self.qda_settings(), smallest=self.smallest)
+        return path_seconds(data, settings, self._n_paths(n_sites))
+
     # ------------------------------------------------------------------ the exchange
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
@@ -439,6 +457,11 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
         for sentence in pooling.notes_of(left, products, prepared.units, ctx.feature_names):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
+        n_paths, known = self._n_paths(len(left.sites)), self.qda_settings()
+        foretell(
+            f"sparse QDA, {len(alphas)} penalties, {len(left.sites)} sites",
+            partial(sparse_qda_fit.expected_seconds, prepared, alphas, n_paths, known),
+        )
         choice = Choice(self, ctx, settings, left, products, prepared, alphas, blocks)
         fit, (way, judges, loss) = yield from choice.made()
         # The model, and the one without links: above the largest penalty nothing is linked.
@@ -516,6 +539,11 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
             alphas=np.array(self.alphas) if self.alphas else None,
             **same,
         )
+
+    def _n_paths(self, n_sites: int) -> int:
+        """Paths in whose stead folds may be counted: fits end later here, in twice the steps."""
+        beside = 1 if self.choose == "holdout" else n_sites
+        return 0 if self.alpha is not None else 2 * beside
 
     def _wanted(self) -> FloatArray:
         """Penalties at which links may be asked for, falling."""
@@ -725,7 +753,8 @@ class Choice:
     def _path(self, prepared: PreparedMoments, read: Read) -> tuple[list[Any], float]:
         """What is read of each fit of a path, and the largest gap; no block is too large."""
         found, gap, settings = [], 0.0, self.method.qda_settings()
-        for precision in sparse_qda_fit.precision_path(prepared, self.alphas, settings, stop=True):
+        steps = sparse_qda_fit.precision_path(prepared, self.alphas, settings, stop=True)
+        for precision in followed(steps, "penalties", len(self.alphas)):
             found.append(read(prepared, precision))
             gap = max(gap, precision.relative_gap)
         return found, gap

@@ -46,13 +46,17 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.discriminant import one_table
-from consilience.discriminant.classes import LinksResult
+from consilience.discriminant.classes import LinksResult, path_seconds
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
+from consilience.discriminant.estimators.sparse_qda_fit import (
+    TIES,
+    QDASettings,
+    SparseQDAInteractions,
+)
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import DataError, StudyError
 from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, several, whole
-from consilience.protocol.method import CoordinatorContext, register
+from consilience.protocol.method import CoordinatorContext, SiteData, register
 from consilience.protocol.one_table import Rows, counted
 
 if TYPE_CHECKING:
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
 
 NAME = "sparse-qda"
 MOST_ALPHAS = 100
+_SETTINGS = ("n_alphas", "smallest", "ties", "standardize", "max_block", "tol")
 _NO_PAIR = 1e100
 _MOST_FOR_LDA = 1000
 _SHOWN = 3
@@ -169,6 +174,11 @@ class SparseQDAStudy(one_table.OneTableStudy[SparseQDAStudyResult]):
                 "each, in the order of [data.levels]"
             )
 
+    def expected_seconds(self, data: SiteData, n_sites: int) -> float:
+        """Of all folds and the fit to all rows."""
+        given = {name: getattr(self, name) for name in ("alpha", *_SETTINGS)}
+        return path_seconds(data, QDASettings(**given, alphas=self.alphas or None), self.cv)
+
     # ------------------------------------------------------------------ at the site
 
     def fit_table(self, rows: Rows, scaling: FloatArray | None) -> one_table.LocalFit:
@@ -233,8 +243,7 @@ class SparseQDAStudy(one_table.OneTableStudy[SparseQDAStudyResult]):
     def _estimator(self, rows: Rows, **more: Any) -> SparseQDA:
         from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
-        names = ("n_alphas", "smallest", "ties", "standardize", "max_block", "tol")
-        settings = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in _SETTINGS}
         return SparseQDA(
             **settings, alphas=self.alphas or None, priors=self._priors_of(rows), **more
         )
