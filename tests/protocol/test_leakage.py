@@ -64,7 +64,11 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "the tables that the study names": "sums.tables",
         "of its curves the rows in bins of time, by group, with an event and without": "bins.ended",
     },
-    "federated-pca": {"numbers of rows, means and cross-products": "told.*"},
+    "federated-pca": {
+        "numbers of rows, means and cross-products": "told.*",
+        "With masked sums the coordinator knows the moments of all": "group-totals.*",
+        "how many sites could tell each column and so many groups": "possible.*",
+    },
     "federated-sparse-qda": {
         "numbers of rows, used and held out": "offered.counts offered.held",
         "column means and spreads": "offered.means offered.spreads",

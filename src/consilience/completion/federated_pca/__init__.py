@@ -18,7 +18,8 @@ misses is a function of the group's moments (`completion/kernels/conditional_nor
 rank is judged at entries that no fit has seen, and nothing more is asked. The model of the chosen
 rank is that of `ProbabilisticPCA` on the pooled rows.
 
-Phases: opening, agree_levels, standardise (before all methods).
+Phases: opening, agree_levels, standardise (before all methods). With masked sums the moments of
+groups are asked for in two totals (`masked.py`).
 
 Source: Tipping and Bishop, JRSS B 61 (1999), section 3; Ya Le's Stanford thesis, chapter 3, for
 choosing ranks by held-out entries. Departures:
@@ -49,7 +50,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from consilience.completion.estimators.predictors import ComponentsPredictor
-from consilience.completion.federated_pca import coordinator, messages, site
+from consilience.completion.federated_pca import coordinator, masked, messages, site
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
@@ -89,7 +90,7 @@ class FederatedPCA(Method[FederatedPCAResult]):
     name: ClassVar[str] = "federated-pca"
     version: ClassVar[int] = 3
     title: ClassVar[str] = "How many components do the columns of all sites share?"
-    steps = site.STEPS
+    steps = (*site.STEPS, *masked.STEPS)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {"conclude": "any"}
     absence: ClassVar[str] = (
         "A site that misses the moments is not in the model, down to the quorum. One that misses "
@@ -99,12 +100,15 @@ class FederatedPCA(Method[FederatedPCAResult]):
         "The coordinator knows numbers of rows, means and cross-products of all columns of up to "
         "10 groups of rows at each site, each of at least twice as many rows as columns, at a "
         "strict site of more (docs/proofs/detection.md); not which rows are in them. With pooled "
-        "scaling it also knows how many values each column has. All sites know the model."
+        "scaling it also knows how many values each column has. All sites know the model. With "
+        "masked sums the coordinator knows the moments of all sites together, and how many sites "
+        "could tell each column and so many groups."
     )
     Result = FederatedPCAResult
     predictor: ClassVar[Any] = ComponentsPredictor
     accepts_missing: ClassVar[bool] = True
     tells: ClassVar = "moments"
+    masks_sums: ClassVar[bool] = True
     roles: ClassVar[tuple[str, ...]] = ("entity",)
 
     def admit(self, ctx: CoordinatorContext) -> None:
@@ -119,6 +123,11 @@ class FederatedPCA(Method[FederatedPCAResult]):
                 "columns mean the same at all sites only on one scale: set [preparation] "
                 'standardize to "pooled" or "none"'
             )
+        if ctx.secure and ctx.preparation.standardize != "pooled":
+            raise StudyError(
+                "masked sums of products are added up about 0 with a fixed resolution: set "
+                '[preparation] standardize to "pooled"'
+            )
 
     # ------------------------------------------------------------------ the exchange
 
@@ -130,9 +139,12 @@ class FederatedPCA(Method[FederatedPCAResult]):
         if self.rank is not None and self.rank >= p:
             raise ParameterError.of("rank", f"below the number of columns, {p}", self.rank)
         settings = messages.Settings(self.n_splits)
-        told = ctx.require((yield Ask("moments", messages.Moments(settings=settings))))
+        if ctx.masks is None:
+            told = ctx.require((yield Ask("moments", messages.Moments(settings=settings))))
+        else:
+            told, settings = yield from masked.told_by_all(ctx, self.n_splits)
         pool = coordinator.pool_of(told)
-        if len(pool.sites) < ctx.quorum:
+        if ctx.masks is None and len(pool.sites) < ctx.quorum:
             raise QuorumError(
                 f"{len(pool.sites)} sites tell the same columns and the study needs {ctx.quorum}: "
                 "take fewer columns"
@@ -162,6 +174,6 @@ class FederatedPCA(Method[FederatedPCAResult]):
             settings=settings,
             model=relayed(messages.arrays_of(model, pool.columns), Disclosure.MODEL),
         )
-        ask = Ask("conclude", message, to=tuple(sorted(told)))
+        ask = Ask("conclude", message, to=tuple(sorted(told)) if ctx.masks is None else ctx.sites)
         ctx.require((yield ask), at_least=0)
         return result

@@ -154,6 +154,33 @@ def square_of(line: NDArray[np.float64], m: int) -> NDArray[np.float64]:
     return np.asarray(square + np.triu(square, 1).T)
 
 
+@message("federated-pca/possible", version=1)
+class Possible:
+    """What a site could tell, where only totals are to be known: 1 for yes, 0 for no."""
+
+    levels: Released = Aggregate("l", "so many groups: 10, 5, 2 or 1", low=0, high=1)
+    columns: Released = Aggregate("p", "each column", low=0, high=1)
+
+
+@message("federated-pca/shared-moments", version=1)
+class SharedMoments:
+    """Ask for sums over the columns, and in as many groups, as every site can tell."""
+
+    settings: Settings = states(Settings)
+    columns: Released = Aggregate("m", "columns in use", kind="int", to="all", low=0)
+
+
+@message("federated-pca/group-totals", version=1)
+class GroupTotals:
+    """What a site adds to the sums of each group."""
+
+    counts: Released = Aggregate("g", "rows of each group", kind="int", low=1, high=_MOST_ROWS)
+    sums: Released = Aggregate("g m", "column sums of each group")
+    products: Released = Aggregate(
+        "g t", "by group: sums of products, upper triangle; expected ones where cells are missing"
+    )
+
+
 @message("federated-pca/conclude", version=2)
 class Conclude:
     """The components that the sites share."""

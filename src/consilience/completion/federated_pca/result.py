@@ -14,6 +14,7 @@ from consilience.completion.kernels.ppca import PPCAModel
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.protocol.next_study import Asked, Led, subtypes
 from consilience.protocol.one_table import counted
+from consilience.protocol.phases.secure_sums import ALL
 from consilience.protocol.result import Frame, Result, lines
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class FederatedPCAResult(Result):
     withheld : tuple of str
         Columns of the study that do not.
     sites : tuple of str
-        S sites whose rows are in the model.
+        S sites whose rows are in the model; with masked sums "all sites", which are then one.
     n_by_site : (S,) array of int
     groups_by_site : (S,) array of int
         Groups of which a site told moments.
@@ -115,6 +116,16 @@ class FederatedPCAResult(Result):
         """Rows of all sites."""
         return int(self.n_by_site.sum())
 
+    @property
+    def where(self) -> str:
+        """How many sites the rows are of."""
+        return ALL if self.masked else counted(len(self.sites), "site")
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums were masked: all sites are then one, `sites` its name."""
+        return self.sites == (ALL,)
+
     def curve(self) -> EntryCurve | None:
         """Errors of all ranks with their standard errors; None where nothing was left out."""
         if not len(self.candidates):
@@ -155,9 +166,8 @@ class FederatedPCAResult(Result):
         """Return a few plain sentences that answer the study's question."""
         share = float(self.explained_variance_ratio.sum())
         many = "component" if self.rank == 1 else "components"
-        where = "1 site" if len(self.sites) == 1 else f"{len(self.sites)} sites"
         sentences = [
-            f"{len(self.feature_names)} columns of {self.n} rows at {where} share "
+            f"{len(self.feature_names)} columns of {self.n} rows at {self.where} share "
             f"{self.rank} {many}, {share:.0%} of their variance.",
             self._choice_sentence(),
         ]
@@ -182,7 +192,7 @@ class FederatedPCAResult(Result):
                 f"Rows vary along {counted(self.rank, 'shared component')}, {share:.0%} of the "
                 "variance."
             )
-            yield from subtypes(asked, why, self.sites)
+            yield from subtypes(asked, why, None if self.masked else self.sites)
 
     def _choice_sentence(self) -> str:
         curve = self.curve()

@@ -201,7 +201,12 @@ TOO_LARGE = "features hold values above 1e100, whose squares overflow: take othe
 # --------------------------------------------------------------------------- moments
 
 
-@step("moments", once=True, keeps=lambda message, data: "entities of groups")
+def kept_as(message: Any, data: SiteData) -> str:
+    """Under what the column of entities is kept."""
+    return "entities of groups"
+
+
+@step("moments", once=True, keeps=kept_as)
 def moments(
     message: messages.Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Told, State]:
@@ -210,7 +215,7 @@ def moments(
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
         raise DataError(TOO_LARGE, public=TOO_LARGE)
-    groups = groups_of(data, _n_splits(message.settings, data, site), site)
+    groups = groups_of(data, n_splits_of(message.settings, data, site), site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
@@ -222,7 +227,7 @@ def moments(
     }
 
 
-def _n_splits(settings: messages.Settings, data: SiteData, site: SiteContext) -> int:
+def n_splits_of(settings: messages.Settings, data: SiteData, site: SiteContext) -> int:
     """How many groups a run may get: one where it has other entities than the first one had.
 
     Groups by two columns of entities that differ for few people would differ by these.

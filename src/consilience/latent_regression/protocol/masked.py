@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.exceptions import ProtocolError
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.events import WITHHELD
 from consilience.latent_regression.protocol.messages import (
@@ -54,7 +54,14 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.secure_sums import ALL, WRONG, Totals, party_of, refused_for, total
+from consilience.protocol.phases.secure_sums import (
+    ALL,
+    WRONG,
+    Totals,
+    refused_for,
+    require_masks,
+    total,
+)
 from consilience.wire.disclosure import relayed, replaced
 from consilience.wire.message import Disclosure
 
@@ -79,13 +86,6 @@ def refusal(method: LatentClassRegression) -> str:
 # --------------------------------------------------------------------------- at a site
 
 
-def _require_masks(site: SiteContext) -> None:
-    """Check that the reply will be masked: in plain it is another step's, once in a run."""
-    if party_of(site) is None:
-        sentence = "the step is one of masked sums, and the sites have not met"
-        raise DisclosureError(sentence, public=sentence)
-
-
 def _parts(own: Sums) -> ClassTotals:
     """What a site adds to the totals of classes."""
     counted = np.nansum(own.sums.value[:, -MARKS])
@@ -106,7 +106,7 @@ def begin_total(
     message: Begin, data: SiteData, state: State, site: SiteContext
 ) -> tuple[ClassTotals, State]:
     """Put every entity into a class, and add up what `begin` tells."""
-    _require_masks(site)
+    require_masks(site)
     own, state = at_site.begin(message, data, state, site)
     return _parts(own), state
 
@@ -116,7 +116,7 @@ def round_total(
     message: Round, data: SiteData, state: State, site: SiteContext
 ) -> tuple[ClassTotals, State]:
     """Draw labels, and add up what `round` tells."""
-    _require_masks(site)
+    require_masks(site)
     own, state = at_site.round_(message, data, state, site)
     return _parts(own), state
 
@@ -126,7 +126,7 @@ def conclude_total(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Losses, State]:
     """Keep classes and predictor; weight what `conclude` tells by the events in the sums."""
-    _require_masks(site)
+    require_masks(site)
     events = float(state["events"])
     own, state = at_site.conclude(message, data, state, site)
     weight = events if np.isfinite(own.figures.value).all() else float("nan")

@@ -203,6 +203,13 @@ def party_of(site: SiteContext) -> wire.Party | None:
     return wire.Party(**fields | {"roster": tuple(kept["roster"])})
 
 
+def require_masks(site: SiteContext) -> None:
+    """Check that the reply will be masked: in plain another step tells the same, once in a run."""
+    if party_of(site) is None:
+        sentence = "the step is one of masked sums, and the sites have not met"
+        raise DisclosureError(sentence, public=sentence)
+
+
 @step("secure_sums.introduce", once=True)
 def introduce_site(
     message: Introduce, data: SiteData, state: State, site: SiteContext
