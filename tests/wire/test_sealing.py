@@ -679,13 +679,23 @@ AWKWARD = [
 ]
 
 
-def test_ids_are_hashed_one_by_one_to_the_byte() -> None:
+def test_ids_are_hashed_one_by_one_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     import hmac
 
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+    from cryptography.hazmat.primitives.cmac import CMAC
+
     key = hmac.digest(PARTNER_KEY, pack([sealing._IDS, RUN]), "sha256")
-    plain = [hmac.digest(key, i.encode("utf-8", "surrogatepass"), "sha256")[:16] for i in AWKWARD]
-    for ids in (AWKWARD, np.array(AWKWARD), np.array(AWKWARD, dtype=object), iter(AWKWARD)):
-        assert hashed_ids(ids, PARTNER_KEY, RUN).tobytes() == b"".join(plain)
+
+    def plain(text: str) -> bytes:
+        one = CMAC(AES(key))
+        one.update(text.encode("utf-8", "surrogatepass"))
+        return one.finalize()
+
+    monkeypatch.setattr(sealing, "_CHUNK", 5)
+    some = [*AWKWARD, *("b" * n for n in (15, 16, 17, 31, 32, 33))]
+    for ids in (some, np.array(some), np.array(some, dtype=object), iter(some)):
+        assert hashed_ids(ids, PARTNER_KEY, RUN).tobytes() == b"".join(map(plain, some))
 
 
 @pytest.mark.parametrize("wrong", [7, 7.0, None, "", b"x", float("nan")])

@@ -364,15 +364,11 @@ class Table:
         encoded = pc.dictionary_encode(column).combine_chunks()
         positions = to_numpy(pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1))
         values = encoded.dictionary.to_pylist()
-        if self.kind(name) == "text":
-            texts = tuple(value.strip() for value in values)
-        else:
-            texts = tuple(plain_text(value) for value in values)
-        is_missing = code_check(codes)
-        missing = [
-            not text or value != value or is_missing(text)
-            for text, value in zip(texts, values, strict=True)
-        ]
+        is_text = self.kind(name) == "text"
+        texts = tuple(map(str.strip if is_text else plain_text, values))
+        missing = np.fromiter(map(code_check(("", *codes)), texts), bool, len(texts))
+        if not is_text:
+            missing |= [value != value for value in values]
         kept = np.where(missing, -1, np.arange(len(texts))).astype(np.int64)
         kept = np.append(kept, -1)  # position -1 stays -1
         return kept[positions], texts

@@ -19,8 +19,9 @@ is opened in another step than the one it was made for. The round is not bound: 
 pass an older value of the *same message and field* on again, or none. It learns nothing from that.
 What it sees all the same: sizes, and that two values of one field are equal.
 
-Ids are matched by their HMAC under the partner key and the run, so that they cannot be compared
-with guessed ids, or between runs, by anybody who lacks the partner key.
+Ids are matched by their AES-256-CMAC (NIST SP 800-38B) under a key that is the HMAC of the run
+under the partner key, so that they cannot be compared with guessed ids, or between runs, by anybody
+who lacks the partner key.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ MIN_PARTNER_KEY = 16
 _SEAL = "consilience-sealed-2"
 _KEY = "consilience-seal-key-1"
 _INTRODUCTION = "consilience-introduction-1"
-_IDS = "consilience-ids-1"
+_IDS = "consilience-ids-2"
+_CHUNK = 1 << 14  # ids hashed together
 
 M = TypeVar("M")
 
@@ -402,8 +404,7 @@ def hashed_ids(ids: Iterable[str], partner_key: bytes, run: str) -> NDArray[np.u
     Returns
     -------
     (n, 16) uint8 array
-        HMAC-SHA256, of which 16 bytes are kept: two of 10^9 different ids meet with a probability
-        below 10^-20.
+        AES-256-CMAC: two of 10^9 different ids meet with a probability below 10^-20.
 
     Raises
     ------
@@ -412,9 +413,6 @@ def hashed_ids(ids: Iterable[str], partner_key: bytes, run: str) -> NDArray[np.u
     StudyError
         The partner key is too short.
     """
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.hmac import HMAC
-
     key = _hmac(partner_key, pack([_IDS, run]))
     texts: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if not all(isinstance(each, str) and each for each in texts):
@@ -422,13 +420,47 @@ def hashed_ids(ids: Iterable[str], partner_key: bytes, run: str) -> NDArray[np.u
             "an id is missing or not a text: leave such rows out before ids are matched",
             public="an id is missing or not a text",
         )
-    # The key is taken in once; an HMAC per id from the key costs three times as much.
-    keyed, found = HMAC(key, SHA256()), []
-    for each in texts:
-        one = keyed.copy()
-        one.update(each.encode("utf-8", "surrogatepass"))
-        found.append(one.finalize()[:HASH_BYTES])
-    return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, HASH_BYTES)
+    found = np.empty((len(texts), HASH_BYTES), dtype=np.uint8)
+    for start in range(0, len(texts), _CHUNK):
+        some = [each.encode("utf-8", "surrogatepass") for each in texts[start : start + _CHUNK]]
+        found[start : start + _CHUNK] = _cmacs(key, some)
+    return found
+
+
+def _cmacs(key: bytes, texts: list[bytes]) -> NDArray[np.uint8]:
+    """AES-CMAC (NIST SP 800-38B) of each of some texts, block by block of all of them at once.
+
+    One by one, as a library offers it, takes eight times as long.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    aes = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # the block cipher itself
+
+    def doubled(value: bytes) -> bytes:
+        """Twice a number of GF(2^128)."""
+        number = int.from_bytes(value, "big") << 1
+        return ((number & ((1 << 128) - 1)) ^ (0x87 * (number >> 128))).to_bytes(16, "big")
+
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    n_blocks = np.maximum(-(-lengths // 16), 1)
+    firsts, starts = np.cumsum(n_blocks) - n_blocks, np.cumsum(lengths) - lengths
+    padded = np.zeros(16 * int(n_blocks.sum()), dtype=np.uint8)
+    place = np.arange(int(lengths.sum())) + np.repeat(16 * firsts - starts, lengths)
+    padded[place] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    whole = lengths == 16 * n_blocks
+    padded[(16 * firsts + lengths)[~whole]] = 0x80
+    blocks = padded.reshape(-1, 16)
+    full = doubled(aes.update(bytes(16)))
+    last = np.frombuffer(full + doubled(full), dtype=np.uint8).reshape(2, 16)
+    blocks[firsts + n_blocks - 1] ^= last[np.where(whole, 0, 1)]
+    # The longest first: those that have a block left are the first ones.
+    order = np.argsort(-n_blocks, kind="stable")
+    state = np.zeros((len(texts), 16), dtype=np.uint8)
+    for j in range(int(n_blocks.max())):
+        left = order[: int((n_blocks > j).sum())]
+        chained = state[left] ^ blocks[firsts[left] + j]
+        state[left] = np.frombuffer(aes.update(chained.tobytes()), dtype=np.uint8).reshape(-1, 16)
+    return state
 
 
 def common_ids(hashes: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:

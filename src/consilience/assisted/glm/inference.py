@@ -394,9 +394,11 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     trained = eta
     if whole:
         # Whatever ended the training: on the complete design its fit is found without a message.
-        # a start close to the end of the training: two or three Newton steps are left
-        begin = np.linalg.lstsq(design[:2000], (eta - rows.offset)[:2000], rcond=None)[0]
-        start: Any = (begin[1:], float(begin[0]))
+        start: Any = None
+        if any(w.any() for w in weights):
+            # a start close to the end of the training: two or three Newton steps are left
+            begin = np.linalg.lstsq(design[:2000], (eta - rows.offset)[:2000], rcond=None)[0]
+            start = (begin[1:], float(begin[0]))
         columns, penalty = design[:, 1:], s.penalty()
         if penalty is not None:
             columns, start = np.column_stack([joint.x, *blocks]), None

@@ -160,8 +160,12 @@ def standard_units(
     With them the result of `independent_columns`, unless it is said which columns are kept.
     """
     centre = w @ x
-    inner = gram(x, w, centre)
-    spread = np.sqrt(np.diag(inner))
+    if kept is None:
+        inner = gram(x, w, centre)
+        spread = np.sqrt(np.diag(inner))
+    else:
+        squares = [w[rows] @ np.square(x[rows] - centre) for rows in row_blocks(len(x))]
+        spread = np.sqrt(np.sum(squares, axis=0))
     # a constant column has a spread of rounding only
     live = spread > DEPENDENT * np.hypot(spread, centre)
     scale = np.where(live, spread, 1.0)

@@ -147,7 +147,7 @@ class SpanModel:
         return {
             "kept": self._design.kept,
             # columns as rows, which is how they lie in memory
-            "q": self._design.matrix[:, self._design.own :].T,
+            "q": self._design.added.T,
             "owner": self.owner,
             "r": self._r,
             "inner": self._inner,
@@ -160,7 +160,7 @@ class SpanModel:
     @property
     def messages(self) -> FloatArray:
         """The messages in the span, as they were received, shape (n, k)."""
-        return np.asarray(self._design.matrix[:, self._design.own :] @ self._r)
+        return np.asarray(self._design.added @ self._r)
 
     @property
     def rank(self) -> int:
@@ -195,7 +195,7 @@ class SpanModel:
         size = math.sqrt(float(v @ message**2))
         if size == 0.0:
             return False
-        q = design.matrix[:, design.own :]
+        q = design.added
         # Gram-Schmidt, twice: message = size (Q row + rest)
         rest, row = message / size, np.zeros(q.shape[1])
         for _ in range(2):
@@ -285,7 +285,7 @@ class SpanModel:
     def part_of(self, owner: int) -> FloatArray:
         """Return this owner's part of eta, shape (n,)."""
         mine = self.owner == owner
-        q = self._design.matrix[:, self._design.own :]
+        q = self._design.added
         return np.asarray(q @ (self._r[:, mine] @ self.weights_for(owner)))
 
     def offset_for(self, owner: int) -> FloatArray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,30 @@ class Design:
     """``[1, standardised independent columns]`` with room for messages, column by column."""
 
     def __init__(self, x: FloatArray, v: FloatArray, kept: NDArray[np.bool_] | None) -> None:
+        if kept is None:
+            kept = standard_units(x, v)[2]
+        # as where columns were chosen before, to the last bit
         self.mean, self.scale, self.kept, _ = standard_units(x, v, kept)
         self.width = self.own = 1 + int(self.kept.sum())
+        self.x = x
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """The columns, once they are asked for."""
         # with room for messages: memory that is not written to costs nothing
-        self.values = np.empty((len(x), self.own + 8), order="F")
-        standardised(x, self.mean, self.scale, self.kept, self.matrix)
+        values = np.empty((len(self.x), self.own + 8), order="F")
+        standardised(self.x, self.mean, self.scale, self.kept, values[:, : self.own])
+        return values
 
     @property
     def matrix(self) -> FloatArray:
         """View of the columns in use."""
         return self.values[:, : self.width]
+
+    @property
+    def added(self) -> FloatArray:
+        """View of the columns that were added."""
+        return self.matrix[:, self.own :] if self.width > self.own else self.x[:, :0]
 
     def append(self, column: FloatArray) -> None:
         """Add a column that stays as it is."""

@@ -15,8 +15,9 @@ align_ids.match: Common       ->  keeps the common rows, in the order of their i
 A response is matched in so many different sets of rows only as its table has groups of
 `min_records` rows: figures of sets that differ by a row are equations in its response.
 
-Hashes are HMAC-SHA256 of run and id, so they differ from run to run. A coordinator without the key
-(a third party) learns how many ids each site has and how many are common, and nothing of any id.
+Hashes are keyed with the run (``wire.sealing``), so they differ from run to run. A coordinator
+without the key (a third party) learns how many ids each site has and how many are common, and
+nothing of any id.
 The coordinator of the initiator has the key: it could try ids that it knows of against a partner's
 hashes, as it learns of its own rows from the match itself. Rows without an id or with a repeated
 one, and rows without a counterpart, are left out; their numbers are told to their owner only.
@@ -62,7 +63,7 @@ class HashRequest:
     """Hash your ids."""
 
 
-@message("align-ids/hashed", version=1)
+@message("align-ids/hashed", version=2)
 class Hashed:
     """Hashes of a site's ids, and its introduction to the others."""
 
