@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from consilience.arrays import IntArray
 from consilience.exceptions import DataError
 
 _LARGEST = 2**63 - 1
+_WORD_LIMIT = 2**62
 
 
 def as_ids(values: ArrayLike, n_rows: int, name: str) -> NDArray[Any]:
@@ -140,3 +141,23 @@ def ids_from_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[An
     except (KeyError, UnicodeDecodeError):
         raise DataError("these arrays do not hold a predictor") from None
     return np.array(texts, dtype=np.str_)
+
+
+def distinct_codes(codes: NDArray[Any], sizes: Sequence[int]) -> tuple[IntArray, IntArray]:
+    """Place of each row of codes among the distinct ones in their order, and a row of each.
+
+    A code of column j is -1 to ``sizes[j] - 1``.
+    """
+    key = np.zeros(len(codes), dtype=np.int64)
+    reach = 1
+    for j, size in enumerate(sizes):
+        # The key would not fit into one integer: number what there is so far.
+        if reach * (size + 1) > _WORD_LIMIT:
+            found, key = np.unique(key, return_inverse=True)
+            reach = len(found)
+        key *= size + 1
+        key += codes[:, j]
+        key += 1
+        reach *= int(size) + 1
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return inverse.astype(np.int64, copy=False), first.astype(np.int64, copy=False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.local_models import (
     ClusterModel,
     GaussianMixtureModel,
@@ -113,18 +112,6 @@ def _with_classes(
     order = np.lexsort(means.T[::-1]).astype(np.int64)
     if isinstance(model, KMeansModel):
         return KMeansModel(means[order])
-    return _with_components(model, means, order, absent, models, matched)
-
-
-def _with_components(
-    model: GaussianMixtureModel,
-    means: FloatArray,
-    order: IntArray,
-    absent: Sequence[int],
-    models: Sequence[GaussianMixtureModel],
-    matched: MatchedClasses,
-) -> GaussianMixtureModel:
-    """A mixture with groups as components: their mean share, and the largest one's covariance."""
     shares, covariances = [model.proportions], [model.covariances]
     for group in absent:
         of_models, largest = [], (0.0, model.covariances[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from consilience.parameters import check, whole
 S = TypeVar("S", bound=Sized)
 
 
+@dataclass(eq=False, repr=False)
 class MarkovMixture(DiscreteMixture):
     """Classes of sequences: each class is a Markov chain over a common alphabet of states.
 
@@ -125,30 +126,8 @@ class MarkovMixture(DiscreteMixture):
     _fit_kernel = staticmethod(kernel.fit_markov_mixture)
     _parameter_count = staticmethod(kernel.parameter_count)
 
-    def __init__(
-        self,
-        n_classes: int | str = 2,
-        *,
-        max_classes: int = 6,
-        n_init: int = 40,
-        n_init_iter: int = 15,
-        n_final: int = 4,
-        pseudo_count: float = 0.1,
-        tol: float = 1e-7,
-        max_iter: int = 500,
-        states: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_classes = n_classes
-        self.max_classes = max_classes
-        self.n_init = n_init
-        self.n_init_iter = n_init_iter
-        self.n_final = n_final
-        self.pseudo_count = pseudo_count
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.states = states
+    _: KW_ONLY
+    states: Any = None
 
     # ------------------------------------------------------------------ fit
 

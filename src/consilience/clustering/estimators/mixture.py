@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ RULES = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class DiscreteMixture(DensityMixin, BaseEstimator):
     """Classes of records (rows of categories, or sequences) by EM from many starts.
 
@@ -43,10 +45,16 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
     """What one of them is called."""
     _fit_kernel: ClassVar[Callable[..., mixtures.Search[Any]]]
     _parameter_count: ClassVar[Callable[..., int]]
-    n_classes: int | str
-    max_classes: int
-    max_iter: int
-    random_state: Any
+    n_classes: int | str = 2
+    _: KW_ONLY
+    max_classes: int = 6
+    n_init: int = 40
+    n_init_iter: int = 15
+    n_final: int = 4
+    pseudo_count: float = 0.1
+    tol: float = 1e-7
+    max_iter: int = 500
+    random_state: Any = None
 
     # ------------------------------------------------------------------ of each mixture
 
@@ -105,20 +113,16 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         # Most probable class; ties go to the first.
         labels = self._joint(data).argmax(axis=1)
         self.labels_ = labels[data.inverse]
-        self._remark(data, labels, searches[chosen].n_dropped)
-        return self
-
-    def _remark(self, data: Any, labels: IntArray, n_dropped: int) -> None:
-        """Say what was noticed; `labels` are those of the distinct records."""
         found = []
         if self.n_classes != "bic" and self.n_classes_ < int(self.n_classes):
+            n_dropped = searches[chosen].n_dropped
             why = fewer_because(n_dropped, data.n_distinct, self._record)
             found.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
-            # 4: who called `fit`.
-            warnings.warn(found[-1], FewerClustersWarning, stacklevel=4)
+            # 3: who called `fit`.
+            warnings.warn(found[-1], FewerClustersWarning, stacklevel=3)
         if not self.converged_:
             found.append(f"EM did not settle within max_iter = {self.max_iter}: raise it, or tol")
-            warnings.warn(found[-1], ConvergenceWarning, stacklevel=4)
+            warnings.warn(found[-1], ConvergenceWarning, stacklevel=3)
         # EM may end long before the share of a class that it empties falls to `EMPTY`; and two
         # classes that are nearly alike share their records without either giving way.
         held = len(np.unique(labels[data.weights > 0]))
@@ -128,7 +132,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
                 "the most probable class of none: ask for fewer, or read the fit as one of fewer "
                 "classes"
             )
-            warnings.warn(found[-1], ConvergenceWarning, stacklevel=4)
+            warnings.warn(found[-1], ConvergenceWarning, stacklevel=3)
         if data.n < LEAST_WEIGHT * len(data.inverse):
             found.append(
                 f"the weights of {len(data.inverse)} {self._record}s sum to {data.n:.3g}, which "
@@ -137,6 +141,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
             )
         starts = mixtures.start_remarks(self.start_spread_)
         self.remarks_ = (*found, *self._own_remarks(data), *starts)
+        return self
 
     def fit_predict(
         self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None

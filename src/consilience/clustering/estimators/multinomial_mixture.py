@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,7 @@ from consilience.parameters import check, whole
 _MANY_LEVELS = 0.5
 
 
+@dataclass(eq=False, repr=False)
 class LatentClassAnalysis(DiscreteMixture):
     """Mixture of products of multinomials for categorical columns.
 
@@ -126,30 +128,8 @@ class LatentClassAnalysis(DiscreteMixture):
     _fit_kernel = staticmethod(kernel.fit_multinomial_mixture)
     _parameter_count = staticmethod(kernel.parameter_count)
 
-    def __init__(
-        self,
-        n_classes: int | Literal["bic"] = 2,
-        *,
-        max_classes: int = 6,
-        n_init: int = 40,
-        n_init_iter: int = 15,
-        n_final: int = 4,
-        pseudo_count: float = 0.1,
-        tol: float = 1e-7,
-        max_iter: int = 500,
-        levels: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_classes = n_classes
-        self.max_classes = max_classes
-        self.n_init = n_init
-        self.n_init_iter = n_init_iter
-        self.n_final = n_final
-        self.pseudo_count = pseudo_count
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.levels = levels
+    _: KW_ONLY
+    levels: Any = None
 
     # ------------------------------------------------------------------ fit
 

@@ -29,11 +29,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.ids import distinct_codes
 from consilience.parameters import check, whole
 
 LabelArray = NDArray[np.integer[Any]]
 How = Literal["exact", "merged", "coarsened", "none"]
-_WORD_LIMIT = 2**62
 _BLOCK_CELLS = 1 << 22  # 32 MB of doubles: blocks stay in memory that any site has
 LEAST_COVERED = 0.5
 """Share of the rows whose tuple, or cut tuple, must be frequent to be counted at that length."""
@@ -135,25 +135,11 @@ def distinct_patterns(
     largest = int(sizes.max())
     dtype = np.uint8 if largest <= 256 else np.uint16 if largest <= 65536 else np.int64
     rows: LabelArray = given.astype(dtype, copy=False)
-    code, size = np.zeros(n, dtype=np.int64), 1
-    for first, last, radix in _words(n_classes):
-        word = np.zeros(n, dtype=np.int64)
-        for m in range(first, last):
-            word *= n_classes[m]
-            word += rows[:, m]
-        if size * radix > _WORD_LIMIT:
-            values, word = np.unique(word, return_inverse=True)
-            radix = max(values.size, 1)
-        if size * radix > _WORD_LIMIT:
-            values, code = np.unique(code, return_inverse=True)
-            size = max(values.size, 1)
-        code = code * radix + word
-        size *= radix
-    _, where, inverse = np.unique(code, return_index=True, return_inverse=True)
+    inverse, where = distinct_codes(rows, n_classes)
     amount = None if counts is None else np.asarray(counts, dtype=np.float64)
     total = np.bincount(inverse, weights=amount, minlength=where.size)
     table = PatternTable(rows[where], total.astype(np.int64), tuple(int(k) for k in n_classes))
-    return table, inverse.astype(np.int64, copy=False)
+    return table, inverse
 
 
 def merge_tables(tables: Sequence[PatternTable]) -> PatternTable:
@@ -390,18 +376,6 @@ def class_distances(class_parameters: ArrayLike) -> FloatArray:
         return np.zeros((0, 0))
     squares = np.stack([((beta - row) ** 2).sum(axis=1) for row in beta])
     return np.sqrt(np.maximum(squares, squares.T))
-
-
-def _words(n_classes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Runs of models (first, last, radix) whose labels fit into one integer."""
-    words, first, radix = [], 0, 1
-    for m, size in enumerate(n_classes):
-        if radix * size > _WORD_LIMIT:
-            words.append((first, m, radix))
-            first, radix = m, 1
-        radix *= int(size)
-    words.append((first, len(n_classes), radix))
-    return words
 
 
 def turns(owners: Sequence[Hashable]) -> IntArray:

@@ -32,8 +32,6 @@ from consilience.clustering.kernels import mixtures
 from consilience.clustering.kernels.mixtures import Arrays, ClassMixture, EMStep, Search
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError
-from consilience.numerics.random import stream
-from consilience.parameters import check, whole
 
 PARTS = ("initial", "transition", "proportions")
 """Arrays of a mixture, by the names of its attributes."""
@@ -434,8 +432,6 @@ def fit_markov_mixture(
     n_classes: int,
     *,
     seed: int,
-    n_init: int = 40,
-    pseudo_count: float = 0.1,
     **search: Any,
 ) -> Search[MarkovParameters]:
     """Fit a mixture of Markov chains by EM from many starts.
@@ -464,20 +460,10 @@ def fit_markov_mixture(
     DataError
         No state was seen in a sequence of positive weight.
     """
-    check({"n_classes": whole(1)} | mixtures.PSEUDO_COUNT_RULE, locals())
     if not events.telling.any():
         raise DataError("no state was seen in any sequence of positive weight")
-
-    def start(number: int) -> MarkovParameters:
-        rng = stream(seed, "markov mixture", n_classes, number)
-        return random_start(events, n_classes, rng, pseudo_count=float(pseudo_count))
-
-    return mixtures.best_of_starts(
-        em_step(events, pseudo_count=float(pseudo_count)),
-        start,
-        n_init=n_init if n_classes > 1 else min(n_init, 1),
-        **search,
-    )
+    kernel = em_step, random_start, "markov mixture"
+    return mixtures.fit_mixture(events, n_classes, *kernel, seed=seed, **search)
 
 
 def parameter_count(events: Events, n_classes: int) -> int:

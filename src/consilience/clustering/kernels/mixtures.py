@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.numerics.progress import followed
+from consilience.numerics.random import stream
 from consilience.parameters import check, number, whole
 
 Arrays = dict[str, NDArray[Any]]
@@ -234,6 +235,33 @@ def best_of_starts(
     order = class_order(best.parameters.proportions, best.parameters.class_parameters)
     best = replace(best, parameters=best.parameters.take(order))
     return Search(best, np.array([end.log_likelihood for end in ends]), n_dropped)
+
+
+def fit_mixture(
+    data: Any,
+    n_classes: int,
+    em_step: Callable[..., Callable[[C], EMStep[C]]],
+    random_start: Callable[..., C],
+    purpose: str,
+    *,
+    seed: int,
+    n_init: int = 40,
+    pseudo_count: float = 0.1,
+    **search: Any,
+) -> Search[C]:
+    """Fit a mixture from random starts, of which `purpose` names the stream of random numbers.
+
+    One class has one peak, and so one start.
+    """
+    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
+    pseudo = float(pseudo_count)
+
+    def start(number: int) -> C:
+        rng = stream(seed, purpose, n_classes, number)
+        return random_start(data, n_classes, rng, pseudo_count=pseudo)
+
+    n_init = n_init if n_classes > 1 else min(n_init, 1)
+    return best_of_starts(em_step(data, pseudo_count=pseudo), start, n_init=n_init, **search)
 
 
 def numbers_of(name: str, values: ArrayLike) -> FloatArray:

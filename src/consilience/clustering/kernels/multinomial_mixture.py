@@ -23,10 +23,9 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels import mixtures
 from consilience.clustering.kernels.mixtures import Arrays, ClassMixture, EMStep, Search
 from consilience.exceptions import DataError
-from consilience.numerics.random import stream
+from consilience.numerics.ids import distinct_codes
 from consilience.parameters import check, whole
 
-_WORD_LIMIT = 2**62
 _TOLERANCE = 1e-8
 _BLOCK = 4096
 
@@ -104,7 +103,7 @@ class CategoryPatterns:
             A code is no level of its column, or the weights do not fit.
         """
         given = checked_codes(codes, n_levels)
-        inverse, first = _distinct(given, n_levels)
+        inverse, first = distinct_codes(given, n_levels)
         if weights is None:
             w = np.ones(len(given))
         else:
@@ -133,21 +132,6 @@ def checked_codes(codes: ArrayLike, n_levels: Sequence[int]) -> NDArray[np.int32
     if given.size and ((given.min(axis=0) < -1).any() or (given.max(axis=0) >= sizes).any()):
         raise DataError("a code is no level of its column")
     return np.ascontiguousarray(given, dtype=np.int32)
-
-
-def _distinct(codes: NDArray[np.int32], n_levels: Sequence[int]) -> tuple[IntArray, IntArray]:
-    """Place of each row among the distinct ones in lexicographic order, and a row of each."""
-    key = np.zeros(len(codes), dtype=np.int64)
-    reach = 1
-    for j, size in enumerate(n_levels):
-        # The key would not fit into one integer: number what there is so far.
-        if reach * (size + 1) > _WORD_LIMIT:
-            found, key = np.unique(key, return_inverse=True)
-            reach = len(found)
-        key = key * (size + 1) + (codes[:, j] + 1)
-        reach *= size + 1
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return inverse.astype(np.int64, copy=False), first.astype(np.int64, copy=False)
 
 
 # --------------------------------------------------------------------------- model
@@ -348,8 +332,6 @@ def fit_multinomial_mixture(
     n_classes: int,
     *,
     seed: int = 0,
-    pseudo_count: float = 0.1,
-    n_init: int = 40,
     **search: Any,
 ) -> Search[MultinomialMixture]:
     """Fit latent classes by EM from many starts.
@@ -379,22 +361,13 @@ def fit_multinomial_mixture(
     DataError
         There are fewer distinct rows than classes.
     """
-    check({"n_classes": whole(1)} | mixtures.PSEUDO_COUNT_RULE, locals())
+    check({"n_classes": whole(1)}, locals())
     if n_classes > data.n_distinct:
         raise DataError(
             f"there are {data.n_distinct} distinct rows, fewer than {n_classes} classes"
         )
-
-    def start(number: int) -> MultinomialMixture:
-        rng = stream(seed, "latent-classes", n_classes, number)
-        return random_start(data, n_classes, rng, pseudo_count=float(pseudo_count))
-
-    return mixtures.best_of_starts(
-        em_step(data, pseudo_count=float(pseudo_count)),
-        start,
-        n_init=n_init if n_classes > 1 else min(n_init, 1),
-        **search,
-    )
+    kernel = em_step, random_start, "latent-classes"
+    return mixtures.fit_mixture(data, n_classes, *kernel, seed=seed, **search)
 
 
 # --------------------------------------------------------------------------- standard errors

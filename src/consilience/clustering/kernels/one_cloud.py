@@ -192,13 +192,7 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
         Sorted by column each draw is the same: all values of `rows`, or as many of their quantiles.
     """
     _, m0, p = normals.shape
-    margins = np.full((m0, p), np.nan)
-    unseen = np.isnan(rows[:m0])
-    for j in range(p):
-        values, n_seen = np.sort(rows[~np.isnan(rows[:, j]), j]), m0 - int(unseen[:, j].sum())
-        if len(values):  # places of missing values have the last ranks, and none here
-            places = (np.arange(n_seen) + 0.5) * len(values) / max(n_seen, 1)
-            margins[:n_seen, j] = values[places.astype(np.int64)]
+    margins, unseen = _margins(rows, m0)
     # Of what statistics look at: of heavy tails one row would decide the correlation.
     looked_at = clipped(rows, rows)
     target = _correlation(_standardised(looked_at, looked_at)[None])[0]
@@ -227,17 +221,20 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
 
 def shuffled_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
     """Draw rows whose columns have nothing to do with one another; see `cloud_draws`."""
-    _, m0, p = normals.shape
-    drawn = np.empty(normals.shape)
-    for j in range(p):
-        seen = np.flatnonzero(~np.isnan(rows[:m0, j]))
+    margins, unseen = _margins(rows, normals.shape[1])
+    return np.take_along_axis(margins[None], _ranks(normals.copy(), unseen), axis=1)
+
+
+def _margins(rows: FloatArray, m0: int) -> tuple[FloatArray, BoolArray]:
+    """Quantiles of each column for the seen among the first `m0` rows, and which are unseen."""
+    margins = np.full((m0, rows.shape[1]), np.nan)
+    unseen = np.isnan(rows[:m0])
+    for j, n_seen in enumerate((m0 - unseen.sum(axis=0)).tolist()):
         values = np.sort(rows[~np.isnan(rows[:, j]), j])
-        drawn[:, :, j] = np.nan
-        if len(seen):
-            places = ((np.arange(len(seen)) + 0.5) * len(values) / len(seen)).astype(np.int64)
-            order = normals[:, seen, j].argsort(axis=1).argsort(axis=1)
-            drawn[:, seen, j] = values[places][order]
-    return drawn
+        if len(values):  # places of missing values have the last ranks, and none here
+            places = (np.arange(n_seen) + 0.5) * len(values) / max(n_seen, 1)
+            margins[:n_seen, j] = values[places.astype(np.int64)]
+    return margins, unseen
 
 
 def chain_draws(codes: IntArray, n_states: int, normals: FloatArray) -> IntArray:
