@@ -233,7 +233,12 @@ def _dense(X: Any) -> FloatArray:
         full = _numbers(X.data)
         full = np.where(np.ma.getmaskarray(X), np.nan, full)
     elif hasattr(X, "to_numpy") and hasattr(X, "columns"):
-        full = _frame(X)
+        try:
+            full = np.asarray(X.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
+        except TypeError:  # a frame of another library: its blanks are NaN already
+            full = _numbers(X.to_numpy())
+        except ValueError:
+            raise DataError(_NOT_NUMBERS) from None
     else:
         full = _numbers(X)
     if full.ndim != 2:
@@ -241,15 +246,6 @@ def _dense(X: Any) -> FloatArray:
             f"a matrix is needed, with rows and columns, but the table has {full.ndim} axes"
         )
     return full
-
-
-def _frame(X: Any) -> FloatArray:
-    try:
-        return np.asarray(X.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
-    except TypeError:  # a frame of another library: its blanks are NaN already
-        return _numbers(X.to_numpy())
-    except ValueError:
-        raise DataError(_NOT_NUMBERS) from None
 
 
 _NOT_NUMBERS = "the entries must be real numbers, with NaN where one is missing"

@@ -15,6 +15,7 @@ import numpy as np
 from consilience.arrays import BoolArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
+from consilience.parameters import is_whole
 
 NEVER = -1  # fold of an entry that is never held out
 _FEW = 8  # rows and columns up to this many entries get a pair without waiting for an accident
@@ -53,14 +54,9 @@ def entry_folds(entries: Entries, n_splits: int, rng: np.random.Generator) -> In
             "every observed entry is alone in its row or its column: none can be held out, for "
             "nothing would be left to predict it from"
         )
-    if isinstance(n_splits, bool) or not isinstance(n_splits, int | np.integer):
-        raise ParameterError.of("n_splits", "a whole number, 2 or more", n_splits)
-    if not 2 <= n_splits <= len(free):
-        raise ParameterError.of(
-            "n_splits",
-            f"between 2 and {len(free)}, the number of entries that may be held out",
-            n_splits,
-        )
+    if not (is_whole(n_splits) and 2 <= n_splits <= len(free)):
+        most = f"a whole number from 2 to {len(free)}, the number of entries that may be held out"
+        raise ParameterError.of("n_splits", most, n_splits)
     lines = _lines(entries)
     counts = [np.bincount(line, minlength=size) for line, size in lines]
     paired = [(count >= 2) & (count <= _FEW) for count in counts]

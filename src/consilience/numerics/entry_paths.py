@@ -36,12 +36,7 @@ class _Predicting:
             yield predicted
 
     def go_on(
-        self,
-        train: Entries,
-        parameters: Sequence[Any],
-        start: Any,
-        rows: IntArray,
-        columns: IntArray,
+        self, train: Entries, values: Sequence[Any], start: Any, rows: IntArray, columns: IntArray
     ) -> Iterator[tuple[FloatArray, Any]]:
         """Predictions for further parameters, each with where the next ones may start."""
         raise NotImplementedError
@@ -77,18 +72,13 @@ class Fits(_Predicting):
         raise NotImplementedError
 
     def go_on(
-        self,
-        train: Entries,
-        parameters: Sequence[Any],
-        start: Any,
-        rows: IntArray,
-        columns: IntArray,
+        self, train: Entries, values: Sequence[Any], start: Any, rows: IntArray, columns: IntArray
     ) -> Iterator[tuple[FloatArray, Any]]:
         """Predictions for further parameters, each with the fit that they come from."""
         # What is taken off is that of the training part: held-out entries have no say in it.
         centre = centre_of(train, self.center)
         base, rest = centre.at(rows, columns), centre.removed(train)
-        for value, fit in zip(parameters, self.fits(rest, parameters, start), strict=False):
+        for value, fit in zip(values, self.fits(rest, values, start), strict=False):
             if not fit.converged:
                 from sklearn.exceptions import ConvergenceWarning
 
@@ -169,15 +159,10 @@ class EstimatorPath(_Predicting):
     natural: tuple[bool, bool] = (False, False)
 
     def go_on(
-        self,
-        train: Entries,
-        parameters: Sequence[Any],
-        start: Any,
-        rows: IntArray,
-        columns: IntArray,
+        self, train: Entries, values: Sequence[Any], start: Any, rows: IntArray, columns: IntArray
     ) -> Iterator[tuple[FloatArray, Any]]:
         """Predictions for further values."""
-        for value in parameters:
+        for value in values:
             model = copied(self.estimator).set_params(**{self.name: value})
             yield predicted_entries(model, train, rows, columns), None
 

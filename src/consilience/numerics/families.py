@@ -16,6 +16,7 @@ from scipy.special import expit, xlogy
 
 from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
+from consilience.parameters import allows, check, number, one_of, rules_of
 
 NAMES = ("normal", "binomial", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie")
 _OPTION = {"log-cosh": 0.3, "pseudo-huber": 1.0}
@@ -259,12 +260,10 @@ def family(name: str, *, power: float = 1.5, mask: float = 0.0) -> Family:
     ParameterError
         An unknown name, or a number outside its range.
     """
-    if name not in NAMES:
-        raise ParameterError.of("family", f"one of {', '.join(NAMES)}", name)
-    if name == "tweedie" and not 1 < power < 2:
-        raise ParameterError.of("power", "between 1 and 2", power)
-    if not 0 <= mask < 0.5:
-        raise ParameterError.of("mask", "at least 0 and below 0.5", mask)
+    rules = {"family": one_of(*NAMES), "mask": number(0, below=0.5)}
+    if name == "tweedie":
+        rules["power"] = number(above=1, below=2)
+    check(rules, {"family": name, "power": power, "mask": mask})
     if mask and name != "binomial":
         raise ParameterError.of("mask", f"0 for the family {name}", mask)
     return Family(name, power if name == "tweedie" else _OPTION.get(name, 0.0), mask)
@@ -277,14 +276,11 @@ class Penalty:
     It is added to the weighted *mean* of the losses.
     """
 
-    alpha: float = 0.0
-    l1_ratio: float = 0.0
+    alpha: float = allows(number(0), default=0.0)
+    l1_ratio: float = allows(number(0, 1), default=0.0)
 
     def __post_init__(self) -> None:
-        if not (self.alpha >= 0 and math.isfinite(self.alpha)):
-            raise ParameterError.of("alpha", "a finite number of at least 0", self.alpha)
-        if not 0 <= self.l1_ratio <= 1:
-            raise ParameterError.of("l1_ratio", "between 0 and 1", self.l1_ratio)
+        check(rules_of(self), vars(self))
 
     def value(self, coef: FloatArray) -> float:
         """Penalty at `coef`."""

@@ -63,12 +63,7 @@ class GrowingPath(EntryPath, Protocol):
     """A path that can go on where it stopped, so that a grid may grow."""
 
     def go_on(
-        self,
-        train: Entries,
-        parameters: Sequence[Any],
-        start: Any,
-        rows: IntArray,
-        columns: IntArray,
+        self, train: Entries, values: Sequence[Any], start: Any, rows: IntArray, columns: IntArray
     ) -> Iterator[tuple[FloatArray, Any]]:
         """Predictions for further parameters, each with what the next one starts from.
 
@@ -285,6 +280,7 @@ def held_out_errors(
     grow: Callable[[EntryCurve], Sequence[Any]] | None = None,
     natural: Callable[[Any, Any], tuple[bool, bool]] | None = None,
     n_jobs: int | None = None,
+    predictions: list[FloatArray] | None = None,
 ) -> EntryCurve:
     """Cross-validated errors at held-out entries.
 
@@ -303,6 +299,8 @@ def held_out_errors(
         as the path says.
     n_jobs : int, optional
         Folds at a time, as in joblib. The answer does not depend on it.
+    predictions : list, optional
+        Gets the predictions of each fold, (q, m).
 
     Raises
     ------
@@ -314,51 +312,10 @@ def held_out_errors(
     ConvergenceWarning
         Some of the fits did not settle: one sentence for all of them.
     """
-    return _search(entries, path, folds, False, grow, natural, n_jobs)[0]
-
-
-def held_out_predictions(
-    entries: Entries,
-    path: EntryPath,
-    folds: IntArray,
-    *,
-    grow: Callable[[EntryCurve], Sequence[Any]] | None = None,
-    natural: Callable[[Any, Any], tuple[bool, bool]] | None = None,
-    n_jobs: int | None = None,
-) -> tuple[EntryCurve, FloatArray]:
-    """As :func:`held_out_errors`, with the prediction of every single entry.
-
-    Parameters
-    ----------
-    entries, path, folds, grow, natural, n_jobs
-        As there.
-
-    Returns
-    -------
-    curve : EntryCurve
-    predictions : (m, q) array
-        NaN for entries that are never held out.
-    """
-    curve, parts = _search(entries, path, folds, True, grow, natural, n_jobs)
-    predictions = np.full((entries.n_observed, len(curve.parameters)), np.nan)
-    for fold, part in enumerate(parts):
-        predictions[folds == fold] = part.T
-    return curve, predictions
-
-
-def _search(
-    entries: Entries,
-    path: EntryPath,
-    folds: IntArray,
-    keep: bool,
-    grow: Callable[[EntryCurve], Sequence[Any]] | None,
-    natural: Callable[[Any, Any], tuple[bool, bool]] | None,
-    n_jobs: int | None,
-) -> tuple[EntryCurve, list[FloatArray]]:
-    """The curve, and predictions by fold, (q, size of the fold), where they are kept."""
     labels = _labels(entries, folds)
     name, parameters = str(getattr(path, "parameter", "parameter")), list(path.parameters)
     held = np.bincount(folds[folds >= 0])
+    keep = predictions is not None
     jobs = [_Fold(entries, path, folds, int(f), keep, tuple(parameters)) for f in labels]
     told = _Told()
     found = told.during(jobs, n_jobs)
@@ -380,8 +337,10 @@ def _search(
         )
         more = [] if grow is None else list(grow(curve))
         if not more:
-            told.repeat()
-            return curve, kept
+            told.repeat(3 + keep)
+            if predictions is not None:
+                predictions.extend(kept)
+            return curve
         if not isinstance(path, GrowingPath):
             raise ParameterError("this path ends with its parameters: give it more of them at once")
         jobs = [
@@ -393,6 +352,30 @@ def _search(
         sums = np.hstack([sums, np.stack([one.sums for one in found])])
         spread = spread.further(_Spread.over(found))
         kept = [np.vstack([a, one.predictions]) for a, one in zip(kept, found, strict=True)]
+
+
+def held_out_predictions(
+    entries: Entries, path: EntryPath, folds: IntArray, **search: Any
+) -> tuple[EntryCurve, FloatArray]:
+    """As :func:`held_out_errors`, with the prediction of every single entry.
+
+    Parameters
+    ----------
+    entries, path, folds, **search
+        As there.
+
+    Returns
+    -------
+    curve : EntryCurve
+    predictions : (m, q) array
+        NaN for entries that are never held out.
+    """
+    parts: list[FloatArray] = []
+    curve = held_out_errors(entries, path, folds, predictions=parts, **search)
+    predictions = np.full((entries.n_observed, len(curve.parameters)), np.nan)
+    for fold, part in enumerate(parts):
+        predictions[folds == fold] = part.T
+    return curve, predictions
 
 
 class _Told:
@@ -410,7 +393,7 @@ class _Told:
         self._heard += heard
         return found
 
-    def repeat(self) -> None:
+    def repeat(self, stacklevel: int) -> None:
         from sklearn.exceptions import ConvergenceWarning
 
         unsettled = [one for one in self._heard if issubclass(one.category, ConvergenceWarning)]
@@ -422,7 +405,7 @@ class _Told:
                 f"{len(unsettled)} fits to folds did not settle, the last one: "
                 f"{unsettled[-1].message}",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=stacklevel + 1,
             )
 
 

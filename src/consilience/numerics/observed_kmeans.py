@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
+from consilience.parameters import check, number, whole
 
 MAX_ITER = 300
 
@@ -337,13 +337,8 @@ def _shares(rng: np.random.Generator, n_starts: int, k: int) -> FloatArray:
 def _check(
     table: _Rows, n_clusters: int, n_init: int, n_starts: int, max_iter: int, tol: float
 ) -> None:
-    least = {"n_clusters": 1, "n_init": 0 if n_starts else 1, "max_iter": 1}
-    given = (n_clusters, n_init, max_iter)
-    for (name, smallest), value in zip(least.items(), given, strict=True):
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < smallest:
-            raise ParameterError.of(name, f"a whole number from {smallest} on", value)
-    if not 0 <= tol < np.inf:
-        raise ParameterError.of("tol", "a number from 0 on", tol)
+    rules = {"n_clusters": whole(1), "n_init": whole(0 if n_starts else 1), "max_iter": whole(1)}
+    check(rules | {"tol": number(0)}, locals())
     if n_clusters > len(table.rows):
         raise DataError(
             f"n_clusters = {n_clusters} is more than the rows with an observed entry (n_samples = "

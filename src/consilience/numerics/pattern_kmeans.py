@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
-
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
-
+from consilience.parameters import check, whole
 
 _MAX_ITERATIONS = 300
 _RESEED_ROUNDS = 20
@@ -107,10 +103,7 @@ def weighted_kmeans(
         raise DataError("weighted points need one positive weight each")
     if points.shape[0] == 0:
         raise DataError("there is no point to cluster")
-    if n_clusters < 1:
-        raise ParameterError.of("n_clusters", "at least 1", n_clusters)
-    if starts is None and n_init < 1:
-        raise ParameterError.of("n_init", "at least 1", n_init)
+    check({"n_clusters": whole(1), "n_init": whole(1)}, locals())
     if starts is None and rng is None:
         raise ParameterError.of("rng", "a generator unless starts are given", rng)
     if starts is not None and np.shape(starts)[1:] != (n_clusters, points.shape[1]):
@@ -119,7 +112,7 @@ def weighted_kmeans(
     if groups is not None:
         labels, n_iter = groups, 0
     else:
-        with _threads().limit(limits=1):  # sums over threads would depend on how many there are
+        with one_thread():  # sums over threads would depend on how many there are
             middle = (amount @ points) / amount.sum()
             centred = points - middle
             if starts is None and rng is not None:
@@ -136,14 +129,6 @@ def weighted_kmeans(
             stacklevel=2,
         )
     return result
-
-
-@cache
-def _threads() -> ThreadpoolController:
-    """Looked up once: finding the libraries takes longer than clustering a few hundred patterns."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def _lloyd(points: FloatArray, weights: FloatArray, centres: FloatArray) -> tuple[IntArray, int]:

@@ -19,10 +19,16 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
+from consilience.parameters import check, number, one_of
 
 Schedule = Literal["adaptive", "fixed", "asynchronous"]
 
 SCHEDULES = ("adaptive", "fixed", "asynchronous")
+_RULES = {
+    "schedule": one_of(*SCHEDULES),
+    "rho": number(above=0),
+    "exponent": number(0, below=1),
+}
 _RANK_TOLERANCE = 1e-8
 _LARGEST_CONDITION = 1e5
 
@@ -55,12 +61,7 @@ def rho_of(k: float, *, schedule: str, rho: float, exponent: float, scale: float
     ParameterError
         Something is outside of its range.
     """
-    if schedule not in SCHEDULES:
-        raise ParameterError.of("schedule", f"one of {', '.join(SCHEDULES)}", schedule)
-    if not (np.isfinite(rho) and rho > 0):
-        raise ParameterError.of("rho", "a positive number", rho)
-    if not 0 <= exponent < 1:
-        raise ParameterError.of("exponent", "at least 0 and below 1", exponent)
+    check(_RULES, locals())
     # The adaptive schedule of the source: rho_k grows without bound, and its steps tend to 0.
     growth = 1.0 if schedule == "fixed" else float(k) ** exponent
     return float(scale * rho * growth)
