@@ -44,6 +44,13 @@ A boundary is any write that is there after a power cut: an ask, a reply, a reco
 coordinator an ask in its journal, all replies that come at once, and the transcript's lines of a
 round's questions or of its answers. Times and retries (`events.jsonl`) may lose their last lines.
 Every boundary and every message of the study is meant.
+
+At a site the durable unit is the answer: its record has the reply, the state after it, and what the
+run has been told of repeated sums and has counted, and is on disk as a whole before the reply
+leaves, at the price of two waits for the disk (the file, and its name in the folder). A long array
+of the state that a step leaves as it was given stands in the record of the answer that made it, and
+later ones name that record: if it is damaged, so are they. Ledgers are on disk before the step that
+they are charged for.
 """
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`

@@ -160,7 +160,7 @@ def test_a_refusal_says_its_own_reason(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_site_that_cannot_keep_its_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
     class Full(MemoryStore):
-        def commit(self, run: str, record: Any) -> None:
+        def commit(self, *_: Any) -> None:
             raise RunError("the disk is full")
 
     sites = [Site("a", array_loader(np.ones((9, 2))), home=Full())]

@@ -90,7 +90,6 @@ def test_run_ids_at_a_home(run: str, tmp_path: Path) -> None:
         lambda: home.record(run, 1, 1),
         lambda: home.commit(run, Record(1, 1, "", b"")),
         lambda: home.series(run),
-        lambda: home.write_series(run, {}),
         lambda: home.write_outputs(run, {"x": b""}),
         lambda: home.read_output(run, "x"),
         lambda: home.output_names(run),

@@ -16,7 +16,7 @@ from consilience.cli.logs import LogLevel, as_line
 from consilience.exceptions import DamageError, RunError
 from consilience.sites.retention import old_runs, purge_old
 from consilience.sites.site import APPROVED, PURGED, TABLES, Site
-from consilience.sites.site_store import NOT_RELEASED, SERIES, DiskStore, MemoryStore
+from consilience.sites.site_store import NOT_RELEASED, DiskStore, MemoryStore
 from consilience.wire.envelope import Reply, Request
 from tests.rotation import by_turns
 from tests.sites.test_site import OPEN, after, ask, site
@@ -56,7 +56,6 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 FILES = {
     "the answer itself": (OPEN, f"runs/{RUN}/000001-001.record"),
     "the answer before": (SECOND, f"runs/{RUN}/000001-001.record"),
-    "series": (SECOND, f"runs/{RUN}/series.bin"),
     "rows": (SECOND, f"outputs/{RUN}/rows.bin"),
 }
 
@@ -68,7 +67,6 @@ def lines(one: Site, event: str) -> list[str]:
 def begun(path: Path) -> Site:
     one = site(home=DiskStore(path))
     ask(one, OPEN)
-    one.home.write_series(RUN, {"of before": {"asked": 1}})
     one.home.write_outputs(RUN, {"rows.bin": b"\x82\xa4rows\x90\xa7columns\x80"})
     return one
 
@@ -155,12 +153,11 @@ def test_what_was_drawn_once_is_not_drawn_again(
     assert raised.value.public == OF_DATA
 
 
-@pytest.mark.parametrize("what", [".record", SERIES, ".bin"])
+@pytest.mark.parametrize("what", [".record", ".bin"])
 def test_a_home_in_memory(what: str) -> None:
     home = MemoryStore()
     one = site(home=home)
     ask(one, OPEN)
-    home.write_series(RUN, {"of before": {"asked": 1}})
     home.write_kept("d", "noise", {"x": 0.25})
     folder = "kept" if what == ".bin" else "runs"
     for parts, data in home.files.items():

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from consilience.exceptions import RunError
+from consilience.exceptions import DamageError, RunError
 from consilience.sites.site_store import DiskStore, MemoryStore, Record, SiteStore, check_run_id
 from consilience.wire.codec import pack
 
@@ -43,6 +44,67 @@ def test_records(home: Callable[[], SiteStore]) -> None:
     assert read.transforms == RECORD.transforms
     assert home().record("run", 3, 2) is None
     assert home().record("other", 3, 1) is None
+
+
+def test_series_are_those_of_the_answer_that_changed_them_last(
+    home: Callable[[], SiteStore],
+) -> None:
+    """Over all lines of questions, in whatever order their rounds are, and after a restart."""
+    assert home().series("run") == {}
+    for place, asked in (((5, 1), 1), ((2, 2), 2), ((3, 7), 0)):
+        series = {"tally": {"asked": asked}} if asked else {}
+        home().commit("run", replace(RECORD, round=place[0], attempt=place[1], series=series))
+        assert home().series("run") == {"tally": {"asked": asked or 2}}
+    assert home().series("other") == {}
+    # A reply that is withdrawn is counted still, and counts for no more than it did.
+    first = home().record("run", 5, 1)
+    assert first is not None and first.changes == 1
+    one = home()
+    one.commit("run", replace(first, reply=b"refused"))
+    assert one.series("run") == home().series("run") == {"tally": {"asked": 2}}
+    home().purge("run")
+    assert home().series("run") == {}
+
+
+def test_long_arrays_of_a_state_are_written_once(home: Callable[[], SiteStore]) -> None:
+    long, other = np.arange(4000.0), np.arange(4000)
+    first = replace(RECORD, state={"long": long, "short": np.arange(3), "n": 1})
+    home().commit("run", first)
+    prior = home().record("run", 3, 1)
+    for round_ in range(4, 8):
+        assert prior is not None
+        state = {**prior.state, "n": round_}
+        home().commit("run", replace(prior, round=round_, state=state), prior)
+        prior = home().record("run", round_, 1)
+        assert prior is not None and prior.elsewhere == {"long": (3, 1)}
+        assert pack(prior.state) == pack({**first.state, "n": round_})
+        assert len(home()._read("runs", "run", f"{round_:06d}-001.record") or b"") < 2000
+    # What holds the same is not the same: only what a step left as it was given is elsewhere.
+    for changed in (long, other):
+        home().commit("run", replace(prior, round=8, state={"long": changed.copy()}), prior)
+        found = home().record("run", 8, 1)
+        assert found is not None and found.elsewhere == {}
+        np.testing.assert_array_equal(found.state["long"], changed)
+
+
+def test_a_long_array_that_is_lost_is_damage(tmp_path: Path) -> None:
+    home = DiskStore(tmp_path)
+    home.commit("run", replace(RECORD, state={"long": np.arange(4000.0)}))
+    prior = home.record("run", 3, 1)
+    assert prior is not None
+    home.commit("run", replace(prior, round=4), prior)
+    path = tmp_path / "runs" / "run" / "000003-001.record"
+    whole = path.read_bytes()
+    for damage in (None, whole[:-1] + b"x"):
+        path.unlink(missing_ok=True)
+        if damage is not None:
+            path.write_bytes(damage)
+        with pytest.raises(DamageError, match="000003-001") as raised:
+            DiskStore(tmp_path).record("run", 4, 1)
+        assert raised.value.public.startswith("what the site keeps of this run is damaged")
+    path.write_bytes(whole)
+    found = DiskStore(tmp_path).record("run", 4, 1)
+    assert found is not None and len(found.state["long"]) == 4000
 
 
 def test_purge_drops_records_and_keeps_the_rest(home: Callable[[], SiteStore]) -> None:

@@ -23,6 +23,7 @@ R = TypeVar("R")
 _lock = threading.Lock()
 _limits: list[Any] = []
 _inside = 0
+_here = threading.local()
 _found: tuple[int, Any] | None = None
 
 
@@ -36,12 +37,18 @@ def one_thread() -> Iterator[None]:
     A run holds this context from beginning to end, in the thread that called it.
     """
     global _inside
+    if getattr(_here, "limited", 0) == len(sys.modules):
+        yield  # this thread is inside already, and no library has come since
+        return
+    before, _here.limited = getattr(_here, "limited", 0), len(sys.modules)
     with _lock:
         _limits.append(_controller().limit(limits=1))
         _inside += 1
     try:
         yield
     finally:
+        if not before:
+            _here.limited = 0
         with _lock:
             _inside -= 1
             while _inside == 0 and _limits:

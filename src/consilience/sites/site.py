@@ -240,11 +240,6 @@ class Site:
             provenance = json.dumps(self._provenance(work), indent=1, sort_keys=True)
             files = {**outcome.files, outputs.PROVENANCE: (provenance + "\n").encode()}
             self.home.write_outputs(run, files)
-        if outcome.series:
-            # Before the reply is committed: a release that never left does no harm here, one that
-            # left and was forgotten would. The run has one memory, however many lines of questions
-            # a coordinator begins.
-            self.home.write_series(run, outcome.series)
         if outcome.revealed is not None and outcome.revealed.directions.size:
             # Another run may have added to it meanwhile.
             ledger = self.home.ledger(self.policy.data_id)
@@ -252,11 +247,15 @@ class Site:
             self.home.write_ledger(self.policy.data_id, {**ledger, **both.to_ledger()})
         if outcome.keeping is not None:
             self.home.write_kept(self.policy.data_id, work.kept_name, outcome.keeping)
-        record = outcome.record
+        # In the record: a release that never left does no harm here, one that left and was
+        # forgotten would. The run has one memory, however many lines of questions there are.
+        changed = any(last is not work.series.get(name) for name, last in outcome.series.items())
+        series = outcome.series if changed else {}
+        record = dataclasses.replace(outcome.record, series=series, changes=0)
         if holds(self.hold, outcome.content):
             after = (work.request.after_round, work.request.after_attempt)
             record = dataclasses.replace(record, held_after=after)
-        self.home.commit(run, record)
+        self.home.commit(run, record, work.prior)
         return self._leaving(run, record)
 
     def sent(self, run: str, round_: int, attempt: int) -> None:
@@ -306,8 +305,10 @@ class Site:
             request_digest=record.request_digest,
             reply=refusal.to_bytes(),
             held_after=(),
+            series=record.series,
+            changes=record.changes,
         )
-        self.home.commit(run, withdrawn)
+        self.home.commit(run, withdrawn, prior)
         return withdrawn
 
     def approves(self, study: str) -> bool:

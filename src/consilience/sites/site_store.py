@@ -3,8 +3,8 @@
 ::
 
     <home>/
-      runs/<run id>/<round>-<attempt>.record   state and reply, written in one atomic rename
-      runs/<run id>/series.bin                 last releases of repeated sums, whoever asked
+      runs/<run id>/<round>-<attempt>.record   state and reply, with the last releases of the run's
+                                               repeated sums: one write, which is waited for
       outputs/<run id>/                        what stays at the site: labels, predictor, provenance
       ledger/<data id>.json                    runs opened, epsilon spent, directions revealed: kept
                                                outside run folders
@@ -66,9 +66,10 @@ from consilience.wire.transcript import describe_shape
 
 T = TypeVar("T")
 
-SERIES = "series.bin"
 _OLD = 3600.0
 _CHECKSUM = 32
+_LONG, _MOST_LONG = 1 << 14, 8
+"""Bytes from which on an array of the state is written once, and how many are at hand."""
 _DATA_IS_DAMAGED = (
     "what the site keeps of this data set is damaged: nothing is answered on it before its steward "
     "has restored it"
@@ -104,6 +105,12 @@ class Record:
     held_after : tuple of int
         Empty unless the reply waits for the steward: then round and attempt of the answer to whose
         state the site goes back if the reply is refused (0, 0 for none).
+    series : dict
+        Last releases of the run's repeated sums, whoever asked, where this answer changed them.
+    changes : int
+        How many answers of the run have changed them, this one included.
+    elsewhere : dict
+        Long arrays of the state that are as they were in an earlier record: its round and attempt.
     """
 
     round: int
@@ -116,6 +123,9 @@ class Record:
     study: str = ""
     method: str = ""
     held_after: tuple[int, ...] = ()
+    series: dict[str, Any] = field(default_factory=dict)
+    changes: int = 0
+    elsewhere: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Record:
@@ -144,6 +154,10 @@ class SiteStore(ABC):
     """
 
     _place = "here"
+
+    def __init__(self) -> None:
+        self._series: dict[str, tuple[set[tuple[int, int]], int, dict[str, Any]]] = {}
+        self._long: dict[tuple[str, int, int, str], Any] = {}
 
     def where(self, *parts: str) -> str:
         """What a file of the home is called towards the steward."""
@@ -207,12 +221,54 @@ class SiteStore(ABC):
         """Return the record of one answered question, if there is one."""
         parts = _record_parts(run, round_, attempt)
         data = self._read(*parts)
-        return None if data is None else self._decoded(Record.from_bytes, data, *parts)
+        if data is None:
+            return None
+        record = self._decoded(Record.from_bytes, data, *parts)
+        for name, at in record.elsewhere.items():
+            key = (run, *at, name)
+            if key not in self._long:
+                earlier = self.record(run, *at)
+                if earlier is None or earlier.state.get(name) is None:
+                    raise self.damaged(*_record_parts(run, *at), why="lacks what a later one needs")
+                self._keep_long((run, *at), name, earlier.state[name])
+            record.state[name] = self._long[key]
+        return record
 
-    def commit(self, run: str, record: Record) -> None:
-        """Keep a record; afterwards the reply may leave."""
-        parts = _record_parts(run, record.round, record.attempt)
-        self._write_checked(record.__dict__, *parts)
+    def commit(self, run: str, record: Record, prior: Record | None = None) -> None:
+        """Keep a record; afterwards the reply may leave.
+
+        Parameters
+        ----------
+        prior : Record, optional
+            The one whose state it goes on from.
+        """
+        place = record.round, record.attempt
+        seen, changes, series = self._newest(run) if record.series else self._seen(run)
+        change = (record.changes or changes + 1) if record.series else 0
+        before = {} if prior is None else prior.state
+        elsewhere = {
+            name: prior.elsewhere.get(name, (prior.round, prior.attempt))
+            for name, value in record.state.items()
+            # The very array that the step was given, which nobody can write to.
+            if prior and getattr(value, "nbytes", 0) >= _LONG and value is before.get(name)
+        }
+        for name, at in elsewhere.items():
+            self._keep_long((run, *at), name, before[name])
+        about = {
+            "state": record.state | dict.fromkeys(elsewhere),
+            "elsewhere": elsewhere,
+            "changes": change,
+        }
+        self._write_checked({**record.__dict__, **about}, *_record_parts(run, *place))
+        last = (change, record.series) if change > changes else (changes, series)
+        self._series[run] = ({*seen, place}, *last)
+
+    def _keep_long(self, place: tuple[str, int, int], name: str, array: Any) -> None:
+        """Have a long array at hand, of the last few."""
+        self._long.pop((*place, name), None)
+        while len(self._long) >= _MOST_LONG:
+            del self._long[next(iter(self._long))]
+        self._long[*place, name] = array
 
     @abstractmethod
     def recorded(self) -> dict[str, float]:
@@ -229,11 +285,26 @@ class SiteStore(ABC):
 
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
-        return self._kept_value("runs", check_run_id(run), SERIES) or {}
+        return self._newest(check_run_id(run))[2]
 
-    def write_series(self, run: str, series: dict[str, Any]) -> None:
-        """Keep them; before the reply that they describe is committed."""
-        self._write_checked(series, "runs", check_run_id(run), SERIES)
+    def _seen(self, run: str) -> tuple[set[tuple[int, int]], int, dict[str, Any]]:
+        """Answers that were looked at, how many have changed the series, and what the last left."""
+        return self._series.get(run, (set(), 0, {}))
+
+    def _newest(self, run: str) -> tuple[set[tuple[int, int]], int, dict[str, Any]]:
+        """The same of all answers of a run."""
+        seen, changes, series = self._seen(run)
+        answered = set(self.answered(run))
+        for place in sorted(answered - seen):
+            record = self.record(run, *place)
+            if record is not None and record.changes > changes:
+                changes, series = record.changes, record.series
+        self._series[run] = answered, changes, series
+        return self._series[run]
+
+    def _forget(self, run: str) -> None:
+        self._series.pop(run, None)
+        self._long = {place: found for place, found in self._long.items() if place[0] != run}
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
@@ -315,6 +386,7 @@ class MemoryStore(SiteStore):
     """Home of a site that lives in this process."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.files: dict[tuple[str, ...], bytes] = {}
         self._own: dict[tuple[str, ...], bytes] = {}
         self._written: dict[str, float] = {}
@@ -340,9 +412,9 @@ class MemoryStore(SiteStore):
             raise self.damaged(*parts)
         return decode(data)
 
-    def commit(self, run: str, record: Record) -> None:
+    def commit(self, run: str, record: Record, prior: Record | None = None) -> None:
         """Keep a record; afterwards the reply may leave."""
-        super().commit(run, record)
+        super().commit(run, record, prior)
         self._written[run] = time.time()
 
     def recorded(self) -> dict[str, float]:
@@ -374,6 +446,7 @@ class MemoryStore(SiteStore):
         self.files = {p: data for p, data in self.files.items() if p[:2] != ("runs", run)}
         self._own = {p: data for p, data in self._own.items() if p in self.files}
         self._written.pop(run, None)
+        self._forget(run)
         self.jobs.purge(run)
 
 
@@ -392,6 +465,7 @@ class DiskStore(SiteStore):
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = make_directory(path, mode=0o700)
         self._place = f"in {self.path}"
 
@@ -510,6 +584,7 @@ class DiskStore(SiteStore):
         """Drop a run's records; outputs and ledger stay."""
         with explained("remove", self.path / "runs" / run):
             Beneath(self.path).remove("runs", check_run_id(run))
+        self._forget(run)
         # Last: without its job a held reply is held still.
         self.jobs.purge(run)
 

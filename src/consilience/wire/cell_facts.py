@@ -169,17 +169,30 @@ def _by_bounds(
     p = x.shape[1]
     peak_of = np.abs(ends - centre).max(axis=0)
     unit = np.where(peak_of > 0, peak_of, 1.0)
+
+    def sizes() -> Iterator[FloatArray]:
+        for start in range(0, len(x), LOOK):
+            part = np.subtract(x[start : start + LOOK].T, centre[:, None], order="C")
+            yield np.divide(np.abs(part, out=part), unit[:, None], out=part)
+
     whole, unclear = np.zeros((n_first, p)), np.ones((n_first, p), dtype=bool)
-    for start in range(0, len(x), LOOK):
-        part = np.subtract(x[start : start + LOOK].T, centre[:, None], order="C")
-        size = np.abs(part, out=part)
-        size /= unit[:, None]
+    for size in sizes():
         whole += size[:n_first] @ size.T
         unclear = whole * below < 1
         if not unclear.any():
             break
+    most = np.ones((n_first, p))
+    if unclear.any():
+        # The largest is at most the eighth root of the sum of eighth powers.
+        powers = np.full((n_first, p), _TINY)
+        for size in sizes():
+            for _ in range(3):
+                np.square(size, out=size)
+            powers += size[:n_first] @ size.T
+        most = powers**0.125 * (1 + _ROUNDING)
+        unclear = whole * below < most
     share = np.zeros((p, p))
-    bound = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+    bound = np.divide(most, whole, out=np.zeros_like(whole), where=whole > 0)
     share[:n_first] = np.where(unclear, 0.0, bound)
     share[:, :n_first] = share[:n_first].T
     if at_centre is None:

@@ -79,7 +79,7 @@ def pack_parts(value: Any) -> list[bytes | memoryview]:
         raise ProtocolError(f"a value does not cross the wire ({type(error).__name__})") from None
 
 
-_LONG = 1 << 14
+_LONG = 1 << 16
 _HEADS: dict[type, tuple[int, int, int | None, int, int]] = {
     # First byte of few items (and how many are few), then those of lengths of 1, 2 and 4 bytes.
     dict: (0x80, 15, None, 0xDE, 0xDF),

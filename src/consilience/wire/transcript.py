@@ -73,6 +73,8 @@ class Line:
     chain: str = ""
 
 
+_NOTHING = {"disclosure": "public", "shape": "", "bytes": 0, "digest": "", "field": ""}
+_NOTHING |= {"rule": "", "epsilon": 0.0}
 _KINDS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (float, int)}
 _TYPES = {f.name: _KINDS[str(f.type)] for f in fields(Line)}
 
@@ -184,8 +186,7 @@ class Transcript:
     ) -> Line:
         """A line; what is not among `facts` is that of something without content."""
         audience = "coordinator" if direction == "from-site" else "site"
-        nothing = {"disclosure": "public", "shape": "", "bytes": 0, "digest": "", "field": ""}
-        bare = {"audience": audience, **nothing, "rule": "", "epsilon": 0.0, **facts}
+        bare = {"audience": audience, **_NOTHING, **facts}
         return Line(self._run, round_, step, site, direction, verdict=verdict, **bare)
 
     def reply(self, reply: Reply, msg: object, *, sealed: bool = False) -> None:
@@ -236,18 +237,16 @@ class Transcript:
 
     def _append(self, line: Line) -> None:
         # Flat: a line holds texts and numbers only.
-        encoded = _encode({name: value for name, value in vars(line).items() if name != "chain"})
+        body = dict(vars(line))
+        del body["chain"]
+        encoded = _encode(body)
         chain = _chained(self.lines[-1].chain if self.lines else _START, encoded)
-        place = encoded.index(_AFTER)  # in no text: quotes within one are escaped
-        self._pending += (
-            encoded[:place],
-            b',"chain":"',
-            chain.encode(),
-            b'"',
-            encoded[place:],
-            b"\n",
-        )
-        self.lines.append(replace(line, chain=chain))
+        if self._log.path is not None:
+            place = encoded.index(_AFTER)  # in no text: quotes within one are escaped
+            linked = b',"chain":"%b"' % chain.encode()
+            self._pending += (encoded[:place], linked, encoded[place:], b"\n")
+        vars(line)["chain"] = chain  # nobody else has it yet
+        self.lines.append(line)
 
 
 def _readers(value: Any) -> list[str]:

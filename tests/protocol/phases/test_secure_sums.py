@@ -233,11 +233,11 @@ def test_a_site_that_is_killed_while_it_opens_a_sum_opens_it_when_it_is_asked_ag
     home = members(federation)["s2"].home
     commit, killed = home.commit, []
 
-    def once(run: str, record: Any) -> None:
+    def once(run: str, record: Any, *prior: Any) -> None:
         if Reply.from_bytes(record.reply).step == "secure_sums.open" and not killed:
             killed.append(run)
             raise RunError("the site was killed")
-        commit(run, record)
+        commit(run, record, *prior)
 
     home.commit = once  # type: ignore[method-assign]
     with pytest.raises(QuorumError):

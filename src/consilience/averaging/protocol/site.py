@@ -327,7 +327,7 @@ def _learners(
 ) -> list[Learner]:
     """One learner a track, without a grid the estimator as it is: the same ones in all rounds."""
     about, rows, learners = _LEARNERS.get(data, (None, reference, []))
-    if about != (s, asked, total) or not np.array_equal(rows, reference):
+    if about != (s, asked, total) or not (rows is reference or np.array_equal(rows, reference)):
         base = Learner(
             _built(*asked),
             task=s.task,
@@ -338,7 +338,7 @@ def _learners(
             seed=asked[-1],
         )
         learners = [base.with_penalty(penalty) for penalty in s.penalties] or [base]
-        _LEARNERS[data] = (s, asked, total), reference, learners
+    _LEARNERS[data] = (s, asked, total), reference, learners
     return learners
 
 
@@ -637,6 +637,7 @@ def _beyond(losses: FloatArray, others: FloatArray) -> FloatArray:
     return np.asarray(difference * (size > _ROUNDING * np.abs(others).mean()))
 
 
+@lru_cache(maxsize=64)
 def _gaps(*shape: int) -> Released:
     """An array of which every cell is withheld."""
     return aggregate(np.full((0, *shape), np.nan)).withhold(np.ones(shape, dtype=bool))
