@@ -63,6 +63,9 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "the rows of its levels": "sums.levels",
         "the tables that the study names": "sums.tables",
         "of its curves the rows in bins of time, by group, with an event and without": "bins.ended",
+        "With masked sums the coordinator knows this of all": "sum-totals.* square-totals.* "
+        "bin-totals.*",
+        "how many sites could tell each figure": "possible.* bins-possible.*",
     },
     "federated-pca": {
         "numbers of rows, means and cross-products": "told.*",

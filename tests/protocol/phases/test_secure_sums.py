@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience import EnsembleClustering
 from consilience.describe.protocol import Describe
 from consilience.engines.federation import Federation
 from consilience.exceptions import (
@@ -489,7 +490,7 @@ def test_a_step_that_tells_a_sites_own_is_refused_where_sums_are_masked() -> Non
     ("method", "tables", "sums", "says"),
     [
         (MeanAndSD(), {"s0": TABLES["s0"], "s1": TABLES["s1"]}, "secure", "at least 3 sites"),
-        (Describe(), TABLES, "secure", "needs more of each site"),
+        (EnsembleClustering(), TABLES, "secure", "needs more of each site"),
         (MeanAndSD(), TABLES, "masked", "'plain' or 'secure'"),
     ],
 )

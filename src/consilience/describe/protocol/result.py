@@ -40,6 +40,7 @@ from consilience.numerics.two_way_tables import (
     within_strata,
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy, regression, subtypes
+from consilience.protocol.phases.secure_sums import ALL as ALL
 from consilience.protocol.result import Frame, Result, of_records, to_csv
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ SIGNIFICANT = 0.05
 """Below it a p-value, adjusted for the number of columns, is said to show a difference."""
 NOTABLE = 0.1
 """Standardised differences above it are said to be notable (Austin, 2009)."""
-ALL = "all sites"
 EM_SPACE = "\N{EM SPACE}"
 _FORMER = {"table": "table_one", "sites": "site_tests"}
 """Names of tables that `DescribeResult.to_frame` knows too."""
@@ -80,6 +80,7 @@ class DescribeResult(Result):
     level_names : dict of str to tuple of str
         Levels of the others.
     sites : tuple of str
+        With masked sums "all sites", which are then one.
     n : (s,) int array
         Rows.
     known, mean, square : (s, q) arrays
@@ -206,6 +207,16 @@ class DescribeResult(Result):
             raise ParameterError.of("column", f"one of {', '.join(self.number_names)}", column)
         return self.number_names.index(column)
 
+    @property
+    def masked(self) -> bool:
+        """Whether sums were masked: all sites are then one, `sites` its name."""
+        return self.sites == (ALL,)
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        """Sites of which something is known beside all of them."""
+        return () if self.masked else self.sites
+
     @cached_property
     def difference_matrices(self) -> FloatArray:
         """Standardised differences between sites, (columns, s, s); NaN where one does not tell."""
@@ -278,13 +289,15 @@ class DescribeResult(Result):
         -------
         table : (r, c) array
         pooled, within : ChiSquareTest
-            Of the pooled table, and with sites as strata.
+            Of the pooled table, and with sites as strata (no degrees of freedom where sums were
+            masked).
         cramers_v : float
         """
         tables = self.tables[pair]
         told = tables[~np.isnan(tables).any(axis=(1, 2))][:, :-1, :-1]
         table = np.asarray(told.sum(axis=0))
-        return table, pearson(table), within_strata(told), cramers_v(table)
+        strata = told[:0] if self.masked else told
+        return table, pearson(table), within_strata(strata), cramers_v(table)
 
     # --- times until an event
 
@@ -408,7 +421,7 @@ class DescribeResult(Result):
 
     def _alike(self, differ: Sequence[str], features: Sequence[str]) -> str:
         if len(self.sites) < 2:
-            return "There is one site."
+            return "Sites are not told apart." if self.masked else "There is one site."
         if not differ:
             return "In none of these columns do sites clearly differ."
         size, a, b = self.largest(differ[0])
@@ -445,12 +458,13 @@ class DescribeResult(Result):
                 yield f"The curve of {' and '.join(names)} is withheld by {self._named(stays)}."
 
     def _named(self, chosen: Any) -> str:
-        return ", ".join(np.array(self.sites)[chosen])
+        return "some sites" if self.masked else ", ".join(np.array(self.sites)[chosen])
 
     def summary(self) -> str:
         """Say how many rows there are and where sites differ most."""
+        where = ALL if self.masked else f"{len(self.sites)} sites ({', '.join(self.sites)})"
         parts = [
-            f"{int(self.n.sum()):,} rows of {len(self.sites)} sites ({', '.join(self.sites)}), "
+            f"{int(self.n.sum()):,} rows of {where}, "
             f"{_several(len(self.number_names), 'number')} and "
             f"{_several(len(self.level_names), 'category')}."
         ]
@@ -468,8 +482,8 @@ class DescribeResult(Result):
             if test.df:
                 parts.append(
                     f"{a} and {b}: chi-square {test.statistic:.4g} on {test.df} df "
-                    f"(p = {test.p_value:.3g}), Cramér's V {v:.3g}; within sites "
-                    f"p = {within.p_value:.3g}."
+                    f"(p = {test.p_value:.3g}), Cramér's V {v:.3g}"
+                    + ("." if self.masked else f"; within sites p = {within.p_value:.3g}.")
                 )
         for i in range(len(self.curves)):
             parts += self.said_of_curve(i)
@@ -643,7 +657,7 @@ class DescribeResult(Result):
             rows, mean, sd = self.moments(name)
             n = int(self.n[told].sum())
             yield _of_number(name, ALL, n, rows, mean, sd)
-            for i, site in enumerate(self.sites):
+            for i, site in enumerate(self._apart):
                 yield _of_number(
                     name, site, int(self.n[i]), self.known[i, j], self.mean[i, j], self.sd[i, j]
                 )
@@ -665,7 +679,7 @@ class DescribeResult(Result):
                     values = [(counts[k], known)]
                 own = self.n if level is None else by_site
                 values += list(zip(self.counts[name][:, k], own, strict=True))
-                for site, (rows, of) in zip((ALL, *self.sites), values, strict=True):
+                for site, (rows, of) in zip((ALL, *self._apart), values, strict=False):
                     share = rows / of if of > 0 else np.nan
                     yield {
                         "column": name,
@@ -679,7 +693,7 @@ class DescribeResult(Result):
     def quantiles(self) -> Iterator[dict[str, Any]]:
         """A quantile of a number at a site, and the bin in which it lies."""
         for name, share, site in itertools.product(
-            self.number_names, self.shares, (None, *self.sites)
+            self.number_names, self.shares, (None, *self._apart)
         ):
             found = self.quantile(name, share, site)
             yield {"column": name, "site": site or ALL, "share": share, **found._asdict()}

@@ -67,7 +67,7 @@ def plot_distributions(result: Any) -> Figure:
             for i, (site, line) in enumerate(
                 zip(result.sites, result.bin_counts[name], strict=True)
             ):
-                if np.isnan(line).all():
+                if result.masked or np.isnan(line).all():
                     continue
                 cuts, under = below(result.edges[name], line)
                 if len(cuts) > 1:
