@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.cli.flower import tell_seen
+from consilience.cli.run import tell_seen
 from consilience.engines.flower import Desk, FlowerEngine, _flwr, join
 from consilience.engines.flower.join import AWAY, Seen
 from consilience.engines.flower.keys import make_federation

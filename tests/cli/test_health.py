@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consilience.cli import status as command
-from consilience.engines import progress
+from consilience.engines import study_run
 from consilience.engines.rundir import read_info
 from consilience.sites.site_store import DiskStore
 from tests.cli.test_site import Workspace, run_cli
@@ -92,10 +92,10 @@ def test_status_watched_until_the_run_ends(
 ) -> None:
     """A change is told of, and the end ends it."""
     space = ran.copied(tmp_path)
-    last = progress.progress_of(space.out, read_info(space.out))
+    last = study_run.progress_of(space.out, read_info(space.out))
     first = {**last, "state": "running", "round": 1, "waiting_for": ["lyon"], "waiting": 1}
     looks = iter([first, first, first, {**first, "round": 2}, {**first, "round": 2}, last])
-    monkeypatch.setattr(progress, "progress_of", lambda path, info: next(looks, last))
+    monkeypatch.setattr(study_run, "progress_of", lambda path, info: next(looks, last))
     done = call("status", space.out, "--watch", "--json", "--every", "0.05")
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in done.stdout.splitlines()]

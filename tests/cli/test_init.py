@@ -16,8 +16,8 @@ from consilience.cli.init import _at_terminal
 from consilience.cli.main import app
 from consilience.engines.study_init import NEEDS
 from consilience.protocol import BUILT_IN
+from consilience.sites.own_columns import toml_key, toml_value
 from consilience.sites.study import SiteFile, Study
-from consilience.sites.toml_text import toml_key, toml_value
 from tests.cli.workspace import call, sentence, without_report
 
 ROWS = 120

@@ -30,7 +30,7 @@ def call(*words: object) -> Result:
 def without_report() -> Iterator[None]:
     """For runs whose report is that of another one: it is most of the work of a small run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("consilience.cli.report.write_report", lambda run, path: None)
+        patch.setattr("consilience.cli.runs.write_report", lambda run, path: None)
         yield
 
 

@@ -13,7 +13,7 @@ import statsmodels.datasets
 from scipy.stats import chi2, norm
 from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 
-from consilience.describe import curves
+from consilience.describe import kernels
 from consilience.describe.kernels import common_first, cuts_to_tell, default_edges
 from consilience.describe.protocol import Bins, Describe, Edges, Settings
 from consilience.describe.protocol.memory import Memory
@@ -38,9 +38,9 @@ def binned(times: np.ndarray, edges: np.ndarray, gaps: np.ndarray | None = None)
 
 def pair(
     times: np.ndarray, events: np.ndarray, edges: np.ndarray, gaps: tuple[np.ndarray, ...] = ()
-) -> curves.Pair:
+) -> kernels.Pair:
     kinds = itertools.zip_longest((times[events], times[~events]), gaps)
-    return curves.Pair(*(curves.Cell.of(edges, binned(t, edges, gap)) for t, gap in kinds))
+    return kernels.Pair(*(kernels.Cell.of(edges, binned(t, edges, gap)) for t, gap in kinds))
 
 
 def people(seed: int, n: int = 200, high: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +51,7 @@ def people(seed: int, n: int = 200, high: int = 12) -> tuple[np.ndarray, np.ndar
 def test_with_one_time_in_each_bin_the_upper_bound_is_kaplan_and_meiers() -> None:
     times, events = people(0)
     edges = np.arange(1.0, 13.0)
-    found = curves.life_table(edges, [pair(times, events, edges)])
+    found = kernels.life_table(edges, [pair(times, events, edges)])
     textbook = [float(survival_curves.kaplan_meier(times, events, t)) for t in edges]
     np.testing.assert_allclose(found.most, textbook, rtol=1e-13)
     known = SurvfuncRight(times, events.astype(int))
@@ -78,9 +78,9 @@ def test_between_its_bounds_is_every_curve_that_the_bins_allow(seed: int) -> Non
                     for (a, b), n in zip(itertools.pairwise(ends), counts, strict=True)
                 ]
                 below = np.cumsum(counts)
-                of_site.append(curves.Cell(cuts, below[:-1].astype(float), float(below[-1])))
-            cells.append(curves.Pair(*of_site))
-    found = curves.life_table(edges, cells)
+                of_site.append(kernels.Cell(cuts, below[:-1].astype(float), float(below[-1])))
+            cells.append(kernels.Pair(*of_site))
+    found = kernels.life_table(edges, cells)
     for j, at in enumerate(edges):
         low, high = survival_curves.bounds(bins, at)
         assert found.least[j] == pytest.approx(float(low), abs=1e-13)
@@ -91,7 +91,7 @@ def test_a_life_table_is_the_textbooks() -> None:
     rng = np.random.default_rng(1)
     times, events = rng.weibull(1.3, 400) * 5, rng.random(400) < 0.6
     edges = np.arange(1.0, 9.0)
-    found = curves.life_table(edges, [pair(times, events, edges)])
+    found = kernels.life_table(edges, [pair(times, events, edges)])
     counts = [list(binned(t, edges)) for t in (times[events], times[~events])]
     beyond = (sum(own) - sum(own[:-1]) for own in counts)
     assert all(n > 0 for n in beyond)
@@ -121,7 +121,7 @@ def test_log_rank_tests_are_the_textbooks(groups: int) -> None:
         tables.append(rows)
     # What comes after the last edge takes no part: those people are watched until then.
     cut = [[(d[:-1], c[:-1]) for d, c in site] for site in tables]
-    within = curves.log_rank_within(sites)
+    within = kernels.log_rank_within(sites)
     rest = [[sum(d) + sum(c) - sum(d[:-1]) - sum(c[:-1]) for d, c in site] for site in tables]
     closed = [
         [([*d, 0.0], [*c, left]) for (d, c), left in zip(site, own, strict=True)]
@@ -136,7 +136,7 @@ def test_log_rank_tests_are_the_textbooks(groups: int) -> None:
         tuple(np.sum([site[g][kind] for site in closed], axis=0) for kind in (0, 1))
         for g in range(groups)
     ]
-    pooled = curves.pooled_log_rank(sites)
+    pooled = kernels.pooled_log_rank(sites)
     assert pooled.statistic == pytest.approx(survival_curves.log_rank([summed])[2], rel=1e-12)
 
 
@@ -147,7 +147,7 @@ def test_without_people_who_leave_a_log_rank_test_is_that_of_the_rows() -> None:
     group, events = rng.integers(0, 2, 300), times < 8
     sites = [[pair(times[group == g], events[group == g], edges) for g in (0, 1)]]
     statistic, p = survdiff(times, events.astype(int), group)
-    found = curves.pooled_log_rank(sites)
+    found = kernels.pooled_log_rank(sites)
     assert found.statistic == pytest.approx(statistic, rel=1e-10)
     assert found.p_value == pytest.approx(p, rel=1e-10)
 
@@ -156,10 +156,10 @@ def test_what_cannot_be_compared_has_no_p_value() -> None:
     edges = np.arange(1.0, 4.0)
     times, events = np.array([2.5, 3.5, 2.5, 0.5]), np.array([False, True, False, False])
     none = pair(times, events, edges, gaps=(np.ones(3, bool), np.ones(3, bool)))
-    found = curves.pooled_log_rank([[none, none]])
+    found = kernels.pooled_log_rank([[none, none]])
     assert np.isnan(found.p_value) and found.df == 0
-    assert np.isnan(curves.pooled_log_rank([]).p_value)
-    bare = curves.life_table(edges, [none])
+    assert np.isnan(kernels.pooled_log_rank([]).p_value)
+    bare = kernels.life_table(edges, [none])
     assert np.isnan(bare.share).all() and (bare.least <= bare.most).all()
     assert np.isnan(bare.median().value)
 
@@ -168,7 +168,7 @@ def test_a_median_lies_where_the_bounds_say() -> None:
     rng = np.random.default_rng(8)
     times, events = rng.exponential(4, 120), rng.random(120) < 0.8
     edges = np.arange(0.5, 9.0, 0.5)
-    found = curves.life_table(edges, [pair(times, events, edges)]).median()
+    found = kernels.life_table(edges, [pair(times, events, edges)]).median()
     order = np.sort(times[events])
     middle = next(
         t for t in order if survival_curves.kaplan_meier(times, events, np.nextafter(t, 99)) <= 0.5
@@ -568,18 +568,18 @@ def test_replies_of_curves_are_judged(ended: list[float], says: str | None) -> N
 # --------------------------------------------------------------------------- over many tables
 
 
-def _told_pairs(table: pd.DataFrame, edges: np.ndarray, least: int) -> list[curves.Pair]:
+def _told_pairs(table: pd.DataFrame, edges: np.ndarray, least: int) -> list[kernels.Pair]:
     """Both groups of a site with the edges that it may tell."""
     x, died = table["months"].to_numpy(), table["died"].to_numpy() == 1
     arms = [table["arm"].to_numpy() == arm for arm in ("a", "b")]
-    found: list[list[curves.Cell]] = [[], []]
+    found: list[list[kernels.Cell]] = [[], []]
     for kind in (died, ~died):
         groups = [np.sort(x[kind & arm]) for arm in arms]
         among = common_first(groups, edges, least)
         for own, rows in zip(found, groups, strict=True):
             cuts = np.array(cuts_to_tell(rows, among, least=least, max_share=0.6))
-            own.append(curves.Cell(cuts, np.searchsorted(rows, cuts).astype(float), len(rows)))
-    return [curves.Pair(*own) for own in found]
+            own.append(kernels.Cell(cuts, np.searchsorted(rows, cuts).astype(float), len(rows)))
+    return [kernels.Pair(*own) for own in found]
 
 
 def _tables(
@@ -608,7 +608,7 @@ def _tables(
     return sites
 
 
-def _edges_and_pairs(sites: list[pd.DataFrame]) -> tuple[np.ndarray, list[list[curves.Pair]]]:
+def _edges_and_pairs(sites: list[pd.DataFrame]) -> tuple[np.ndarray, list[list[kernels.Pair]]]:
     x = np.concatenate([site["months"] for site in sites])
     edges = default_edges(x.mean(), x.std())
     edges = edges[edges > 0]
@@ -617,7 +617,7 @@ def _edges_and_pairs(sites: list[pd.DataFrame]) -> tuple[np.ndarray, list[list[c
 
 def _within(sites: list[pd.DataFrame]) -> float:
     """Chi-square of the log-rank test within sites, of bins that protected sites tell."""
-    return float(curves.log_rank_within(_edges_and_pairs(sites)[1]).statistic)
+    return float(kernels.log_rank_within(_edges_and_pairs(sites)[1]).statistic)
 
 
 @pytest.mark.slow
@@ -636,8 +636,8 @@ def test_size_of_the_log_rank_test_and_coverage_of_limits(n: int, seen: Any) -> 
     runs = 1000
     for _ in range(runs):
         edges, pairs = _edges_and_pairs(_tables(rng, n, 3, seen))
-        rejected += curves.log_rank_within(pairs).statistic > chi2.ppf(0.95, 1)
-        found = curves.life_table(edges, [pair for site in pairs for pair in site])
+        rejected += kernels.log_rank_within(pairs).statistic > chi2.ppf(0.95, 1)
+        found = kernels.life_table(edges, [pair for site in pairs for pair in site])
         at = int(np.searchsorted(edges, 15))
         truth = np.exp(-((edges[at] / 30) ** 1.2))
         covered += bool(found.low[at] <= truth <= found.high[at])

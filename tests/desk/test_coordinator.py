@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from consilience.desk import coordinator
 from consilience.desk.coordinator import Overview, app
-from consilience.engines import progress
+from consilience.engines import study_run
 from consilience.engines.rundir import read_info
 from consilience.sites.site_store import Job
 from tests.cli.workspace import CANARY_NUMBER, Workspace, call, ran_once, without_report
@@ -201,13 +201,13 @@ def test_runs_with_one_id_have_pages_of_their_own(opened: Opened, tmp_path: Path
 
 def test_a_home_is_opened_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     homes: list[Path] = []
-    real = progress.DiskStore
+    real = study_run.DiskStore
 
     def counted(home: Path) -> Any:
         homes.append(home)
         return real(home)
 
-    monkeypatch.setattr(progress, "DiskStore", counted)
+    monkeypatch.setattr(study_run, "DiskStore", counted)
     monkeypatch.setattr(coordinator, "runs_in", lambda folder: [(opened.space.out, info)] * 5)
     info = read_info(opened.space.out)
     assert len(opened.desk.found()) == 5

@@ -26,10 +26,10 @@ from starlette.testclient import TestClient
 from consilience.desk.app import Desk, _is_at, app, settings_of
 from consilience.exceptions import RunError
 from consilience.sites import steward
-from consilience.sites.audit import verify
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.sites.site_store import NOT_RELEASED, sole
+from consilience.sites.steward import verify
 from consilience.wire.codec import plain_fields
 from consilience.wire.signing import SigningKey
 from tests.cli.test_site import CANARY

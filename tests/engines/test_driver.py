@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from consilience.engines.base import Arrival
-from consilience.engines.progress import progress_of
 from consilience.engines.rundir import read_info
+from consilience.engines.study_run import progress_of
 from consilience.exceptions import EngineError, ProtocolError, QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation

@@ -18,7 +18,7 @@ from consilience.exceptions import EngineError, ParameterError, QuorumError, Stu
 from consilience.sites.site import Site
 from consilience.testing import check_engine
 from consilience.testing.fakes import SilentSite, members
-from consilience.testing.record import SEED
+from consilience.testing.recalling import SEED
 from consilience.wire.codec import digest
 from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey, unseal

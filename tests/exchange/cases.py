@@ -49,7 +49,7 @@ from consilience.testing.fakes import (
     with_fixed_secrets,
     with_policy,
 )
-from consilience.testing.record import Record, Remembering, record_of
+from consilience.testing.recalling import Record, Remembering, record_of
 from consilience.wire.signing import SigningKey
 from tests.engines.fake_link import fake_flower
 from tests.granted import GRANTED

@@ -23,7 +23,7 @@ from consilience.protocol.method import (
 )
 from consilience.testing import CheckFailed, check_method
 from consilience.testing.fakes import Findings, federation_of
-from consilience.testing.record import Attack, Outcome
+from consilience.testing.recalling import Attack, Outcome
 from consilience.wire.disclosure import Released, aggregate
 from consilience.wire.message import Aggregate, Disclosure, message, message_type
 

@@ -20,7 +20,7 @@ from consilience.protocol.next_study import Asked
 from consilience.sites import steward
 from consilience.testing import check_method
 from consilience.testing.fakes import members
-from consilience.testing.record import SEED
+from consilience.testing.recalling import SEED
 from tests.exchange.cases import CASES, ENGINES, Case
 from tests.rotation import by_turns, rotation
 

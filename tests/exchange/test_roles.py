@@ -21,7 +21,7 @@ from consilience.protocol import BUILT_IN
 from consilience.protocol.method import ROLES, Columns, Method, SiteData, get_method
 from consilience.sites.outputs import READING
 from consilience.testing.fakes import FakeEngine, members, scripted, with_data, with_fixed_secrets
-from consilience.testing.record import SEED
+from consilience.testing.recalling import SEED
 from tests.exchange.cases import CASES
 from tests.granted import GRANTED
 

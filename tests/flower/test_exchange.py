@@ -16,7 +16,7 @@ from consilience.sites.site import Site
 from consilience.sites.study import Study
 from consilience.testing import check_engine
 from consilience.testing.fakes import array_loader, members
-from consilience.testing.record import SEED
+from consilience.testing.recalling import SEED
 from tests.exchange.cases import CASES, Case
 from tests.exchange.test_engines import CHECKS
 from tests.rotation import one_in

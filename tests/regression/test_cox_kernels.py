@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.regression import cox, kernels, risk_sets
+from consilience.regression import cox, kernels, performance
 from tests.reference import cox as textbook
 
 
@@ -92,7 +92,7 @@ def test_follow_up_ends_where_few_are_at_risk(beside: str) -> None:
     risk = risk if weight is None else risk * weight
     counts = []
     for least in (1, 5, 10, 25):
-        rows = risk_sets.until_few(rows_of(x, time, event, offset=offset, weight=weight), least)
+        rows = performance.until_few(rows_of(x, time, event, offset=offset, weight=weight), least)
         expected = textbook.until_few(time, event, np.zeros(60), least, risk)
         np.testing.assert_array_equal(rows.y, expected)
         ended = np.isinf(rows.time)
@@ -109,12 +109,12 @@ def test_people_of_tiny_risks_do_not_stand_beside_few() -> None:
     small = np.arange(200) % 5 > 0
     rows = rows_of(x, time, event, offset=np.where(small, -40.0, 0.0))
     end = np.sort(time[~small])[-10]
-    np.testing.assert_array_equal(np.isinf(risk_sets.until_few(rows, 10).time), time > end)
+    np.testing.assert_array_equal(np.isinf(performance.until_few(rows, 10).time), time > end)
     flat = rows_of(x, time, event)
-    assert np.isinf(risk_sets.until_few(flat, 10).time).sum() == 9
+    assert np.isinf(performance.until_few(flat, 10).time).sum() == 9
     # beside somebody of a huge risk all others count for nothing, and it has ended at once
     first = np.where(time == time.min(), 9.0, 0.0)
-    assert np.isinf(risk_sets.until_few(rows_of(x, time, event, offset=first), 10).time).all()
+    assert np.isinf(performance.until_few(rows_of(x, time, event, offset=first), 10).time).all()
 
 
 def test_events_that_tell_are_all_at_no_coefficients_and_few_at_steep_ones() -> None:
@@ -123,9 +123,9 @@ def test_events_that_tell_are_all_at_no_coefficients_and_few_at_steep_ones() -> 
     told = {}
     for far in (0.0, 1.0, 2.0, 4.0):
         piece = cox.summed(rows, np.array([0.0, 0.0, far]))[0]
-        told[far] = risk_sets.events_that_tell(rows, piece) / event.sum()
+        told[far] = performance.events_that_tell(rows, piece) / event.sum()
     assert 0.8 < told[0.0] <= 1.001 and told[0.0] > told[1.0] > told[2.0] > 0.2 > told[4.0]
-    assert risk_sets.is_steep(rows, piece, 10) and risk_sets.is_steep(rows, piece, 1)
+    assert performance.is_steep(rows, piece, 10) and performance.is_steep(rows, piece, 1)
     # as many whatever units and weights are, and of columns that depend on one another
     turned = x @ np.array([[1.0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1]])
     for other, theta, more in (
@@ -134,7 +134,7 @@ def test_events_that_tell_are_all_at_no_coefficients_and_few_at_steep_ones() -> 
     ):
         again = rows_of(other, time, event, **more)
         piece = cox.summed(again, np.array(theta))[0]
-        found = risk_sets.events_that_tell(again, piece) / event.sum()
+        found = performance.events_that_tell(again, piece) / event.sum()
         assert found == pytest.approx(told[1.0], rel=1e-6)
     nothing = rows_of(np.ones((40, 2)), time[:40], event[:40])
-    assert risk_sets.events_that_tell(nothing, cox.summed(nothing, np.zeros(2))[0]) == 0
+    assert performance.events_that_tell(nothing, cox.summed(nothing, np.zeros(2))[0]) == 0

@@ -17,7 +17,7 @@ from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, ParameterError, ProtocolError, QuorumError
 from consilience.protocol.method import CoordinatorContext, Exchange
 from consilience.protocol.phases.secure_sums import MASKED
-from consilience.regression.protocol import masked as masked_sums
+from consilience.regression import protocol as masked_sums
 from consilience.regression.report.pooled_regression import REPORT
 from consilience.report import plot_forest
 from consilience.testing.fakes import scripted

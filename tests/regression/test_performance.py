@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from consilience import PooledRegression, report
 from consilience.exceptions import ParameterError, StudyError
 from consilience.regression import performance
-from consilience.regression.report.figures_regression import shared_bands
+from consilience.regression.report.pooled_regression import shared_bands
 from consilience.wire.disclosure import Limits
 from tests.regression.test_pooled_regression import (
     SITES,

@@ -13,7 +13,7 @@ from consilience import report as room
 from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
 from consilience.exceptions import ParameterError
 from consilience.numerics.held_out_entries import EntryCurve
-from consilience.report import figures_selection, selection_evidence
+from consilience.report import figures_selection
 from consilience.report.figures_selection import Curve, curve_of
 from tests.report.told import drawn, letters, spoken
 
@@ -217,32 +217,32 @@ def test_singular_values_or_shares() -> None:
 
 def test_the_block_says_what_is_near_and_where_the_grid_ends() -> None:
     flat = curve_of(curve(steep=1e-4))
-    block = selection_evidence.choice(flat, 4, "minimum", "Which rank?")
+    block = figures_selection.choice(flat, 4, "minimum", "Which rank?")
     assert "within a standard error of the smallest error" in spoken(block)
     assert "chosen" in spoken(block) and "500 entries were held out" in spoken(block)
     assert not block.warning
     edge = curve_of(curve(best=8))
-    block = selection_evidence.choice(edge, -1, "minimum", "Which rank?")
+    block = figures_selection.choice(edge, -1, "minimum", "Which rank?")
     assert "this is no choice" in block.warning and "chosen" not in spoken(block).split("smallest")
     ends = curve_of(curve(best=8, natural=(True, True)))
-    assert not selection_evidence.choice(ends, 8, "minimum", "Which rank?").warning
+    assert not figures_selection.choice(ends, 8, "minimum", "Which rank?").warning
 
 
 def test_what_the_simplest_candidate_leaves_is_the_yardstick() -> None:
     found = curve_of(curve(best=4, steep=0.05))
-    assert selection_evidence.predicted(found, 0) == 0.0
+    assert figures_selection.predicted(found, 0) == 0.0
     share = 1.0 - found.error[4] / found.error[0]
-    assert selection_evidence.predicted(found, 4) == pytest.approx(share)
-    assert np.isnan(selection_evidence.predicted(curve_of(curve("alpha")), 4))
-    assert np.isnan(selection_evidence.predicted(found, -1))
+    assert figures_selection.predicted(found, 4) == pytest.approx(share)
+    assert np.isnan(figures_selection.predicted(curve_of(curve("alpha")), 4))
+    assert np.isnan(figures_selection.predicted(found, -1))
 
 
 def test_sites_that_tell_nothing_have_a_dash() -> None:
     found = curve_of(curve("n_clusters"))
-    table = selection_evidence.by_site(
+    table = figures_selection.by_site(
         found, {"b": np.full(9, np.nan), "a": 10.0 * found.error}, {"a": 10, "b": 0}, 4
     )
     assert table is not None and [row[0] for row in table.rows] == ["a", "b"]
     assert table.rows[0][2:] == (f"{found.error[4]:.4f}", "4")
     assert table.rows[1][2:] == ("\N{EN DASH}", "\N{EN DASH}") and "not told" in table.note
-    assert selection_evidence.by_site(found, {}, {}, 4) is None
+    assert figures_selection.by_site(found, {}, {}, 4) is None

@@ -36,7 +36,7 @@ from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
 from consilience.protocol import BUILT_IN
 from consilience.protocol.method import get_method
-from consilience.report import charts, disclosure, figures, general, html, sections
+from consilience.report import charts, disclosure, figures, html, sections
 from consilience.report.words import said
 from tests.granted import GRANTED
 from tests.report.told import answered
@@ -705,20 +705,20 @@ def test_meanings_of_parameters_are_plain_words() -> None:
             Of the *other* sites' `rows`, by k**power * 2.
         """
 
-    assert general.parameter_docs(Marked) == {"trim": "Of the other sites' rows, by k**power * 2."}
+    assert html.parameter_docs(Marked) == {"trim": "Of the other sites' rows, by k**power * 2."}
 
 
 def test_defaults_as_files_keep_them_are_no_settings(moments: Run) -> None:
     kept = {"bins": {}, "tables": [], "quantiles": [0.25, 0.5, 0.75]}
     info = dataclasses.replace(moments.info, method="describe", parameters=kept)
     run = dataclasses.replace(moments, info=info)
-    assert general._changed(run, get_method("describe")) == []
+    assert html._changed(run, get_method("describe")) == []
     kept["tables"] = [["a", "b"]]
-    assert general._changed(run, get_method("describe")) == [("tables", [["a", "b"]])]
+    assert html._changed(run, get_method("describe")) == [("tables", [["a", "b"]])]
 
 
 def test_every_method_of_a_paper_has_a_source() -> None:
-    cited = {name: general.source(get_method(name)) for name in BUILT_IN}
+    cited = {name: html.source(get_method(name)) for name in BUILT_IN}
     assert {name for name, source in cited.items() if not source} == {"mean-and-sd", "describe"}
     assert not any(set("*`") & set(source) for source in cited.values())
 

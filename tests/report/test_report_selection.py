@@ -10,7 +10,7 @@ import pytest
 
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import ensemble_clustering
-from consilience.report import general, html
+from consilience.report import html
 from consilience.report.sections import Block, Headline, MethodReport, report_of
 from tests.report import selection_fixture
 from tests.report.selection_fixture import CASES, completion, components, count, ranks, run_of
@@ -213,6 +213,6 @@ def test_ranks_with_one_site_name_what_was_set_aside() -> None:
 
 def test_very_many_columns_are_not_all_named_in_the_question() -> None:
     few, many = [f"x{j}" for j in range(60)], [f"x{j}" for j in range(256)]
-    assert general._named(few) == ", ".join(few)
-    assert general._named(many) == f"{', '.join(many[:24])} and 232 more"
-    assert general._named("target") == "target"
+    assert html._named(few) == ", ".join(few)
+    assert html._named(many) == f"{', '.join(many[:24])} and 232 more"
+    assert html._named("target") == "target"

@@ -20,7 +20,7 @@ from consilience.sites.site import Site
 from consilience.testing import attacks
 from consilience.testing.attacks import SUITE
 from consilience.testing.fakes import federation_of, with_policy
-from consilience.testing.record import Attack
+from consilience.testing.recalling import Attack
 from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire import codec
 from consilience.wire.disclosure import Released, replaced

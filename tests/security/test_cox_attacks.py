@@ -14,7 +14,7 @@ import pytest
 from consilience import Columns, Federation, Policy, PooledRegression
 from consilience.exceptions import QuorumError
 from consilience.protocol.method import Ask, Refused
-from consilience.regression import cox, kernels, risk_sets
+from consilience.regression import cox, kernels, performance
 from consilience.regression.protocol.messages import Judge, Settings
 from consilience.regression.protocol.site import (
     _drift,
@@ -179,7 +179,7 @@ def test_of_the_late_events_alone_no_row_has_most() -> None:
     judged_by = _judged(rows.design, _spans(rows.design.x))
     least = Limits(10)
     assert not _few_events(rows, least)
-    assert not risk_sets.is_steep(rows, cox.summed(rows, np.zeros(1))[0], 10)
+    assert not performance.is_steep(rows, cox.summed(rows, np.zeros(1))[0], 10)
     told = [
         _drift(dataclasses.replace(rows, y=y), np.zeros(1), "efron", judged_by, least)
         for y in (rows.y, np.where(order < 240, rows.y, 0.0))

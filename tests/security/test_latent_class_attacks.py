@@ -40,7 +40,7 @@ from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.attacks import canaries_after, number_canary, plant, recovers
 from consilience.testing.fakes import federation_of, members, rows_of, scripted, with_data
-from consilience.testing.record import copied_home
+from consilience.testing.recalling import copied_home
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request

@@ -16,8 +16,8 @@ from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
 from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.protocol.method import ROLES, get_method
-from consilience.protocol.phases.agree_levels import Question
 from consilience.protocol.phases.opening import Open
+from consilience.protocol.phases.prepare import Question
 from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy
 from consilience.sites.row_guard import KEPT

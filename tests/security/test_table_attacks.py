@@ -30,7 +30,7 @@ from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.row_guard import RowGuard
 from consilience.testing.fakes import Findings, federation_of, with_policy
-from consilience.testing.record import Attack, Outcome
+from consilience.testing.recalling import Attack, Outcome
 from consilience.testing.table_attacks import TABLE_ATTACKS, counts_told
 from consilience.wire.disclosure import Released, aggregate, count
 from consilience.wire.message import Aggregate, Public, message

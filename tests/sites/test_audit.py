@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from consilience.exceptions import DamageError, RunError, SignatureError
-from consilience.sites.audit import LEFT, MANIFEST, SIGNED, bundle, verify
 from consilience.sites.policy import Policy
 from consilience.sites.site_store import DiskStore, LogChain
+from consilience.sites.steward import LEFT, MANIFEST, SIGNED, bundle, verify
 from consilience.wire.signing import SigningKey
 from tests.cli.test_site import run_cli
 from tests.cli.test_site_queue import Held

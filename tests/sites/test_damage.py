@@ -14,9 +14,9 @@ import pytest
 
 from consilience.cli.logs import LogLevel, as_line
 from consilience.exceptions import DamageError, RunError
-from consilience.sites.retention import old_runs, purge_old
 from consilience.sites.site import APPROVED, PURGED, TABLES, Site
 from consilience.sites.site_store import NOT_RELEASED, DiskStore, MemoryStore
+from consilience.sites.steward import old_runs, purge_old
 from consilience.wire.envelope import Reply, Request
 from tests.rotation import by_turns
 from tests.sites.test_site import OPEN, after, ask, site

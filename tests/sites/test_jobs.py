@@ -24,7 +24,6 @@ from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.phases.opening import Heard
 from consilience.sites import site_store as home_module
 from consilience.sites.policy import Policy
-from consilience.sites.retention import old_runs
 from consilience.sites.site import Site
 from consilience.sites.site_store import (
     HELD,
@@ -39,6 +38,7 @@ from consilience.sites.site_store import (
     MemoryStore,
     holds,
 )
+from consilience.sites.steward import old_runs
 from consilience.testing.fakes import Question, RowsReply
 from consilience.wire import files as states
 from consilience.wire.disclosure import per_record

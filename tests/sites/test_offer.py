@@ -23,7 +23,7 @@ from consilience.sites.own_columns import SiteColumns, propose
 from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.source import Source, read_source
 from consilience.sites.study import SiteFile
-from consilience.testing.record import record_of
+from consilience.testing.recalling import record_of
 from consilience.wire.envelope import Reply
 
 RNG = np.random.default_rng(3)

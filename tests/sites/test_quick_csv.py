@@ -11,7 +11,7 @@ import pytest
 
 from consilience.protocol.method import SiteData
 from consilience.sites import outputs
-from consilience.sites.cells import code_check, is_number
+from consilience.sites.encoding import code_check, is_number
 
 N = 5000
 

@@ -12,9 +12,8 @@ import pytest
 
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.sites.prepare import load_with_report
-from consilience.sites.reference import read_reference
 from consilience.sites.source import Source, read_source
-from consilience.sites.study import SiteFile, Study
+from consilience.sites.study import SiteFile, Study, read_reference
 
 STUDY = """
 name = "s"

@@ -15,9 +15,9 @@ from consilience.engines.folder import watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
 from consilience.protocol.mean_and_sd import MeanAndSD
-from consilience.sites.retention import DAY, old_runs, purge_old, purge_run
 from consilience.sites.site import PURGED, Site
 from consilience.sites.site_store import DiskStore, MemoryStore, sole
+from consilience.sites.steward import DAY, old_runs, purge_old, purge_run
 from consilience.wire.signing import SigningKey
 from tests.faults.cases import CASES, SITES, loader
 

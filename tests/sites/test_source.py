@@ -19,7 +19,7 @@ import pytest
 from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Source, Table, read_source
-from consilience.sites.source_form import guessed
+from consilience.sites.source_files import guessed
 
 CANARY = "CANARY7731"
 

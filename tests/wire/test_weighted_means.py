@@ -10,6 +10,7 @@ import pytest
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
+from consilience.wire.digits import step_above
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -21,7 +22,6 @@ from consilience.wire.disclosure import (
     weighted_means,
 )
 from consilience.wire.message import Aggregate, message
-from consilience.wire.rounding import step_above
 from tests.reference import meta_clustering_naive as naive
 
 STRICT = Limits()

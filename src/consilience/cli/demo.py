@@ -16,6 +16,7 @@ import typer
 from consilience.cli import console
 from consilience.cli.run import Plan, execute, tell
 from consilience.cli.runs import RUNS
+from consilience.exceptions import ParameterError, RunError
 
 FOLDER = Path("consilience-demo")
 
@@ -125,7 +126,6 @@ def demo(
     patients, under the policy "consortium" with the consents that the study needs. A file that is
     already there and holds something else is never replaced.
     """
-    from consilience.exceptions import ParameterError
     from consilience.wire.files import atomic_write
 
     if method not in DEMOS:
@@ -272,8 +272,6 @@ def _files_over_columns(method: str, chosen: Demo) -> dict[str, str]:
 
 def _refuse_foreign(folder: Path, files: dict[str, str]) -> None:
     """Stop before anything is written if a file is there that is not this demonstration's."""
-    from consilience.exceptions import RunError
-
     for name, text in files.items():
         path = folder / name
         try:

@@ -259,7 +259,7 @@ def _file(path: Path) -> Iterator[Finding]:
 def _table(path: Path) -> str:
     """Read a table that nobody has described, in the form in which it seems to be written."""
     from consilience.sites.source import Source, read_source
-    from consilience.sites.source_form import guessed
+    from consilience.sites.source_files import guessed
 
     settings = guessed(path)
     source: dict[str, Any] = {"path": str(path.absolute()), **settings}

@@ -14,7 +14,7 @@ from consilience.cli.run import EngineName, Plan, execute, tell
 from consilience.cli.site import StopOnSignal
 
 if TYPE_CHECKING:
-    from consilience.engines.flower.join import Seen
+    pass
 
 app = typer.Typer(
     cls=Sentences, help="Studies across organisations, over Flower.", no_args_is_help=True
@@ -200,24 +200,6 @@ def run(
         insecure=insecure,
     )
     tell(execute(plan), as_json=json)
-
-
-def tell_seen(found: list[Seen]) -> None:
-    """Print what the sites answered before a run."""
-    console.table(
-        ("site", "connected", "release", "clock, seconds", "verdict"),
-        (
-            (
-                one.site,
-                "yes" if one.connected else "no",
-                one.release or "-",
-                f"{one.skew:+.1f}" if one.connected else "-",
-                "can take part" if one.able else "cannot take part",
-            )
-            for one in found
-        ),
-        right="   r",
-    )
 
 
 def _words(kind: str, facts: dict[str, Any]) -> str:

@@ -10,21 +10,7 @@ import platform
 import typer
 
 from consilience import __version__
-from consilience.cli import (
-    check,
-    demo,
-    desk,
-    doctor,
-    init,
-    methods,
-    next,
-    purge,
-    report,
-    run,
-    runs,
-    status,
-    transcript,
-)
+from consilience.cli import demo, doctor, init, methods, run, runs, status
 from consilience.cli.errors import House
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}
@@ -63,16 +49,16 @@ def consilience(
 app.command()(demo.demo)
 app.command()(init.init)
 app.command()(methods.methods)
-app.command()(check.check)
+app.command()(run.check)
 app.command()(run.run)
 app.command()(runs.show)
-app.command("next")(next.next_)
-app.command()(transcript.transcript)
-app.command()(report.report)
+app.command("next")(init.next_)
+app.command()(runs.transcript)
+app.command()(runs.report)
 app.command()(status.status)
 app.command()(status.health)
-app.command()(desk.desk)
-app.command()(purge.purge)
+app.command()(status.desk)
+app.command()(runs.purge)
 app.command()(doctor.doctor)
 app.command()(doctor.completion)
 # Their modules import what their commands need, such as Flower, only when they run.

@@ -98,8 +98,8 @@ def purge(
     notes each run that was dropped.
     """
     from consilience.sites.loaders import file_site
-    from consilience.sites.retention import old_runs, purge_old, purge_run
     from consilience.sites.site_store import check_run_id, sole
+    from consilience.sites.steward import old_runs, purge_old, purge_run
     from consilience.sites.study import SiteFile
 
     if (run is None) == (older_than is None):
@@ -521,9 +521,9 @@ def audit(
 
     With --key it is signed; 'consilience site verify' checks it.
     """
-    from consilience.sites.audit import bundle
-    from consilience.sites.audit import verify as verified
     from consilience.sites.policy import Policy
+    from consilience.sites.steward import bundle
+    from consilience.sites.steward import verify as verified
     from consilience.sites.study import SiteFile
     from consilience.wire.files import create_file
     from consilience.wire.signing import SigningKey
@@ -559,7 +559,7 @@ def verify(
     signature, too: compare what is printed with what you know. Ends with 5 or 7 where something
     was changed.
     """
-    from consilience.sites.audit import verify as verified
+    from consilience.sites.steward import verify as verified
 
     found = verified(_bytes_of(bundle), key)
     by = f"signed by {found.key}" if found.key else "not signed"

@@ -1,9 +1,13 @@
-"""``consilience status``: how far a run has come; ``consilience health``: are its sites fit."""
+"""``consilience status``: how far a run has come; ``consilience health``: are its sites fit.
+
+``consilience desk``: the coordinator's pages in a browser.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from contextlib import suppress
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +16,7 @@ import typer
 
 from consilience.cli import console
 from consilience.cli.runs import RUNS, directory
+from consilience.exceptions import EngineError, StudyError
 
 if TYPE_CHECKING:
     from consilience.engines.health import SiteHealth
@@ -36,9 +41,8 @@ def status(
 
     Names the sites that it waits for. With --watch and --json: one JSON object a line.
     """
-    from consilience.engines.progress import Queues, progress_of
     from consilience.engines.rundir import read_info
-    from consilience.engines.study_run import runs_in
+    from consilience.engines.study_run import Queues, progress_of, runs_in
 
     folder = RUNS if run is None else Path(run)
     several = run is None or (folder.is_dir() and any(folder.glob("*/run.json")))
@@ -135,7 +139,6 @@ def health(
     """
     from consilience.engines.health import health as folder_health
     from consilience.engines.signed import SiteKeys
-    from consilience.exceptions import StudyError
     from consilience.sites.study import Study
 
     if folder is None and superlink is not None and keys is not None:
@@ -165,8 +168,6 @@ def tell(found: list[SiteHealth], *, as_json: bool) -> None:
     EngineError
         Something is wrong with a site.
     """
-    from consilience.exceptions import EngineError
-
     if as_json:
         sites = [dataclasses.asdict(one) for one in found]
         console.print_json({"well": not any(one.troubles for one in found), "sites": sites})
@@ -197,3 +198,25 @@ def _row(one: SiteHealth) -> tuple[str, ...]:
         "-" if one.age is None else str(one.unsent),
         "-" if one.free < 0 else f"{one.free / 1e9:.0f}",
     )
+
+
+def desk(
+    runs: Path = typer.Option(RUNS, metavar="DIR", help="Folder with runs."),
+    studies: Path = typer.Option(Path(), metavar="DIR", help="Folder with study files."),
+    sites: Path | None = typer.Option(
+        None, metavar="DIR", help="Where <site>.toml of sites on this machine are: replies held."
+    ),
+    folder: Path | None = typer.Option(
+        None, metavar="DIR", help="The shared folder: what its sites say of themselves."
+    ),
+    port: int = typer.Option(0, min=0, max=65535, help="0 takes one that is free."),
+) -> None:
+    """Open the coordinator's desk: studies, progress by site, reports, what waits for whom.
+
+    Served on this machine alone, under an address that has a secret: open the one that is printed,
+    and give it to nobody. Nothing can be decided on its pages. Stop it with Ctrl-C.
+    """
+    from consilience.desk.coordinator import Overview, serve
+
+    with suppress(KeyboardInterrupt):
+        serve(Overview(studies, runs, sites, folder), port, typer.echo)

@@ -1,7 +1,7 @@
 """The pages of the steward's desk: replies, studies, account, log; `pages` says what guards them.
 
 Nothing on a page is a value of the data: replies are told by fields, classes and sizes, and lines
-of the log without their own words (`sites.audit.TOLD`).
+of the log without their own words (`sites.steward.TOLD`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from consilience.engines.health import LITTLE_DISK
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.protocol.method import get_method
 from consilience.report.disclosure import CLASSES
-from consilience.report.general import parameter_docs
+from consilience.report.html import parameter_docs
 from consilience.sites import steward
-from consilience.sites.audit import bundle, told
 from consilience.sites.policy import PRESETS, Policy
 from consilience.sites.site import COORDINATORS
 from consilience.sites.site_store import DiskStore, Job
 from consilience.sites.source import expand
+from consilience.sites.steward import bundle, public
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.signing import SigningKey
 
@@ -182,7 +182,7 @@ class Desk:
     def log(self, run: str = "", event: str = "") -> dict[str, Any]:
         """Lines of the site's own log, the newest first, without words that may quote a cell."""
         whole, read = self.home.read_log_end(_READ)
-        lines = [told(line) for line in read]
+        lines = [public(line) for line in read]
         wanted = {"run": run, "event": event}
         chosen = [
             x for x in lines if all(not v or str(x.get(k, "")) == v for k, v in wanted.items())

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from consilience.desk.pages import HEADERS, Pages, ago, guarded, require_extra
 from consilience.desk.pages import serve as serve_pages
 from consilience.engines import health, rundir
-from consilience.engines.progress import Queues, progress_of
-from consilience.engines.study_run import runs_in
+from consilience.engines.study_run import Queues, progress_of, runs_in
 from consilience.exceptions import ConsilienceError, RunError
 from consilience.protocol.method import get_method
 from consilience.sites.study import Study

@@ -39,19 +39,18 @@ from consilience.protocol.method import (
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.accounting import Budget
-from consilience.sites.cells import is_number, plain_text
+from consilience.sites.encoding import is_number, plain_text
 from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report
-from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.revealed_rank import RevealedRank, column_factor, rank_of
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
 from consilience.sites.source import Table, read_source
 from consilience.sites.source_blocks import ParquetColumns
 from consilience.sites.source_long import wide_schema
-from consilience.sites.study import SiteFile, Study
+from consilience.sites.study import ReferenceRows, SiteFile, Study, read_reference
 
 CLASS_PARAMETERS = ("n_clusters", "n_classes")
 Ids = dict[str, frozenset[str]]

@@ -26,13 +26,20 @@ from consilience.exceptions import (
     StudyError,
 )
 from consilience.protocol.method import Method, get_method
-from consilience.sites.cells import is_number
-from consilience.sites.own_columns import MAX_LEVELS, Offer, Proposal, SiteColumns, propose
+from consilience.sites.encoding import is_number
+from consilience.sites.own_columns import (
+    MAX_LEVELS,
+    Offer,
+    Proposal,
+    SiteColumns,
+    propose,
+    study_text,
+    toml_lines,
+)
 from consilience.sites.policy import Policy
 from consilience.sites.source import Source, Table, read_source
-from consilience.sites.source_form import guessed
+from consilience.sites.source_files import guessed
 from consilience.sites.study import SiteFile, Study, check_name
-from consilience.sites.toml_text import study_text, toml_lines
 from consilience.wire.files import atomic_write
 
 SINGLE_ROLES = ("target", "id", "agent", "entity", "weight")

@@ -27,10 +27,10 @@ from consilience.protocol.method import Columns, get_method
 from consilience.protocol.next_study import Asked, NextStudy
 from consilience.protocol.phases.secure_sums import SECURE
 from consilience.sites.loaders import load_under, offered_columns
+from consilience.sites.own_columns import study_text
 from consilience.sites.policy import Policy
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile, Study
-from consilience.sites.toml_text import study_text
 from consilience.wire.files import atomic_write
 
 SINGLE = ("target", "id", "agent", "entity", "weight", "offset")

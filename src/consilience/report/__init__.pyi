@@ -59,9 +59,9 @@ from consilience.collaborators.report.figures_meta import plot_merges as plot_me
 from consilience.collaborators.report.figures_meta import plot_pairwise_tests as plot_pairwise_tests
 from consilience.collaborators.report.figures_meta import plot_spectrum as plot_spectrum
 from consilience.collaborators.report.figures_meta import plot_together as plot_together
-from consilience.describe.report.figures_describe import plot_curves as plot_curves
-from consilience.describe.report.figures_describe import plot_differences as plot_differences
-from consilience.describe.report.figures_describe import plot_distributions as plot_distributions
+from consilience.describe.report.describe import plot_curves as plot_curves
+from consilience.describe.report.describe import plot_differences as plot_differences
+from consilience.describe.report.describe import plot_distributions as plot_distributions
 from consilience.discriminant.report.figures import plot_dendrogram as plot_dendrogram
 from consilience.discriminant.report.figures import plot_interactions as plot_interactions
 from consilience.discriminant.report.figures_choice import plot_candidates as plot_candidates
@@ -81,15 +81,15 @@ from consilience.latent_regression.report.latent_evidence import (
 from consilience.latent_regression.report.latent_evidence import (
     plot_latent_releases as plot_latent_releases,
 )
-from consilience.regression.report.figures_regression import plot_calibration as plot_calibration
-from consilience.regression.report.figures_regression import plot_forest as plot_forest
-from consilience.regression.report.figures_regression import plot_regression as plot_regression
+from consilience.regression.report.pooled_regression import plot_calibration as plot_calibration
+from consilience.regression.report.pooled_regression import plot_forest as plot_forest
+from consilience.regression.report.pooled_regression import plot_regression as plot_regression
 from consilience.report.figures import plot_class_profiles as plot_class_profiles
 from consilience.report.figures import plot_disclosure as plot_disclosure
 from consilience.report.figures_selection import plot_entry_curve as plot_entry_curve
 from consilience.report.figures_selection import plot_leave_one_out as plot_leave_one_out
 from consilience.report.figures_selection import plot_loadings as plot_loadings
 from consilience.report.figures_selection import plot_singular_values as plot_singular_values
-from consilience.report.general import methods_paragraph as methods_paragraph
 from consilience.report.html import Report as Report
+from consilience.report.html import methods_paragraph as methods_paragraph
 from consilience.report.html import write as write

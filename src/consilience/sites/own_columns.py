@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -17,10 +20,8 @@ from numpy.typing import NDArray
 from consilience.arrays import BoolArray as Mask
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Columns, Preparation
-from consilience.sites.cells import is_number, plain_text
-from consilience.sites.encoding import match
+from consilience.sites.encoding import is_number, match, plain_text
 from consilience.sites.source import Table
-from consilience.sites.toml_text import toml_key, toml_value
 
 EVERY = "*"
 NUMBER, ID, NONE = "number", "id", "none"
@@ -537,3 +538,62 @@ def _plain(text: str) -> str | int | float:
         return text
     number = float(text)
     return int(number) if number.is_integer() else number
+
+
+# --------------------------------------------------------------------------- values as TOML
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_key(name: str) -> str:
+    """A name as a key."""
+    return name if _BARE_KEY.fullmatch(name) else toml_value(name)
+
+
+def toml_value(value: object) -> str:
+    """Text, a number, a truth value, a day, a list (or tuple) or a table as TOML on one line."""
+    if isinstance(value, str):
+        # JSON's texts are TOML's, but for halves of a sign that are written apart, and one code.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, Mapping):
+        inner = (f"{toml_key(name)} = {toml_value(one)}" for name, one in value.items())
+        return "{ " + ", ".join(inner) + " }"
+    return json.dumps(value)
+
+
+def toml_lines(pairs: Mapping[str, Any]) -> str:
+    """Keys and values, a line for each that is not empty."""
+    kept = {name: value for name, value in pairs.items() if value not in ((), "", None)}
+    return "".join(f"{toml_key(name)} = {toml_value(value)}\n" for name, value in kept.items())
+
+
+def study_text(settings: Mapping[str, Any], remark: str) -> str:
+    """Write a study file: what is asked, with a remark of whole lines above it.
+
+    Parameters
+    ----------
+    settings : mapping
+        As the file has them, table by table; what is empty is left out.
+    remark : str
+    """
+    tables = {name: value for name, value in settings.items() if isinstance(value, Mapping)}
+    head = {name: value for name, value in settings.items() if name not in tables}
+    tables = {"parameters": {}, **tables}
+    data = dict(tables["data"])
+    levels = data.pop("levels", {})
+    kept = f"\n[data.levels]\n{toml_lines(levels)}" if levels else ""
+    settled = toml_lines(tables.pop("parameters")) or (
+        f"# As they are by default; 'consilience methods {head['method']}' lists them.\n"
+    )
+    above = "".join(f"# {line}\n" for line in remark.splitlines())
+    text = f"{above}\n{toml_lines(head)}\n[parameters]\n{settled}\n[data]\n{toml_lines(data)}{kept}"
+    del tables["data"]
+    return text + "".join(
+        f"\n[{name}]\n{toml_lines(table)}"
+        for name, table in tables.items()
+        if table or name in ("preparation", "sites")
+    )

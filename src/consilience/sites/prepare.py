@@ -37,7 +37,7 @@ from consilience.arrays import FloatArray, all_finite
 from consilience.exceptions import ConsilienceError, DataError, StudyError, listed
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites import encoding
-from consilience.sites.cells import is_number, plain_text, row_list
+from consilience.sites.encoding import is_number, plain_text, row_list
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_history import row_content
 from consilience.sites.source import Table

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import IntArray, all_finite
 from consilience.exceptions import DataError
-from consilience.sites.cells import is_number
+from consilience.sites.encoding import is_number
 from consilience.sites.source import Table
 
 Atoms = NDArray[np.int32]

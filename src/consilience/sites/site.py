@@ -39,8 +39,8 @@ from consilience.exceptions import (
 )
 from consilience.numerics.parallel import one_thread
 from consilience.protocol.method import Method, SiteData, get_method
-from consilience.protocol.phases import agree_levels, opening
-from consilience.protocol.phases.prepare import HOUSE_STEPS, check_missing
+from consilience.protocol.phases import opening
+from consilience.protocol.phases.prepare import CONFIRM, HOUSE_STEPS, check_missing
 from consilience.sites import accounting, outputs
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import AllRows, Loaded
@@ -390,10 +390,10 @@ class Site:
         if outputs.ROWS in self.home.output_names(r.run):
             earlier = self.output(r.run)._rows()["columns"]
         data = self._rows(r.run, prior)
-        if data.foreign_levels and r.step != agree_levels.NAME:
+        if data.foreign_levels and r.step != CONFIRM:
             sentence = "a column holds values outside its declared levels"
             raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
-        if r.step != agree_levels.NAME:
+        if r.step != CONFIRM:
             accounting.hold_coding(decode_question(prior.opening), method, self.policy, self.home)
         name = self._kept_name(r, data)
         if name:  # not of a moment ago: other runs may have been told of these rows since

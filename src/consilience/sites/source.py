@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, ParameterError, StudyError
-from consilience.sites.cells import (
+from consilience.sites.encoding import (
     UNREADABLE,
     check_header,
     code_check,
@@ -42,7 +42,7 @@ from consilience.sites.source_blocks import (
     to_numpy,
     without_views,
 )
-from consilience.sites.source_form import (
+from consilience.sites.source_files import (
     SEPARATORS,
     binary_form,
     decimal_of,

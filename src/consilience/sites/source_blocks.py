@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.sites.cells import check_header, fail
-from consilience.sites.source_form import LOOK, binary_form, wide_encoding
+from consilience.sites.encoding import check_header, fail
+from consilience.sites.source_files import LOOK, binary_form, wide_encoding
 
 if TYPE_CHECKING:
     from consilience.sites.source import Csv

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from consilience.exceptions import MissingExtraError, StudyError
-from consilience.sites.cells import fail
+from consilience.sites.encoding import fail
 
 _BATCH_ROWS = 1_000_000_000
 """The SQLite driver takes each column's type from its first batch: all rows are one batch."""

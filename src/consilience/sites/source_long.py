@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from consilience.arrays import IntArray
 from consilience.exceptions import DataError, StudyError
 from consilience.protocol.method import Columns
-from consilience.sites.cells import is_number, row_list
-from consilience.sites.encoding import match
+from consilience.sites.encoding import is_number, match, row_list
 from consilience.sites.own_columns import EVERY, LongColumns, SiteColumns
 from consilience.sites.source import Table
 

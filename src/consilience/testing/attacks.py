@@ -56,8 +56,19 @@ from consilience.testing.fakes import (
     with_data,
     with_policy,
 )
-from consilience.testing.recalling import MUTATIONS, Rehearsal, every_field, leaves, leaves_room
-from consilience.testing.record import SEED, Attack, Outcome, Record, attack, record_of
+from consilience.testing.recalling import (
+    MUTATIONS,
+    SEED,
+    Attack,
+    Outcome,
+    Record,
+    Rehearsal,
+    attack,
+    every_field,
+    leaves,
+    leaves_room,
+    record_of,
+)
 from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released

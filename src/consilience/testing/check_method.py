@@ -24,7 +24,7 @@ from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases.prepare import steps_of
 from consilience.testing import attacks, expect
 from consilience.testing.fakes import Action, Factory, members, rows_of, scripted
-from consilience.testing.record import SEED, Attack, Record, Remembering, record_of
+from consilience.testing.recalling import SEED, Attack, Record, Remembering, record_of
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import FieldSpec, message_type

@@ -41,7 +41,7 @@ from consilience.testing.fakes import (
     with_fixed_secrets,
     with_policy,
 )
-from consilience.testing.record import SEED, Attack, Outcome
+from consilience.testing.recalling import SEED, Attack, Outcome
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply

@@ -58,6 +58,7 @@ from consilience.wire.cell_facts import (
     largest_share,
     sums_by_class,
 )
+from consilience.wire.digits import by_entity, coarse, largest_move
 from consilience.wire.message import Disclosure
 from consilience.wire.moment_facts import (
     Coded,
@@ -66,7 +67,6 @@ from consilience.wire.moment_facts import (
     column_facts,
     moment_facts,
 )
-from consilience.wire.rounding import by_entity, coarse, largest_move
 from consilience.wire.support import Limits as Limits
 from consilience.wire.support import Support as Support
 from consilience.wire.support import class_moments_fault as class_moments_fault

@@ -24,7 +24,7 @@ from consilience.assisted.test import AssistanceTest
 from consilience.engines.federation import Run
 from consilience.protocol.method import Method
 from consilience.report import charts, disclosure, html
-from consilience.report.general import parameter_docs
+from consilience.report.html import parameter_docs
 from consilience.report.sections import Block, MethodReport, Table, p_value, report_of
 from consilience.wire.transcript import Line
 from tests.assisted.report.assisted_results import joint_fit, partner_test, power_grid, run_of

@@ -10,7 +10,7 @@ import pandas as pd
 
 from consilience import report
 from consilience.describe.protocol import Describe
-from consilience.describe.report import figures_describe as figures
+from consilience.describe.report import describe as figures
 from consilience.describe.report.describe import REPORT
 from consilience.protocol.method import Columns
 from tests.describe.test_curves import BY_ARM, patients

@@ -13,8 +13,7 @@ import pytest
 
 from consilience import PooledRegression, report
 from consilience.exceptions import ParameterError
-from consilience.regression.report.figures_regression import most_different
-from consilience.regression.report.pooled_regression import REPORT
+from consilience.regression.report.pooled_regression import REPORT, most_different
 from consilience.report import plot_forest, plot_regression
 from tests.regression.test_pooled_regression import SITES, draw, federation, tables_of
 

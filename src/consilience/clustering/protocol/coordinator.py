@@ -30,7 +30,7 @@ from consilience.clustering.protocol.site import TABLE_PARTS, category_blocks
 from consilience.exceptions import QuorumError
 from consilience.protocol.method import Ask, Columns, CoordinatorContext, Replies
 from consilience.protocol.phases.entry_errors import merged
-from consilience.wire.rounding import coarse
+from consilience.wire.digits import coarse
 
 PREFIXES = ("", "local_")
 _NOBODY = (

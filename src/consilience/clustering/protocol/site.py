@@ -45,9 +45,9 @@ from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import entry_errors
 from consilience.wire import disclosure
+from consilience.wire.digits import coarse, step_above
 from consilience.wire.disclosure import Limits, Released, bundle, chances, model, rounded
 from consilience.wire.message import Disclosure
-from consilience.wire.rounding import coarse, step_above
 
 RESAMPLE_SHARE = 0.8
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

@@ -9,7 +9,7 @@ import numpy as np
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import figures_classes, figures_sequences, sequence_evidence
 from consilience.clustering.report.sequence_evidence import Facts, Row
-from consilience.report import charts, figures, selection_evidence
+from consilience.report import charts, figures, figures_selection
 from consilience.report.figures_selection import curve_of
 from consilience.report.run import Run
 from consilience.report.sections import Block, Table, numbers
@@ -97,10 +97,10 @@ class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):
     def choice(self, result: EnsembleClusteringResult) -> tuple[Block, tuple[Table, ...]]:
         """Errors of held-out entries by number of classes, and by site."""
         curve = curve_of(result.cv_curve())
-        by_site = selection_evidence.by_site(
+        by_site = figures_selection.by_site(
             curve, result.cv_site_errors, result.cv_site_entries, result.cv_chosen
         )
-        chosen = selection_evidence.choice(curve, result.cv_chosen, result.cv_rule, "")
+        chosen = figures_selection.choice(curve, result.cv_chosen, result.cv_rule, "")
         return chosen, (by_site,) if by_site else ()
 
     def vote_rows(self, result: EnsembleClusteringResult) -> list[Row]:

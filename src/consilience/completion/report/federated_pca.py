@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.report.selection_study import judged
-from consilience.report import figures_selection, selection_evidence
+from consilience.report import figures_selection
 from consilience.report.charts import short
 from consilience.report.run import Run
 from consilience.report.sections import numbers, percent, site_name
@@ -39,7 +39,7 @@ class FederatedPCAReport(TemplateReport[FederatedPCAResult]):
         if found["curve"] is not None:
             errors = dict(zip(result.sites, result.site_errors, strict=True))
             entries = {s: int(n) for s, n in zip(result.sites, result.site_entries, strict=True)}
-            by_site = selection_evidence.by_site(found["curve"], errors, entries, found["place"])
+            by_site = figures_selection.by_site(found["curve"], errors, entries, found["place"])
         ranks = result.candidates
         return {
             **found,
@@ -51,7 +51,7 @@ class FederatedPCAReport(TemplateReport[FederatedPCAResult]):
                 for j, (text, share) in enumerate(lines)
             ],
             "by_site": [by_site] if by_site else [],
-            "loadings": selection_evidence.loadings,
+            "loadings": figures_selection.loadings,
             "site_rows": [
                 (site_name(site), f"{int(n):,}", f"{int(groups):,}", percent(float(share)))
                 for site, n, groups, share in columns

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from consilience.completion.one_table.entry_study import EntryStudyResult
-from consilience.report import figures_selection, selection_evidence
+from consilience.report import figures_selection
 from consilience.report.charts import short
 from consilience.report.figures_selection import curve_of
 from consilience.report.run import Run
@@ -27,7 +27,7 @@ class EntryStudyReport(TemplateReport[R], Generic[R]):
         preparation = run.info.settings.get("preparation") or {}
         return {
             **judged(result, at_edge=result.at_edge),
-            "known_limits": selection_evidence.KNOWN,
+            "known_limits": figures_selection.KNOWN,
             "standardize": preparation.get("standardize"),
         }
 
@@ -42,12 +42,12 @@ def judged(result: Any, *, at_edge: bool) -> dict[str, Any]:
     curve = None if found is None else curve_of(found)
     place, share, near, choice = -1, math.nan, "", None
     if curve is not None:
-        near = selection_evidence.near_words(curve)
+        near = figures_selection.near_words(curve)
         if 0 <= result.chosen < len(curve.values) and not at_edge:
             at = (curve.values == float(result.candidates[result.chosen])).nonzero()[0]
             place = int(at[0])
-        share = selection_evidence.predicted(curve, place)
-        choice = partial(selection_evidence.choice, curve, place, result.rule)
+        share = figures_selection.predicted(curve, place)
+        choice = partial(figures_selection.choice, curve, place, result.rule)
     return {
         "figures": figures_selection,
         "finite": np.isfinite,

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.describe.curves import (
+from consilience.describe.kernels import (
     Curve,
     LogRank,
     Pair,
-    life_table,
-    log_rank_of_sites,
-    log_rank_within,
-    pairs_of,
-    pooled_log_rank,
-)
-from consilience.describe.kernels import (
     Quantile,
     difference_of_means,
     difference_of_shares,
     equal_means,
+    life_table,
+    log_rank_of_sites,
+    log_rank_within,
+    pairs_of,
     pooled,
+    pooled_log_rank,
     quantile,
 )
 from consilience.exceptions import ParameterError

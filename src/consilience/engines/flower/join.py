@@ -16,9 +16,9 @@ from consilience.engines.health import Heartbeat, SiteHealth, judged
 from consilience.engines.signed import OnNote
 from consilience.exceptions import PrivacyError, StudyError, WireError
 from consilience.sites.loaders import file_site
-from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Confirm
 from consilience.sites.site_store import sole
+from consilience.sites.steward import DAY, purge_old
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.signing import SigningKey
 

@@ -31,9 +31,9 @@ from consilience.engines.folder.mailbox import (
 from consilience.engines.health import Heart
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators
 from consilience.exceptions import DamageError, RunError, SignatureError, WireError
-from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
 from consilience.sites.site_store import Held, sole
+from consilience.sites.steward import DAY, purge_old
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OtherReaderError, SigningKey
 

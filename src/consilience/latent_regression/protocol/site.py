@@ -57,6 +57,7 @@ from consilience.latent_regression.protocol.messages import (
 )
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.wire.digits import by_entity
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -67,7 +68,6 @@ from consilience.wire.disclosure import (
     rounded,
     weighted_means,
 )
-from consilience.wire.rounding import by_entity
 
 SERIES = "class-sums"
 _AFTER_LABELS = 1 << 32

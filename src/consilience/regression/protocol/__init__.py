@@ -20,7 +20,7 @@ conclude: Conclude              ->  keeps the model and the fitted values of its
                                 <-  Concluded                                  PUBLIC
 ==================================  ====================================================
 
-With masked sums two steps take the place of the first one (`masked.py`), and the coordinator knows
+With masked sums two steps take the place of the first one (below), and the coordinator knows
 totals over sites alone.
 
 A Cox regression has a baseline hazard for each site (stratified by site), so risk sets are within
@@ -47,6 +47,24 @@ withholds stops the run with a sentence, unless the study says which gives way.
 Absence: a site that misses the moments is not in the fit, down to the quorum; one that misses a
 round of sums stops the run. One that misses the end keeps no model.
 Leakage: see `PooledRegression.leakage`.
+
+With masked sums all sites are one, of which totals are known.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+totals: Request                 ->
+  settings                      <-  Totals: rows, sums (f) of columns, response,
+                                    offset and weight                       AGGREGATE
+products: Centre                ->
+  columns in use, pooled means  <-  Products (t) about the pooled means     AGGREGATE
+sums: Coefficients, rounds 1..R ->
+                                <-  Sums, as of sums in plain               AGGREGATE
+==================================  ====================================================
+
+Each reply is judged at the site as in a run in plain, and leaves masked (phase `secure_sums`). A
+coefficient is solved from totals alone, so the fit is that of a run in plain; what compares sites
+is not known.
 """
 
 from __future__ import annotations
@@ -59,20 +77,163 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.arrays import FloatArray
-from consilience.exceptions import QuorumError, StudyError
-from consilience.parameters import FLAG, allows, number, one_of
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
-from consilience.protocol.phases.secure_sums import ALL
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import ProtocolError, QuorumError, StudyError, listed
+from consilience.parameters import FLAG, allows, number, one_of, plain
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Replies,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
+from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, refused_for, total
 from consilience.regression import kernels
 from consilience.regression.cox import TIES
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.kernels import Pool
-from consilience.regression.protocol import coordinator, masked, messages, site
+from consilience.regression.protocol import coordinator, messages, site
 from consilience.regression.protocol.coordinator import Survey
+from consilience.regression.protocol.messages import square_of
 from consilience.regression.protocol.result import PooledRegressionResult
-from consilience.wire.disclosure import relayed
-from consilience.wire.message import Disclosure
+from consilience.regression.protocol.site import moments
+from consilience.wire.disclosure import relayed, replaced
+from consilience.wire.message import Disclosure, is_gram
+
+
+def refusal(method: PooledRegression) -> str:
+    """Say what of a study needs more of a site than parts of sums; empty where nothing does."""
+    needs = {
+        "fits no Cox regression from masked sums: choose another family": method.family
+        == kernels.COX,
+        "adds up fits of single sites, which are no sums over rows: set fit to 'exact'": (
+            method.settings.one_shot
+        ),
+        "takes each site's rows for its constant: set site_effects to false": method.site_effects,
+        "judges risks site by site: set performance to false": method.performance,
+        "takes each site for a cluster: set errors to 'model', 'HC0' or 'HC1'": (
+            method.errors == "cluster"
+        ),
+        "leaves out single sites by what they tell: set when_withheld to 'stop' or "
+        "'without-column'": method.when_withheld == "without-site",
+    }
+    return refused_for(needs)
+
+
+# --------------------------------------------------------------------------- at a site
+
+
+@step("totals", once=True, summed=True)
+def totals(
+    message: messages.Request, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Totals, State]:
+    """Tell rows and sums of the columns of which `moments` tells."""
+    own, state = moments(message, data, state, site)
+    sums = replaced(own.means, own.n.value * own.means.value)
+    return messages.Totals(n=own.n, totals=sums), state
+
+
+@step("products", once=True, summed=True)
+def products(
+    message: messages.Centre, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Products, State]:
+    """Tell products of columns in use about the pooled means."""
+    columns: IntArray = np.asarray(message.columns.value, dtype=np.int64)
+    told = list(state.get("told", ()))
+    if not (np.diff(columns) > 0).all() or not set(columns.tolist()) <= set(told):
+        sentence = "the columns in use are not among those that the site has told sums of"
+        raise ProtocolError(sentence, public=sentence)
+    if plain(message.settings) != state.get("settings"):
+        raise ProtocolError("the question goes on with other settings than the totals")
+    own, state = moments(messages.Request(settings=message.settings), data, state, site)
+    means = own.means.value[~np.isnan(own.means.value)]
+    kept = [*map(told.index, columns.tolist()), *range(len(told), len(means))]
+    if len(message.mean.value) != len(kept):
+        raise ProtocolError("pooled means of other columns than those in use")
+    # About the site's own means, and moved: rounding far away would depend on single rows.
+    away = means[kept] - message.mean.value
+    square = square_of(own.products.value, len(means))[np.ix_(kept, kept)]
+    moved = square + own.n.value * np.outer(away, away)
+    told_of = replaced(own.products, moved[np.triu_indices(len(kept))])
+    return messages.Products(products=told_of), state
+
+
+STEPS = (totals, products)
+
+
+# --------------------------------------------------------------------------- at the coordinator
+
+
+def surveyed(
+    ctx: CoordinatorContext, method: PooledRegression, settings: messages.Settings
+) -> Generator[Ask, Replies, Survey]:
+    """Columns that take part, and what totals say of them.
+
+    Raises
+    ------
+    QuorumError
+        Some sites withhold a column and the study says to stop; or too little is left.
+    ProtocolError
+        The totals are those of no rows.
+    """
+    ctx.note(MASKED)
+    request = messages.Request(settings=settings)
+    first = yield from total(ctx, Ask("totals", request), messages.Totals)
+    told = first.told["totals"] == len(first.sites)
+    n, p = float(first.values["n"]), len(ctx.feature_names)
+    gone = tuple(ctx.feature_names[j] for j in np.flatnonzero(~told[:p]))
+    if gone and method.when_withheld == "stop":
+        raise QuorumError(
+            f"some sites may not tell {listed(gone)}: a count behind it, or behind its products "
+            "with others or with the weight, is too small, one row dominates, or the columns are "
+            'too many for the rows. Leave it out, or set when_withheld to "without-column"'
+        )
+    mean = np.where(told, first.values["totals"] / n, np.nan)
+    centre = messages.Centre(
+        settings=settings,
+        columns=relayed(np.flatnonzero(told[:p]).astype(np.int64), _AGGREGATE),
+        mean=relayed(mean[told], _AGGREGATE),
+    )
+    asked = Ask("products", centre, to=first.sites)
+    second = yield from total(ctx, asked, messages.Products, at_least=len(first.sites))
+    moments = messages.Moments(
+        n=relayed(int(n), _AGGREGATE),
+        means=relayed(mean, _AGGREGATE),
+        products=relayed(second.values["products"], _AGGREGATE),
+    )
+    if moments.check(request, {"p": p}):
+        raise ProtocolError(WRONG)
+    survey = coordinator.survey_of(ctx, method, settings, {ALL: moments})
+    withheld = {"some sites": gone} if gone else {}
+    return dataclasses.replace(survey, members=first.sites, withheld=withheld)
+
+
+def summed(
+    ctx: CoordinatorContext, survey: Survey, asked: Ask
+) -> Generator[Ask, Replies, messages.Sums]:
+    """Totals of sums at coefficients, as if one site told them.
+
+    Raises
+    ------
+    ProtocolError
+        The totals are those of no rows.
+    """
+    found = yield from total(ctx, asked, messages.Sums, at_least=len(survey.members))
+    # A figure that some site keeps back is not told of the others: it would be of other rows.
+    whole = {
+        name: np.where(found.told[name] == len(found.sites), value, np.nan)
+        for name, value in found.values.items()
+    }
+    reply = messages.Sums(**{name: relayed(v, _AGGREGATE) for name, v in whole.items()})
+    if reply.check(asked.message, {}) or not is_gram(reply.curvature.value):
+        raise ProtocolError(WRONG)
+    return reply
+
 
 _AGGREGATE, _MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 _SETTLED = 1e-9
@@ -169,7 +330,7 @@ class PooledRegression(Method[PooledRegressionResult]):
     name: ClassVar[str] = "pooled-regression"
     version: ClassVar[int] = 17
     title: ClassVar[str] = "Which columns explain the response, over the rows of all sites?"
-    steps = (*site.STEPS, *masked.STEPS)
+    steps = (*site.STEPS, *STEPS)
     absence: ClassVar[str] = (
         "A site that misses the moments is not in the fit, down to the quorum. One that misses a "
         "round of sums, or of own fits, or with masked sums that of products, stops the run. One "
@@ -212,7 +373,7 @@ class PooledRegression(Method[PooledRegressionResult]):
 
     def cannot_mask(self) -> str:
         """What compares sites, or takes them one by one."""
-        return masked.refusal(self)
+        return refusal(self)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are a response and columns, and that the settings go together."""
@@ -309,7 +470,7 @@ class PooledRegression(Method[PooledRegressionResult]):
             told = ctx.require((yield Ask("moments", messages.Request(settings=settings))))
             survey = coordinator.survey_of(ctx, self, settings, told)
         else:
-            survey = yield from masked.surveyed(ctx, self, settings)
+            survey = yield from surveyed(ctx, self, settings)
             told = dict.fromkeys(survey.members)
         try:
             if settings.one_shot:
@@ -454,7 +615,7 @@ class PooledRegression(Method[PooledRegressionResult]):
         )
         ask = Ask("sums", message, to=survey.members)
         if survey.masked:
-            replies = {ALL: (yield from masked.summed(ctx, survey, ask))}
+            replies = {ALL: (yield from summed(ctx, survey, ask))}
         else:
             replies = ctx.require((yield ask), at_least=len(survey.sites))
         pieces = tuple(

@@ -13,7 +13,7 @@ from consilience.numerics.survival import times_of
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import secure_sums
-from consilience.regression import cox, kernels, performance, risk_sets
+from consilience.regression import cox, kernels, performance
 from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.protocol import messages
 from consilience.wire import disclosure
@@ -311,7 +311,7 @@ def _rows_of(
     )
     if time is None or limits.min_records <= 1:
         return rows
-    return risk_sets.until_few(rows, limits.min_records)
+    return performance.until_few(rows, limits.min_records)
 
 
 def _ties_told(
@@ -392,7 +392,7 @@ def sums(
             _keep_ties(settings, site)
             piece, own = cox.summed(rows, theta, ties=settings.ties, squares=squares)
             least = site.limits.min_records
-            if least > 1 and risk_sets.is_steep(rows, piece, least):
+            if least > 1 and performance.is_steep(rows, piece, least):
                 raise DisclosureError(FEW_AT_RISK, public=FEW_AT_RISK)
             piece = _without_counts(settings, piece, rows, site.limits)
             return messages.Sums(**_told_of_cox(settings, piece, own, judged)), state
@@ -528,7 +528,7 @@ def own_fit(
         _keep_ties(settings, site)
     found = cox.fit_alone(rows, settings.ties) if of_cox else kernels.fit_alone(family, rows, alpha)
     least = site.limits.min_records
-    if found is not None and of_cox and least > 1 and risk_sets.is_steep(rows, found, least):
+    if found is not None and of_cox and least > 1 and performance.is_steep(rows, found, least):
         site.note(f"The fit of the site's own rows stays here: {FEW_AT_RISK}.")
     elif found is not None:
         q, squares, alone = len(found.theta), None, None
@@ -646,7 +646,7 @@ def _drift(
     with np.errstate(all="ignore"):  # of made-up coefficients
         told = [cox.summed(rows, slopes, ties=ties, late=power) for power in range(3)]
         piece, q = told[0][0], len(slopes)
-        if limits.min_records > 1 and risk_sets.is_steep(rows, piece, limits.min_records):
+        if limits.min_records > 1 and performance.is_steep(rows, piece, limits.min_records):
             return None
         upper = np.triu_indices(q)
         curvatures = [piece.curvature[upper] for piece, _ in told]
