@@ -7,10 +7,10 @@ from consilience.averaging.tall.reference_averaging import (
 from consilience.averaging.tall.reference_averaging import (
     ReferenceAveragingRegressor as ReferenceAveragingRegressor,
 )
-from consilience.clustering.estimators.markov_mixture import MarkovMixture as MarkovMixture
-from consilience.clustering.estimators.multinomial_mixture import (
+from consilience.clustering.estimators.mixture import (
     LatentClassAnalysis as LatentClassAnalysis,
 )
+from consilience.clustering.estimators.mixture import MarkovMixture as MarkovMixture
 from consilience.clustering.protocol import EnsembleClustering as EnsembleClustering
 from consilience.collaborators.protocol import MetaClustering as MetaClustering
 from consilience.completion.estimators.em_imputation import EMLift as EMLift

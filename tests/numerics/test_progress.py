@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 import consilience
-from consilience.clustering.estimators.multinomial_mixture import LatentClassAnalysis
+from consilience.clustering.estimators.mixture import LatentClassAnalysis
 from consilience.numerics import progress
 from consilience.numerics.parallel import ordered_map
 from consilience.numerics.progress import about, followed, foretell, rounds, shown_by

@@ -10,8 +10,8 @@ import pytest
 
 from consilience import Columns, EnsembleClustering, Federation
 from consilience.clustering.protocol import site as at_site
-from consilience.clustering.protocol.class_history import ClassHistory
 from consilience.clustering.protocol.messages import AllModels, FitRequest, Map
+from consilience.clustering.protocol.site import ClassHistory
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure

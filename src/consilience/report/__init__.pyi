@@ -70,16 +70,16 @@ from consilience.latent_regression.report.figures_latent import (
     plot_latent_coefficients as plot_latent_coefficients,
 )
 from consilience.latent_regression.report.figures_latent import (
-    plot_latent_traces as plot_latent_traces,
-)
-from consilience.latent_regression.report.latent_evidence import (
     plot_latent_held_out as plot_latent_held_out,
 )
-from consilience.latent_regression.report.latent_evidence import (
+from consilience.latent_regression.report.figures_latent import (
     plot_latent_members as plot_latent_members,
 )
-from consilience.latent_regression.report.latent_evidence import (
+from consilience.latent_regression.report.figures_latent import (
     plot_latent_releases as plot_latent_releases,
+)
+from consilience.latent_regression.report.figures_latent import (
+    plot_latent_traces as plot_latent_traces,
 )
 from consilience.regression.report.pooled_regression import plot_calibration as plot_calibration
 from consilience.regression.report.pooled_regression import plot_forest as plot_forest

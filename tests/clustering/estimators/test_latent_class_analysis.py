@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.clustering.estimators.multinomial_mixture import LatentClassAnalysis
+from consilience.clustering.estimators.mixture import LatentClassAnalysis
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.clustering.estimators.markov_mixture import MarkovMixture
+from consilience.clustering.estimators.mixture import MarkovMixture
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from consilience.clustering.estimators.completed_models import (
+    COMPACT,
+    EXPECTED,
     classes_of_all,
     completed_models,
+    match_classes,
 )
 from consilience.clustering.estimators.local_models import (
     GaussianMixtureModel,
     KMeansModel,
     local_model_from_arrays,
 )
-from consilience.clustering.kernels.absent_classes import COMPACT, EXPECTED, match_classes
 from tests.reference import absent_classes as reference
 
 CORNERS = np.array([[0.0, 0.0], [4.0, 0.0], [1.0, 5.0], [5.0, 6.0]])

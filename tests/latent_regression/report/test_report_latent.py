@@ -16,7 +16,7 @@ from consilience import Columns, Federation, LatentClassRegression, LatentClassR
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
 from consilience.latent_regression.protocol.result import OWN, Saved
-from consilience.latent_regression.report import figures_latent, latent_evidence
+from consilience.latent_regression.report import figures_latent
 from consilience.latent_regression.report import latent_class_regression as words
 from consilience.protocol.mean_and_sd import MeanAndSDResult
 from consilience.report.sections import Block, Headline
@@ -227,10 +227,10 @@ def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() 
 
 
 def test_chance_of_coverage_follows_from_the_held_out_events_of_each_site() -> None:
-    half = latent_evidence.chance(result_of(heldout_effective=np.array([100.0, 300, 100, 400])))
+    half = figures_latent.chance(result_of(heldout_effective=np.array([100.0, 300, 100, 400])))
     n = np.array([900.0, 100, 300, 100, 400])
     np.testing.assert_allclose(half, 1.96 * np.sqrt(0.09 / n), rtol=1e-4)
-    half = latent_evidence.chance(CASES["withheld-gain"]())
+    half = figures_latent.chance(CASES["withheld-gain"]())
     assert np.isnan(half).tolist() == [False, False, False, True, False]
     assert half[0] == pytest.approx(1.96 * np.sqrt(0.09 / 1500), rel=1e-4)
 
@@ -276,7 +276,7 @@ def test_counts_that_stay_at_a_site_are_gaps_and_not_zeros() -> None:
     assert "No count came from s003" in spoken(told)
     (table,) = told.folded
     assert table.rows[1][-2:] == ("\N{EN DASH}", "\N{EN DASH}")
-    shares = latent_evidence.site_shares(result)
+    shares = figures_latent.site_shares(result)
     assert np.isnan(shares[1, 2:]).all() and np.isnan(shares[3]).all()
     assert shares[0].sum() == pytest.approx(1.0)
     assert shares[1, :2].sum() < 1, "shares are of all entities of the site"
@@ -307,7 +307,7 @@ def test_sums_are_counted_and_a_site_that_sent_none_is_named() -> None:
         found = [int(v.replace(",", "")) for v in rows[site][1:4]]
         wanted = [getattr(result, n)[:, i].sum() for n in ("released", "repeated", "withheld")]
         assert found == wanted
-    shares = latent_evidence.release_shares(result)
+    shares = figures_latent.release_shares(result)
     assert np.isnan(shares["released"][:, 3]).all()
     total = np.sum(list(shares.values()), axis=0)
     np.testing.assert_allclose(total[np.isfinite(total)], 1.0)
@@ -359,7 +359,7 @@ def test_held_out_totals_are_means_over_events() -> None:
     assert total["site"] == "all sites" and total["held-out events"] == "2,000"
     wanted = np.average(result.heldout_mse[:, 2], weights=result.heldout_weight)
     assert float(total["classes"]) == pytest.approx(wanted, abs=5e-3)
-    shares = latent_evidence.unexplained(result)
+    shares = figures_latent.unexplained(result)
     assert shares.shape == (5, 4)
     np.testing.assert_allclose(shares[:, 3], 1.0)
     assert HELD_OUT not in blocks_of("not-held-out")

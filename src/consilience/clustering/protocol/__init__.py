@@ -38,8 +38,8 @@ section 2. Departures:
 
 * Models of numbers that lack a class which other sites' models have get it as a further class
   before rows are counted, and where sites vote for different numbers each fits its own; the
-  matched classes may then be more than the most voted for (``kernels.absent_classes``). The source
-  assumes that each site has rows of all classes.
+  matched classes may then be more than the most voted for (``estimators.completed_models``). The
+  source assumes that each site has rows of all classes.
 * Sites send counts of label tuples, never a label of a row; all N x N matrices follow from these
   counts exactly (``clustering.kernels.ensemble``).
 * Tuples of fewer than `min_records` rows are counted with the nearest frequent tuple of the site; a
@@ -76,7 +76,7 @@ clearly classes of half of the rows divide the other half; where the site votes,
 criteria of 1, 2, ... classes; and, for "cv", squared errors and numbers of held-out entries by
 secret fold and number of classes, with standard errors. It knows no label of any row, and no tuple
 of fewer than `min_records` rows. Class means, moments and final means are sums over groups of at
-least `min_records` rows (`site.profiled_classes`), also over runs (`class_history`). Counts of
+least `min_records` rows (`site.profiled_classes`), also over runs (`site.ClassHistory`). Counts of
 different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
 tell how many rows, but not which, lie between them. Of coded rows it knows chances of states and
 steps (or levels) by class instead of means, also of classes that the site finds alone, none of them

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.completed_models import completed_models
+from consilience.clustering.estimators.completed_models import MatchedClasses, completed_models
 from consilience.clustering.estimators.local_models import local_model_from_arrays, row_of_cell
-from consilience.clustering.kernels.absent_classes import MatchedClasses
 from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.clustering.kernels.ensemble import PatternTable, assign
 from consilience.clustering.kernels.one_cloud import combined

@@ -6,6 +6,7 @@ Each `plot_*` takes an `EnsembleClusteringResult` and returns a Matplotlib figur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -143,41 +144,53 @@ def plot_one_cloud(result: Any) -> Figure:
     matplotlib.figure.Figure
     """
     s = result.stability_figures
-    rows = [
-        (name, s[key])
-        for name, key in (
-            (f"above {result.without_classes}", "apart"),
-            ("above unrelated columns", "related"),
-        )
-        if not np.isnan(s[key])
-    ]
     at = [value for value in s["apart_by_site"].values() if not np.isnan(value)]
-    with charts.style():
-        fig, ax = charts.sheet(0.42 * max(len(rows), 1) + 1.0)
-        lowest = min([-2.0, *at, *(value for _, value in rows)]) - 0.3
-        ax.axvspan(lowest, 1.645, color=charts.RULE, alpha=0.6, linewidth=0)
-        for i, (_, value) in enumerate(rows):
-            ax.plot([0, value], [i, i], color=charts.BLUE, linewidth=3, solid_capstyle="butt")
-            ax.plot([value], [i], marker="o", color=charts.BLUE, markersize=8)
+    rows: list[tuple[str, float, float, float, str, str]] = []
+    for name, key in (
+        (f"above {result.without_classes}", "apart"),
+        ("above unrelated columns", "related"),
+    ):
+        if not np.isnan(s[key]):
             # Sites end at ten, so what rests on such a site is at least that.
-            least = "at least " if i == 0 and max(at, default=0) >= 10 else ""
-            charts.note(ax, f"{least}{value:.1f}", (value, i), (0, 7), ha="center", fontsize=9)
-        _site_ticks(ax, at)
+            least = "at least " if not rows and max(at, default=0) >= 10 else ""
+            rows.append((name, 0.0, s[key], s[key], charts.BLUE, f"{least}{s[key]:.1f}"))
+    lowest = min([-2.0, *at, *(row[3] for row in rows)]) - 0.3
+    words = "standard deviations above the mean of drawn rows"
+    return _dots(rows, at, (lowest, None), words, shaded=1.645)
+
+
+def _dots(
+    rows: Sequence[tuple[str, float, float, float, str, str]],
+    sites: Sequence[float],
+    ends: tuple[float, float | None],
+    words: str,
+    shaded: float | None = None,
+) -> Figure:
+    """A dot, with its text, on a line for each of a few figures; a tick for each site at the first.
+
+    Rows are name, ends of the line, place of the dot, colour and text.
+    """
+    n = max(len(rows), 1)
+    with charts.style():
+        fig, ax = charts.sheet(0.42 * n + 1.0)
+        if shaded is not None:
+            ax.axvspan(ends[0], shaded, color=charts.RULE, alpha=0.6, linewidth=0)
+        for i, (_, low, high, at, colour, text) in enumerate(rows):
+            ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
+            ax.plot([at], [i], marker="o", color=colour, markersize=8)
+            charts.note(ax, text, (at, i), (0, 7), ha="center", fontsize=9)
+        # Sites with the same value stand above one another.
+        values = sorted(sites)
+        below = [values[:i].count(value) for i, value in enumerate(values)]
+        step = 0.09 if max(below, default=0) < 4 else 0.36 / max(below)
+        heights = 0.22 + step * np.array(below)
+        ax.plot(values, heights, "|", color=charts.BLUE, markersize=4, markeredgewidth=1)
         ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-        ax.set_ylim(max(len(rows), 1) - 0.55, -0.65)
-        ax.set_xlim(left=lowest)
-        ax.set_xlabel("standard deviations above the mean of drawn rows")
+        ax.set_ylim(n - 0.55, -0.65)
+        ax.set_xlim(*ends)
+        ax.set_xlabel(words)
         charts.bare(ax)
     return fig
-
-
-def _site_ticks(ax: Any, values: list[float]) -> None:
-    """Small ticks below the first line; those of equal figures stand below one another."""
-    values = sorted(values)
-    below = [values[:i].count(value) for i, value in enumerate(values)]
-    step = 0.09 if max(below, default=0) < 4 else 0.36 / max(below)
-    heights = 0.22 + step * np.array(below)
-    ax.plot(values, heights, "|", color=charts.BLUE, markersize=4, markeredgewidth=1)
 
 
 def plot_stability(result: Any) -> Figure:
@@ -193,29 +206,17 @@ def plot_stability(result: Any) -> Figure:
     matplotlib.figure.Figure
     """
     s = result.stability_figures
-    rows: list[tuple[str, float, float, float, str]] = [
-        ("all sites together", s["mean"], s["low"], s["high"], charts.BLUE),
-    ]
+    rows = [("all sites together", s["low"], s["high"], s["mean"], charts.BLUE)]
     for name, key in (
         ("one site's classes, on all rows", "ported_mean"),
         ("each site alone, on its own rows", "alone_mean"),
     ):
         if key in s:
             rows.append((name, s[key], s[key], s[key], charts.ORANGE))
-    lowest = min([0.0, *(row[2] for row in rows), *s["by_site"].values()])
-    with charts.style():
-        fig, ax = charts.sheet(0.42 * len(rows) + 1.0)
-        for i, (_, mean, low, high, colour) in enumerate(rows):
-            ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
-            ax.plot([mean], [i], marker="o", color=colour, markersize=8)
-            charts.note(ax, f"{mean:.2f}", (mean, i), (0, 7), ha="center", fontsize=9)
-        _site_ticks(ax, list(s["by_site"].values()))
-        ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-        ax.set_ylim(len(rows) - 0.55, -0.65)
-        ax.set_xlim(lowest - 0.04, 1.03)
-        ax.set_xlabel("agreement: 0 as good as guessing, 1 the same classes (adjusted Rand index)")
-        charts.bare(ax)
-    return fig
+    lowest = min([0.0, *(row[1] for row in rows), *s["by_site"].values()])
+    words = "agreement: 0 as good as guessing, 1 the same classes (adjusted Rand index)"
+    dots = [(*row, f"{row[3]:.2f}") for row in rows]
+    return _dots(dots, list(s["by_site"].values()), (lowest - 0.04, 1.03), words)
 
 
 def plot_weights(result: Any) -> Figure:

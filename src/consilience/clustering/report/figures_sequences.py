@@ -185,7 +185,7 @@ def told_of(fitted: Any, x: Any) -> Told:
     DataError
         There is not one label for each sequence, or no state was seen in any.
     """
-    from consilience.clustering.estimators.markov_mixture import column_names, sequences_of
+    from consilience.clustering.estimators.mixture import column_names, sequences_of
 
     own = getattr(fitted, "states_", None)
     sequences: Sequences = sequences_of(x, None if own is None else own.tolist())

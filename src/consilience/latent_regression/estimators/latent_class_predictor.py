@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.latent_regression.kernels.degrees import (
     NO_DEGREES,
     Degrees,
@@ -33,6 +33,7 @@ from consilience.latent_regression.kernels.prediction import (
 )
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, pair_codes, places
 from consilience.numerics.row_units import read_rows
+from consilience.parameters import check, number, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,8 +357,7 @@ class LatentClassPredictor:
         DataError
             As `predict`.
         """
-        if not 0 < level < 1:
-            raise ParameterError.of("level", "between 0 and 1", level)
+        check({"level": number(above=0, below=1)}, locals())
         weights, means, variances = self._mixture(self._rows(X), entity, agent, observed)
         tails = tail_variances(self.degrees.df)
         if len(tails) > 1:
@@ -402,8 +402,7 @@ class LatentClassPredictor:
         -------
         (S, n) array
         """
-        if not isinstance(n_samples, int | np.integer) or n_samples < 1:
-            raise ParameterError.of("n_samples", "a whole number of at least 1", n_samples)
+        check({"n_samples": whole(1)}, locals())
         x = self._rows(X)
         known, group = self._groups(len(x), entity, agent)
         weights, own = self._known(x, entity, agent, observed)

@@ -259,20 +259,15 @@ def _stretch(
     return float(np.exp(slice_step(log_density, 0.0, rng)))
 
 
-def slice_step(
-    log_density: Callable[[float], float],
-    at: float,
-    rng: np.random.Generator,
-    width: float = 1.0,
-) -> float:
+def slice_step(log_density: Callable[[float], float], at: float, rng: np.random.Generator) -> float:
     """One step of a slice sampler with stepping out (Neal, Annals of Statistics 31, 2003)."""
     level = log_density(at) - rng.standard_exponential()
-    low = at - width * rng.random()
-    high = low + width
+    low = at - rng.random()
+    high = low + 1.0
     while log_density(low) > level:
-        low -= width
+        low -= 1.0
     while log_density(high) > level:
-        high += width
+        high += 1.0
     while True:
         new = low + (high - low) * rng.random()
         if log_density(new) >= level:

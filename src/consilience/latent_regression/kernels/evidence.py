@@ -86,12 +86,6 @@ class MixedFit:
     precision: FloatArray
     inner: tuple[FloatArray, FloatArray]
 
-    @property
-    def n_variances(self) -> int:
-        """Parameters of G."""
-        q = int(np.count_nonzero(np.diagonal(self.ratio)))
-        return q * (q + 1) // 2
-
 
 class _State(NamedTuple):
     """What the likelihood and its slope need, for one G of the random columns."""

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.latent_regression.kernels.marginal_likelihood import check_variances
 from consilience.numerics.ids import pair_codes
 
 
@@ -449,13 +450,6 @@ def block_log_likelihood(
     if not compiled.likelihoods(*given, removed, out):
         raise out_of_range()
     return out
-
-
-def check_variances(sigma2: float, delta2: float) -> None:
-    """Refuse variances that are not positive finite numbers."""
-    for name, value in (("sigma2", sigma2), ("delta2", delta2)):
-        if not (np.isfinite(value) and value > 0):
-            raise ParameterError.of(name, "positive and finite", value)
 
 
 def out_of_range() -> DataError:

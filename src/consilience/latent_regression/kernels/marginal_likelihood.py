@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.parameters import LEFT_OUT, check, number, whole
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Classes, Totals
@@ -34,6 +35,7 @@ DELTA2_PRIOR = (0.5, 0.05)
 BETAS: FloatArray = 2.0 ** np.arange(-3.0, 8.5, 0.5)
 """Grid of the concentration beta of an agent's shares of the classes."""
 
+POSITIVE = number(above=0)
 _TINY = np.finfo(np.float64).tiny
 _SHARE_OF_VARIANCE = 1e-6  # least start of sigma2, relative to the mean square of y
 
@@ -80,13 +82,16 @@ def residuals(totals: Totals, weights: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(each, 0.0))
 
 
+def check_variances(sigma2: float, delta2: float) -> None:
+    """Both must be above 0."""
+    check({"sigma2": POSITIVE, "delta2": POSITIVE}, locals())
+
+
 def coefficient_posterior(
     products: FloatArray, cross: FloatArray, sigma2: float, delta2: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """``A = delta2 D = I + (delta2/sigma2) S`` of each class, its mean, and ``log|A|``."""
-    for name, value in (("sigma2", sigma2), ("delta2", delta2)):
-        if not (math.isfinite(value) and value > 0):
-            raise ParameterError.of(name, "a positive number", value)
+    check_variances(sigma2, delta2)
     # A = delta2 D has a diagonal of at least 1, whatever the units
     ratio = delta2 / sigma2
     with np.errstate(over="ignore", invalid="ignore"):  # refused in the next line
@@ -108,8 +113,7 @@ def coefficient_posterior(
 
 def each_share(alpha: float, n_classes: int) -> float:
     """alpha/K; `ParameterError` unless alpha is a positive number."""
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise ParameterError.of("alpha", "a positive number", alpha)
+    check({"alpha": POSITIVE}, locals())
     return alpha / max(n_classes, 1)
 
 
@@ -259,7 +263,7 @@ def concentration_log_likelihood(
 
     grid = np.asarray(betas, dtype=np.float64)
     if not (np.isfinite(grid).all() and (grid > 0).all()):
-        raise ParameterError.of("beta", "positive", betas)
+        raise ParameterError.of("beta", POSITIVE.words, betas)
     counts = np.asarray(agent_counts, dtype=np.int64)
     psi = np.asarray(base, dtype=np.float64)
     sizes, often = np.unique(counts.sum(axis=1), return_counts=True)
@@ -544,8 +548,7 @@ def merge_down(
     DataError
         As `merge_gain`.
     """
-    if n_classes is not None and n_classes < 1:
-        raise ParameterError.of("n_classes", "at least 1", n_classes)
+    check({"n_classes": whole(1) | LEFT_OUT}, locals())
     state = _Groups(totals, sigma2, delta2, alpha if partition else None)
     k = len(state.counts)
     lost = np.zeros((k, k)) if entropies is None else entropies(state.group, None)

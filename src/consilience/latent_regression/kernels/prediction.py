@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
+from consilience.parameters import check, number
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Classes
@@ -90,8 +91,7 @@ def unseen_weights(agent_counts: ArrayLike, base: ArrayLike, beta: float) -> Flo
     ParameterError
         beta that is not positive.
     """
-    if not (math.isfinite(beta) and beta > 0):
-        raise ParameterError.of("beta", "a positive number", beta)
+    check({"beta": number(above=0)}, locals())
     counts = np.asarray(agent_counts, dtype=np.float64)
     psi = np.asarray(base, dtype=np.float64)
     # Chinese restaurant of the agent: the next entity given those that were seen
@@ -152,8 +152,7 @@ def mixture_quantile(weights: ArrayLike, means: ArrayLike, sds: ArrayLike, q: fl
     DataError
         Arrays that do not fit, a row without weight, or values that are not finite.
     """
-    if not 0 < q < 1:
-        raise ParameterError.of("q", "between 0 and 1", q)
+    check({"q": number(above=0, below=1)}, locals())
     w, m, s = _checked(weights, means, sds)
     # upper quantiles are lower ones of the mirrored mixture
     return _lower(w, m, s, q) if q <= 0.5 else -_lower(w, -m, s, 1.0 - q)
@@ -181,8 +180,7 @@ def mixture_interval(
     DataError
         As `mixture_quantile`.
     """
-    if not 0 < level < 1:
-        raise ParameterError.of("level", "between 0 and 1", level)
+    check({"level": number(above=0, below=1)}, locals())
     w, m, s = _checked(weights, means, np.sqrt(np.asarray(variances, dtype=np.float64)))
     tail = (1.0 - level) / 2.0
     return _lower(w, m, s, tail), -_lower(w, -m, s, tail)

@@ -29,12 +29,13 @@ from consilience.latent_regression.kernels.latent_class import (
     Classes,
     Totals,
     block_log_likelihood,
-    check_variances,
     checked_labels,
     kernel_events,
     out_of_range,
     plain,
 )
+from consilience.latent_regression.kernels.marginal_likelihood import POSITIVE, check_variances
+from consilience.parameters import LEFT_OUT, check, number
 
 WINDOW = 6
 """Rounds that are looked at together."""
@@ -71,7 +72,7 @@ def smoothed(totals: S | None, new: S, rate: float) -> S:
     -----
     Source: arXiv 2206.10783, algorithm 3, on unscaled sums.
     """
-    _check_rate(rate)
+    check({"learning_rate": number(above=0, high=1)}, {"learning_rate": rate})
     if totals is None:
         return new
     # algorithm 3: totals <- (1 - gamma) totals + gamma new, on unscaled sums
@@ -197,7 +198,7 @@ def next_rate(
     as few as those of one class. In a run that settles the excess falls from round to round, so the
     last rounds are compared.
     """
-    _check_rate(rate)
+    check({"learning_rate": number(above=0, high=1)}, {"learning_rate": rate})
     if len(moved) < WINDOW:
         return rate, False
     recent = np.asarray(moved[-WINDOW:], dtype=np.float64)
@@ -209,11 +210,6 @@ def next_rate(
     if len(told) == WINDOW and told[-1] < STILL_FALLING * told[0]:
         return rate, False
     return max(min(rate, SMALLEST_RATE), rate / 2), True
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise ParameterError.of("learning_rate", "above 0 and at most 1", rate)
 
 
 # ---------------------------------------------------------------------------------- draws of labels
@@ -408,14 +404,11 @@ def _checked_prior(
     shortcut_alpha: float | None = None,
 ) -> tuple[FloatArray, NDArray[np.uint64]]:
     """Shares and keys as the compiled loops take them."""
-    if not (np.isfinite(beta) and beta > 0):
-        raise ParameterError.of("beta", "positive and finite", beta)
+    check({"beta": POSITIVE, "alpha": POSITIVE | LEFT_OUT}, {"beta": beta, "alpha": shortcut_alpha})
     key = plain(keys, np.uint64)
     if key.shape != (n_agents,):
         raise ParameterError.of("keys", f"one for each of {n_agents} agents", key.shape)
     if shortcut_alpha is not None:
-        if not (np.isfinite(shortcut_alpha) and shortcut_alpha > 0):
-            raise ParameterError.of("alpha", "positive and finite", shortcut_alpha)
         # with the shortcut psi comes from the counts (section 3.2)
         return np.zeros(n_classes), key
     shares = _vector("base", base, n_classes)

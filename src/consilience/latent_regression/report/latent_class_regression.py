@@ -20,9 +20,9 @@ from consilience.latent_regression.protocol.result import (
     saved_over,
     weighted,
 )
-from consilience.latent_regression.report import figures_latent, latent_evidence
-from consilience.latent_regression.report.figures_latent import FIRST
-from consilience.latent_regression.report.latent_evidence import (
+from consilience.latent_regression.report import figures_latent
+from consilience.latent_regression.report.figures_latent import (
+    FIRST,
     RELEASES,
     over_sites,
     site_counts,
@@ -59,20 +59,19 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
         nobody = unknown.all(axis=1)
         mse = np.array([over_sites(result, column) for column in result.heldout_mse.T])
         covered = over_sites(result, result.coverage)
-        missed = abs(covered - result.level) - np.nan_to_num(latent_evidence.chance(result)[0])
+        missed = abs(covered - result.level) - np.nan_to_num(figures_latent.chance(result)[0])
         own = saved_over(result, OWN)
         better = own.clear if math.isfinite(own.half) else int(np.sign(np.nan_to_num(own.share)))
         lately = result.trace_moved[-LATELY:]
         moved = float(np.nanmean(lately)) if np.isfinite(lately).any() else math.nan
         counts, path = release_counts(result) * (not result.masked), result.merge_path
         cost = path[path[:, 1] < 0]
-        fresh = latent_evidence.release_shares(result)["released"]
+        fresh = figures_latent.release_shares(result)["released"]
         averaged = run.info.parameters.get("average_rounds")
         counted = counted_entities(result)
         return {
             "finite": math.isfinite,
-            "plots": latent_evidence,
-            "plots_of_fits": figures_latent,
+            "plots": figures_latent,
             "k": k,
             "classes": plural(k, "class", "classes"),
             "class_names": [f"class {j + FIRST}" for j in range(k)],
