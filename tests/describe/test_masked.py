@@ -239,12 +239,24 @@ def test_a_run_that_stopped_goes_on_with_the_same_answer(round_: int, tmp_path: 
     assert load_run(path).result.to_files() == whole.result.to_files()
 
 
-def test_edges_of_two_runs_count_together() -> None:
-    """What a masked run told of bins is known to the site in a later run, masked or not."""
+@pytest.mark.parametrize("stopped", [False, True])
+def test_edges_of_two_runs_count_together(stopped: bool) -> None:
+    """Also those of which a site only said whether it could tell them: that says where rows are."""
     made = Federation.local(
         tables(), columns=COLUMNS, preparation=KEEP, policy="consortium", sums="secure"
     )
-    first = Describe(bins={"age": (50.0, 60.0, 70.0)}).run(made, seed=0).result
+    first = Describe(bins={"age": (50.0, 60.0, 70.0)})
+    if stopped:
+
+        def stop(kind: str, facts: dict[str, Any]) -> None:
+            if kind == "arrived" and facts["round"] == BEGIN + 1:
+                raise RuntimeError("stopped")
+
+        with pytest.raises(RuntimeError, match="stopped"):
+            first.run(made, seed=0, on_event=stop)
+    else:
+        assert np.isfinite(first.run(made, seed=0).result.bin_counts["age"]).all()
     again = Describe(bins={"age": (50.2, 60.2, 70.2)}).run(made, seed=1).result
-    assert np.isfinite(first.bin_counts["age"]).all()
     assert np.isnan(again.bin_counts["age"][0, 1:]).all()
+    same = first.run(made, seed=2).result.bin_counts["age"]
+    assert np.isfinite(same).all()

@@ -149,13 +149,27 @@ def _marks(data: SiteData, *values: FloatArray) -> list[Released]:
     return [replaced(rows, (~np.isnan(np.asarray(one, float))).astype(float)) for one in values]
 
 
+def _sums(message: Request, data: SiteData, site: SiteContext) -> Sums:
+    """What the site could tell; it counts as told, since that it could is told."""
+    own, memory = sums_of(message, data, site)
+    memory.keep(site)
+    return own
+
+
+def _bins(message: Edges, data: SiteData, site: SiteContext, some: bool = False) -> Bins:
+    """The same of bins: whether one could begin at an edge says how many rows are about it."""
+    own, memory = bins_of(message, data, site, some)
+    memory.keep(site)
+    return own
+
+
 @step("possible", once=True, summed=True, keeps=remembered)
 def possible(
     message: Request, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Possible, State]:
     """Say which of what `sums` asks for this site could tell."""
     require_masks(site)
-    own, _ = sums_of(message, data, site)
+    own = _sums(message, data, site)
     return Possible(*_marks(data, own.means.value, own.levels.value, own.tables.value)), state
 
 
@@ -171,13 +185,12 @@ def sums_total(
         categories=message.categories,
         sizes=message.sizes,
     )
-    own, memory = sums_of(request, data, site)
+    own = _sums(request, data, site)
     means, levels, tables = own.means.value, own.levels.value, own.tables.value
     told = ~np.isnan(np.concatenate([means, levels, tables]))
     if not (message.told < len(told)).all() or not told[message.told].all():
         sentence = "the study asks for a figure that this site cannot tell"
         raise ProtocolError(sentence, public=sentence)
-    memory.keep(site)
     gaps = np.isin(np.arange(len(told)), message.told, invert=True)
     columns, rare, cells = np.split(gaps, np.cumsum([len(means), len(levels)]))
     known, spreads = own.known.value, own.spreads.value
@@ -212,7 +225,7 @@ def bins_possible(
 ) -> tuple[BinsPossible, State]:
     """Say which bins this site could begin."""
     require_masks(site)
-    own, _ = bins_of(message, data, site)
+    own = _bins(message, data, site)
     return BinsPossible(*_marks(data, own.counts.value)), state
 
 
@@ -222,12 +235,11 @@ def bins_total(
 ) -> tuple[BinTotals, State]:
     """Add up rows between the edges that every site can tell."""
     require_masks(site)
-    own, memory = bins_of(message, data, site, some=True)
+    own = _bins(message, data, site, some=True)
     counts = np.asarray(own.counts.value, dtype=float)
     if np.isnan(counts).any():
         sentence = "the study asks for a bin that this site cannot tell"
         raise ProtocolError(sentence, public=sentence)
-    memory.keep(site)
     return BinTotals(counts=replaced(own.counts, counts)), state
 
 
