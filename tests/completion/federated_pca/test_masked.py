@@ -204,8 +204,8 @@ class OtherColumns(FederatedPCA):
             if asked.step != "moments_total":
                 return asked
             columns = relayed(np.array(self.wanted), Disclosure.AGGREGATE)
-            settings = Settings(self.n_groups)
-            return dataclasses.replace(asked, message=SharedMoments(settings, columns))
+            altered = SharedMoments(Settings(self.n_splits), self.n_groups, columns)
+            return dataclasses.replace(asked, message=altered)
 
         exchange = super().coordinate(ctx)
         asked = next(exchange)

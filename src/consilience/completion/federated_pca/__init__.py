@@ -142,7 +142,7 @@ class FederatedPCA(Method[FederatedPCAResult]):
         if ctx.masks is None:
             told = ctx.require((yield Ask("moments", messages.Moments(settings=settings))))
         else:
-            told, settings = yield from masked.told_by_all(ctx, self.n_splits)
+            told = yield from masked.told_by_all(ctx, self.n_splits)
         pool = coordinator.pool_of(told)
         if ctx.masks is None and len(pool.sites) < ctx.quorum:
             raise QuorumError(

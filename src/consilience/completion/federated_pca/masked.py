@@ -26,6 +26,7 @@ from consilience.arrays import IntArray
 from consilience.completion.federated_pca import messages
 from consilience.completion.federated_pca import site as at_site
 from consilience.exceptions import DataError, ProtocolError, QuorumError
+from consilience.parameters import plain
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -66,11 +67,12 @@ def moments_total(
 ) -> tuple[messages.GroupTotals, State]:
     """Tell sums about 0 of each group, over the columns that all sites can tell."""
     require_masks(site)
-    asked = messages.Moments(settings=message.settings)
-    own, state = at_site.moments(asked, data, state, site)
+    n_groups = min(message.groups, message.settings.n_splits)
+    asked = messages.Moments(settings=messages.Settings(n_groups))
+    own, _ = at_site.moments(asked, data, state, site)
     counts, told = own.counts.value, np.flatnonzero(~np.isnan(own.means.value[0]))
     wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
-    if len(counts) != message.settings.n_splits:
+    if len(counts) != message.groups:
         sentence = "this site cannot tell as many groups of rows as all were said to"
         raise DataError(sentence, public=sentence)
     if len(wanted) < 2 or not (np.diff(wanted) > 0).all() or not np.isin(wanted, told).all():
@@ -87,7 +89,7 @@ def moments_total(
         sums=replaced(own.means, counts[:, None] * means),
         products=replaced(own.products, np.array(products)),
     )
-    return reply, state
+    return reply, {"settings": plain(message.settings)}
 
 
 STEPS = (possible, moments_total)
@@ -98,7 +100,7 @@ STEPS = (possible, moments_total)
 
 def told_by_all(
     ctx: CoordinatorContext, n_splits: int
-) -> Generator[Ask, Replies, tuple[dict[str, messages.Told], messages.Settings]]:
+) -> Generator[Ask, Replies, dict[str, messages.Told]]:
     """Moments of groups of the rows of all sites, as if one site told them.
 
     Raises
@@ -109,7 +111,8 @@ def told_by_all(
         The totals are those of no rows.
     """
     ctx.note(MASKED)
-    asked = messages.Moments(settings=messages.Settings(n_splits))
+    settings = messages.Settings(n_splits)
+    asked = messages.Moments(settings=settings)
     # All that have contributed to the scales: a total without one of them would tell its part.
     members = ctx.masks.roster
     sites = len(members)
@@ -129,9 +132,10 @@ def told_by_all(
             f"Some sites withhold {them} (few rows differ, or one row dominates), so no model has "
             "these."
         )
-    settings = messages.Settings(int(_LEVELS[able == sites].max()))
     request = messages.SharedMoments(
-        settings=settings, columns=relayed(columns, Disclosure.AGGREGATE)
+        settings=settings,
+        groups=int(_LEVELS[able == sites].max()),
+        columns=relayed(columns, Disclosure.AGGREGATE),
     )
     ask = Ask("moments_total", request, to=members)
     found = yield from total(ctx, ask, messages.GroupTotals, at_least=sites)
@@ -147,6 +151,6 @@ def told_by_all(
         means=relayed(means, Disclosure.AGGREGATE),
         products=relayed(found.values["products"] - np.array(about), Disclosure.AGGREGATE),
     )
-    if told.check(messages.Moments(settings=settings), {}):
+    if told.check(asked, {}):
         raise ProtocolError(WRONG)
-    return {ALL: told}, settings
+    return {ALL: told}

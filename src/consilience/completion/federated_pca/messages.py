@@ -13,7 +13,7 @@ from consilience.completion.kernels.ppca import PPCAModel
 from consilience.exceptions import ProtocolError
 from consilience.parameters import allows, just
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Aggregate, Model, is_gram, message, states
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
 
 # --- The model as it travels.
 
@@ -167,6 +167,7 @@ class SharedMoments:
     """Ask for sums over the columns, and in as many groups, as every site can tell."""
 
     settings: Settings = states(Settings)
+    groups: int = Public("", "groups that every site can tell", kind="int", to="all", low=1)
     columns: Released = Aggregate("m", "columns in use", kind="int", to="all", low=0)
 
 
