@@ -70,6 +70,12 @@ def test_it_is_the_run_in_plain(n_splits: int, policy: str) -> None:
     assert masked.result.rank == RANK and masked.result.groups_by_site.tolist() == [n_splits]
 
 
+def test_it_is_the_run_in_plain_where_groups_have_other_means() -> None:
+    tables = {s: np.sort(x, axis=0) for s, x in draw(n=200, p=5, rank=2).items()}
+    plain, masked = both(tables, FederatedPCA(rank=2, n_splits=2), policy="consortium")
+    check_equal(masked.result, plain.result)
+
+
 def test_it_is_the_run_in_plain_with_missing_cells() -> None:
     kept = Preparation(missing="keep", standardize="pooled")
     plain, masked = both(holes(TABLES, 0.1), preparation=kept)
