@@ -1,7 +1,8 @@
-"""Names for types of arrays, and a test of numbers, for all rooms."""
+"""Names for types of arrays, a test of numbers, and pyarrow, for all rooms."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,24 @@ BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 TextArray = NDArray[np.str_]
+
+
+class Library:
+    """A library that is imported when something of it is first used: most runs need no pyarrow."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+# pyarrow has no types, so nothing is lost by it.
+pa: Any = Library("pyarrow")
+pc: Any = Library("pyarrow.compute")
+pq: Any = Library("pyarrow.parquet")
+pat: Any = Library("pyarrow.types")
+pa_csv: Any = Library("pyarrow.csv")
 
 
 def all_finite(column: FloatArray) -> bool:

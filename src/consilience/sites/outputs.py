@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import pa, pc
 from consilience.exceptions import ProtocolError, RunError, WireError
 from consilience.protocol.method import SiteData, get_method
 from consilience.sites.site_store import SiteStore
@@ -27,7 +28,6 @@ from consilience.wire.codec import pack, unpack
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 ROWS = "rows.bin"
 TABLE = "labels.csv"
@@ -271,9 +271,6 @@ def csv_lines(columns: Sequence[NDArray[Any]], places: Sequence[NDArray[np.int64
         Rows of the cells of a column, in increasing order; its other cells are empty. None where
         it has a cell in every row.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     n = max(len(c) for c in columns)
     texts = []
     for values, rows in zip(columns, places, strict=True):
@@ -294,11 +291,8 @@ def csv_lines(columns: Sequence[NDArray[Any]], places: Sequence[NDArray[np.int64
     return b"".join(found)
 
 
-def _texts(values: NDArray[Any]) -> pa.Array:
+def _texts(values: NDArray[Any]) -> Any:
     """Cells of a column as texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if values.dtype.kind == "U":
         return pa.array(values.tolist(), pa.string())
     cells = pc.cast(pa.array(values), pa.string())

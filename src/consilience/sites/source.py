@@ -19,11 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import pa, pa_csv, pat, pc, pq
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.sites.encoding import (
     UNREADABLE,
@@ -51,9 +52,6 @@ from consilience.sites.source_files import (
     separator_of,
     wide_encoding,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))$"
@@ -212,7 +210,7 @@ class Table:
         Columns of texts, by place, that are kept as numbers.
     """
 
-    frame: pa.Table | ParquetColumns
+    frame: Any  # pyarrow.Table or ParquetColumns
     content_hash: str
     description: str
     decimal: str = "."
@@ -231,20 +229,18 @@ class Table:
 
     def kind(self, name: str) -> str:
         """``"text"``, ``"number"``, ``"boolean"``, ``"empty"`` or, for others, their type."""
-        import pyarrow.types as t
-
         if self._spelling(name) is not None:
             return "text"
         kind = self.frame.schema.field(name).type
-        kind = kind.value_type if t.is_dictionary(kind) else kind
-        if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        kind = kind.value_type if pat.is_dictionary(kind) else kind
+        if pat.is_string(kind) or pat.is_large_string(kind) or pat.is_string_view(kind):
             return "text"
-        if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
+        if pat.is_integer(kind) or pat.is_floating(kind) or pat.is_decimal(kind):
             return "number"
-        if t.is_boolean(kind):
+        if pat.is_boolean(kind):
             return "boolean"
         # Without what is inside: the keys of records in memory are part of their Arrow type.
-        return "empty" if t.is_null(kind) else re.split(r"[<\[]", str(kind))[0]
+        return "empty" if pat.is_null(kind) else re.split(r"[<\[]", str(kind))[0]
 
     def numbers(
         self, name: str, codes: tuple[str, ...] = ()
@@ -265,9 +261,6 @@ class Table:
         wrong : int array
             Positions of the cells that are no number.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         wrong = np.zeros(0, dtype=np.int64)
         # No missing code but a number is the text of a number.
         kept = self._spelling(name) is not None
@@ -306,8 +299,6 @@ class Table:
 
         Texts like nan are none (`is_number`). Beside decimal commas a point is one, too.
         """
-        import pyarrow.compute as pc
-
         if self._spelling(name) is not None:
             kept = self.frame.column(name)
             return None if pc.any(pc.is_nan(kept)).as_py() else to_numpy(kept)
@@ -353,9 +344,6 @@ class Table:
         texts : tuple of str
             Distinct texts without blanks around them; whole numbers have no decimals.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         column = self._plain(name)
         if self.kind(name) == "text":
             column = self._trimmed(column, codes)
@@ -368,15 +356,13 @@ class Table:
         texts = tuple(map(str.strip if is_text else plain_text, values))
         missing = np.fromiter(map(code_check(("", *codes)), texts), bool, len(texts))
         if not is_text:
-            missing |= [value != value for value in values]
+            missing |= np.array([value != value for value in values], dtype=bool)
         kept = np.where(missing, -1, np.arange(len(texts))).astype(np.int64)
         kept = np.append(kept, -1)  # position -1 stays -1
         return kept[positions], texts
 
     def with_texts(self, name: str, positions: NDArray[np.int64], texts: Sequence[str]) -> Table:
         """The same table with other texts in a column; -1 is an empty cell. The hash stays."""
-        import pyarrow as pa
-
         column = pa.array(texts, pa.string()).take(pa.array(positions, mask=positions < 0))
         place = self.names.index(name)
         frame = self.frame.set_column(place, name, column)
@@ -393,18 +379,12 @@ class Table:
 
     def _plain(self, name: str) -> Any:
         """Return a column without a dictionary."""
-        import pyarrow.compute as pc
-        import pyarrow.types as t
-
         column = self.cells(name)
-        return pc.cast(column, column.type.value_type) if t.is_dictionary(column.type) else column
+        return pc.cast(column, column.type.value_type) if pat.is_dictionary(column.type) else column
 
     @staticmethod
     def _trimmed(column: Any, codes: tuple[str, ...]) -> Any:
         """Strip blanks; empty cells and missing codes become null."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         column = pc.utf8_trim_whitespace(column)
         empty = pc.is_in(column, value_set=pa.array(["", *codes], type=column.type))
         return pc.if_else(empty, pa.scalar(None, column.type), column)
@@ -412,9 +392,6 @@ class Table:
 
 def _as_numbers(column: Any) -> Any | None:
     """Numbers of texts, if all that are not null are some."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         return pc.cast(column, pa.float64())
     except pa.ArrowInvalid:  # whose message would show the cell, so it is not passed on
@@ -471,8 +448,6 @@ def finished(
     if isinstance(frame, ParquetColumns):
         frame = frame.rename_columns(names)
     else:
-        import pyarrow as pa
-
         frame = pa.table([without_views(column) for column in frame.columns], names=names)
     known = content_hash or column_hash(frame)
     return Table(frame, known, where, decimal, labelled, spellings or {})
@@ -547,8 +522,6 @@ def _read_file(source: Source, base: Path) -> Table:
 
 def _parse(parser: Any, data: bytes, sentence: str) -> Any:
     """Parse, without passing on what a library says about the content."""
-    import pyarrow as pa
-
     try:
         return parser(data)
     except (pa.ArrowException, OSError, ValueError):
@@ -556,14 +529,10 @@ def _parse(parser: Any, data: bytes, sentence: str) -> Any:
 
 
 def _parquet(data: bytes) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     return pq.read_table(pa.BufferReader(data))
 
 
 def _arrow(data: bytes) -> Any:
-    import pyarrow as pa
     from pyarrow import feather, ipc
 
     if data[:4] == b"FEA1" or data[:6] == b"ARROW1":
@@ -575,8 +544,6 @@ def _arrow(data: bytes) -> Any:
 
 
 def _from_memory(source: object) -> Table:
-    import pyarrow as pa
-
     where = f"the {type(source).__name__} that was given"
     # Polars and others by Arrow; pandas has its own way, in which NaN is missing.
     if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "items"):
@@ -616,8 +583,6 @@ def _distinct(names: list[Any], where: str) -> list[str]:
 
 def _array(name: str, values: Any) -> Any:
     """Turn one column into Arrow; NaN and None are missing."""
-    import pyarrow as pa
-
     if isinstance(values, pa.ChunkedArray | pa.Array):
         return values
     flat = getattr(values, "ndim", 1) == 1 and hasattr(values, "__len__")
@@ -643,23 +608,19 @@ def column_hash(frame: Any) -> str:
 
 
 def _bytes_of(column: Any) -> tuple[bytes, ...]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.types as t
-
-    if t.is_dictionary(column.type):
+    if pat.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     # Empty cells have no content: what lies behind them in memory must not enter.
     valid = np.packbits(to_numpy(pc.is_valid(column))).tobytes()
-    if t.is_null(column.type):
+    if pat.is_null(column.type):
         return (valid,)
-    if t.is_boolean(column.type) or t.is_integer(column.type) or t.is_floating(column.type):
+    if pat.is_boolean(column.type) or pat.is_integer(column.type) or pat.is_floating(column.type):
         zero = pa.scalar(0).cast(column.type)
         return valid, to_numpy(pc.fill_null(column, zero)).tobytes()
-    if t.is_nested(column.type) or t.is_interval(column.type):
+    if pat.is_nested(column.type) or pat.is_interval(column.type):
         return valid, repr(column.to_pylist()).encode()
-    raw = t.is_binary(column.type) or t.is_large_binary(column.type)
-    if raw or t.is_fixed_size_binary(column.type):
+    raw = pat.is_binary(column.type) or pat.is_large_binary(column.type)
+    if raw or pat.is_fixed_size_binary(column.type):
         filled = pc.fill_null(pc.cast(column, pa.large_binary()), b"")
     else:
         filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
@@ -766,7 +727,6 @@ class Csv:
         ragged : list, optional
             Gets the rows whose number of cells is wrong; then they are no error.
         """
-        import pyarrow.csv as csv
 
         def skip(row: Any) -> str:
             if ragged is not None:
@@ -777,14 +737,14 @@ class Csv:
         delimiter = {**SEPARATORS, "whitespace": " "}.get(self.separator, self.separator)
         names = list(self.source.column_names) or None
         return {
-            "read_options": csv.ReadOptions(
+            "read_options": pa_csv.ReadOptions(
                 use_threads=threads,
                 # A block must hold at least one row, however wide the table.
                 block_size=max(_BLOCK, 8 * line),
                 column_names=names,
                 skip_rows_after_names=1 if names and self.source.header else 0,
             ),
-            "parse_options": csv.ParseOptions(
+            "parse_options": pa_csv.ParseOptions(
                 delimiter=delimiter,
                 quote_char=quote or False,
                 newlines_in_values=quoted,
@@ -794,16 +754,13 @@ class Csv:
         }
 
     def _names(self, data: bytes) -> list[str]:
-        import pyarrow as pa
-        import pyarrow.csv as csv
-
         if self.source.column_names:
             return list(self.source.column_names)
         names: list[str] = []
         for skips in (False, True):
             options = self._options(data, False, [] if skips else None)
             try:
-                with csv.open_csv(pa.BufferReader(data), **options) as reader:
+                with pa_csv.open_csv(pa.BufferReader(data), **options) as reader:
                     names = list(reader.schema.names)
             except (pa.ArrowException, UnicodeDecodeError):
                 self._require_text(data)
@@ -817,24 +774,18 @@ class Csv:
     @staticmethod
     def as_texts(names: list[str]) -> Any:
         """Settings of Arrow by which every cell is text, and an empty one is missing."""
-        import pyarrow as pa
-        import pyarrow.csv as csv
-
-        return csv.ConvertOptions(
+        return pa_csv.ConvertOptions(
             column_types={name: pa.string() for name in names},
             strings_can_be_null=True,
             null_values=[""],
         )
 
     def _table(self, data: bytes, names: list[str]) -> Any:
-        import pyarrow as pa
-        import pyarrow.csv as csv
-
         convert = self.as_texts(names)
 
         def read(threads: bool, ragged: list[Any] | None = None) -> Any:
             options = self._options(data, threads, ragged)
-            return csv.read_csv(pa.BufferReader(data), convert_options=convert, **options)
+            return pa_csv.read_csv(pa.BufferReader(data), convert_options=convert, **options)
 
         try:
             return read(True)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray, IntArray, pa, pa_csv, pat, pc, pq
 from consilience.sites.encoding import check_header, fail
 from consilience.sites.source_files import LOOK, binary_form, wide_encoding
 
@@ -57,9 +57,6 @@ class Spelling:
 
     def texts(self, numbers: Any) -> Any:
         """Text of every cell of a column of numbers."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         found = pc.cast(numbers, pa.string()).combine_chunks()
         if not len(self.places):
             return pa.chunked_array([found])
@@ -99,8 +96,6 @@ def read_blocks(reader: Csv, path: Path) -> Blocks | None:
     DataError
         The first line has another separator, or no names.
     """
-    import pyarrow as pa
-
     settings = reader.source
     if (
         path.stat().st_size < LARGE
@@ -137,19 +132,16 @@ def _holds(file: BinaryIO, head: bytes, mark: bytes) -> bool:
 
 
 def _read(reader: Csv, file: BinaryIO, options: dict[str, Any]) -> Blocks | None:
-    import pyarrow as pa
-    import pyarrow.csv as csv
-
     names = list(reader.source.column_names)
     if not names:
-        with csv.open_csv(pa.PythonFile(file, mode="r"), **options) as stream:
+        with pa_csv.open_csv(pa.PythonFile(file, mode="r"), **options) as stream:
             names = list(stream.schema.names)
         check_header(names, reader.where)
     watched = _Watched(file.name, reader.source.quote.encode())
     columns = [_Column() for _ in names]
     with (
         watched,
-        csv.open_csv(
+        pa_csv.open_csv(
             pa.PythonFile(watched, mode="r"),
             convert_options=reader.as_texts(names),
             **options,
@@ -177,20 +169,19 @@ def to_numpy(column: Any) -> NDArray[Any]:
 
     Numbers and truth values without gaps are read where they lie: Arrow would load pandas for it.
     """
-    import pyarrow as pa
-    import pyarrow.types as t
-
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return to_numpy(column.chunk(0))
         return np.asarray(column.to_numpy())
     kind, end = column.type, column.offset + len(column)
-    if column.null_count or not (t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind)):
+    if column.null_count or not (
+        pat.is_integer(kind) or pat.is_floating(kind) or pat.is_boolean(kind)
+    ):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     content = column.buffers()[1]
     if not end:
         return np.zeros(0, dtype=kind.to_pandas_dtype())
-    if not t.is_boolean(kind):
+    if not pat.is_boolean(kind):
         return np.frombuffer(content, dtype=kind.to_pandas_dtype(), count=end)[column.offset :]
     bits = np.unpackbits(np.frombuffer(content, np.uint8), count=end, bitorder="little")
     return bits[column.offset :].astype(bool)
@@ -216,8 +207,6 @@ class ParquetColumns:
     """
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
         self._file = path.open("rb")  # of a file that is replaced, the one that was hashed is read
         hashed = hashlib.sha256()
         self._state = self._now()
@@ -252,8 +241,6 @@ class ParquetColumns:
         DataError
             The file is damaged, or was written to.
         """
-        import pyarrow as pa
-
         place = self.column_names.index(name)
         if place in self._other:
             return self._other[place]
@@ -268,10 +255,6 @@ class ParquetColumns:
         return without_views(found)
 
     def _read(self, name: str) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.types as t
-
         groups = range(self._parquet.num_row_groups)
         chunks = (
             chunk
@@ -279,7 +262,7 @@ class ParquetColumns:
             for chunk in self._parquet.read_row_group(i, [name], use_threads=False)[name].chunks
         )
         kind = self._parquet.schema_arrow.field(name).type
-        if not (t.is_integer(kind) or t.is_floating(kind)):
+        if not (pat.is_integer(kind) or pat.is_floating(kind)):
             return pa.chunked_array(chunks, kind)
         # Numbers go into one array: many small ones would leave the memory in pieces.
         values, end = np.empty(self.num_rows, dtype=kind.to_pandas_dtype()), 0
@@ -294,8 +277,6 @@ class ParquetColumns:
 
     def rename_columns(self, names: list[str]) -> ParquetColumns:
         """The same with other names."""
-        import pyarrow as pa
-
         made = copy(self)
         kept = zip(names, self.schema, strict=True)
         made.schema = pa.schema([one.with_name(name) for name, one in kept])
@@ -303,8 +284,6 @@ class ParquetColumns:
 
     def set_column(self, place: int, name: str, column: Any) -> ParquetColumns:
         """The same with another column."""
-        import pyarrow as pa
-
         made = copy(self)
         made.schema = self.schema.set(place, pa.field(name, column.type))
         made._other = {**self._other, place: pa.chunked_array([column])}
@@ -313,8 +292,6 @@ class ParquetColumns:
 
 def read_columns(path: Path) -> ParquetColumns | None:
     """A large Parquet file of plain columns; None where the whole file is to be looked at."""
-    import pyarrow as pa
-
     if path.stat().st_size < LARGE:
         return None
     with suppress(pa.ArrowException, OSError):
@@ -327,14 +304,11 @@ def read_columns(path: Path) -> ParquetColumns | None:
 
 def without_views(column: Any) -> Any:
     """The same where texts are views, as polars writes them: Arrow computes little of these."""
-    import pyarrow as pa
-    import pyarrow.types as t
-
-    is_coded = t.is_dictionary(column.type)
+    is_coded = pat.is_dictionary(column.type)
     kind = column.type.value_type if is_coded else column.type
-    if not (t.is_string_view(kind) or t.is_binary_view(kind)):
+    if not (pat.is_string_view(kind) or pat.is_binary_view(kind)):
         return column
-    whole = pa.large_string() if t.is_string_view(kind) else pa.large_binary()
+    whole = pa.large_string() if pat.is_string_view(kind) else pa.large_binary()
     if not is_coded:
         return column.cast(whole)
     coded = [
@@ -395,9 +369,6 @@ class _Column:
         self._length += len(cells)
 
     def _as_numbers(self, cells: Any) -> Any | None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         there = len(cells) - cells.null_count
         if (pc.sum(pc.binary_length(cells)).as_py() or 0) <= _SHORT * there:
             return None
@@ -433,8 +404,6 @@ class _Column:
 
     def spelled(self) -> Spelling:
         """The texts of cells that are written otherwise, so far."""
-        import pyarrow as pa
-
         places = np.concatenate([np.zeros(0, dtype=np.int64), *self._places])
         return Spelling(places, pa.concat_arrays([pa.nulls(0, pa.string()), *self._others]))
 
@@ -444,8 +413,6 @@ class _Column:
 
     def finished(self) -> Any:
         """All cells, as texts or as numbers in one piece."""
-        import pyarrow as pa
-
         if self._values is None or not self._length:
             return pa.chunked_array(self._texts, pa.string())
         return _numbers(pa.float64(), self.values, self._empty)
@@ -453,8 +420,6 @@ class _Column:
 
 def _numbers(kind: Any, values: NDArray[Any], empty: list[IntArray]) -> Any:
     """A column of numbers in one piece, of which some cells are empty."""
-    import pyarrow as pa
-
     there = None
     if empty:
         bits = np.ones(len(values), dtype=bool)

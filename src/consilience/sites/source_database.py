@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from consilience.arrays import pa, pc
 from consilience.exceptions import MissingExtraError, StudyError
 from consilience.sites.encoding import fail
 
@@ -105,7 +106,6 @@ def read_query(url: str, query: str, base: Path) -> tuple[Any, str]:
             "[source] url must start with sqlite: or postgresql:, then the path or the address"
         )
     import adbc_driver_manager
-    import pyarrow as pa
 
     where = f"the query of the {scheme} database"
     failure: tuple[str, str] | None = None
@@ -168,8 +168,6 @@ def _postgresql() -> Any:
 
 def _plain_column(position: int, field: Any, column: Any) -> Any:
     """Turn types that only PostgreSQL has into numbers and texts where that loses nothing."""
-    import pyarrow as pa
-
     if (field.metadata or {}).get(b"POSTGRESQL:type") == b"money":
         # The driver gives a whole number of cents or of something else, as the server is set.
         raise fail(
@@ -191,9 +189,6 @@ def _plain_column(position: int, field: Any, column: Any) -> Any:
 
 def _numeric(texts: Any) -> Any:
     """Turn decimal texts into whole numbers where all are whole, otherwise into floats."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kept = texts.drop_null()
     if pc.all(pc.match_substring_regex(kept, _WHOLE)).as_py() is not False and len(kept):
         for kind in (pa.int64(), pa.decimal128(38, 0)):

@@ -31,12 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from consilience.arrays import pa, pat, pc
 from consilience.exceptions import DataError, MissingExtraError
 from consilience.sites.encoding import check_header, fail, plain_text, row_list
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from consilience.sites.source import Source
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";"}
@@ -399,8 +398,6 @@ def _value(value: Any) -> Any:
 
 def _sheet(source: Source, rows: list[list[Any]], where: str) -> Any:
     """Make a table of the rows of a sheet, as a text file's would be."""
-    import pyarrow as pa
-
     width = max((j + 1 for row in rows for j, v in enumerate(row) if v is not None), default=0)
     rows = [[*row[:width], *[None] * (width - len(row))] for row in rows]
     names = [plain_text(v) if v is not None else "" for v in rows[0]] if rows else []
@@ -431,8 +428,6 @@ _DATES = (dt.date, dt.datetime)
 
 def _column(cells: list[Any], decimal: str = ".") -> Any:
     """One column in Arrow: numbers, truth values or dates where all cells are, else texts."""
-    import pyarrow as pa
-
     there = [cell for cell in cells if cell is not None]
     if not there:
         return pa.nulls(len(cells))
@@ -456,9 +451,6 @@ def _text(cell: Any, decimal: str = ".") -> str:
 
 def _moments(column: Any) -> Any:
     """Days where no time is another than midnight; seconds where these do."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for kind in (pa.date32(), pa.timestamp("s")):
         shorter = column.cast(kind, safe=False)
         if pc.all(pc.equal(shorter.cast(column.type), column)).as_py() is not False:
@@ -478,7 +470,6 @@ def read_stata(source: Source, data: bytes, where: str) -> Read:
         It is damaged, or two values of a column have one label.
     """
     import pandas as pd
-    import pyarrow as pa
 
     def read(**more: Any) -> Any:
         with warnings.catch_warnings():
@@ -528,8 +519,6 @@ def read_spss(source: Source, data: bytes, where: str) -> Read:
     MissingExtraError
         pyreadstat is not installed.
     """
-    import pyarrow as pa
-
     if b"ENCRYPTEDSAV" in data[:64]:
         raise fail(f"{where} {_PROTECTED}")
     try:
@@ -573,11 +562,8 @@ def _with_labels(source: Source, names: list[str], where: str) -> list[str]:
 
 
 def _series(values: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.types as t
-
     column = pa.array(values, from_pandas=True)
-    return _moments(column) if t.is_timestamp(column.type) else column
+    return _moments(column) if pat.is_timestamp(column.type) else column
 
 
 def _unreadable(where: str, kind: str) -> Exception:

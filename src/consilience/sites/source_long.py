@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import IntArray
+from consilience.arrays import IntArray, pa
 from consilience.exceptions import DataError, StudyError
 from consilience.protocol.method import Columns
 from consilience.sites.encoding import is_number, match, row_list
@@ -77,8 +77,6 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) 
             f"repeats a time of one id{row_list(again + 1)}: keep one row for each id and time",
             "an id has two rows for one time",
         )
-    import pyarrow as pa
-
     found: dict[str, Any] = {}
     for name in dict.fromkeys((long.id, *_others(table, columns, site))):
         if name in names:
@@ -111,8 +109,6 @@ def wide_schema(table: Table, columns: Columns, site: SiteColumns) -> Table:
     if site.long is None:
         return table
     _check_names(table, columns, site.long)
-    import pyarrow as pa
-
     empty = {name: table.cells(name).slice(0, 0) for name in table.names}
     found = {name: empty[name] for name in (site.long.id, *_others(table, columns, site))}
     found |= {site.local(name): empty[site.long.state] for name in columns.sequence}
