@@ -95,9 +95,23 @@ class Rows:
         if (np.bincount(labels) >= least).sum() < 2:
             return {}
         found = self._statistics(self._seen(rows, rows)[None], labels[None], least)
-        draws = {"apart": self._cloud(rows, normals), "related": self._loose(rows, normals)}
+        # One cloud, and columns that have nothing to do with one another.
+        apart: NDArray[Any]
+        related: NDArray[Any]
+        if not self.kind:
+            apart = one_cloud.cloud_draws(rows, normals)
+            related = one_cloud.shuffled_draws(rows, normals)
+        else:
+            loose = one_cloud.shuffled_draws(np.where(rows < 0, np.nan, rows), normals)
+            related = np.where(np.isnan(loose), -1, loose).astype(np.int64)
+            if self.kind == "markov-mixture":
+                apart = one_cloud.chain_draws(rows, self.sizes[0], normals)
+            else:
+                placed = one_cloud.level_scores(rows, self.sizes)
+                apart = one_cloud.levels_of(one_cloud.cloud_draws(placed, normals), rows, placed)
         compared = {}
-        for name, drawn in draws.items():
+        draws: tuple[tuple[str, Any], ...] = (("apart", apart), ("related", related))
+        for name, drawn in draws:
             classes = label(drawn.reshape(-1, drawn.shape[2])).reshape(len(drawn), -1)
             drawn = self._seen(drawn, rows)
             told = self._statistics(drawn, classes, least)
@@ -123,23 +137,6 @@ class Rows:
             entries = entries_of(rows[kept], self.kind, self.sizes)
             told.append(one_cloud.information(entries, int(kept.sum()), classes[kept]))
         return np.array(told)
-
-    def _cloud(self, rows: NDArray[Any], normals: FloatArray) -> NDArray[Any]:
-        """Draws of one cloud."""
-        if not self.kind:
-            return one_cloud.cloud_draws(rows, normals)
-        if self.kind == "markov-mixture":
-            return one_cloud.chain_draws(rows, self.sizes[0], normals)
-        placed = one_cloud.level_scores(rows, self.sizes)
-        return one_cloud.levels_of(one_cloud.cloud_draws(placed, normals), rows, placed)
-
-    def _loose(self, rows: NDArray[Any], normals: FloatArray) -> NDArray[Any]:
-        """Draws of columns, or of states at each time, that have nothing to do with one another."""
-        if not self.kind:
-            return one_cloud.shuffled_draws(rows, normals)
-        placed = np.where(rows < 0, np.nan, rows)
-        drawn = one_cloud.shuffled_draws(placed, normals)
-        return np.where(np.isnan(drawn), -1, drawn).astype(np.int64)
 
 
 def evidence(

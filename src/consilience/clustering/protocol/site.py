@@ -93,8 +93,8 @@ def fit(
     # Secret: known halves would make class means equations in the rows.
     seed = int(site.secret_rng.integers(2**63 - 1))
     fitted = [
-        fit_view(table, view, s, site, stream(seed, "resample", i))
-        for i, view in enumerate(views(table.rows, s.pairs, seed))
+        fit_view(table, part, s, site, stream(seed, "resample", i))
+        for i, part in enumerate(views(len(table.rows), s.pairs, seed))
     ]
     if s.model not in CODED and s.n_resamples == 1:
         fitted[0] = [one for each in fitted[0] for one in _as_told(each, data, site)]
@@ -112,22 +112,22 @@ def count(
     # A run that follows another fits no models, and has no halves.
     seed = state.get("seed", 0)
     released, ways, outlying = [], [], []
-    all_views = views(table_of(data, s.model).rows, s.pairs, seed)
-    ensembles = models_of(message.models.value)
-    for view, models, owners in zip(all_views, ensembles, message.owners, strict=True):
+    rows = table_of(data, s.model).rows
+    ensembles, asked = models_of(message.models.value), range(s.views)
+    for models, owners, _ in zip(ensembles, message.owners, asked, strict=True):
         # Rows far from every class of every other site's models, if the study trims.
-        outside = np.zeros(len(view.rows), dtype=bool)
+        outside = np.zeros(len(rows), dtype=bool)
         if s.trim is not None and models:
             others = [m for m, owner in zip(models, owners, strict=True) if owner != site.site]
             known: Any = others or models  # the study trims no coded rows
-            outside = local_models.outlying_rows(view.rows, known, own=None, trim=s.trim)
+            outside = local_models.outlying_rows(rows, known, own=None, trim=s.trim)
         outlying.append(outside)
         if not models:
             ways.append("none")
             nothing = np.empty((0, 0), np.uint8)
             released.append(disclosure.cell_counts(np.empty(0, np.int64), 0, keys=nothing))
             continue
-        labels = labels_of(models, view.rows)[~outside]
+        labels = labels_of(models, rows)[~outside]
         parameters = [m.class_parameters for m in models]
         if s.model in CODED:
             summary = summarise_by_turns(labels, parameters, owners, site.limits.min_records)
@@ -158,15 +158,16 @@ def label(
     ensembles = models_of(state["models"])
     maps = list(zip(message.features.value, message.centres.value, strict=True))
     table = table_of(data, s.model)
-    all_views = views(table.rows, s.pairs, state["seed"])
+    rows = table.rows
+    parts = views(len(rows), s.pairs, state["seed"])
     if not message.same_halves():
         raise DataError(_OTHER_HALVES, public=_OTHER_HALVES)
     fewer = []
     halved = (None, *(message.fewer.value or (None,) * len(maps[1:])))
-    for view, models, (features, centres), less, outside in zip(
-        all_views, ensembles, maps, halved, state["outlying"], strict=True
+    for models, (features, centres), less, outside in zip(
+        ensembles, maps, halved, state["outlying"], strict=True
     ):
-        sizes, tuples = [m.n_classes for m in models], labels_of(models, view.rows)
+        sizes, tuples = [m.n_classes for m in models], labels_of(models, rows)
         found.append(np.where(outside, -1, assign(tuples, sizes, features, centres)))
         if less is not None:
             fewer.append(np.where(outside, -1, assign(tuples, sizes, features, less)))
@@ -194,9 +195,17 @@ def label(
     shares, kinds = released_levels(data, shown, n_classes, site.limits)
     # Labels of all rows by the site's own first model, in the two halves of each pair.
     alone = [
-        models[0].label(view.rows) if models else np.zeros(len(view.rows), dtype=np.int64)
-        for view, models in zip(all_views if own else (), own, strict=True)
+        models[0].label(rows) if models else np.zeros(len(rows), dtype=np.int64) for models in own
     ]
+    # Are partitions of halves more than divisions of one cloud?
+    evidence = one_cloud.evidence(
+        one_cloud.Rows.of(rows, s.model if coded else "", table.sizes, state["seed"]),
+        parts[1:],
+        [(models, *one) for models, one in zip(ensembles[1:], maps[1:], strict=True)],
+        state["outlying"][1:],
+        site.limits.min_records,
+        rounding_step,
+    )
     reply = messages.Profile(
         means=model(means, kind="centroids", n_records=int((shown >= 0).sum()), cells=shown),
         target_means=targets,
@@ -204,10 +213,10 @@ def label(
         target_kinds=kinds,
         agreement=_agreements(found[1:], site),
         alone_agreement=_agreements(alone[1:], site),
-        ported_agreement=_ported(all_views, ensembles, state["owners"], site),
+        ported_agreement=_ported(rows, ensembles, state["owners"], site),
         strength=_agreements(found[1:], site, prediction_strength),
         fewer_strength=_agreements(fewer, site, prediction_strength),
-        **_against_one_cloud(table, s, ensembles, maps, all_views, state, site),
+        **evidence,
     )
     return reply, {"final": labels, "n_classes": n_classes} if coded else {}
 
@@ -278,19 +287,18 @@ def _agreements(
 
 
 def _ported(
-    all_views: list[View],
+    rows: NDArray[Any],
     ensembles: Sequence[Sequence[LocalModel]],
     owners: Sequence[Sequence[str]],
     site: SiteContext,
 ) -> Released:
     """Agreement of two halves of single sites' models on this site's rows, mean over models."""
     found = []
-    for i in range(1, len(all_views), 2):
+    for i in range(1, len(ensembles), 2):
         # The first model of each site on either half.
         first, second = (
             {owner: ensembles[j][owners[j].index(owner)] for owner in owners[j]} for j in (i, i + 1)
         )
-        rows = all_views[i].rows
         pairs = [
             released_agreement(first[o].label(rows), second[o].label(rows), site.limits)
             for o in first
@@ -301,27 +309,6 @@ def _ported(
         least = min((pair.evidence.n_records for pair in said if pair.evidence), default=0)
         found.append(rounded(mean, n_records=least, step=rounding_step(least)))
     return bundle(found)
-
-
-def _against_one_cloud(
-    table: Table,
-    s: Settings,
-    ensembles: Sequence[Sequence[LocalModel]],
-    maps: Sequence[tuple[FloatArray, FloatArray]],
-    all_views: Sequence[View],
-    state: State,
-    site: SiteContext,
-) -> dict[str, Released]:
-    """Whether partitions of halves are more than divisions of one cloud, by field."""
-    kind = s.model if s.model in CODED else ""
-    return one_cloud.evidence(
-        one_cloud.Rows.of(table.rows, kind, table.sizes, state["seed"]),
-        [view.part for view in all_views[1:]],
-        [(models, *one) for models, one in zip(ensembles[1:], maps[1:], strict=True)],
-        state["outlying"][1:],
-        site.limits.min_records,
-        rounding_step,
-    )
 
 
 def _predictor(
@@ -340,14 +327,6 @@ def _predictor(
 
 
 # --------------------------------------------------------------------------- views and models
-
-
-@dataclass(frozen=True)
-class View:
-    """All rows as one ensemble sees them, and the part its models are fitted on."""
-
-    rows: NDArray[Any]
-    part: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,20 +396,19 @@ def category_blocks(names: Sequence[str], levels: Any) -> dict[str, tuple[str, .
     return found
 
 
-def views(rows: NDArray[Any], pairs: int, seed: int) -> list[View]:
-    """Main view, then for each pair: half, other half."""
-    everything = np.arange(len(rows), dtype=np.int64)
-    found = [View(rows, everything)]
+def views(n: int, pairs: int, seed: int) -> list[IntArray]:
+    """Rows on which models are fitted: all of the main view, then for each pair either half."""
+    found = [np.arange(n, dtype=np.int64)]
     for pair in range(pairs):
-        found += [View(rows, part) for part in halves(stream(seed, "pair", pair), len(rows))]
+        found += halves(stream(seed, "pair", pair), n)
     return found
 
 
 def fit_view(
-    table: Table, view: View, s: Settings, site: SiteContext, secret: np.random.Generator
+    table: Table, part: IntArray, s: Settings, site: SiteContext, secret: np.random.Generator
 ) -> list[LocalFit]:
     """Models of one view."""
-    rows = view.rows[view.part]
+    rows = table.rows[part]
     fitted = []
     for _ in range(s.n_resamples):
         chosen, multiplicity = rows, None

@@ -67,13 +67,13 @@ only the limits on runs and studies help (docs/proofs/foreign-models.md).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import FloatArray
 from consilience.collaborators.kernels import (
     PairwiseTests,
     cluster,
@@ -262,7 +262,23 @@ class MetaClustering(Method[MetaClusteringResult]):
         cv_losses = np.empty(0)
         if self.n_clusters == "cv":
             folds = groupings[1 : 1 + s.gain_folds]
-            number, cv_losses = yield from self._score(ctx, partners, folds)
+            # sites compare a bounded number of cuts
+            most = min(len(partners.sites), self.max_clusters or 10, at_site.MAX_CUTS)
+            cuts = np.zeros((len(folds), most, len(partners.sites)), dtype=np.int64)
+            for w, fold in enumerate(folds):
+                for k in range(1, most + 1):
+                    if self.rule == "spectral":
+                        cut = self._spectral(ctx, fold.dissimilarity, fold.tests, k).labels
+                    else:
+                        cut = cluster(fold.tests.z, n_clusters=k).labels
+                    cuts[w, k - 1] = cut
+            message = messages.Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
+            scored = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
+            number, cv_losses = decisions.by_held_out_loss(scored, partners, most)
+            if np.isnan(cv_losses).all():
+                raise QuorumError(
+                    "no site could tell its held-out losses: choose n_clusters = 'auto'"
+                )
             groupings = [self._decide(ctx, view, partners, number) for view in seen]
         # the first view has all rows
         labels = groupings[0].labels
@@ -275,7 +291,16 @@ class MetaClustering(Method[MetaClusteringResult]):
         if self.prediction == "pooled":
             members = yield from decisions.refit(ctx, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
-        gain = yield from self._use(ctx, partners, labels, held, shifts, members)
+        told = decisions.messages_of(partners, labels, members, held, shifts)
+        said = ctx.require((yield Ask("use", told, to=partners.sites)), at_least=0)
+        gain: dict[str, FloatArray] = {}
+        if s.gain_folds:
+            # NaN where a site did not answer
+            means, errors = np.full((2, len(partners.sites), len(GAINS)), np.nan)
+            for i, site in enumerate(partners.sites):
+                if site in said:
+                    means[i], errors[i] = said[site].means.value, said[site].errors.value
+            gain = messages.by_gain(means.T, errors.T)
         if not all_placed:
             gain = {k: v * np.nan if "shifted" in k else v for k, v in gain.items()}
         made: dict[str, Any] = {"cv_losses": cv_losses, "gain": gain, "shift_spread": spread}
@@ -382,49 +407,6 @@ class MetaClustering(Method[MetaClusteringResult]):
                 + messages.by_reason(left_out)
             )
         return dict(replies)
-
-    def _score(
-        self, ctx: CoordinatorContext, partners: Partners, folds: Sequence[Decision]
-    ) -> Generator[Ask, Replies, tuple[int, FloatArray]]:
-        """Number of groups by held-out loss, and that loss for 1, 2, ... groups."""
-        # sites compare a bounded number of cuts
-        most = min(len(partners.sites), self.max_clusters or 10, at_site.MAX_CUTS)
-        cuts = np.zeros((len(folds), most, len(partners.sites)), dtype=np.int64)
-        for w, fold in enumerate(folds):
-            for k in range(1, most + 1):
-                if self.rule == "spectral":
-                    found = self._spectral(ctx, fold.dissimilarity, fold.tests, k).labels
-                else:
-                    found = cluster(fold.tests.z, n_clusters=k).labels
-                cuts[w, k - 1] = found
-        message = messages.Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
-        replies = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
-        found_losses = decisions.by_held_out_loss(replies, partners, most)
-        if np.isnan(found_losses[1]).all():
-            raise QuorumError("no site could tell its held-out losses: choose n_clusters = 'auto'")
-        return found_losses
-
-    def _use(
-        self,
-        ctx: CoordinatorContext,
-        partners: Partners,
-        labels: IntArray,
-        held: Sequence[IntArray],
-        shifts: FloatArray,
-        members: dict[str, tuple[tuple[Any, ...], IntArray]],
-    ) -> Generator[Ask, Replies, dict[str, FloatArray]]:
-        """Tell every site its group; returns the gains by site."""
-        told = decisions.messages_of(partners, labels, members, held, shifts)
-        asked = yield Ask("use", told, to=partners.sites)
-        said = ctx.require(asked, at_least=0)
-        if not partners.settings.gain_folds:
-            return {}
-        # NaN where a site did not answer
-        means, errors = np.full((2, len(partners.sites), len(GAINS)), np.nan)
-        for i, site in enumerate(partners.sites):
-            if site in said:
-                means[i], errors[i] = said[site].means.value, said[site].errors.value
-        return messages.by_gain(means.T, errors.T)
 
     # ------------------------------------------------------------------ inside
 

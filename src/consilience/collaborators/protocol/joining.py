@@ -96,7 +96,7 @@ def follow(
     cells = np.ix_(kept, kept)
     z, seen, tests, wide = z[cells], seen.only(kept), tests.only(cells), wide.only(kept)
     upper = _upper(seen, wide)
-    labels = _labels(method, earlier, z, seen, _alike(upper, method.tolerance))
+    labels = _labels(method.scale, earlier, z, seen, _alike(upper, method.tolerance))
     told = decisions.messages_of(wide, labels, decisions.members_of(wide, labels))
     to = tuple(x for x in partners.sites if x in told and x in replies)
     ctx.require((yield Ask("use", {x: told[x] for x in to}, to=to)), at_least=0)
@@ -175,11 +175,7 @@ def _not_placed(
 
 
 def _labels(
-    method: MetaClustering,
-    earlier: MetaClusteringResult,
-    z: FloatArray,
-    seen: Seen,
-    alike: BoolArray,
+    scale: Any, earlier: MetaClusteringResult, z: FloatArray, seen: Seen, alike: BoolArray
 ) -> IntArray:
     """Groups of earlier sites as they were; of newcomers by their nearest group."""
     n_old = len(earlier.sites)
@@ -193,7 +189,6 @@ def _labels(
         v = np.where(np.isnan(v), 2 * np.where(np.isnan(apart), apart.T, apart), v)
         v[:n_old, :n_old] = earlier.dissimilarity
         # The source's rule has no threshold: whoever comes joins the most similar group.
-        scale: Any = method.scale
         close = kernels.similarity(v, scale)[n_old:, :n_old]
         found = kernels.join_similar(close, earlier.labels)
         return np.concatenate([earlier.labels, found])

@@ -170,7 +170,16 @@ def _map(
         fig, ax = charts.sheet(
             side + 1.1 + (0.5 if named else 0), width=min(charts.WIDTH, side + 3.3)
         )
-        _hatched(ax, shown)
+        # Hatch what is not known, under the cells that are; the diagonal stays plain.
+        if np.isnan(shown).sum() > n:
+            lines: dict[str, Any] = {"edgecolor": charts.MUTED, "hatch": "////"}
+            ax.add_patch(Rectangle((0, 0), n, n, facecolor=charts.RULE, linewidth=0, **lines))
+        if named:
+            plain: dict[str, Any] = {"facecolor": charts.RULE, "edgecolor": "none", "linewidth": 0}
+            for i in range(n):
+                ax.add_patch(Rectangle((i, i), 1, 1, **plain))
+        else:
+            ax.plot([0, n], [0, n], color=charts.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
         mesh: Any
         look: dict[str, Any] = {"cmap": colours, "norm": scale}
         if named:
@@ -213,20 +222,6 @@ def _map(
         named_ticks = ticks and (ticks, [charts.minus(f"{t:g}") for t in ticks])
         charts.colour_bar(fig, mesh, ax, words, named_ticks, **place)
     return fig
-
-
-def _hatched(ax: Axes, shown: FloatArray) -> None:
-    """Hatch what is not known, under the cells that are; the diagonal stays plain."""
-    n = len(shown)
-    if np.isnan(shown).sum() > n:
-        lines: dict[str, Any] = {"edgecolor": charts.MUTED, "hatch": "////"}
-        ax.add_patch(Rectangle((0, 0), n, n, facecolor=charts.RULE, linewidth=0, **lines))
-    if n <= NAMES_IN_MAP:
-        plain: dict[str, Any] = {"facecolor": charts.RULE, "edgecolor": "none", "linewidth": 0}
-        for i in range(n):
-            ax.add_patch(Rectangle((i, i), 1, 1, **plain))
-    else:
-        ax.plot([0, n], [0, n], color=charts.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
 
 
 # --------------------------------------------------------------------------- merges
@@ -273,58 +268,58 @@ def plot_merges(result: Any) -> Figure:
             ax.hlines(y[n:], x[n:], thresholds, color=charts.RULE, linewidth=1, zorder=1.2)
             bar: dict[str, Any] = {"markersize": 8, "label": "threshold of the merge"}
             ax.plot(thresholds, y[n:], "|", color=charts.MUTED, zorder=2.5, **bar)
-        _merge_marks(ax, x[n:], y[n:], made, heights <= thresholds, 6.5 if named else 3.5)
+        below, size = heights <= thresholds, 6.5 if named else 3.5
+        kinds: tuple[tuple[Any, ...], ...] = (
+            (made & below, "o", charts.BLUE, charts.BLUE, "merged"),
+            (
+                made & ~below,
+                "D",
+                charts.ORANGE,
+                charts.ORANGE,
+                "merged, though above its threshold",
+            ),
+            (~made & ~below, "o", charts.PAPER, charts.MUTED, "not merged"),
+            (
+                ~made & below,
+                "D",
+                charts.PAPER,
+                charts.BLUE,
+                "not merged, though below its threshold",
+            ),
+        )
+        for which, sign, face, edge, words in kinds:
+            if which.any():
+                more = {"markeredgewidth": 1.3, "label": words, "zorder": 3}
+                charts.marks(ax, x[n:][which], y[n:][which], sign, face, edge, size, **more)
         for at, text, dash in (
             (THRESHOLD, f"{THRESHOLD:g}: two single sites", "-"),
             (LARGE_GROUP_THRESHOLD, f"{LARGE_GROUP_THRESHOLD:g}: large groups", ":"),
         ):
             line = {"color": charts.ORANGE, "linestyle": dash, "linewidth": 1.2}
             ax.axvline(at, zorder=1, label=text, **line)
-        _merge_axes(ax, result, order, (low, beyond, high), bool(np.isinf(heights).any()))
+        infinite = bool(np.isinf(heights).any())
+        limit = beyond if infinite else high
+        if high - low <= _STRAIGHT:
+            ax.set_xlim(low, limit + 0.04 * (limit - low))
+            ticks = np.asarray(MaxNLocator(6).tick_values(low, high))
+        else:
+            ax.set_xscale("symlog", linthresh=4, linscale=1.2)
+            ax.set_xlim(low, limit * 1.4)
+            ticks = np.array([-1e6, -1e4, -1e2, -10, -4, 0, 4, 10, 1e2, 1e3, 1e4, 1e5, 1e6])
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+        words = [charts.minus(f"{t:g}") for t in ticks]
+        if infinite:
+            ticks, words = np.append(ticks, beyond), [*words, "no pair to\ncompare"]
+        ax.set_xticks(ticks, words)
+        ax.minorticks_off()
+        _list_sites(ax, result, order, "{site} \N{MIDDLE DOT} {group}")
+        if named:
+            ax.set_ylabel("site \N{MIDDLE DOT} group")
+        ax.set_ylim(n, 0)
+        ax.set_xlabel("mean z between the two parts that meet")
+        charts.bare(ax)
         charts.legend(fig, ncols=3, fontsize=8.5, handletextpad=0.5)
     return fig
-
-
-def _merge_marks(
-    ax: Axes, x: FloatArray, y: FloatArray, made: Any, below: Any, size: float
-) -> None:
-    kinds: tuple[tuple[Any, ...], ...] = (
-        (made & below, "o", charts.BLUE, charts.BLUE, "merged"),
-        (made & ~below, "D", charts.ORANGE, charts.ORANGE, "merged, though above its threshold"),
-        (~made & ~below, "o", charts.PAPER, charts.MUTED, "not merged"),
-        (~made & below, "D", charts.PAPER, charts.BLUE, "not merged, though below its threshold"),
-    )
-    for which, sign, face, edge, words in kinds:
-        if which.any():
-            more = {"markeredgewidth": 1.3, "label": words, "zorder": 3}
-            charts.marks(ax, x[which], y[which], sign, face, edge, size, **more)
-
-
-def _merge_axes(
-    ax: Axes, result: Any, order: IntArray, ends: tuple[float, float, float], infinite: bool
-) -> None:
-    low, beyond, high = ends
-    n = len(order)
-    limit = beyond if infinite else high
-    if high - low <= _STRAIGHT:
-        ax.set_xlim(low, limit + 0.04 * (limit - low))
-        ticks = np.asarray(MaxNLocator(6).tick_values(low, high))
-    else:
-        ax.set_xscale("symlog", linthresh=4, linscale=1.2)
-        ax.set_xlim(low, limit * 1.4)
-        ticks = np.array([-1e6, -1e4, -1e2, -10, -4, 0, 4, 10, 1e2, 1e3, 1e4, 1e5, 1e6])
-    ticks = ticks[(ticks >= low) & (ticks <= high)]
-    words = [charts.minus(f"{t:g}") for t in ticks]
-    if infinite:
-        ticks, words = np.append(ticks, beyond), [*words, "no pair to\ncompare"]
-    ax.set_xticks(ticks, words)
-    ax.minorticks_off()
-    _list_sites(ax, result, order, "{site} \N{MIDDLE DOT} {group}")
-    if n <= NAMES_IN_LIST:
-        ax.set_ylabel("site \N{MIDDLE DOT} group")
-    ax.set_ylim(n, 0)
-    ax.set_xlabel("mean z between the two parts that meet")
-    charts.bare(ax)
 
 
 # -------------------------------------------------------------------------------------------- gains
@@ -388,7 +383,25 @@ def plot_detectable(result: Any) -> Figure:
     bins = np.geomspace(low * 0.9, high * 1.1, 29)
     with charts.style():
         fig, (top, ax) = charts.panels(2, 3.7, height_ratios=(0.14, 1))
-        _power_bar(top, np.bincount(kinds, minlength=len(POWER_WORDS)).tolist())
+        counts = np.bincount(kinds, minlength=len(POWER_WORDS)).tolist()
+        looks: tuple[dict[str, Any], ...] = (
+            {"facecolor": charts.MUTED},
+            {"facecolor": charts.BLUE},
+            {"facecolor": charts.ORANGE, "hatch": "////"},
+            {"facecolor": charts.RULE, "hatch": "xxxx"},
+        )
+        left = 0.0
+        for count, colour, words in zip(counts, looks, POWER_WORDS, strict=True):
+            if count:
+                share = count / sum(counts)
+                text = f"{count:,} {'pair' if count == 1 else 'pairs'}: {words}"
+                bar: dict[str, Any] = {"left": left, "height": 0.8, "label": text}
+                top.barh(0, share, edgecolor=charts.PAPER, linewidth=0.6, **bar, **colour)
+                left += share
+        top.set_xlim(0, 1)
+        top.set_xticks([])
+        top.set_yticks([])
+        charts.bare(top, "")
         look: dict[str, Any] = {"color": [charts.BLUE, charts.ORANGE], "hatch": ["", "////"]}
         look |= {"edgecolor": charts.PAPER, "linewidth": 0.5}
         parts = [shown[kinds == 1], shown[kinds == 2]]
@@ -410,27 +423,6 @@ def plot_detectable(result: Any) -> Figure:
         charts.bare(ax, "y")
         charts.legend(fig, ncols=2, handlelength=1.4)
     return fig
-
-
-def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
-    looks: tuple[dict[str, Any], ...] = (
-        {"facecolor": charts.MUTED},
-        {"facecolor": charts.BLUE},
-        {"facecolor": charts.ORANGE, "hatch": "////"},
-        {"facecolor": charts.RULE, "hatch": "xxxx"},
-    )
-    left = 0.0
-    for count, look, words in zip(counts, looks, POWER_WORDS, strict=True):
-        if count:
-            share = count / sum(counts)
-            text = f"{count:,} {'pair' if count == 1 else 'pairs'}: {words}"
-            place: dict[str, Any] = {"left": left, "height": 0.8, "label": text}
-            ax.barh(0, share, edgecolor=charts.PAPER, linewidth=0.6, **place, **look)
-            left += share
-    ax.set_xlim(0, 1)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    charts.bare(ax, "")
 
 
 # --------------------------------------------------------------------------- gain

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,7 +293,11 @@ class Chain:
         sums = np.zeros(3)
         base = np.zeros(self.n_classes)
         entropy = 0.0
-        rows = _middle_rows(self.plain)
+        # the mean row of each of some entities with events, spread evenly over all of them
+        known, b = np.flatnonzero(self.plain.n > 0), self.plain
+        at = known[:: -(-len(known) // _COMPARED)]
+        sums_of_rows = [b.x[b.start[e] : b.start[e + 1]].sum(axis=0) for e in at]
+        middle = np.array(sums_of_rows) / b.n[at, None]
         sweeps: list[Sweep] = []
         drawn: dict[str, list[FloatArray]] = {"class_shares": [], "prediction": []}
         for s in range(n_sweeps):
@@ -303,7 +306,7 @@ class Chain:
             shared = self.base, self.beta, self.sigma2, self.delta2
             sweeps.append(Sweep(self.labels, *shared, self.degrees))
             drawn["class_shares"].append(np.sort(now[self.blocks.n > 0].mean(axis=0))[::-1])
-            drawn["prediction"].append((now[rows.at] * (rows.x @ classes.mean.T)).sum(axis=1))
+            drawn["prediction"].append((now[at] * (middle @ classes.mean.T)).sum(axis=1))
             # of the labels: with it the mean log probability bounds that of the events
             entropy -= float(np.sum(now * np.log(np.where(now > 0, now, 1.0))))
             if s:  # classes may change places where entities are few, or classes too many
@@ -404,21 +407,6 @@ class Averages:
     def n_classes(self) -> int:
         """Classes that hold entities."""
         return len(self.base)
-
-
-class _Rows(NamedTuple):
-    """Mean rows x (m, F) of entities `at` (m,), times the root of their weights."""
-
-    at: IntArray
-    x: FloatArray
-
-
-def _middle_rows(blocks: Blocks) -> _Rows:
-    """Mean row of each of some entities with events, spread evenly over all of them."""
-    known = np.flatnonzero(blocks.n > 0)
-    at = known[:: -(-len(known) // _COMPARED)]
-    rows = [blocks.x[blocks.start[e] : blocks.start[e + 1]].sum(axis=0) for e in at]
-    return _Rows(at, np.array(rows) / blocks.n[at, None])
 
 
 def resolved_sigma2(delta2: float, products: FloatArray) -> float:

@@ -544,13 +544,25 @@ def _figures(
     ]
     # Made-up classes could single out an entity: means are rounded to what any one does to them,
     # and to what its being in its class makes of a response that is not known.
+    # So the classes' predictions, and slopes of their log densities, are compared with those under
+    # the average weights of all, per half the spread of what ridge leaves of y. Without it a figure
+    # in which all but one entity are known would tell that entity's response, since what it adds is
+    # then known to the rounding of the others.
     h = events.root[held] ** 2
+    spread = 0.5 * math.sqrt(float((h * (y - by_all) ** 2).sum() / h.sum()))
+    weights = mixture.weights
+    common = mixture._replace(weights=np.broadcast_to(weights.mean(axis=0), weights.shape))
+    moved = ((weights - common.weights) * mixture.means).sum(axis=1)
+    felt = np.column_stack([moved, mixture.slope(y) - common.slope(y)])
+    error, score = by_entity(h[:, None] * np.abs(felt), entities).max(axis=0) * spread / h.sum()
+    steps = np.zeros(N_FIGURES)
+    steps[[2, 8]], steps[5] = error * unit**2, score
     return weighted_means(
         np.column_stack(columns),
         h[:, None],
         limits=here.limits,
         entities=entities,
-        least=_least_steps(y, y - by_all, h, mixture, entities, unit),
+        least=steps,
     )
 
 
@@ -576,32 +588,6 @@ class _Mixture(NamedTuple):
         parts = np.exp(log_parts - log_parts.max(axis=1, keepdims=True))
         slopes = parts * (self.means - y[:, None]) / self.variances
         return np.asarray(slopes.sum(axis=1) / parts.sum(axis=1))
-
-
-def _least_steps(
-    y: FloatArray,
-    rest: FloatArray,
-    h: FloatArray,
-    mixture: _Mixture,
-    entities: IntArray,
-    unit: float,
-) -> FloatArray:
-    """What classes of entities do to figures, per half the spread of what ridge leaves of y.
-
-    The classes' predictions, and slopes of their log densities, are compared with those under the
-    average weights of all. Without it a figure in which all but one entity are known would tell
-    that entity's response, since what it adds is then known to the rounding of the others.
-    """
-    spread = 0.5 * math.sqrt(float((h * rest**2).sum() / h.sum()))
-    weights, means, _ = mixture
-    common = mixture._replace(weights=np.broadcast_to(weights.mean(axis=0), weights.shape))
-    moved = ((weights - common.weights) * means).sum(axis=1)
-    felt = np.column_stack([moved, mixture.slope(y) - common.slope(y)])
-    moves = by_entity(h[:, None] * np.abs(felt), entities)
-    error, score = moves.max(axis=0) * spread / h.sum()
-    steps = np.zeros(N_FIGURES)
-    steps[[2, 8]], steps[5] = error * unit**2, score
-    return steps
 
 
 def _no_figures() -> WeightedMeans:
