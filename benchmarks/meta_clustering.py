@@ -23,7 +23,6 @@ from consilience import Columns, Federation, MetaClustering, Policy
 from consilience.collaborators import kernels as grouping
 from consilience.collaborators.kernels import (
     Pooled,
-    excess_loss,
     overlap_weights_all,
     shrunk_covariance,
 )
@@ -106,7 +105,7 @@ def by_kernels(
         made = predict_all(models, x, n_features=P, n_outputs=1)
         losses = np.square(y[:, None] - np.concatenate(made, axis=1))
         weights = overlap_weights_all(x, j, means, sizes, pooled)
-        excess_loss(losses - own[j][:, None], weights)
+        naive.excess_losses(losses - own[j][:, None], weights)
     return time.perf_counter() - started
 
 

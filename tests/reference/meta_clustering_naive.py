@@ -272,3 +272,11 @@ def spectral(s: Matrix, max_clusters: int, seed: int) -> tuple[list[float], list
     found = KMeans(n_clusters, n_init=20, random_state=seed).fit_predict(rows)
     members = [[i for i in range(size) if found[i] == k] for k in range(n_clusters)]
     return [float(value) for value in values[order]], labels_of(members)
+
+
+def excess_losses(d: Matrix, h: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """As `excess` for each column of arrays: mean, squared standard error, effective rows."""
+    total = h.sum(axis=0)
+    mean = (h * d).sum(axis=0) / total
+    variance = np.square(h * (d - mean) / total).sum(axis=0)
+    return mean, variance, total**2 / np.square(h).sum(axis=0)

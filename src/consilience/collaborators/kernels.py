@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.parameters import LEFT_OUT, check, number, whole
 
 LONE_THRESHOLD = 1.85
 """Mean z up to which a single site joins a cluster, or two are one: .5 + 1.35 / sqrt(1)."""
@@ -74,24 +75,6 @@ class Pooled:
     inverse: FloatArray
     trace: float
     shrink: float
-
-
-class ExcessLoss(NamedTuple):
-    """How much worse foreign models predict the rows of one site than its own, cross-fitted.
-
-    Attributes
-    ----------
-    mean : array, shape (L,)
-        D_ij, in squared units of y; NaN where nothing could be computed.
-    variance : array, shape (L,)
-        Q_ij, sampling variance of the mean with both models held fixed.
-    effective : array, shape (L,)
-        (sum h)^2 / sum h^2, the number of rows that the weights leave.
-    """
-
-    mean: FloatArray
-    variance: FloatArray
-    effective: FloatArray
 
 
 @dataclass(frozen=True)
@@ -229,49 +212,6 @@ def overlap_weights_all(
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(score, -_MAX_EXPONENT, _MAX_EXPONENT))))
 
 
-def excess_loss(d: FloatArray, h: FloatArray) -> ExcessLoss:
-    """Weighted mean of loss differences, its variance and the effective number of rows.
-
-    ``D = sum h d / sum h``, ``Q = sum h^2 (d - D)^2 / (sum h)^2``.
-
-    Parameters
-    ----------
-    d : array, shape (n, L)
-        Loss of each foreign model minus the cross-fitted loss of the own one, by row.
-    h : array, shape (n, L)
-        Weights, nonnegative.
-
-    Returns
-    -------
-    ExcessLoss
-        A column of ``d`` with a value that is not finite has mean and variance NaN.
-
-    Raises
-    ------
-    DataError
-        If the shapes differ.
-    """
-    d, h = np.asarray(d, dtype=np.float64), np.asarray(h, dtype=np.float64)
-    if d.ndim != 2 or d.shape != h.shape:
-        raise DataError("losses and weights need the same shape (rows, models)")
-    largest = h.max(axis=0, initial=0.0)
-    weights = h / np.where(largest > 0.0, largest, 1.0)  # squares of tiny weights underflow
-    total, squares = weights.sum(axis=0), np.square(weights).sum(axis=0)
-    usable = (total > 0.0) & np.isfinite(d).all(axis=0)
-    safe = np.where(total > 0.0, total, 1.0)
-    values = np.where(usable, d, 0.0)
-    # D = sum h d / sum h
-    mean = (weights * values).sum(axis=0) / safe
-    # with (w/W)^2 written as a product, losses up to 1e150 do not overflow on the way
-    variance = np.square(weights * (values - mean) / safe).sum(axis=0)
-    effective = np.where(total > 0.0, total**2 / np.where(squares > 0.0, squares, 1.0), 0.0)
-    return ExcessLoss(
-        mean=np.where(usable, mean, np.nan),
-        variance=np.where(usable, variance, np.nan),
-        effective=effective,
-    )
-
-
 def pairwise_tests(
     excess: FloatArray,
     variance: FloatArray,
@@ -326,10 +266,7 @@ def pairwise_tests(
     noise = spread if own_loss is None else np.asarray(own_loss, dtype=np.float64)
     if noise.shape != n.shape:
         raise DataError("pairwise tests need the own loss of every site, or of none")
-    if not margin >= 0.0:
-        raise ParameterError.of("margin", "at least 0", margin)
-    if not min_effective >= 0.0:
-        raise ParameterError.of("min_effective", "at least 0", min_effective)
+    check({"margin": number(0), "min_effective": number(0)}, locals())
     share = n[:, None] / (n[:, None] + n[None, :])  # n_i / (n_i + n_j)
     # Q holds the models fixed, but they are estimates too
     inflated = variance * (1.0 + share)
@@ -474,8 +411,7 @@ def detectable(
     """
     from scipy.special import ndtri
 
-    if not 0.5 <= power < 1.0:
-        raise ParameterError.of("power", "at least .5 and below 1", power)
+    check({"power": number(0.5, below=1)}, locals())
     error, slope = np.asarray(standard_error, dtype=np.float64), 8.0 * np.asarray(growth)
     return _crossing(
         _critical(margin_total, error, threshold, growth), float(ndtri(power)), error, slope
@@ -752,13 +688,13 @@ def cluster(
     n_sites = len(z)
     if n_sites == 0:
         raise DataError("there is no site to cluster")
-    if max_clusters is not None and max_clusters < 1:
-        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
+    rules = {"max_clusters": whole(1) | LEFT_OUT, "n_clusters": whole(1, n_sites) | LEFT_OUT}
+    check(rules, locals())
     merges = linkage(z, evidence)
     wanted = n_sites - merges.stop
     by_rule = n_clusters is None and (max_clusters is None or wanted <= max_clusters)
     if n_clusters is not None:
-        wanted = _check_n_clusters(n_clusters, n_sites)
+        wanted = n_clusters
     elif max_clusters is not None:
         wanted = min(wanted, max_clusters)
     labels = cut(merges.ids, n_sites - wanted)
@@ -959,10 +895,9 @@ def spectral(
     """
     if len(v) == 0:
         raise DataError("there is no site to cluster")
-    if max_clusters < 1:
-        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
     s = similarity(v, scale)
     n_sites = len(s)
+    check({"max_clusters": whole(1), "n_clusters": whole(1, n_sites) | LEFT_OUT}, locals())
     root = np.sqrt(s.sum(axis=1))
     # D^-1/2 S D^-1/2 (Ng, Jordan and Weiss 2002)
     values, vectors = np.linalg.eigh(s / root[:, None] / root[None, :])
@@ -973,7 +908,6 @@ def spectral(
         n_clusters = (
             1 if n_sites == 1 else int(np.argmax(values[:bound] - values[1 : bound + 1])) + 1
         )
-    _check_n_clusters(n_clusters, n_sites)
     if n_clusters in (1, n_sites):
         labels = np.arange(n_sites) if n_clusters > 1 else np.zeros(n_sites, dtype=np.int64)
         return Spectral(labels, values)
@@ -1125,9 +1059,3 @@ def _numbered(labels: IntArray) -> IntArray:
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.lexsort((first, -counts))] = np.arange(len(first))
     return rank[inverse]
-
-
-def _check_n_clusters(n_clusters: int, n_sites: int) -> int:
-    if not 1 <= n_clusters <= n_sites:
-        raise ParameterError.of("n_clusters", f"between 1 and {n_sites}", n_clusters)
-    return n_clusters

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
@@ -20,6 +21,20 @@ _FEWEST = 5  # rows from which a table is judged
 _FAR = 20.0  # standard deviations: no half of a table lies beyond, but in other units
 _MOST = 50.0  # what one value may add: half its square in standard deviations
 _PLAINLY = 2.0  # mean log density of a value by which prepared rows must fit better
+
+
+def numbers_of(name: str, values: ArrayLike) -> FloatArray:
+    """An array of numbers.
+
+    Raises
+    ------
+    DataError
+        They are none.
+    """
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{name} must hold numbers") from None
 
 
 def of_arrow(X: Any) -> Any:

@@ -309,7 +309,7 @@ def test_weights_that_are_no_counts_are_told() -> None:
     assert not any("sum to" in told for told in LatentClassAnalysis(1).fit(frame).remarks_)
     with pytest.raises(DataError, match=r"weights sum to 0\.5 .* number of rows"):
         LatentClassAnalysis("bic").fit(frame, sample_weight=few / 2)
-    with pytest.raises(DataError, match="weights must be numbers"):
+    with pytest.raises(DataError, match="weights must hold numbers"):
         LatentClassAnalysis(1).fit(frame, sample_weight=["x"] * 60)
 
 

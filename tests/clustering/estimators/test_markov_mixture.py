@@ -420,7 +420,7 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
         ([1, -1], "at least 0"),
         ([1, np.nan], "finite"),
         ([0, 0], "zero"),
-        (["x", "y"], "must be numbers"),
+        (["x", "y"], "must hold numbers"),
     ],
 )
 def test_bad_weights(weight: Any, message: str) -> None:

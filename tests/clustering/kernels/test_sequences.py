@@ -314,7 +314,7 @@ def test_distinct_rows_of_large_numbers() -> None:
         (([0, 1], [0, 2, 1, 2], 2), "not decrease"),
         (([0.5, 1], [0, 2], 2), "codes must be a list of whole numbers"),
         (([0, 1], [0, 2], 2, [-1.0]), "weights must be finite"),
-        (([0, 1], [0, 2], 2, ["x"]), "weights must be numbers"),
+        (([0, 1], [0, 2], 2, ["x"]), "weights must hold numbers"),
         (([0, 1], [0, 2], 2, [1.0, 1.0]), "one for each sequence"),
         (([0, 1], [0, 2], 2, None, ["a"]), "one name of its own"),
         (([0, 1], [0, 2], 2, None, ["a", "a"]), "one name of its own"),

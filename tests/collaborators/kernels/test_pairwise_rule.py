@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from consilience.collaborators import kernels as mc
 from consilience.numerics.random import stream
+from tests.reference import meta_clustering_naive as naive
 from tests.rotation import by_turns, one_in
 
 Array = NDArray[np.float64]
@@ -82,7 +83,7 @@ def compare(
     for j, (x, y) in enumerate(sites):
         own = np.square(y - own_predictions(learn, x, y, cross_fit))
         d = np.column_stack([np.square(y - model(x)) - own for model in models])
-        losses.append(mc.excess_loss(d, mc.overlap_weights_all(x, j, means, sizes, pooled)))
+        losses.append(naive.excess_losses(d, mc.overlap_weights_all(x, j, means, sizes, pooled)))
     excess, variance, effective = (np.column_stack(part) for part in zip(*losses))
     spread = [float(y.var()) for _, y in sites]
     return mc.pairwise_tests(excess, variance, effective, sizes, spread, margin=margin)

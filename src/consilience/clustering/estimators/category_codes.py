@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.clustering.kernels.sequences import is_missing
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.ids import ids_from_arrays, ids_to_arrays
 
@@ -31,16 +32,8 @@ def missing_cells(values: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(np.isnat(values))
     if values.dtype.kind != "O":
         return np.zeros(values.shape, dtype=bool)
-    found = np.fromiter((_is_missing(value) for value in values.ravel()), bool, values.size)
+    found = np.fromiter((is_missing(value) for value in values.ravel()), bool, values.size)
     return found.reshape(values.shape)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float | np.floating | np.datetime64 | np.timedelta64) and bool(
-        value != value
-    )
 
 
 def columns_of(X: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any] | None]]:
@@ -86,7 +79,7 @@ def learned_levels(
             known = np.unique(column[~missing_cells(column)])
         elif known is None:
             try:
-                seen = [value for value in set(column.tolist()) if not _is_missing(value)]
+                seen = [value for value in set(column.tolist()) if not is_missing(value)]
                 known = _level_array(sorted(seen))
             except TypeError:
                 sentence = f"column {name} mixes kinds of values: make them all text"
@@ -189,7 +182,7 @@ def codes_of(columns: Sequence[NDArray[Any]], levels: Levels, names: Sequence[st
             except TypeError:  # a value that is no key, as a list
                 raise DataError(f"column {name} holds what is no category: make it text") from None
             for i in np.flatnonzero(codes[:, j] == _UNKNOWN).tolist():
-                if _is_missing(values[i]):
+                if is_missing(values[i]):
                     codes[i, j] = -1
         else:
             distinct, inverse = np.unique(column, return_inverse=True)

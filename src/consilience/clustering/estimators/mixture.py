@@ -26,7 +26,6 @@ from consilience.clustering.kernels.mixtures import (
     PSEUDO_COUNT_RULE,
     SEARCH_RULES,
     Arrays,
-    numbers_of,
 )
 from consilience.clustering.kernels.multinomial_mixture import CategoryPatterns, MultinomialMixture
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
@@ -35,7 +34,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
-from consilience.numerics.row_units import of_arrow
+from consilience.numerics.row_units import numbers_of, of_arrow
 from consilience.parameters import check, just, whole
 
 LEAST_WEIGHT = 0.5

@@ -264,20 +264,6 @@ def fit_mixture(
     return best_of_starts(em_step(data, pseudo_count=pseudo), start, n_init=n_init, **search)
 
 
-def numbers_of(name: str, values: ArrayLike) -> FloatArray:
-    """An array of numbers.
-
-    Raises
-    ------
-    DataError
-        They are none.
-    """
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"{name} must be numbers") from None
-
-
 def draw_members(
     weights: ArrayLike, n_classes: int, rng: np.random.Generator, *, size: int = START_ROWS
 ) -> IntArray:

@@ -24,6 +24,7 @@ from consilience.clustering.kernels import mixtures
 from consilience.clustering.kernels.mixtures import Arrays, ClassMixture, EMStep, Search
 from consilience.exceptions import DataError
 from consilience.numerics.ids import distinct_codes
+from consilience.numerics.row_units import numbers_of
 from consilience.parameters import check, whole
 
 _TOLERANCE = 1e-8
@@ -107,7 +108,7 @@ class CategoryPatterns:
         if weights is None:
             w = np.ones(len(given))
         else:
-            w = mixtures.numbers_of("weights", weights)
+            w = numbers_of("weights", weights)
             if w.shape != (len(given),) or not np.isfinite(w).all() or (w < 0).any():
                 raise DataError("weights need one finite number, not negative, for each row")
         if not w.sum() > 0:

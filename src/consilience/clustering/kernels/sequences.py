@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import numbers_of
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.row_units import numbers_of
 
 CodeArray = NDArray[np.int32]
 LONGEST_GAP = 1000

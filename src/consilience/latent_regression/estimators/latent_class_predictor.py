@@ -32,7 +32,7 @@ from consilience.latent_regression.kernels.prediction import (
     unseen_weights,
 )
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, pair_codes, places
-from consilience.numerics.row_units import read_rows
+from consilience.numerics.row_units import numbers_of, read_rows
 from consilience.parameters import check, number, whole
 
 
@@ -502,7 +502,7 @@ class LatentClassPredictor:
             into[seen] = known
         if observed is None:
             return weights, own
-        y = _numbers(observed, "observed")
+        y = numbers_of("observed", observed)
         if y.shape != (len(x),) or np.isinf(y).any():
             raise DataError("observed must hold a number or NaN for each row of X")
         rows = np.flatnonzero(~seen)
@@ -611,13 +611,6 @@ class LatentClassPredictor:
             degrees=degrees,
             own=own,
         )
-
-
-def _numbers(values: Any, name: str) -> FloatArray:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):  # their own words would show a value
-        raise DataError(f"{name} must hold numbers") from None
 
 
 def _covered(covariance: FloatArray) -> FloatArray:

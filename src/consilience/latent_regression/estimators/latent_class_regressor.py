@@ -40,6 +40,7 @@ from consilience.latent_regression.kernels.latent_class import Blocks, agent_key
 from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
+from consilience.numerics.row_units import numbers_of
 
 AGREED = 0.9
 """Adjusted Rand index between chains below which they disagree: chains that mix have .97 and more,
@@ -737,11 +738,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
 
 def _outcomes(y: Any, n_rows: int) -> FloatArray:
     """The target as numbers, NaN allowed."""
-    y = column_or_1d(y, warn=True)
-    try:
-        outcomes = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError("y must hold numbers: a regression has no other outcomes") from None
+    outcomes = numbers_of("y", column_or_1d(y, warn=True))
     if len(outcomes) != n_rows:
         raise DataError(f"y must hold one outcome for each of the {n_rows} rows of X")
     if np.isinf(outcomes).any():

@@ -128,36 +128,6 @@ def posterior_weights(log_prior: ArrayLike, log_likelihood: ArrayLike) -> FloatA
 # --------------------------------------------------------------------------- mixtures
 
 
-def mixture_quantile(weights: ArrayLike, means: ArrayLike, sds: ArrayLike, q: float) -> FloatArray:
-    """Quantile of normal mixtures.
-
-    Parameters
-    ----------
-    weights, means, sds : (n, K) arrays
-        Weights are nonnegative, those of a row sum to 1 to rounding; an sd of 0 is a point.
-    q : float
-        Between 0 and 1.
-
-    Returns
-    -------
-    (n,) array
-        Within 1e-11 of the smallest sd (or 4 units in the last place) of where the computed cdf
-        crosses q: bisection of the cdf, sped up by Newton steps, stopped only by values of the cdf
-        on both sides. Quantiles above the median are computed from the upper tail.
-
-    Raises
-    ------
-    ParameterError
-        q outside (0, 1).
-    DataError
-        Arrays that do not fit, a row without weight, or values that are not finite.
-    """
-    check({"q": number(above=0, below=1)}, locals())
-    w, m, s = _checked(weights, means, sds)
-    # upper quantiles are lower ones of the mirrored mixture
-    return _lower(w, m, s, q) if q <= 0.5 else -_lower(w, -m, s, 1.0 - q)
-
-
 def mixture_interval(
     weights: ArrayLike, means: ArrayLike, variances: ArrayLike, level: float
 ) -> tuple[FloatArray, FloatArray]:

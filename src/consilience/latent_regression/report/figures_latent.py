@@ -387,11 +387,7 @@ def _tall(n: int) -> float:
 
 def over_sites(result: Any, values: FloatArray) -> float:
     """Mean of a figure of each site over held-out events; NaN where no site tells."""
-    values = np.asarray(values, dtype=float)
-    weight = np.where(np.isfinite(values), np.nan_to_num(result.heldout_weight), 0.0)
-    if not weight.sum() > 0:
-        return float("nan")
-    return float((weight * np.nan_to_num(values)).sum() / weight.sum())
+    return float(result.pooled(np.asarray(values, dtype=float)[:, None])[0])
 
 
 def unexplained(result: Any) -> FloatArray:
