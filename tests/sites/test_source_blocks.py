@@ -40,6 +40,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is a large one, of many blocks."""
     monkeypatch.setattr(source_blocks, "LARGE", 0)
     monkeypatch.setattr(source, "_BLOCK", 4096)
+    monkeypatch.setattr(source, "_LINES", 8)
 
 
 def drawn(rng: np.random.Generator, kind: str, n: int) -> list[str]:
@@ -209,6 +210,7 @@ def test_neither_file_nor_texts_are_in_memory(
     numbers, file = 120_000 * 5 * 8, path.stat().st_size
     monkeypatch.setattr(source_blocks, "LARGE", 0)
     monkeypatch.setattr(source, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(source, "_LINES", 8)
     arrow = pa.default_memory_pool()
     before = arrow.max_memory()
     table, peak = traced(path)
@@ -380,6 +382,7 @@ def test_results_are_the_same_whatever_is_read_at_a_time(
     frame.to_csv(tmp_path / "t.csv", index=False)
     pq.write_table(pa.table(frame), tmp_path / "t.parquet", row_group_size=777)
     monkeypatch.setattr(source, "_BLOCK", 4096)
+    monkeypatch.setattr(source, "_LINES", 8)
     found = []
     for rows, large in ((1000, 0), (1 << 40, 1 << 60)):
         monkeypatch.setattr("consilience.wire.cell_facts._AT_ONCE", p * rows)

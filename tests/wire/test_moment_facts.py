@@ -645,10 +645,14 @@ def test_what_is_settled_together_is_what_each_column_says(n: int) -> None:
     x[:5, 4] += 0.0123  # few have further digits
     x[:, 5] = 0.0
     x[2, 6] = np.nan
+    x[:, 7] = np.round(rng.normal(size=n), 6)
+    # Of a step too fine for samples to show, and the first ones are off it.
+    x[:9, 7] += 0.41e-6 * np.sqrt([2, 3, 5, 6, 7, 8, 10, 11, 12])
     digits._none_off.clear()
     digits.settle(x.T, 10)
     known = [(10, digits._content(column)) in digits._none_off for column in x.T]
-    assert sum(known) >= 8 and not any(known[4:7])
+    assert sum(known) >= 7 and not any(known[4:8])
     for column, none in zip(x.T, known, strict=True):
         assert not none or digits._off_grid(column, 10) is None
-    assert digits.off_grid(x[:, 4], 10) is not None
+    for few in (4, 7):
+        assert digits.off_grid(x[:, few], 10) is not None

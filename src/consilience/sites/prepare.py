@@ -800,7 +800,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a file of the site's own."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain["columns"] = [dataclasses.asdict(column) for column in self.columns]
+        plain["columns"] = [vars(column) for column in self.columns]
         plain["dropped_rows"] = self.dropped_rows.tolist()
         plain["dropped_ids"] = None if self.dropped_ids is None else self.dropped_ids.tolist()
         return plain

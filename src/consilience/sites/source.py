@@ -375,7 +375,7 @@ class Table:
         return column if spelling is None else spelling.texts(column)
 
     def _spelling(self, name: str) -> Spelling | None:
-        return self.spellings.get(self.names.index(name)) if self.spellings else None
+        return self.spellings.get(self.frame.schema.get_field_index(name))
 
     def _plain(self, name: str) -> Any:
         """Return a column without a dictionary."""
@@ -611,12 +611,15 @@ def _bytes_of(column: Any) -> tuple[bytes, ...]:
     if pat.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     # Empty cells have no content: what lies behind them in memory must not enter.
-    valid = np.packbits(to_numpy(pc.is_valid(column))).tobytes()
+    gaps = column.null_count > 0
+    there = to_numpy(pc.is_valid(column)) if gaps else np.ones(len(column), dtype=bool)
+    valid = np.packbits(there).tobytes()
     if pat.is_null(column.type):
         return (valid,)
     if pat.is_boolean(column.type) or pat.is_integer(column.type) or pat.is_floating(column.type):
-        zero = pa.scalar(0).cast(column.type)
-        return valid, to_numpy(pc.fill_null(column, zero)).tobytes()
+        if gaps:
+            column = pc.fill_null(column, pa.scalar(0).cast(column.type))
+        return valid, to_numpy(column).tobytes()
     if pat.is_nested(column.type) or pat.is_interval(column.type):
         return valid, repr(column.to_pylist()).encode()
     raw = pat.is_binary(column.type) or pat.is_large_binary(column.type)
@@ -641,7 +644,9 @@ def _content(chunk: Any) -> bytes:
 # --------------------------------------------------------------------------------------- CSV files
 
 
-_BLOCK = 1 << 20
+_BLOCK, _LINES = 1 << 20, 1 << 10
+"""Bytes of a block at least, and in lengths of the first line: what is done for each column of a
+block takes longer than a few cells."""
 
 
 @dataclass(frozen=True)
@@ -739,8 +744,7 @@ class Csv:
         return {
             "read_options": pa_csv.ReadOptions(
                 use_threads=threads,
-                # A block must hold at least one row, however wide the table.
-                block_size=max(_BLOCK, 8 * line),
+                block_size=max(_BLOCK, _LINES * line),
                 column_names=names,
                 skip_rows_after_names=1 if names and self.source.header else 0,
             ),

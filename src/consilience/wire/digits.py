@@ -191,7 +191,7 @@ _none_off: set[tuple[int, bytes]] = set()
 
 
 def _content(column: FloatArray) -> bytes:
-    return hashlib.blake2b(np.asarray(column, float).tobytes(), digest_size=16).digest()
+    return hashlib.sha256(np.asarray(column, float).tobytes()).digest()
 
 
 def _remember(column: FloatArray, least: int) -> None:
@@ -230,9 +230,29 @@ def settle(columns: FloatArray, least: int) -> None:
         fine = _resolution(order[:, -1] - order[:, 0], size)
         step = _steps(samples.reshape(-1, _OF), np.repeat(fine, 2 * _SAMPLES))
         none = (step <= 0).reshape(-1, 2 * _SAMPLES).all(axis=1)
-        for column in turned[none]:
-            if _off_grid(column, least, common=False) is None:
+        clear = _beyond_usual(turned[none], size[none], least)
+        for column, settled in zip(turned[none], clear, strict=True):
+            if settled or _off_grid(column, least, common=False) is None:
                 _remember(column, least)
+
+
+def _beyond_usual(columns: FloatArray, largest: FloatArray, least: int) -> BoolArray:
+    """Finite columns, (p, n), of which none of the first few records keeps to a usual step."""
+    p, n = columns.shape
+    least = min(least, n // 5 + 1)
+    found = largest > 0
+    tops = np.zeros(p, dtype=np.int64)
+    tops[found] = np.floor(np.log10(largest[found]))
+    for top in np.unique(tops[found]).tolist():
+        some = np.flatnonzero(found & (tops == top))
+        step, size = _usual(top), largest[some, None]
+        fits = (size * max(n * 1e-15, 1e-12) <= step[:, 0]) & (step[:, 0] <= size)
+        multiples = (columns[some, None, :least] - step[:, 1:2]) / step[:, :1]
+        multiples -= np.rint(multiples)
+        nearest = np.abs(multiples, out=multiples).min(axis=2)
+        off = nearest > step[:, 2] + 1e-15 * (size / step[:, 0])
+        found[some] = (off | ~fits).all(axis=1)
+    return found
 
 
 def _off_grid(column: FloatArray, least: int, *, common: bool = True) -> Finer | None:
@@ -314,17 +334,19 @@ _FINE = 100
 
 def _steps(picks: FloatArray, least: FloatArray) -> FloatArray:
     """Largest step of each sample, (m,); 0 where it is below `_FINE` times `least`, or none."""
-    away = np.abs(picks[:, 1:] - picks[:, :1])
-    step, left = away[:, 0].copy(), np.arange(len(away))
-    for i in range(1, away.shape[1]):
-        step[left] = _greatest_common(step[left], away[left, i], least[left])
-        fine = (step[left] > 0) & (step[left] <= _FINE * least[left])
-        step[left[fine]], left = 0.0, left[~fine]
+    first, left = picks[:, 0], np.arange(len(picks))
+    step = np.abs(picks[:, 1] - first)
+    for i in range(2, picks.shape[1]):
+        near = least.take(left)
+        found = _greatest_common(step.take(left), np.abs(picks[left, i] - first[left]), near)
+        fine = (found > 0) & (found <= _FINE * near)
+        step[left] = np.where(fine, 0.0, found)
+        left = left[~fine]
     return step
 
 
-_PAIRS = 4096
-"""Pairs of columns that are looked at together: samples of all pairs would fill the memory."""
+_PAIRS = 512
+"""Pairs of columns that are looked at together: samples of more would leave the cache."""
 
 
 def finer_between(x: FloatArray, least: int) -> BoolArray:
@@ -371,7 +393,15 @@ def _greatest_common(first: FloatArray, second: FloatArray, least: FloatArray) -
     Of one that is below `_FINE` times that nobody asks how small it is.
     """
     large, small = np.maximum(first, second), np.minimum(first, second)
-    while (more := (small > least) & (large > _FINE * least)).any():
-        a, b = large[more], small[more]
-        large[more], small[more] = b, np.abs(a - np.rint(a / b) * b)
+    at = np.flatnonzero((small > least) & (large > _FINE * least))
+    a, b, near = large.take(at), small.take(at), least.take(at)
+    while len(at):
+        rest = a / b
+        np.rint(rest, out=rest)
+        rest *= b
+        np.subtract(a, rest, out=rest)
+        a, b = b, np.abs(rest, out=rest)
+        large[at] = a
+        more = np.flatnonzero((b > near) & (a > _FINE * near))
+        at, a, b, near = at.take(more), a.take(more), b.take(more), near.take(more)
     return large
