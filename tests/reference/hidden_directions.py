@@ -1,7 +1,7 @@
-"""Coefficients of one party where a part of the other's columns is hidden, by all of the columns.
+"""Coefficients of one party where a part of the others' columns is hidden, by all of the columns.
 
-Least squares, from the definitions: nothing here is known to a party alone, and nothing is shared
-with the kernels.
+Fits from the definitions, in the metric of their weights: nothing here is known to a party alone,
+and nothing is shared with the kernels.
 """
 
 from __future__ import annotations
@@ -13,16 +13,49 @@ import numpy as np
 
 @dataclass
 class Hidden:
-    """What is hidden of the columns `b`, beside the columns `a` and the known ones `m`."""
+    """What is hidden of the others' columns `b`, beside `a` and the known `m` of them."""
 
     estimate: np.ndarray  # without what is hidden
     least: np.ndarray  # its HC1 errors, with the parameters of all columns
-    spread: np.ndarray  # errors of a right model with variance 1
-    gain: float  # squares that the hidden columns take from the residuals, a staying as it is
+    spread: np.ndarray  # errors of a right model with dispersion 1
+    gain: float  # deviance that the hidden columns gain alone, to second order
     correlation: float  # largest canonical one of a with the hidden columns, off m
     known: float  # the same of a with m
     joint: np.ndarray  # estimate with all columns
-    joint_spread: np.ndarray
+    joint_spread: np.ndarray  # to first order: at the weights of the fit without them
+
+
+def derivatives(family: str, y: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Minus the first derivative of the loss in eta, and the second."""
+    mean = np.exp(eta)
+    match family:
+        case "normal":  # (y - eta)^2 / 2
+            return y - eta, np.ones(len(y))
+        case "binomial":  # log(1 + e^eta) - y eta
+            chance = mean / (1 + mean)
+            return y - chance, chance * (1 - chance)
+        case "poisson":  # e^eta - y eta
+            return y - mean, mean
+        case "gamma":  # y e^-eta + eta
+            return y / mean - 1, y / mean
+    raise ValueError(family)
+
+
+def fitted(x: np.ndarray, y: np.ndarray, family: str) -> np.ndarray:
+    """Coefficients of least loss: Newton's method, halved where a step raises the gradient."""
+    beta = np.zeros(x.shape[1])
+    if family in ("poisson", "gamma"):
+        beta[0] = np.log(y.mean())
+    for _ in range(50):
+        e, w = derivatives(family, y, x @ beta)
+        step = np.linalg.solve(x.T @ (w[:, None] * x), x.T @ e)
+        size, before = 1.0, np.linalg.norm(x.T @ e)
+        while np.linalg.norm(x.T @ derivatives(family, y, x @ (beta + size * step))[0]) > before:
+            size /= 2
+            if size < 1e-3:
+                return beta
+        beta = beta + size * step
+    return beta
 
 
 def residuals(x: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -39,17 +72,21 @@ def canonical(x: np.ndarray, z: np.ndarray) -> float:
     return float(np.linalg.svd(bases[0].T @ bases[1], compute_uv=False).max(initial=0.0))
 
 
-def hidden(a: np.ndarray, b: np.ndarray, m: np.ndarray, y: np.ndarray) -> Hidden:
+def hidden(
+    a: np.ndarray, b: np.ndarray, m: np.ndarray, y: np.ndarray, family: str = "normal"
+) -> Hidden:
     """Both fits, of y on (1, a, m) and on (1, a, b), and what lies between them."""
     n, p = a.shape
     one = np.ones((n, 1))
+    beta = fitted(np.hstack([one, a, m]), y, family)
+    e, w = derivatives(family, y, np.hstack([one, a, m]) @ beta)
+    root = np.sqrt(w)[:, None]
+    one, a, b, m, e = root, root * a, root * b, root * m, e / root[:, 0]
     u = residuals(b, np.hstack([one, m]))
     left, size, _ = np.linalg.svd(u, full_matrices=False)
     u = left[:, size > 1e-8 * size.max()]
     known, whole = np.hstack([one, a, m]), np.hstack([one, a, m, u])
     inverse, full = np.linalg.inv(known.T @ known), np.linalg.inv(whole.T @ whole)
-    beta = inverse @ known.T @ y
-    e = y - known @ beta
     meat = sum(e[i] ** 2 * np.outer(known[i], known[i]) for i in range(n))
     covariance = n / (n - whole.shape[1]) * inverse @ meat @ inverse
     off = [residuals(x, one) for x in (a, m)]
@@ -60,6 +97,6 @@ def hidden(a: np.ndarray, b: np.ndarray, m: np.ndarray, y: np.ndarray) -> Hidden
         gain=float(np.sum((u.T @ e) ** 2)),
         correlation=canonical(residuals(a, np.hstack([one, m])), u),
         known=canonical(off[0], off[1]),
-        joint=(full @ whole.T @ y)[: p + 1],
+        joint=fitted(whole / root, y, family)[: p + 1],
         joint_spread=np.sqrt(np.diag(full))[: p + 1],
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 from scipy.special import expit
 from scipy.stats import norm
 from threadpoolctl import threadpool_limits
@@ -27,9 +28,10 @@ N, DRAWS = 800, 300
 POLICY = {
     "a": Policy(preset="consortium", share_response=True),
     "b": Policy(preset="consortium"),
+    "c": Policy(preset="consortium"),
 }
 FloatArray = NDArray[np.float64]
-LINES = [
+LINES: list[tuple[Any, ...]] = [
     ("normal", "factor", 0.36, 3, 3),
     ("normal", "factor", 0.36, 15, 15),
     ("normal", "pairs", 0.6, 3, 4),
@@ -38,14 +40,23 @@ LINES = [
     ("binomial", "pairs", 0.6, 3, 4),
     ("binomial", "pairs", 0.9, 3, 3),
     ("binomial", "factor", 0.36, 15, 15),
+    ("poisson", "pairs", 0.6, 10, 10),
+    ("gamma", "pairs", 0.6, 10, 10),
+    ("normal", "pairs", 0.5, 20, 10, 10),
+    ("binomial", "pairs", 0.5, 20, 10, 10),
 ]
-"""Family, how columns are related and how much, columns of each party."""
+"""Family, how columns are related and how much, columns of the initiator and of each partner."""
+
+FIGURES = (
+    *("pooled", "at_0", "at_met", "at_hidden", "closer"),
+    *("known", "met", "hidden", "width_at_0", "width_at_met", "width_at_hidden"),
+)
 
 
 def drawn(
     kind: str, shape: str, size: float, p: int, q: int, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Columns of both parties, a response by all of them, and the initiator's coefficients."""
+    """Columns of the initiator and of partners, a response by all, the initiator's coefficients."""
     if shape == "factor":
         x = np.sqrt(size) * rng.normal(size=(N, 1))
         x = x + np.sqrt(1 - size) * rng.normal(size=(N, p + q))
@@ -53,10 +64,16 @@ def drawn(
         x, few = rng.normal(size=(N, p + q)), min(p, q)
         x[:, p : p + few] = size * x[:, :few] + np.sqrt(1 - size**2) * x[:, p : p + few]
     own, theirs = np.resize([0.4, -0.3, 0.2, 0.0], p), np.resize([0.3, 0.2, -0.4, 0.1], q)
+    if kind in ("poisson", "gamma"):
+        own, theirs = own / 3, theirs / 3
     eta = 0.2 + x[:, :p] @ own + x[:, p:] @ theirs * (0.4 if shape == "factor" else 1.0)
     y = eta + rng.normal(size=N)
     if kind == "binomial":
         y = (rng.random(N) < expit(eta)).astype(np.float64)
+    elif kind == "poisson":
+        y = rng.poisson(np.exp(eta)).astype(np.float64)
+    elif kind == "gamma":
+        y = rng.gamma(2.0, np.exp(eta) / 2)
     return x[:, :p], x[:, p:], y, own
 
 
@@ -82,26 +99,31 @@ def pooled(
     return found.coef[:p], errors[1 : 1 + p], hidden
 
 
-def one(kind: str, shape: str, size: float, p: int, q: int, seed: int) -> dict[str, Any]:
+def one(kind: str, shape: str, size: float, p: int, *of: int) -> dict[str, Any]:
     """Fit at default policies; whether limits have the true coefficients, and their width."""
-    rng = stream(seed, "hidden", kind, shape, f"{size}", p, q)
-    a, b, y, truth = drawn(kind, shape, size, p, q, rng)
+    *widths, seed = of
+    rng = stream(seed, "hidden", kind, shape, f"{size}", p, *widths)
+    a, b, y, truth = drawn(kind, shape, size, p, sum(widths), rng)
     ids = np.array([f"p{i:05d}" for i in range(N)])
-    names = {"a": [f"a{j}" for j in range(p)], "b": [f"b{j}" for j in range(q)]}
-    tables = {
-        "a": pd.DataFrame(a, columns=names["a"]).assign(id=ids, y=y),
-        "b": pd.DataFrame(b, columns=names["b"]).assign(id=ids),
-    }
+    sites = {"a": a, **dict(zip("bc", np.split(b, np.cumsum(widths)[:-1], axis=1), strict=False))}
+    names = {site: [f"{site}{j}" for j in range(x.shape[1])] for site, x in sites.items()}
+    tables = {s: pd.DataFrame(x, columns=names[s]).assign(id=ids) for s, x in sites.items()}
+    tables["a"]["y"] = y
     columns = {
-        "a": Columns(id="id", features=names["a"], target="y"),
-        "b": Columns(id="id", features=names["b"]),
+        s: Columns(id="id", features=names[s], target="y" if s == "a" else None) for s in sites
     }
-    federation = Federation.local(tables, columns=columns, policy=POLICY)
+    policy = {site: POLICY[site] for site in sites}
+    federation = Federation.local(tables, columns=columns, policy=policy)
     run = AssistedGLM(family=kind, response="share", holdout=0.0).run(federation, seed=seed)
-    estimate, error, hidden = pooled(kind, a, b, y, run.site("b").predictor.directions)
+    partners = run.result.partners
+    directions = block_diag(*(run.site(site).predictor.directions for site in partners))
+    estimate, error, hidden = pooled(kind, a, b, y, directions)
     reach = norm.ppf(0.975) * error
+    if not run.result.bounded:  # several partners that could still gain: a refusal
+        return dict.fromkeys(FIGURES, np.nan) | {"settled": 0.0}
     told: dict[str, Any] = {
-        "known": run.result.revealed["b"][0] / q,
+        "settled": 1.0,
+        "known": sum(run.result.revealed[site][0] for site in partners) / sum(widths),
         "met": run.result.correlation,
         "hidden": hidden,
         "closer": float(hidden > run.result.correlation),
@@ -118,7 +140,10 @@ def one(kind: str, shape: str, size: float, p: int, q: int, seed: int) -> dict[s
 
 def main() -> None:
     chosen = options(__doc__)
-    names = [f"{kind} {shape} {size:g} {p} and {q}" for kind, shape, size, p, q in LINES]
+    names = [
+        f"{kind} {shape} {size:g} {p} and {' + '.join(map(str, widths))}"
+        for kind, shape, size, p, *widths in LINES
+    ]
     table = Table(HERE, chosen, names)
     for name, line in zip(names, LINES, strict=True):
         if not table.wanted(name, DRAWS):
@@ -126,10 +151,11 @@ def main() -> None:
         with threadpool_limits(1):
             sets = replicate(one, *line, replicates=DRAWS, chosen=chosen)
         row: dict[str, Any] = {"replicates": len(sets)}
-        for figure in ("pooled", "at_0", "at_met", "at_hidden", "closer"):
+        for figure in FIGURES[:5]:
             row |= share((each[figure] for each in sets), figure)
-        for figure in ("known", "met", "hidden", "width_at_0", "width_at_met", "width_at_hidden"):
+        for figure in FIGURES[5:]:
             row |= mean((each[figure] for each in sets), figure, ".3f")
+        row["settled"] = f"{np.mean([each['settled'] for each in sets]):.3f}"
         table.add(name, [row])
 
 

@@ -10,13 +10,15 @@ import pytest
 from scipy.stats import norm
 
 from consilience import AssistedGLM, Columns, Federation, Policy, Run
-from consilience.exceptions import ParameterError
+from consilience.exceptions import DataError, ParameterError
 from tests.reference.hidden_directions import Hidden, hidden
 
 GRANTS = {
     "a": Policy(preset="consortium", share_response=True),
     "b": Policy(preset="consortium"),
+    "c": Policy(preset="consortium"),
 }
+EFFECT = 0.1
 
 
 def drawn(seed: int, p: int, q: int, correlation: float) -> tuple[np.ndarray, ...]:
@@ -34,26 +36,102 @@ def drawn(seed: int, p: int, q: int, correlation: float) -> tuple[np.ndarray, ..
     return a, b, y
 
 
-def fitted(a: np.ndarray, b: np.ndarray, y: np.ndarray, **settings: Any) -> Run[Any]:
+def fitted(a: np.ndarray, *others: np.ndarray, **settings: Any) -> Run[Any]:
+    """Fit columns of the parties, and the response, which comes last."""
+    *theirs, y = others
     ids = np.array([f"p{i:03d}" for i in range(len(y))])
-    names = {"a": [f"a{j}" for j in range(a.shape[1])], "b": [f"b{j}" for j in range(b.shape[1])]}
-    tables = {
-        "a": pd.DataFrame(a, columns=names["a"]).assign(id=ids, y=y),
-        "b": pd.DataFrame(b, columns=names["b"]).assign(id=ids),
-    }
-    columns = {
-        "a": Columns(id="id", features=names["a"], target="y"),
-        "b": Columns(id="id", features=names["b"]),
-    }
-    federation = Federation.local(tables, columns=columns, policy=GRANTS)
+    tables, columns = {}, {}
+    for site, x in zip("abc", (a, *theirs), strict=False):
+        names = [f"{site}{j}" for j in range(x.shape[1])]
+        tables[site] = pd.DataFrame(x, columns=names).assign(id=ids)
+        columns[site] = Columns(id="id", features=names, target="y" if site == "a" else None)
+    tables["a"]["y"] = y
+    policy = {site: GRANTS[site] for site in tables}
+    federation = Federation.local(tables, columns=columns, policy=policy)
     how = {"family": "normal", "response": "share", "holdout": 0.0, **settings}
     return AssistedGLM(**how).run(federation, seed=1)
 
 
-def beside(run: Run[Any], a: np.ndarray, b: np.ndarray, y: np.ndarray) -> Hidden:
+def beside(run: Run[Any], a: np.ndarray, *others: np.ndarray) -> Hidden:
     """What the reference says, given the directions that this run told."""
-    centred = b - b.mean(axis=0)
-    return hidden(a, centred, centred @ run.site("b").predictor.directions, y)
+    *theirs, y = others
+    centred = [b - b.mean(axis=0) for b in theirs]
+    known = [b @ run.site(s).predictor.directions for s, b in zip("bc", centred, strict=False)]
+    return hidden(a, np.hstack(centred), np.hstack(known), y, run.result.family)
+
+
+def drawn_of(
+    family: str, seed: int, n: int, of: tuple[int, ...], correlation: float
+) -> tuple[np.ndarray, ...]:
+    """Columns of the initiator, those of its partners, one for each of these, and a response.
+
+    The initiator's true coefficients are `EFFECT`.
+    """
+    rng = np.random.default_rng([seed, n, *of])
+    a, b = rng.normal(size=(2, n, sum(of)))
+    b = correlation * a + np.sqrt(1 - correlation**2) * b
+    eta = EFFECT * a.sum(axis=1) + b @ np.resize([0.1, -0.07, 0.05], sum(of))
+    draw = {
+        "normal": lambda: eta + rng.normal(size=n),
+        "binomial": lambda: (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float),
+        "poisson": lambda: rng.poisson(np.exp(eta)).astype(float),
+        "gamma": lambda: rng.gamma(2.0, np.exp(eta) / 2),
+    }
+    return a, *np.split(b, np.cumsum(of)[:-1], axis=1), draw[family]()
+
+
+@pytest.mark.parametrize("family", ["normal", "binomial", "poisson", "gamma"])
+@pytest.mark.parametrize("of", [(10,), (10, 10)])
+def test_bounds_of_other_families_and_of_several_partners(family: str, of: tuple[int, ...]) -> None:
+    columns = drawn_of(family, 3, 500, of, 0.5)
+    run = fitted(*columns, family=family)
+    result, known = run.result, beside(run, *columns)
+    assert result.stopped == "converged"
+    assert known.correlation > 0.2
+    found = result.own_coefficients
+    np.testing.assert_allclose(found["estimate"], known.estimate, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found["least"], known.least, rtol=1e-4)
+    np.testing.assert_allclose(found["spread"], known.spread, rtol=1e-4)
+    assert result.correlation == pytest.approx(known.known, abs=1e-4)
+    # all that partners hide together counts, and the training left nothing to gain
+    factor = 1 / np.sqrt(1 - known.correlation**2)
+    assert (known.joint_spread <= known.spread * factor * (1 + 1e-10)).all()
+    assert known.joint_spread.max() > known.spread.max() * 1.001
+    np.testing.assert_allclose(known.joint, known.estimate, rtol=0, atol=1e-4)
+    limits = result.limits_if(known.correlation)
+    half = (limits["upper"] - limits["lower"]).to_numpy() / 2
+    np.testing.assert_allclose(half, norm.ppf(0.975) * known.least * factor, rtol=1e-3)
+
+
+def test_several_partners_that_could_still_gain_have_no_limits() -> None:
+    columns = drawn_of("normal", 4, 300, (4, 4), 0.5)
+    result = fitted(*columns, n_rounds=1).result
+    assert result.stopped == "rounds"
+    assert "several partners could still gain" in result.summary()
+    with pytest.raises(DataError, match="training that has settled: let it go on by n_rounds"):
+        result.limits_if(0.5)
+
+
+@pytest.mark.parametrize(
+    ("family", "of", "correlation"), [("poisson", (8,), 0.6), ("normal", (8, 8), 0.3)]
+)
+def test_limits_for_the_true_correlation_cover(
+    family: str, of: tuple[int, ...], correlation: float
+) -> None:
+    # Shares by data set have a standard deviation of about .05: in 20 sets .01. Limits half as
+    # wide, the negative control, have .82 and .71 of the coefficients.
+    sets, shares, short = 20, [], []
+    for seed in range(sets):
+        columns = drawn_of(family, seed, 400, of, correlation)
+        run = fitted(*columns, family=family)
+        limits = run.result.limits_if(beside(run, *columns).correlation).iloc[1:]
+        off, half = np.abs(limits["estimate"] - EFFECT), (limits["upper"] - limits["lower"]) / 2
+        shares.append(np.mean(off <= half))
+        short.append(np.mean(off <= half / 2))
+    error = np.std(shares, ddof=1) / np.sqrt(sets)
+    assert error < 0.025
+    assert np.mean(shares) >= 0.95 - 3 * error
+    assert np.mean(short) < 0.9
 
 
 CASES = [(0, 3, 4, 0.6), (1, 3, 3, 0.9), (2, 5, 5, 0.3), (3, 6, 3, 0.0), (4, 8, 8, 0.7)]

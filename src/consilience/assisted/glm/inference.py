@@ -67,10 +67,13 @@ class Known:
         ends = self.design.shape[1] - sum(widths) + np.cumsum(widths)
         return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
 
-    def ritz_values(self, w: FloatArray) -> FloatArray:
-        """One minus squared canonical correlations with what is known, at weights w (n,)."""
+    def ritz_values(self, w: FloatArray, *, together: bool = False) -> FloatArray:
+        """Ritz values of the Schur complement on what is known, at weights w (n,).
+
+        `together` takes it as of one partner: they are then 1 less squared canonical correlations.
+        """
         owner = np.repeat(np.arange(len(self.backs)), [back.shape[1] for back in self.backs])
-        return joint_intervals.ritz_values(self.design, w, owner)
+        return joint_intervals.ritz_values(self.design, w, owner * (not together))
 
     def correlation(self, w: FloatArray) -> float:
         """Careful estimate of the largest canonical correlation below 1, at weights w (n,)."""
@@ -442,7 +445,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
             if s.interval == "joint":
                 both = (known.covariances.covariance, known.covariances.model)
                 least = np.sqrt(np.maximum([np.diag(each)[: p + 1] for each in both], 0.0))
-                ritz = known.ritz_values(w)
+                ritz = known.ritz_values(w, together=True)
                 met = float(np.sqrt(np.clip(1 - ritz[0], 0.0, 1.0))) if len(ritz) else 0.0
             new = np.flatnonzero(rows.new)[:MAX_NEW]
             place = np.append(np.arange(p + 1), p + 1 + new)

@@ -14,7 +14,7 @@ from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Settings, Turned
 from consilience.assisted.kernels.held_out_limits import enough
 from consilience.assisted.kernels.sandwich import quantile
-from consilience.exceptions import ParameterError, StudyError
+from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.next_study import Asked, Led
 from consilience.protocol.result import Frame, Result, lines, of_rows
@@ -277,9 +277,20 @@ class AssistedGLMResult(Result):
             )
         return (
             "Not all directions are known, so coefficients have no standard errors: more may be "
-            'granted by max_revealed_rank, for instance "full". Their limits, if what is hidden is '
-            "no more related to the own columns than what is known, are in the report."
+            'granted by max_revealed_rank, for instance "full". '
+            + (
+                "Their limits, if what is hidden is no more related to the own columns than what "
+                "is known, are in the report."
+                if self.bounded
+                else "They have no limits either: several partners could still gain."
+            )
         )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether `limits_if` has a bound: one partner hides, or there is no more to gain."""
+        hide = [known < rank for known, rank in map(self.revealed.__getitem__, self.partners)]
+        return sum(hide) <= 1 or self.stopped in ("converged", "nothing new")
 
     def limits_if(self, correlation: float | None = None) -> pd.DataFrame:
         """Limits of coefficients without a standard error, if what is hidden is not too close.
@@ -288,22 +299,25 @@ class AssistedGLMResult(Result):
         ----------
         correlation : float, optional
             From 0 to below 1: the largest correlation that is thought possible of a combination of
-            the initiator's columns with one of what the partner keeps back, both off all that the
-            initiator knows of the partner (a canonical correlation, in the weights of the fit). By
-            default that with what the initiator knows (`correlation` of the result).
+            the initiator's columns with one of what the partner keeps back (several partners: all
+            of them together), both off all that the initiator knows of it (a canonical correlation,
+            in the weights of the fit). By default that with what the initiator knows
+            (`correlation` of the result).
 
         Returns
         -------
         DataFrame
             By coefficient: ``estimate``, ``lower``, ``upper`` at the level of the intervals, and
             ``zero_at``, the least correlation whose limits reach 0 (1: none does). NaN where there
-            is a standard error, or no bound: a shared column, or several partners that could still
-            gain. ``docs/proofs/hidden-directions.md`` proves the bound.
+            is a standard error, or no bound: a shared column. ``docs/proofs/hidden-directions.md``
+            proves the bound, for families other than the normal one to first order.
 
         Raises
         ------
         ParameterError
             A correlation below 0, or of 1 and more: then there are no limits.
+        DataError
+            Several partners could still gain: what one could alone does not bound it.
         """
         if correlation is None:
             correlation = self.correlation
@@ -313,18 +327,21 @@ class AssistedGLMResult(Result):
             or (np.ndim(correlation) or not 0 <= correlation < 1)
         ):
             raise ParameterError.of("correlation", "at least 0 and below 1", correlation)
+        if not self.bounded:
+            raise DataError(
+                "limits beside hidden columns of several partners need a training that has "
+                "settled: let it go on by n_rounds, or by max_revealed_rank at the parties"
+            )
         found = self.own_coefficients
         estimate, least, spread = (
             np.asarray(found.get(k, np.full(len(found["name"]), np.nan)), dtype=float)
             for k in ("estimate", "least", "spread")
         )
-        settled = self.stopped in ("converged", "nothing new")
-        gain = self.remaining if len(self.partners) == 1 or settled else math.nan
         reach = quantile(float(self.intervals["level"]), self.n_clusters)
 
         def half(r: Any) -> FloatArray:
             # error / sqrt(1 - r^2), and the way to the fit on all columns (Cauchy and Schwarz)
-            way = spread * r / (1 - r**2) * math.sqrt(gain)
+            way = spread * r / (1 - r**2) * math.sqrt(self.remaining)
             return np.asarray(reach * least / np.sqrt(1 - r**2) + way)
 
         # by halving: half rises from its value at 0 without end

@@ -196,7 +196,7 @@ def _coefficients(result: AssistedGLMResult) -> list[Row]:
 
 def _limits_if(result: AssistedGLMResult) -> list[Row]:
     """Coefficients whose errors depend on what is hidden, and on how much of it."""
-    if not 0 <= result.correlation < 1:
+    if not (0 <= result.correlation < 1 and result.bounded):
         return []
     found, least = result.limits_if(), result.own_coefficients["least"]
     return [
