@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import EngineError
-from consilience.numerics.cluster import Cluster
-from consilience.numerics.parallel import Workers, ordered_map
+from consilience.numerics.parallel import Cluster, Workers, ordered_map
 from tests.clusters import small_cluster
 
 distributed = pytest.importorskip("distributed", reason="the extra 'cluster' is missing")
@@ -109,7 +108,7 @@ def test_an_error_of_a_task_is_its_own(client: Any) -> None:
 def test_a_task_that_always_takes_its_worker_with_it_ends_in_a_sentence(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.numerics.cluster._REPEATS", 1)
+    monkeypatch.setattr("consilience.numerics.parallel._REPEATS", 1)
 
     def die(item: np.ndarray) -> None:
         if item[0] == 2:

@@ -3,6 +3,8 @@
 A model of sites keeps centre and scale of every column, and prepares rows itself. Rows that were
 prepared already, or are in other units, would be classified or completed all the same, and wrongly.
 A few rows tell nothing: an unusual row is no wrong unit.
+
+Columns of times that people were watched, and of whether an event ended them.
 """
 
 from __future__ import annotations
@@ -153,3 +155,18 @@ def check_units(
             f"of the fit in column {', '.join(which)}{more}: give rows in the units of the sites' "
             "tables"
         )
+
+
+def times_of(values: ArrayLike) -> FloatArray:
+    """Times, (n,), in the unit that the study has.
+
+    Raises
+    ------
+    DataError
+        Some are not above 0, or no finite numbers.
+    """
+    times = np.asarray(values, dtype=float)
+    if not (np.isfinite(times) & (times > 0)).all():
+        sentence = "times until an event, or until somebody was last seen, must be above 0"
+        raise DataError(sentence, public=sentence)
+    return times

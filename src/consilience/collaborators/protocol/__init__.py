@@ -63,31 +63,35 @@ prediction of any row. A coordinator that makes up models, means or weights asks
 questions of its own choice: a site bounds their number (20 for each row in a run, ``trial``) and
 rounds the answers, but nothing proves to it that a model is a partner's. Against such a coordinator
 only the limits on runs and studies help (docs/proofs/foreign-models.md).
+
+Newcomers are sites that join an earlier study and are placed into its groups (``follow``).
+Members that take part again try the newcomers' models; of the others only the models are known, and
+the test is one-sided then: ``z = (D - tau Var y) / sqrt(Q (1 + n_i/(n_i+n_j)))``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.arrays import FloatArray
-from consilience.collaborators.kernels import (
-    PairwiseTests,
-    cluster,
-    evidence_of,
-    reference_dissimilarity,
-    source_dissimilarity,
-    spectral,
-)
-from consilience.collaborators.protocol import decisions, joining, messages
+from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.collaborators import kernels
+from consilience.collaborators.kernels import PairwiseTests
+from consilience.collaborators.protocol import decisions, messages
 from consilience.collaborators.protocol import result as results
 from consilience.collaborators.protocol import site as at_site
 from consilience.collaborators.protocol.decisions import Decision, Partners, Seen
 from consilience.collaborators.protocol.messages import GAINS, Losses, Settings
-from consilience.collaborators.protocol.result import MetaClusteringResult
+from consilience.collaborators.protocol.result import (
+    MetaClusteringResult,
+    plain,
+    travelling,
+)
+from consilience.collaborators.protocol.site import MIN_ROWS
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.learners.candidates import as_text, build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
@@ -242,7 +246,7 @@ class MetaClustering(Method[MetaClusteringResult]):
         """Select, exchange, cluster, use; or place newcomers in a run that follows another."""
         s = self._settings(ctx)
         if isinstance(ctx.follows, MetaClusteringResult):
-            return (yield from joining.follow(self, ctx, s, ctx.follows))
+            return (yield from follow(self, ctx, s, ctx.follows))
         moments = yield from site_moments.site_moments(ctx)
         reference = self.exchange == "reference"
         points = decisions.reference_points(ctx.rng, moments) if reference else None
@@ -270,7 +274,7 @@ class MetaClustering(Method[MetaClusteringResult]):
                     if self.rule == "spectral":
                         cut = self._spectral(ctx, fold.dissimilarity, fold.tests, k).labels
                     else:
-                        cut = cluster(fold.tests.z, n_clusters=k).labels
+                        cut = kernels.cluster(fold.tests.z, n_clusters=k).labels
                     cuts[w, k - 1] = cut
             message = messages.Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
             scored = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
@@ -455,13 +459,13 @@ class MetaClustering(Method[MetaClusteringResult]):
         """Groups of the sites in one view."""
         tests = p.tests(view, self.margin)
         if self.rule == "spectral":
-            v = source_dissimilarity(view.raw, np.diagonal(view.raw))
+            v = kernels.source_dissimilarity(view.raw, np.diagonal(view.raw))
             return self._spectral(ctx, v, tests, n_clusters)
-        found = cluster(
+        found = kernels.cluster(
             tests.z,
             n_clusters=n_clusters,
             max_clusters=self.max_clusters,
-            evidence=evidence_of(tests.upper, self.tolerance),
+            evidence=kernels.evidence_of(tests.upper, self.tolerance),
         )
         merges = {name: getattr(found.merges, name) for name in ("ids", "heights", "thresholds")}
         return Decision(found.labels, tests, merges)
@@ -472,15 +476,278 @@ class MetaClustering(Method[MetaClusteringResult]):
         tests, number = decisions.untested(len(replies)), self._given_number(ctx, partners)
         found = []
         for view in range(partners.settings.n_views):
-            v = reference_dissimilarity(np.stack([r.predictions.value[view] for r in replies]))
+            v = kernels.reference_dissimilarity(
+                np.stack([r.predictions.value[view] for r in replies])
+            )
             found.append(self._spectral(ctx, v, tests, number))
         return found
 
     def _spectral(
-        self, ctx: CoordinatorContext, v: FloatArray, tests: PairwiseTests, n_clusters: int | None
+        self,
+        ctx: CoordinatorContext,
+        v: FloatArray,
+        tests: PairwiseTests,
+        n_clusters: int | None,
     ) -> Decision:
         """Groups by the source's rule."""
         scale: Any = self.scale
         most = self.max_clusters or 10
-        found = spectral(v, rng=ctx.rng, scale=scale, n_clusters=n_clusters, max_clusters=most)
+        found = kernels.spectral(
+            v, rng=ctx.rng, scale=scale, n_clusters=n_clusters, max_clusters=most
+        )
         return Decision(found.labels, tests, {}, v, found.eigenvalues)
+
+
+UNTOLD = (
+    "it fits no group by its own rows alone, which cannot tell: let sites of the earlier run take "
+    "part and try its model"
+)
+"""Why a newcomer has no group where no earlier site has tried its model."""
+
+
+def follow(
+    method: MetaClustering, ctx: CoordinatorContext, s: Settings, earlier: MetaClusteringResult
+) -> Generator[Ask, Replies, MetaClusteringResult]:
+    """Place the sites of this run that the earlier one does not know."""
+    # the earlier groups must mean the same in this run
+    if not earlier.models:
+        raise StudyError("the run that this one follows exchanged no models: nobody can join it")
+    if ctx.feature_names != earlier.feature_names or s.levels != earlier.levels:
+        raise StudyError(
+            "the run that this one follows had other columns or levels: use the same [data]"
+        )
+    if s.loss != earlier.loss or s.standardize != earlier.standardize:
+        raise StudyError(
+            "the run that this one follows had another loss or standardisation: use the same"
+        )
+    s = dataclasses.replace(s, gain_folds=0, stability_runs=0)
+    moments = yield from site_moments.site_moments(ctx)
+    partners = yield from method.select(ctx, s, moments, None)
+    left_out, n_old = partners.left_out, len(earlier.sites)
+    new = tuple(x for x in partners.sites if x not in earlier.sites)
+    if not new and not any(x not in earlier.sites for x in left_out):
+        raise StudyError(
+            "all sites of this run took part in the run that it follows: name a new one"
+        )
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
+    wide = _all_partners(earlier, partners, new)
+    replies = yield from method.try_models(ctx, wide, to=partners.sites)
+    new = tuple(x for x in new if x in replies)
+    seen = decisions.seen_by(replies, wide.sites, 0)
+    z, tests = _tests(seen, wide, method.margin)
+    if earlier.rule == "pairwise":
+        alone = {x for i, x in enumerate(wide.sites) if np.isfinite(z[i]).sum() < 2}
+        left_out.update({x: decisions.NOT_COMPARABLE for x in new if x in alone})
+        new = tuple(x for x in new if x not in alone)
+        # In one direction alone the errors of two fits do not cancel: a model of few rows does
+        # worse than one of many though both have one function. So a newcomer that no earlier site
+        # has tried is said to differ from all of them only if their models lose half of what its
+        # own is good for.
+        unit = np.where(wide.variance > 0, wide.variance, 1.0)
+        useful = np.maximum(wide.variance - wide.own, 0.0) / unit
+        alike = _alike(_upper(seen, wide), method.tolerance)
+        for i in [wide.sites.index(x) for x in new]:
+            clear, _ = _tests(seen, wide, method.margin + 0.5 * float(useful[i]))
+            tried = tests.comparable[i, :n_old].any()
+            known = z[i : i + 1, :n_old]
+            joins = kernels.join(known, earlier.labels, evidence=alike[i, :n_old])[0] >= 0
+            differs = kernels.join(clear[i : i + 1, :n_old], earlier.labels)[0] < 0
+            if not (tried or joins or differs):
+                left_out[wide.sites[i]] = UNTOLD
+                new = tuple(x for x in new if x != wide.sites[i])
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
+    kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
+    cells = np.ix_(kept, kept)
+    z, seen, tests, wide = z[cells], seen.only(kept), tests.only(cells), wide.only(kept)
+    upper = _upper(seen, wide)
+    labels = _labels(method.scale, earlier, z, seen, _alike(upper, method.tolerance))
+    told = decisions.messages_of(wide, labels, decisions.members_of(wide, labels))
+    to = tuple(x for x in partners.sites if x in told and x in replies)
+    ctx.require((yield Ask("use", {x: told[x] for x in to}, to=to)), at_least=0)
+    absent = [x for x in earlier.sites if x not in replies]
+    if absent:
+        ctx.note(
+            f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
+            "and their pairs rest on one direction only, which is provisional."
+        )
+    return _extended(earlier, method, wide, labels, z, seen, tests, upper)
+
+
+def _all_partners(
+    earlier: MetaClusteringResult, partners: Partners, new: tuple[str, ...]
+) -> Partners:
+    """Earlier sites with the models that they had, then the newcomers."""
+    rows = [partners.sites.index(x) for x in new]
+    centre = np.average(earlier.means, axis=0, weights=earlier.n_records)
+    used = np.abs(earlier.inverse).sum(axis=0) > 0
+    # columns that took no part then take none now
+    fresh = np.where(used & np.isfinite(partners.means[rows]), partners.means[rows], centre)
+    return dataclasses.replace(
+        partners,
+        sites=(*earlier.sites, *new),
+        sizes=np.concatenate([earlier.n_records, partners.sizes[rows]]),
+        variance=np.concatenate([earlier.target_variance, partners.variance[rows]]),
+        own=np.concatenate([earlier.own_loss, partners.own[rows]]),
+        means=np.vstack([earlier.means, fresh]),
+        pooled=kernels.Pooled(earlier.inverse, earlier.trace, 0.0),
+        position=np.arange(len(earlier.sites) + len(new)),
+        n_owners=len(earlier.sites) + len(new),
+        models=(
+            *((travelling(m),) for m in earlier.models),
+            *((partners.replies[x].models.value[0],) for x in new),
+        ),
+    )
+
+
+def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, PairwiseTests]:
+    """All pairs: in both directions where they are known, else in one."""
+    tests = wide.tests(seen, margin)
+    n = wide.sizes.astype(float)
+    # one direction alone: the error of the other fit does not cancel
+    share = n[:, None] / (n[:, None] + n[None, :])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(seen.variance * (1 + share))
+        one = (seen.excess - margin * wide.variance[None, :]) / error
+        one = np.where((seen.effective >= 20) & np.isfinite(one), one, np.nan)
+    # of the two directions the one that is known
+    one_way = np.where(np.isnan(one), one.T, one)
+    z = np.where(tests.comparable, tests.z, one_way)
+    np.fill_diagonal(z, 0.0)
+    return z, tests
+
+
+def _upper(seen: Seen, wide: Partners) -> FloatArray:
+    """Bounds of the losses, in one direction where the other is not known."""
+    known = (seen.excess, seen.variance, seen.effective)
+    upper = kernels.upper_losses(*known, wide.sizes, wide.variance)
+    upper = np.where(seen.effective >= MIN_ROWS, upper, np.nan)
+    np.fill_diagonal(upper, 0.0)
+    return upper
+
+
+def _alike(upper: FloatArray, tolerance: float) -> BoolArray:
+    """Pairs with evidence in every direction that is known, and in one at least."""
+    return kernels.evidence_of(np.where(np.isnan(upper), upper.T, upper), tolerance)
+
+
+def _not_placed(
+    earlier: MetaClusteringResult, left_out: dict[str, str], new: tuple[str, ...]
+) -> dict[str, str]:
+    """Sites without a group: an earlier one keeps its own, whatever happened in this run."""
+    placed = {*earlier.sites, *new}
+    return {x: why for x, why in {**earlier.left_out, **left_out}.items() if x not in placed}
+
+
+def _labels(
+    scale: Any, earlier: MetaClusteringResult, z: FloatArray, seen: Seen, alike: BoolArray
+) -> IntArray:
+    """Groups of earlier sites as they were; of newcomers by their nearest group."""
+    n_old = len(earlier.sites)
+    if earlier.rule == "spectral":
+        raw = seen.raw
+        own = np.diagonal(raw).copy()
+        own[:n_old] = np.where(np.isnan(own[:n_old]), earlier.own_loss, own[:n_old])
+        v = kernels.source_dissimilarity(raw, own)
+        # Where an earlier site did not take part, one direction stands for both.
+        apart = np.abs(raw - own[None, :])
+        v = np.where(np.isnan(v), 2 * np.where(np.isnan(apart), apart.T, apart), v)
+        v[:n_old, :n_old] = earlier.dissimilarity
+        # The source's rule has no threshold: whoever comes joins the most similar group.
+        close = kernels.similarity(v, scale)[n_old:, :n_old]
+        found = kernels.join_similar(close, earlier.labels)
+        return np.concatenate([earlier.labels, found])
+    found = kernels.join(z[n_old:, :n_old], earlier.labels, evidence=alike[n_old:, :n_old])
+    alone = np.flatnonzero(found < 0)
+    if len(alone):
+        rows = alone + n_old
+        # newcomers that fit no group are grouped among themselves
+        found[alone] = (
+            earlier.n_clusters
+            + kernels.cluster(z[np.ix_(rows, rows)], evidence=alike[np.ix_(rows, rows)]).labels
+        )
+    return np.concatenate([earlier.labels, found])
+
+
+def _extended(
+    earlier: MetaClusteringResult,
+    method: MetaClustering,
+    wide: Partners,
+    labels: IntArray,
+    z: FloatArray,
+    seen: Seen,
+    tests: PairwiseTests,
+    upper: FloatArray,
+) -> MetaClusteringResult:
+    """The earlier result with the newcomers in it."""
+    n_old = len(earlier.sites)
+    new = wide.sites[n_old:]
+
+    def grown(old: FloatArray, now: FloatArray) -> FloatArray:
+        """What is known now, and what was known of the earlier pairs."""
+        full = now.copy()
+        full[:n_old, :n_old] = old
+        return full
+
+    replies = [wide.replies[x] for x in new]
+    own = wide.own
+    error = np.sqrt([float(r.own_error.value[0]) for r in replies])
+    useful = np.sqrt([float(r.useful_error.value[0]) for r in replies])
+    names = tuple(label(c) for c in method.candidates)
+    known = earlier.candidate_losses
+    if earlier.candidates != names:  # unknown for earlier sites with other candidates
+        known = np.full((n_old, len(names)), np.nan)
+    variance = wide.variance
+    strength, least = decisions.detection(tests, variance, own)
+    z = grown(earlier.z, z)
+    strength = grown(earlier.power, strength)
+    explained_error = np.concatenate([earlier.explained_error, useful / variance[n_old:]])
+    ways = [(variance - own, explained_error * variance)]
+    n_clusters, status = int(labels.max()) + 1, earlier.status
+    if n_clusters > 1 or status == "one-site":  # as it was, unless there is something to tell now
+        status = decisions.status_of(
+            n_clusters,
+            strength,
+            ways,
+            wide.sizes,
+            rule=earlier.rule,
+            given=False,
+            comparable=np.isfinite(z),
+        )
+    return dataclasses.replace(
+        earlier,
+        sites=wide.sites,
+        labels=labels,
+        left_out=_not_placed(earlier, wide.left_out, new),
+        n_clusters=n_clusters,
+        status=status,
+        n_records=wide.sizes,
+        candidates=names,
+        chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
+        candidate_losses=np.vstack([known, *(np.asarray(r.losses.value)[None] for r in replies)]),
+        refused_candidates={**earlier.refused_candidates, **wide.refused},
+        target_variance=variance,
+        own_loss=own,
+        own_loss_error=np.concatenate([earlier.own_loss_error, error]),
+        explained_error=explained_error,
+        excess=grown(earlier.excess, seen.excess),
+        excess_variance=grown(earlier.excess_variance, seen.variance),
+        effective=grown(earlier.effective, seen.effective),
+        difference=grown(earlier.difference, tests.difference),
+        standard_error=grown(earlier.standard_error, tests.standard_error),
+        z=z,
+        power=strength,
+        detectable=grown(earlier.detectable, least),
+        upper=grown(earlier.upper, upper) if earlier.upper.size else upper,
+        merges={},
+        dissimilarity=np.empty((0, 0)),
+        eigenvalues=np.empty(0),
+        cv_losses=np.empty(0),
+        together=np.full(z.shape, np.nan),
+        stability_runs=0,
+        gain={},
+        gain_folds=0,
+        means=wide.means,
+        models=(*earlier.models, *(plain(own_models[0]) for own_models in wide.models[n_old:])),
+    )

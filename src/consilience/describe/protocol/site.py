@@ -13,7 +13,7 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.describe.kernels import common_first
 from consilience.describe.protocol.memory import Memory
 from consilience.exceptions import DataError
-from consilience.numerics.survival import times_of
+from consilience.numerics.row_units import times_of
 from consilience.parameters import Allowed, allows, is_number
 from consilience.protocol.method import EDGES, SiteContext, SiteData, State, step
 from consilience.wire.disclosure import Released, aggregate, cell_counts, count

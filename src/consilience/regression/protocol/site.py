@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
-from consilience.numerics.survival import times_of
+from consilience.numerics.row_units import times_of
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import secure_sums
