@@ -39,7 +39,7 @@ from consilience.numerics.two_way_tables import (
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy, regression, subtypes
 from consilience.protocol.phases.secure_sums import ALL as ALL
-from consilience.protocol.result import Frame, Result, of_records, to_csv
+from consilience.protocol.result import Frame, Result, of_records, of_rows, to_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,14 +55,13 @@ _FORMER = {"table": "table_one", "sites": "site_tests"}
 """Names of tables that `DescribeResult.to_frame` knows too."""
 
 
-def _tidy(make: Callable[[Any], Iterator[dict[str, Any]]]) -> Frame:
-    """Table of the lines that a method yields."""
+def _tidy(columns: str) -> Callable[[Callable[[Any], Iterator[tuple[Any, ...]]]], Frame]:
+    """Table of the lines that a method yields, with the names of its columns."""
 
-    @wraps(make)
-    def made(result: Any) -> pd.DataFrame:
-        return of_records(make(result))
+    def frame(make: Callable[[Any], Iterator[tuple[Any, ...]]]) -> Frame:
+        return Frame(wraps(make)(lambda result: of_rows(make(result), *columns.split(", "))))
 
-    return Frame(made)
+    return frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -647,163 +646,105 @@ class DescribeResult(Result):
         some = 0 < told.sum() < len(told)
         return f", {told.sum()} of {len(told)} sites" if some else ""
 
-    @_tidy
-    def numbers(self) -> Iterator[dict[str, Any]]:
+    @_tidy("column, site, rows, missing, mean, sd")
+    def numbers(self) -> Iterator[tuple[Any, ...]]:
         """Rows, missing values, mean and standard deviation of a number at a site."""
         for j, name in enumerate(self.number_names):
-            told = ~np.isnan(self.mean[:, j])
-            rows, mean, sd = self.moments(name)
-            n = int(self.n[told].sum())
-            yield _of_number(name, ALL, n, rows, mean, sd)
-            for i, site in enumerate(self._apart):
-                yield _of_number(
-                    name, site, int(self.n[i]), self.known[i, j], self.mean[i, j], self.sd[i, j]
-                )
+            n = self.n[~np.isnan(self.mean[:, j])].sum()
+            of_sites = zip(self.n, self.known[:, j], self.mean[:, j], self.sd[:, j], strict=True)
+            values = [(n, *self.moments(name)), *of_sites]
+            for site, (n, known, mean, sd) in zip((ALL, *self._apart), values, strict=False):
+                # Where no site tells a column there are no rows of it, and nothing is known of
+                # missing values.
+                rows = (np.nan, np.nan) if np.isnan(mean) else (int(n), int(n) - known)
+                yield name, site, *rows, mean, sd
 
-    @_tidy
-    def levels(self) -> Iterator[dict[str, Any]]:
+    @_tidy("column, level, site, rows, share")
+    def levels(self) -> Iterator[tuple[Any, ...]]:
         """Rows and share of a level of a category at a site; its missing values have none."""
         # A result that was read back has another order.
         for name in (column for column in self.columns if column in self.level_names):
             levels = self.level_names[name]
             counts, known = self.level_counts(name)
             by_site, missing = self._rows_with(name), self.missing(name)
+            told = ~np.isnan(missing)
+            lacking = missing[told].sum() if told.any() else np.nan
+            pooled_values = [(rows, known) for rows in counts]
+            pooled_values.append((lacking, float(self.n[told].sum())))
             for k, level in enumerate((*levels, None)):
-                if level is None:
-                    told = ~np.isnan(missing)
-                    rows = missing[told].sum() if told.any() else np.nan
-                    values = [(rows, float(self.n[told].sum()))]
-                else:
-                    values = [(counts[k], known)]
                 own = self.n if level is None else by_site
-                values += list(zip(self.counts[name][:, k], own, strict=True))
+                values = [pooled_values[k], *zip(self.counts[name][:, k], own, strict=True)]
                 for site, (rows, of) in zip((ALL, *self._apart), values, strict=False):
-                    share = rows / of if of > 0 else np.nan
-                    yield {
-                        "column": name,
-                        "level": level,
-                        "site": site,
-                        "rows": rows,
-                        "share": share,
-                    }
+                    yield name, level, site, rows, rows / of if of > 0 else np.nan
 
-    @_tidy
-    def quantiles(self) -> Iterator[dict[str, Any]]:
+    @_tidy(f"column, site, share, {', '.join(Quantile._fields)}")
+    def quantiles(self) -> Iterator[tuple[Any, ...]]:
         """A quantile of a number at a site, and the bin in which it lies."""
-        for name, share, site in itertools.product(
-            self.number_names, self.shares, (None, *self._apart)
-        ):
-            found = self.quantile(name, share, site)
-            yield {"column": name, "site": site or ALL, "share": share, **found._asdict()}
+        sites = (None, *self._apart)
+        for name, share, site in itertools.product(self.number_names, self.shares, sites):
+            yield name, site or ALL, share, *self.quantile(name, share, site)
 
-    @_tidy
-    def bins(self) -> Iterator[dict[str, Any]]:
+    @_tidy("column, site, from, to, rows")
+    def bins(self) -> Iterator[tuple[Any, ...]]:
         """Rows of a bin of a number at a site."""
         for name in (column for column in self.columns if column in self.bin_counts):
-            lines = self.bin_counts[name]
             ends = np.concatenate([[-np.inf], self.edges[name], [np.inf]])
-            for site, line in zip(self.sites, lines, strict=True):
+            for site, line in zip(self.sites, self.bin_counts[name], strict=True):
                 heads = np.flatnonzero(~np.isnan(line))
                 for start, end in zip(heads, [*heads[1:], len(line)], strict=len(heads) > 0):
-                    yield {
-                        "column": name,
-                        "site": site,
-                        "from": ends[start],
-                        "to": ends[end],
-                        "rows": int(line[start]),
-                    }
+                    yield name, site, ends[start], ends[end], int(line[start])
 
-    @_tidy
-    def site_tests(self) -> Iterator[dict[str, Any]]:
+    @_tidy("column, test, statistic, p_value, largest difference, site, other, differs")
+    def site_tests(self) -> Iterator[tuple[Any, ...]]:
         """Whether sites differ in a column: test, and largest difference."""
         for name in self.columns:
-            size, a, b = self.largest(name)
-            test, statistic, p = self.sites_test(name)
-            yield {
-                "column": name,
-                "test": test,
-                "statistic": statistic,
-                "p_value": p,
-                "largest difference": size,
-                "site": a,
-                "other": b,
-                "differs": name in self.differing,
-            }
+            yield name, *self.sites_test(name), *self.largest(name), name in self.differing
 
-    @_tidy
-    def differences(self) -> Iterator[dict[str, Any]]:
+    @_tidy("column, site, other, difference")
+    def differences(self) -> Iterator[tuple[Any, ...]]:
         """Standardised difference of a column between two sites."""
         for name, matrix in zip(self.columns, self.difference_matrices, strict=True):
             for a, b in itertools.combinations(range(len(self.sites)), 2):
-                yield {
-                    "column": name,
-                    "site": self.sites[a],
-                    "other": self.sites[b],
-                    "difference": matrix[a, b],
-                }
+                yield name, self.sites[a], self.sites[b], matrix[a, b]
 
-    @_tidy
-    def cells(self) -> Iterator[dict[str, Any]]:
+    @_tidy("first, level, second, other level, site, rows")
+    def cells(self) -> Iterator[tuple[Any, ...]]:
         """Rows of a site with one level of a category and one of another."""
         for (a, b), tables in zip(self.pairs, self.tables, strict=True):
             axes = ((*self.level_names[a], None), (*self.level_names[b], None))
             for site, table in zip(self.sites, tables, strict=True):
                 for (i, first), (j, second) in itertools.product(*map(enumerate, axes)):
-                    yield {
-                        "first": a,
-                        "level": first,
-                        "second": b,
-                        "other level": second,
-                        "site": site,
-                        "rows": table[i, j],
-                    }
+                    yield a, first, b, second, site, table[i, j]
 
-    @_tidy
-    def tests(self) -> Iterator[dict[str, Any]]:
+    @_tidy("first, second, test, rows, statistic, df, p_value, Cramér's V")
+    def tests(self) -> Iterator[tuple[Any, ...]]:
         """Tests of a pair of categories, pooled and within sites."""
-        for i, (a, b) in enumerate(self.pairs):
+        for i, pair in enumerate(self.pairs):
             table, *tests, v = self.pair_tests(i)
             told = not np.isnan(self.tables[i]).any(axis=(1, 2)).all()
             for name, test in zip(("pooled", "within sites"), tests, strict=True):
-                yield {
-                    "first": a,
-                    "second": b,
-                    "test": name,
-                    "rows": int(table.sum()) if told else np.nan,
-                    "statistic": test.statistic if told else np.nan,
-                    "df": test.df,
-                    "p_value": test.p_value if told else np.nan,
-                    "Cramér's V": v if name == "pooled" else np.nan,
-                }
+                rows: float = int(table.sum())
+                size, p = test.statistic, test.p_value
+                if not told:
+                    rows = size = p = np.nan
+                yield *pair, name, rows, size, test.df, p, v if name == "pooled" else np.nan
 
-    @_tidy
-    def survival(self) -> Iterator[dict[str, Any]]:
+    @_tidy(f"time, event, group, site, {', '.join(Curve._fields)}")
+    def survival(self) -> Iterator[tuple[Any, ...]]:
         """Share of a group, and of all people, without an event before a time, by site."""
         for i, (time, event, *_) in enumerate(self.curves):
-            groups = self.groups(i)
-            for group, site in itertools.product(
-                groups if groups == ("",) else (*groups, None), (None, *self.sites)
-            ):
-                found = self.curve(i, group, site)
-                about = {"time": time, "event": event, "group": group or "", "site": site or ALL}
-                for values in zip(*found, strict=True):
-                    yield {**about, **dict(zip(found._fields, map(float, values), strict=True))}
+            groups = self.groups(i) if self.groups(i) == ("",) else (*self.groups(i), None)
+            for group, site in itertools.product(groups, (None, *self.sites)):
+                for values in zip(*self.curve(i, group, site), strict=True):
+                    yield time, event, group or "", site or ALL, *map(float, values)
 
-    @_tidy
-    def log_rank(self) -> Iterator[dict[str, Any]]:
+    @_tidy("time, event, groups, test, events, statistic, df, p_value")
+    def log_rank(self) -> Iterator[tuple[Any, ...]]:
         """Log-rank tests of a curve's groups, pooled and within sites, and of its sites."""
         for i, (time, event, *by) in enumerate(self.curves):
             for name, test in self.curve_tests(i).items():
-                yield {
-                    "time": time,
-                    "event": event,
-                    "groups": by[0] if by else "",
-                    "test": name,
-                    "events": float(test.observed.sum()),
-                    "statistic": test.statistic,
-                    "df": test.df,
-                    "p_value": test.p_value,
-                }
+                events, by_name = float(test.observed.sum()), by[0] if by else ""
+                yield time, event, by_name, name, events, test.statistic, test.df, test.p_value
 
 
 FOOTNOTE = """\
@@ -812,21 +753,6 @@ number is given. Medians and quartiles are known within a bin only. Fewer missin
 site may tell of count as none. Difference: in standard deviations, between the two sites that
 differ most. p: whether all sites are alike in the column (F test, or chi-square test), not
 adjusted."""
-
-
-def _of_number(
-    name: str, site: str, n: int, known: float, mean: float, sd: float
-) -> dict[str, Any]:
-    # Where no site tells a column there are no rows of it, and nothing is known of missing values.
-    told = not np.isnan(mean)
-    return {
-        "column": name,
-        "site": site,
-        "rows": n if told else np.nan,
-        "missing": n - known if told else np.nan,
-        "mean": mean,
-        "sd": sd,
-    }
 
 
 def _several(n: int, one: str) -> str:
