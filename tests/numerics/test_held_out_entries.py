@@ -112,6 +112,37 @@ def test_standard_errors_of_tables_are_sums_over_pairs_in_one_row_or_column() ->
         assert grown.table_se[k] == pytest.approx(wanted, rel=1e-12)
 
 
+def test_gains_are_shares_of_the_errors_of_columns() -> None:
+    """Of the simplest parameter; means over held entries, whatever a column's size."""
+    folds = np.where(np.arange(len(FOLDS)) % 7 == 0, -1, FOLDS)
+    curve, predictions = held_out_predictions(ENTRIES, Growing(parameters=(0.0, 0.5)), folds)
+    grown = held_out_errors(
+        ENTRIES,
+        Growing(parameters=(0.0,)),
+        folds,
+        grow=lambda found: [0.5] if len(found.parameters) == 1 else [],
+    )
+    held = folds >= 0
+    squares = (predictions[held] - ENTRIES.values[held, None]) ** 2
+    columns, wanted = ENTRIES.columns[held], 0.0
+    for j in np.unique(columns):
+        first, second = squares[columns == j].sum(axis=0)
+        wanted += (columns == j).mean() * (1.0 - second / first)
+    assert curve.column_gain is not None and grown.column_gain is not None
+    np.testing.assert_allclose(curve.column_gain, [0.0, wanted], rtol=1e-12)
+    np.testing.assert_allclose(grown.column_gain, curve.column_gain, rtol=1e-12)
+
+
+def test_the_simplest_is_left_only_where_columns_gain() -> None:
+    errors = [[3.0, 2.0, 2.5], [3.0, 2.0, 2.5]]
+    lost, won = np.array([0.0, -0.01, 0.2]), np.array([0.0, 0.01, 0.2])
+    assert curve_of(errors).minimiser == 1
+    assert curve_of(errors, column_gain=won).minimiser == 1
+    assert curve_of(errors, column_gain=lost).minimiser == 0
+    # ranks from 2 on: nothing says that the smallest of them is none
+    assert curve_of(errors, (False, True), column_gain=lost).minimiser == 1
+
+
 def test_number_of_workers_does_not_matter() -> None:
     one = held_out_errors(ENTRIES, Shrunken(), FOLDS)
     import joblib

@@ -287,6 +287,8 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Only if X has names.
     """
 
+    cv: Any
+    n_jobs: int | None
     rule: str
     refit: bool
     scale: str
@@ -418,9 +420,43 @@ class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMix
             taken += (np.asarray(axes) ** 2).sum(axis=0)
         return [
             assumptions.unequal_spread(left, taken) if self.scale == "none" else None,
-            assumptions.along_an_order(left),
+            assumptions.along_an_order(left) or self._stretches(entries, rank),
             assumptions.heavy_tails(left),
         ]
+
+    def _stretches(self, entries: Entries, rank: int) -> str | None:
+        """Components that predict scattered entries and do harm in whole stretches of columns.
+
+        Ranks of truncated decompositions are asked for it, whatever the model: a penalty spreads
+        noise over so many components that its own curve does not tell.
+        """
+        (n, p), length = entries.shape, min(_STRETCH, entries.shape[1] // 2)
+        blocks = isinstance(self.cv, str) or getattr(self.cv, "blocks", None) is not None
+        if blocks or rank < 1 or length < 3 or n * p > _QUICK or p > _MOST_COLUMNS:
+            return None
+        x = entries.dense()
+        x = np.where(np.isnan(x), np.asarray(self.best_estimator_.reconstruct()), x)
+        if not assumptions.along_columns(x - x.mean(axis=0), min(rank, _LOOKED_AT)):
+            return None
+        center = "rows-and-columns" if self._center == "rows-and-columns" else "columns"
+        curves: list[EntryCurve] = []
+        for stretch in (None, length):
+            folds = EntrywiseKFold(blocks=stretch, random_state=0).folds(entries)
+            ranks: Any = curves[0].parameters if curves else "auto"
+            plan = entry_plans.plan_ranks(entries, folds, ranks=ranks, center=center)
+            curves.append(plan.errors(entries, folds, n_jobs=self.n_jobs))
+        many, few = (curve.minimiser for curve in curves)
+        errors = curves[1].errors
+        lost = errors[:, many] - errors[:, few]
+        spread = lost.std(ddof=1) / np.sqrt(len(lost))
+        if few > many - 2 or lost.mean() <= 2.0 * spread:  # one more may be a weak component
+            return None
+        return (
+            f"rank {many} predicts scattered entries best, and whole stretches of {length} "
+            f"neighbouring columns worse than rank {few}: noise that goes along the columns is "
+            "taken for components; difference or whiten along the columns, or hold out whole "
+            f"stretches: cv=EntrywiseKFold(blocks={length})"
+        )
 
     def _scaled(self, entries: Entries) -> Entries:
         return entries.with_values(entries.values / self.scale_[entries.columns])
@@ -534,6 +570,8 @@ class ModelSearch(EntrySearch):
 
 _SCALES = ("none", "columns")
 _DENSE = 10_000_000  # cells of a table whose residuals are looked at
+_QUICK, _MOST_COLUMNS = 1_000_000, 1000  # ... and of one in which stretches are held out
+_STRETCH, _LOOKED_AT = 10, 10  # neighbouring columns of one, and components taken off before
 
 
 def spreads_of(entries: Entries) -> FloatArray:

@@ -100,6 +100,9 @@ class EntryCurve:
         Standard errors of the means for a table of other rows and columns: squared errors of one
         row hang together, and so do those of one column (Cameron, Gelbach and Miller 2011, two-way
         clusters). The spread over folds does not see this.
+    column_gain : (q,) array, optional
+        By which share of its error at the simplest parameter a column's error falls, mean over held
+        entries.
     """
 
     parameter: str
@@ -109,6 +112,7 @@ class EntryCurve:
     natural: tuple[bool, bool] = (False, False)
     given_se: FloatArray | None = None
     table_se: FloatArray | None = None
+    column_gain: FloatArray | None = None
 
     def __repr__(self) -> str:
         folds, q = self.errors.shape
@@ -172,14 +176,18 @@ class EntryCurve:
         """Place of the smallest mean error, of equal ones the simplest; -1 if none is known.
 
         Errors are equal if they differ by rounding only: parameters that give one and the same fit
-        by other operations are not told apart.
+        by other operations are not told apart. Where the problem begins with the simplest one (rank
+        0, one class), that is taken unless the other predicts better in units of each column, too:
+        of noise one column of large variance would decide by chance, whatever it costs the others.
         """
         mean = self.mean
         known = mean[~np.isnan(mean)]
         if not len(known):
             return -1
         same = known.min() * (1 + _ROUNDING) + _NOTHING * known[0]
-        return int(np.flatnonzero(mean <= same)[0])
+        best = int(np.flatnonzero(mean <= same)[0])
+        ruled = self.column_gain is not None and self.column_gain[best] <= 0.0
+        return 0 if ruled and self.natural[0] else best
 
     @property
     def one_standard_error(self) -> int:
@@ -332,8 +340,10 @@ def held_out_errors(
             ends = natural(parameters[0], parameters[-1])
         errors = sums / held[:, None]
         se = spread.standard_errors(sums.sum(axis=0), *counts)
+        gain = spread.column_gain(counts[1])
+        n_held = held.astype(np.int64)
         curve = EntryCurve(
-            name, np.asarray(parameters), errors, held.astype(np.int64), ends, table_se=se
+            name, np.asarray(parameters), errors, n_held, ends, table_se=se, column_gain=gain
         )
         more = [] if grow is None else list(grow(curve))
         if not more:
@@ -454,6 +464,13 @@ class _Spread:
             np.vstack([self.columns, more.columns]),
             np.concatenate([self.squares, more.squares]),
         )
+
+    def column_gain(self, column_counts: IntArray) -> FloatArray:
+        """Falls of the columns' errors from the first, as shares of it, mean over entries, (q,)."""
+        some = self.columns[0] > 0
+        left = self.columns[:, some] / self.columns[0, some]
+        counts = column_counts[some]
+        return np.asarray((1.0 - left) @ counts / max(counts.sum(), 1))
 
     def standard_errors(
         self, totals: FloatArray, row_counts: IntArray, column_counts: IntArray

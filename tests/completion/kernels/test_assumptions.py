@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 
 from consilience.completion.kernels.assumptions import (
     along_an_order,
+    along_columns,
     correlated_classes,
     heavy_tails,
     t_class,
@@ -69,6 +70,24 @@ def test_noise_along_an_order(what: str) -> None:
     assert said is not None and said.startswith(f"neighbouring {what} still hang together")
     order = np.random.default_rng(1).permutation(30)
     assert along_an_order(x[:, order] if what == "columns" else x[order]) is None
+
+
+def test_noise_along_columns_shows_before_components_take_it() -> None:
+    """A signal that stands out hides it until that is taken off."""
+    along = np.linalg.cholesky(0.8 ** np.abs(np.subtract.outer(np.arange(20), np.arange(20))))
+    for seed in range(3):
+        x = white(seed, 100, 20) @ along.T
+        x -= x.mean(axis=0)
+        assert along_columns(x, 8)
+        hidden = x + 9.0 * np.outer(white(seed, 100, 1), white(seed + 50, 1, 20))
+        hidden -= hidden.mean(axis=0)
+        assert along_columns(hidden, 1) and not along_columns(hidden, 0)
+        order = np.random.default_rng(seed).permutation(20)
+        assert not along_columns(x[:, order], 8)
+    for seed in SEEDS:
+        x = white(seed)
+        assert not along_columns(x - x.mean(axis=0), 8)
+    assert not along_columns(np.zeros((60, 12)), 3)
 
 
 def test_heavy_tails() -> None:

@@ -121,6 +121,7 @@ class Plan:
             errors=curve.errors[:, :kept],
             natural=(curve.natural[0], True),
             table_se=None if curve.table_se is None else curve.table_se[:kept],
+            column_gain=None if curve.column_gain is None else curve.column_gain[:kept],
         )
 
 

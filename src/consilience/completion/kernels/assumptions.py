@@ -109,6 +109,34 @@ def along_an_order(residual: FloatArray) -> str | None:
     return None
 
 
+def along_columns(x: FloatArray, most: int) -> bool:
+    """Whether neighbouring columns hang together, whatever number of components is taken off.
+
+    Components that describe such noise leave nothing of it: it shows before they are taken.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        Complete, columns of mean 0.
+    most : int
+        Components up to which it is looked at.
+    """
+    rng, p = stream(0, "orders", "columns"), x.shape[1]
+    orders = np.array([np.arange(p), *(rng.permutation(p) for _ in range(_ORDERS))])
+    u, values, axes = np.linalg.svd(x, full_matrices=False)
+    for k in range(min(most, len(values) - 1) + 1):
+        left = (u[:, k:] * values[k:]) @ axes[k:]
+        size = np.sqrt((left**2).mean(axis=0))
+        if not (size > 1e-12 * values[0]).all():
+            return False
+        together = left.T @ left / np.outer(size, size) / len(x)
+        found = together[orders[:, 1:], orders[:, :-1]].mean(axis=1)
+        apart = found[0] - found[1:].mean()
+        if apart > _ALONG and apart > 5.0 * found[1:].std():
+            return True
+    return False
+
+
 def heavy_tails(residual: FloatArray) -> str | None:
     """Outliers, which few entries decide the error by.
 

@@ -192,7 +192,7 @@ class ClusterCountStudy(EntryStudy[ClusterCountResult]):
     n_splits: int = allows(whole(2, entry_study.MOST_SPLITS), default=10)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "How many classes do the rows of one table fall into?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (

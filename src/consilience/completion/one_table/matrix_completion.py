@@ -239,7 +239,7 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
     max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "What is in the missing cells of one table?"
     steps = (entry_study.search_step(NAME),)
     leakage: ClassVar[str] = (
