@@ -700,17 +700,9 @@ def cluster(
     labels = cut(merges.ids, n_sites - wanted)
     if evidence is None or not by_rule:
         return Clustering(relocate(z, labels), merges)
-    found = _without_doubtful(relocate(z, labels, evidence), evidence)
-    # those that left may be more clusters than are wanted: then they stay where they were
-    if max_clusters is not None and int(found.max()) + 1 > max_clusters:
-        found = relocate(z, labels, evidence)
-    return Clustering(found, merges)
-
-
-def _without_doubtful(labels: IntArray, evidence: BoolArray) -> IntArray:
-    """Let members leave that have evidence with fewer than half of the others, the worst first."""
-    now = labels.copy()
-    joined = evidence & ~np.eye(len(now), dtype=bool)
+    placed = relocate(z, labels, evidence)
+    # Members leave that have evidence with fewer than half of the others, the worst first.
+    now, joined = placed.copy(), evidence & ~np.eye(n_sites, dtype=bool)
     while True:
         same = now[:, None] == now[None, :]
         others = same.sum(axis=1) - 1
@@ -718,8 +710,12 @@ def _without_doubtful(labels: IntArray, evidence: BoolArray) -> IntArray:
         share = np.where(others > 0, (joined & same).sum(axis=1) / np.maximum(others, 1), 1.0)
         worst = int(share.argmin())
         if share[worst] >= ENOUGH_EVIDENCE:
-            return _numbered(now)
+            break
         now[worst] = now.max() + 1
+    found = _numbered(now)
+    # those that left may be more clusters than are wanted: then they stay where they were
+    fits = max_clusters is None or int(found.max()) < max_clusters
+    return Clustering(found if fits else placed, merges)
 
 
 def relocate(z: FloatArray, labels: ArrayLike, evidence: BoolArray | None = None) -> IntArray:

@@ -201,7 +201,12 @@ class Entries:
             )
         if np.isinf(x).any():
             raise DataError(_INFINITE)
-        n, p = _shape(i, j, shape)
+        if not len(i):
+            raise DataError(_NOTHING)
+        n, p = (i.max() + 1, j.max() + 1) if shape is None else shape
+        n, p = int(n), int(p)
+        if i.min() < 0 or j.min() < 0 or i.max() >= n or j.max() >= p:
+            raise DataError(f"triplets name places outside the {n} x {p} matrix")
         seen = ~np.isnan(x)
         if not seen.any():
             raise DataError(_NOTHING)
@@ -271,12 +276,3 @@ def _places(places: ArrayLike, name: str) -> IntArray:
     if found.ndim != 1 or not (whole or not len(found)):
         raise DataError(f"{name} of triplets must be a list of whole numbers, counted from 0")
     return found.astype(np.int64)
-
-
-def _shape(i: IntArray, j: IntArray, shape: tuple[int, int] | None) -> tuple[int, int]:
-    if not len(i):
-        raise DataError(_NOTHING)
-    n, p = (int(i.max()) + 1, int(j.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
-    if i.min() < 0 or j.min() < 0 or i.max() >= n or j.max() >= p:
-        raise DataError(f"triplets name places outside the {n} x {p} matrix")
-    return n, p

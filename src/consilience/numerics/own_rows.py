@@ -147,7 +147,10 @@ def compare_rows(own: Digests, reference: Digests, min_records: int) -> OwnRows:
         return OwnRows(0, 0, 0.0, 1.0, False)
     matches = int(((counts[0] == 1) & (counts[1] > 0)).sum())
     found = int(counts[1, counts[0] > 0].sum())
-    repeats = _repeats(counts)
+    # rows found up to which a fresh row has an equal no more often than an own row another
+    n, m = (int(total) for total in counts.sum(axis=1))
+    rate = 1.0 - float(np.count_nonzero(counts[0] == 1)) / n
+    repeats = m * rate + DEVIATIONS * math.sqrt(m * rate * (1.0 - rate)) + SLACK
     if matches < min_records or found <= repeats:
         return OwnRows(matches, found, repeats, 1.0, False)
     chance = _chance(counts)
@@ -167,13 +170,6 @@ def _counts(own: Digests, reference: Digests) -> NDArray[np.int64]:
     names, places = np.unique(both, return_inverse=True)
     parts = places[: len(own)], places[len(own) :]
     return np.stack([np.bincount(part, minlength=len(names)) for part in parts]).astype(np.int64)
-
-
-def _repeats(counts: NDArray[np.int64]) -> float:
-    """Rows found up to which a fresh row has an equal no more often than an own row another."""
-    n, m = (int(total) for total in counts.sum(axis=1))
-    rate = 1.0 - float(np.count_nonzero(counts[0] == 1)) / n
-    return m * rate + DEVIATIONS * math.sqrt(m * rate * (1.0 - rate)) + SLACK
 
 
 def _chance(counts: NDArray[np.int64]) -> float:

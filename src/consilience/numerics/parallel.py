@@ -103,7 +103,7 @@ def ordered_map(
         return list(joblib.Parallel(n_jobs=n_jobs)(tasks))
     found = []
     with task(what, len(items)) as done:
-        for result in _as_they_come(n_jobs)(tasks):
+        for result in _parallel(n_jobs, "generator")(tasks):
             found.append(result)
             done()
     return found
@@ -127,14 +127,14 @@ def _active_cluster() -> Cluster | None:
     return Cluster(client, max(PATIENCE, backend.wait_for_workers_timeout or 0.0))
 
 
-def _as_they_come(n_jobs: int | None) -> Any:
-    """Results in order, each when it is there; of a backend that cannot do that, all at once."""
+def _parallel(n_jobs: int | None, return_as: str, **settings: Any) -> Any:
+    """Joblib's map that hands back results as they come, or all at once where it cannot."""
     import joblib
 
     try:
-        return joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+        return joblib.Parallel(n_jobs=n_jobs, return_as=return_as, **settings)
     except ValueError:
-        return joblib.Parallel(n_jobs=n_jobs)
+        return joblib.Parallel(n_jobs=n_jobs, **settings)
 
 
 class Workers:
@@ -150,18 +150,10 @@ class Workers:
     """
 
     def __init__(self, n_jobs: int | None = None) -> None:
-        import joblib
-
         self._cluster = _active_cluster()
         self._parallel: Any = nullcontext()
-        if self._cluster is not None:
-            return
-        try:
-            self._parallel = joblib.Parallel(
-                n_jobs=n_jobs, return_as="generator_unordered", batch_size=1
-            )
-        except ValueError:  # the backend hands back all results at once
-            self._parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1)
+        if self._cluster is None:
+            self._parallel = _parallel(n_jobs, "generator_unordered", batch_size=1)
 
     def __enter__(self) -> Workers:
         self._parallel.__enter__()

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from consilience.report import charts
@@ -59,7 +58,12 @@ def plot_class_shares(result: Any) -> Figure:
         left = np.zeros(len(rows))
         for k, share in enumerate(shares):
             for i in np.flatnonzero(share > 0.045):
-                _in_cell(ax, float(left[i] + share[i] / 2), int(i), f"{share[i]:.0%}", k)
+                face, box = class_style(k)["facecolor"], None
+                if k >= len(charts.CLASS_COLOURS):
+                    box = {"facecolor": face, "edgecolor": "none", "pad": 1.2}
+                look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
+                look |= {"bbox": box, "color": charts.letters_on(face)}
+                ax.text(float(left[i] + share[i] / 2), int(i), f"{share[i]:.0%}", **look)
             left = left + share
         ticks = [f"{charts.label(name, 26)} ({int(row.sum()):,})" for name, row in rows]
         ax.set_yticks(range(len(rows)), ticks)
@@ -70,14 +74,6 @@ def plot_class_shares(result: Any) -> Figure:
         charts.bare(ax)
         charts.legend(fig, ncols=per_row, handlelength=1.2, columnspacing=1.2)
     return fig
-
-
-def _in_cell(ax: Axes, x: float, y: float, text: str, k: int) -> None:
-    face, box = class_style(k)["facecolor"], None
-    if k >= len(charts.CLASS_COLOURS):
-        box = {"facecolor": face, "edgecolor": "none", "pad": 1.2}
-    place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "bbox": box}
-    ax.text(x, y, text, color=charts.letters_on(face), **place)
 
 
 def plot_target_by_class(result: Any) -> Figure:

@@ -221,14 +221,12 @@ class MetaClusteringResult(Result):
         alone = np.bincount(self.labels)[self.labels] == 1
         company = {s for s, lone in zip(self.sites, alone, strict=True) if not lone}
         named = self.not_told_apart
+        half = max(1, (len(self.sites) - 1) / 2)
         return tuple(
             s
             for s, lone in zip(self.sites, alone, strict=True)
-            if lone and (company & set(named.get(s, ())) or self._open_with_half(named.get(s, ())))
+            if lone and (company & set(named.get(s, ())) or len(named.get(s, ())) >= half)
         )
-
-    def _open_with_half(self, others: Sequence[str]) -> bool:
-        return len(others) > 0 and 2 * len(others) >= len(self.sites) - 1
 
     @property
     def uses(self) -> tuple[str, ...]:

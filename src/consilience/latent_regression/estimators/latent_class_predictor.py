@@ -267,7 +267,13 @@ class LatentClassPredictor:
             if len(feature_names) != self.n_features_in_:
                 raise DataError("a predictor needs one name for each of its columns")
             self.feature_names_in_ = np.array([str(name) for name in feature_names])
-        self._index()
+        # pairs of agent and entity, sorted
+        self._names, inner = np.unique(self.entities, return_inverse=True)
+        pairs = self.entity_agents * max(len(self._names), 1) + inner
+        self._order = np.argsort(pairs, kind="stable")
+        self._pairs = pairs[self._order]
+        if (np.diff(self._pairs) == 0).any() or (self.agents[1:] <= self.agents[:-1]).any():
+            raise DataError("a predictor needs sorted agents, each entity of an agent once")
 
     def _check(self) -> None:
         k, f = self.mean.shape if self.mean.ndim == 2 else (0, 0)
@@ -288,15 +294,6 @@ class LatentClassPredictor:
         fits = fits and (not e or 0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
         if not fits or (self.base < 0).any() or not (self.units.scale > 0).all():
             raise DataError("the parts of a predictor do not fit together")
-
-    def _index(self) -> None:
-        """Pairs of agent and entity, sorted."""
-        self._names, inner = np.unique(self.entities, return_inverse=True)
-        pairs = self.entity_agents * max(len(self._names), 1) + inner
-        self._order = np.argsort(pairs, kind="stable")
-        self._pairs = pairs[self._order]
-        if (np.diff(self._pairs) == 0).any() or (self.agents[1:] <= self.agents[:-1]).any():
-            raise DataError("a predictor needs sorted agents, each entity of an agent once")
 
     # -------------------------------------------------------------- predictions
 

@@ -324,7 +324,15 @@ class Rounds:
         mapping = {site: np.arange(self.k) for site in sums}
         if self.settings.start == "local":
             if self.method.noise == "draw":
-                self._own_noise(list(sums.values()))
+                # What the sites' own classes leave: with the noise of one class all look alike.
+                totals = self.unpack(np.concatenate(list(sums.values())))
+                totals = totals.take(np.flatnonzero(totals.counts > 0))
+                mean = classes_of(totals, self.sigma2 * _FIRM, self.delta2).mean
+                free = float(totals.n.sum()) - mean.size
+                if free > 0:
+                    # residual variance of the sites' own classes
+                    found = float(model.residuals(totals, mean).sum()) / free
+                    self.sigma2 = min(self.sigma2, max(found, SMALLEST_SIGMA2))
             mapping = self._aligned(sums)
         for site in sorted(sums):
             status = np.asarray(replies[site].status)
@@ -333,17 +341,6 @@ class Rounds:
         counts = self.sums.counts
         self.base = (counts + self.alpha / self.k) / (counts.sum() + self.alpha)
         self._note(replies, float("nan"))
-
-    def _own_noise(self, sums: list[FloatArray]) -> None:
-        """What the sites' own classes leave: with the noise of one class all would look alike."""
-        totals = self.unpack(np.concatenate(sums))
-        totals = totals.take(np.flatnonzero(totals.counts > 0))
-        mean = classes_of(totals, self.sigma2 * _FIRM, self.delta2).mean
-        free = float(totals.n.sum()) - mean.size
-        if free > 0:
-            # residual variance of the sites' own classes
-            found = float(model.residuals(totals, mean).sum()) / free
-            self.sigma2 = min(self.sigma2, max(found, SMALLEST_SIGMA2))
 
     def _aligned(self, sums: dict[str, FloatArray]) -> dict[str, IntArray]:
         """Class of each class of each site: merged while it costs the least likelihood."""
