@@ -30,9 +30,8 @@ from consilience.wire import signing
 from consilience.wire.codec import decode_message, encode_message, pack, unpack
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.files import StateFile
-from consilience.wire.journal import Journal
 from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
-from consilience.wire.transcript import Transcript, read_transcript
+from consilience.wire.transcript import Journal, Transcript, read_transcript
 
 method_names()  # Registers every method, and so every message.
 

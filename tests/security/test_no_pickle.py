@@ -20,8 +20,7 @@ from consilience.sites.site_store import DiskStore, Record
 from consilience.testing.fakes import federation_of
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.envelope import Reply, Request
-from consilience.wire.journal import Journal
-from consilience.wire.transcript import read_transcript
+from consilience.wire.transcript import Journal, read_transcript
 
 TABLES = {name: np.random.default_rng(i).normal(size=(30, 2)) for i, name in enumerate("ab")}
 

@@ -6,7 +6,7 @@ import pytest
 
 from consilience.exceptions import RunError
 from consilience.wire.envelope import Reply
-from consilience.wire.journal import Journal, JournaledAsk
+from consilience.wire.transcript import Journal, JournaledAsk
 
 ASK = JournaledAsk("sums", ("a", "b"), "all", "digest")
 GOOD = Reply("r", 2, 1, "sums", "a", "reply", b"m", "").to_bytes()

@@ -26,7 +26,7 @@ from consilience.protocol.result import Result
 from consilience.sites.encoding import feature_names
 from consilience.wire.codec import decode_message, decode_reply, digest, encode_message
 from consilience.wire.envelope import Reply, Request
-from consilience.wire.journal import JournaledAsk
+from consilience.wire.transcript import JournaledAsk
 
 _TOLD = 10**8
 """Beyond all rounds: where sites are told that a reply was not accepted."""

@@ -39,8 +39,7 @@ from consilience.wire.files import (
     make_directory,
     write_json,
 )
-from consilience.wire.journal import Journal
-from consilience.wire.transcript import Line, Transcript, read_transcript
+from consilience.wire.transcript import Journal, Line, Transcript, read_transcript
 
 RUN_SCHEMA = 1
 BEGUN, RUNNING, FINISHED, FAILED, STOPPED = "begun", "running", "finished", "failed", "stopped"

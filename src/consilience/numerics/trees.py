@@ -1,4 +1,4 @@
-"""Predictions of trees given as flat arrays (see ``consilience.wire.estimators.tree_arrays``)."""
+"""Predictions of trees given as flat arrays (see ``consilience.wire.estimators.types``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.exceptions import WireError
-from consilience.wire.estimators.tree_arrays import trees_fault
+from consilience.wire.estimators.types import trees_fault
 
 
 def predict_trees(portable: Mapping[str, Any], x: FloatArray) -> FloatArray:

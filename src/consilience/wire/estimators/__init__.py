@@ -8,7 +8,7 @@ predictors:
 ==========  ====================================================================================
 linear      ``coef`` (q, p), ``intercept`` (q,), ``link``: whatever predicts by a linear predictor;
             scaling of columns (and of the response) is folded in
-trees       arrays of :mod:`.tree_arrays`: trees, forests, extra trees, gradient boosting
+trees       arrays of :mod:`.types`: trees, forests, extra trees, gradient boosting
 skops       ``data``, bytes of an archive (:mod:`.archive`), and ``columns`` p: everything else
 ==========  ====================================================================================
 
@@ -37,8 +37,15 @@ from consilience.wire.estimators.archive import (
     read_archive,
     write_archive,
 )
-from consilience.wire.estimators.tree_arrays import encode_trees, trees_columns, trees_fault
-from consilience.wire.estimators.types import LARGEST, LINEAR, LOGISTIC, qualified
+from consilience.wire.estimators.types import (
+    LARGEST,
+    LINEAR,
+    LOGISTIC,
+    encode_trees,
+    qualified,
+    trees_columns,
+    trees_fault,
+)
 from consilience.wire.estimators.types import Portable as Portable
 from consilience.wire.estimators.types import is_memorising as is_memorising
 
