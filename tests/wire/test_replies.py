@@ -188,6 +188,10 @@ def test_no_value_is_shown() -> None:
         (np.zeros((2, 3)), False),
         (np.zeros(4), False),
         (np.zeros((0, 0)), True),
+        (np.stack([np.eye(2), np.full((2, 2), np.nan), np.ones((2, 2))]), True),  # of several
+        (np.stack([np.eye(2), np.array([[1.0, 1.01], [1.01, 1.0]])]), False),
+        (np.stack([np.eye(3), np.array([[1, 0.9, -0.9], [0.9, 1, 0.9], [-0.9, 0.9, 1]])]), False),
+        (np.zeros((0, 3, 3)), True),
     ],
 )
 def test_products_that_rows_have(matrix: np.ndarray, fine: bool) -> None:

@@ -411,36 +411,40 @@ def lengths_of(msg: object) -> dict[str, int]:
 
 
 def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
-    """Whether a matrix can be that of the products of some columns; NaN marks what is withheld.
+    """Whether a matrix, or each of several, can be that of the products of some columns.
+
+    NaN marks what is withheld.
 
     Parameters
     ----------
-    matrix : (q, q) array
+    matrix : (..., q, q) array
     rounding : float
         Of correlations.
     """
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+    if matrix.ndim < 2 or matrix.shape[-2] != matrix.shape[-1]:
         return False
     # Products of real columns: squares on the diagonal, Cauchy-Schwarz beside it, no negative
     # eigenvalue.
-    diagonal = np.nan_to_num(np.diagonal(matrix))
+    diagonal = np.nan_to_num(np.diagonal(matrix, axis1=-2, axis2=-1))
     if (diagonal < 0).any():
         return False
     root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     with np.errstate(all="ignore"):
-        unit = matrix / root / root[:, None]
+        unit = matrix / root[..., None, :] / root[..., :, None]
     gaps = np.isnan(matrix)
     told = np.where(gaps, 0.0, unit)
-    if (gaps != gaps.T).any() or not (np.abs(told) <= 1 + rounding).all():
+    turned = np.swapaxes(told, -2, -1)
+    if (gaps != np.swapaxes(gaps, -2, -1)).any() or not (np.abs(told) <= 1 + rounding).all():
         return False
-    if (np.abs(told - told.T) > rounding).any():
+    if (np.abs(told - turned) > rounding).any():
         return False
     # Cells that are withheld can make an honest matrix indefinite.
-    if gaps.any() or not matrix.size:
+    whole = told[~gaps.any(axis=(-2, -1))]
+    if not whole.size:
         return True
     try:
         # Cholesky fails at an eigenvalue below zero; the ridge allows for rounding of honest sums.
-        np.linalg.cholesky(told + rounding * len(told) * np.eye(len(told)))
+        np.linalg.cholesky(whole + rounding * whole.shape[-1] * np.eye(whole.shape[-1]))
         return True
     except np.linalg.LinAlgError:
         return False

@@ -230,9 +230,8 @@ def _are_sums(sums: FloatArray, n_features: int) -> bool:
         return False
     # a class with gaps is withheld as a whole
     told = sums[~np.isnan(sums).any(axis=1)]
-    grams = full_products(told, columns)
     marks = told[:, -MARKS:]
-    return bool((marks >= 0).all()) and all(is_gram(one, _ROUNDING) for one in grams)
+    return bool((marks >= 0).all()) and is_gram(full_products(told, columns), _ROUNDING)
 
 
 def full_products(packed: FloatArray, columns: int) -> FloatArray:
