@@ -17,7 +17,7 @@ import typer
 
 from consilience.cli import console
 from consilience.cli.doctor import method_names
-from consilience.cli.runs import RUN, RUNS, load
+from consilience.cli.runs import RUN, RUNS, SITES, load
 from consilience.exceptions import ParameterError, StudyError
 
 if TYPE_CHECKING:
@@ -262,9 +262,7 @@ def next_(
     study: Path | None = typer.Option(
         None, metavar="FILE", help="The study file of the run, where it is no more where it was."
     ),
-    sites: Path | None = typer.Option(
-        None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
-    ),
+    sites: Path | None = SITES,
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
     """Propose the study that a run leads to, and write its file.

@@ -22,7 +22,7 @@ from consilience.cli import console
 from consilience.cli.console import clean, complain, on_terminal
 from consilience.cli.errors import INTERRUPTED
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
-from consilience.cli.runs import REPORT, RUNS, plain_run
+from consilience.cli.runs import REPORT, RUNS, SITES, STUDY, plain_run
 from consilience.exceptions import ConsilienceError, QuorumError, RunError, StudyError
 
 if TYPE_CHECKING:
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from consilience.protocol.method import Method, Planned
     from consilience.sites.study import Study
 
+SUPERLINK = typer.Option(None, metavar="HOST:PORT", help="Where the SuperLink is (engine flower).")
+KEYS = typer.Option(
+    None, metavar="DIR", help="The coordinator's certificates and keys (engine flower)."
+)
+INSECURE = typer.Option(
+    False, "--insecure", help="No TLS: for trials on one machine (engine flower)."
+)
 MANY = 6
 """Sites that a line names; of more it names those that did not answer, and the first."""
 
@@ -246,7 +253,7 @@ class Plan:
 
 
 def run(
-    study: Path = typer.Argument(metavar="STUDY", help="Study file."),
+    study: Path = STUDY,
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Run directory; runs/<run id> here unless given."
     ),
@@ -264,18 +271,10 @@ def run(
     key: Path | None = typer.Option(
         None, metavar="FILE", help="The coordinator's private key (engine folder)."
     ),
-    sites: Path | None = typer.Option(
-        None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
-    ),
-    superlink: str | None = typer.Option(
-        None, metavar="HOST:PORT", help="Where the SuperLink is (engine flower)."
-    ),
-    keys: Path | None = typer.Option(
-        None, metavar="DIR", help="The coordinator's certificates and keys (engine flower)."
-    ),
-    insecure: bool = typer.Option(
-        False, "--insecure", help="No TLS: for trials on one machine (engine flower)."
-    ),
+    sites: Path | None = SITES,
+    superlink: str | None = SUPERLINK,
+    keys: Path | None = KEYS,
+    insecure: bool = INSECURE,
     seed: int | None = typer.Option(
         None, min=0, metavar="N", help="Public seed; the study's, or a fresh one, unless given."
     ),
@@ -477,25 +476,17 @@ def _way_back(plan: Plan, out: Path) -> Iterator[None]:
 
 
 def check(
-    study: Path = typer.Argument(metavar="STUDY", help="Study file."),
-    sites: Path | None = typer.Option(
-        None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
-    ),
+    study: Path = STUDY,
+    sites: Path | None = SITES,
     site: Path | None = typer.Option(
         None, metavar="SITE.toml", help="Your own site's file alone: the others are elsewhere."
     ),
     engine: EngineName = typer.Option(
         EngineName.local, help="flower: ask the sites where they are, and check the connection."
     ),
-    superlink: str | None = typer.Option(
-        None, metavar="HOST:PORT", help="Where the SuperLink is (engine flower)."
-    ),
-    keys: Path | None = typer.Option(
-        None, metavar="DIR", help="The coordinator's certificates and keys (engine flower)."
-    ),
-    insecure: bool = typer.Option(
-        False, "--insecure", help="No TLS: for trials on one machine (engine flower)."
-    ),
+    superlink: str | None = SUPERLINK,
+    keys: Path | None = KEYS,
+    insecure: bool = INSECURE,
 ) -> None:
     """Check a study and its tables without running anything.
 

@@ -33,6 +33,10 @@ REPORT = "report.html"
 MOST_NUMBERS = 1000
 
 RUN = typer.Argument(metavar="RUN", help="Run directory, or the id of a run in ./runs.")
+STUDY = typer.Argument(metavar="STUDY", help="Study file.")
+SITES = typer.Option(
+    None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
+)
 
 
 def directory(text: str) -> Path:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.runs import RUNS, directory
+from consilience.cli.runs import RUNS, STUDY, directory
 from consilience.exceptions import EngineError, StudyError
 
 if TYPE_CHECKING:
     from consilience.engines.health import SiteHealth
 
+OWN_SITES = typer.Option(
+    None, metavar="DIR", help="Where <site>.toml of sites on this machine are: replies held."
+)
 _AT_WORK = ("begun", "running")
 
 
@@ -33,9 +36,7 @@ def status(
         False, "--watch", help="Say it again when it changes, until the run is no longer running."
     ),
     every: float = typer.Option(2.0, min=0.05, help="Seconds between two looks of --watch."),
-    sites: Path | None = typer.Option(
-        None, metavar="DIR", help="Where <site>.toml of sites on this machine are: replies held."
-    ),
+    sites: Path | None = OWN_SITES,
 ) -> None:
     """Say how far a run has come, or list the runs here.
 
@@ -121,7 +122,7 @@ def _ago(when: float | None) -> str:
 
 
 def health(
-    study: Path = typer.Argument(metavar="STUDY", help="Study file."),
+    study: Path = STUDY,
     folder: Path | None = typer.Option(None, metavar="DIR", help="The shared folder."),
     superlink: str | None = typer.Option(
         None, metavar="HOST:PORT", help="Where the SuperLink is, over Flower."
@@ -203,9 +204,7 @@ def _row(one: SiteHealth) -> tuple[str, ...]:
 def desk(
     runs: Path = typer.Option(RUNS, metavar="DIR", help="Folder with runs."),
     studies: Path = typer.Option(Path(), metavar="DIR", help="Folder with study files."),
-    sites: Path | None = typer.Option(
-        None, metavar="DIR", help="Where <site>.toml of sites on this machine are: replies held."
-    ),
+    sites: Path | None = OWN_SITES,
     folder: Path | None = typer.Option(
         None, metavar="DIR", help="The shared folder: what its sites say of themselves."
     ),
