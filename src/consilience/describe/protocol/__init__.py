@@ -234,23 +234,21 @@ class Describe(Method[DescribeResult]):
             known=known,
             mean=mean,
             square=square,
-            counts={
-                name: part
-                for name, part in _by_name(
+            counts=dict(
+                _by_name(
                     [reply.levels.value for reply in first.values()],
                     categories,
                     [int(size) + 1 for size in sizes],
                 )
-            },
+            ),
             edges=dict(zip(numbers, edges, strict=True)),
-            bin_counts={
-                name: part
-                for name, part in _by_name(
+            bin_counts=dict(
+                _by_name(
                     list(counts),
                     [name for name, e in zip(numbers, edges, strict=True) if len(e)],
                     [len(e) + 1 for e in edges if len(e)],
                 )
-            },
+            ),
             pairs=tuple((str(a), str(b)) for a, b in self.tables),
             tables=tuple(
                 part.reshape(len(first), len(levels[a]) + 1, len(levels[b]) + 1)
