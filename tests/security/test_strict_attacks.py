@@ -111,7 +111,7 @@ def test_groups_of_other_entities_are_one_group(kind: str, monkeypatch: pytest.M
         return {int(np.abs(d).max() < 100) for d in found if np.abs(d).max() > 1e-6}
 
     assert not differences()
-    monkeypatch.setattr(pca_site, "_n_splits", lambda settings, data, site: settings.n_splits)
+    monkeypatch.setattr(pca_site, "n_splits_of", lambda settings, data, site: settings.n_splits)
     assert 1 in differences()
 
 

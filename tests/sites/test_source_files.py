@@ -282,7 +282,8 @@ def test_damaged_files(tmp_path: Path, kind: str) -> None:
         try:
             read(path)
         except (DataError, StudyError) as error:
-            assert "é" not in str(error) and "99" not in str(error)
+            said = str(error).replace(str(tmp_path), "")
+            assert "é" not in said and "99" not in said
             assert error.__context__ is None or error.__suppress_context__
             n_refused += 1
     assert n_refused >= 25
