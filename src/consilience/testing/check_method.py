@@ -265,7 +265,9 @@ def _check_one_absence(
         stopped = ""
     except QuorumError as error:
         run, stopped = None, str(error)
-    rules = {step: _tolerates(method, federation, step, key[1]) for _, step, _ in engine.missed}
+    rules = {
+        step: _tolerates(method, federation, step, key[1], action) for _, step, _ in engine.missed
+    }
     # Of one site nobody is left over.
     strict = [step for step, rule in rules.items() if rule == "all" or n_sites == 1]
     if strict:
@@ -280,15 +282,16 @@ def _check_one_absence(
         expect(noted, f"{where}: no note of the run names the site")
 
 
-def _tolerates(method: Method, federation: Federation, step: str, site: str) -> str:
+def _tolerates(method: Method, federation: Federation, step: str, site: str, action: Action) -> str:
     """Who must answer a step: rows of a study over columns are matched by all, or not at all."""
+    several, rule = len(federation.roles) > 2, method.tolerates.get(step, "quorum")
+    if several and rule == "any" and action == "refused":
+        return rule  # what concerns one partner may be declined by the initiator, too
     indispensable = federation.partition == "columns" and (
         # of one partner nobody is left over
-        step.startswith("align_ids.")
-        or federation.roles[site] == "initiator"
-        or len(federation.roles) == 2
+        step.startswith("align_ids.") or federation.roles[site] == "initiator" or not several
     )
-    return "all" if indispensable else method.tolerates.get(step, "quorum")
+    return "all" if indispensable else rule
 
 
 def _check_below_quorum(
@@ -309,7 +312,9 @@ def _check_below_quorum(
         except QuorumError as error:
             expect(key[1] in str(error), f"{where}: the error does not name the site: {error}")
         else:
-            rules = {_tolerates(method, federation, step, key[1]) for _, step, _ in engine.missed}
+            rules = {
+                _tolerates(method, federation, step, key[1], action) for _, step, _ in engine.missed
+            }
             expect(rules <= {"any"}, f"{where}: the run ended with a site below its quorum")
             return
         # the missing site is back

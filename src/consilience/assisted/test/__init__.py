@@ -51,7 +51,15 @@ from consilience.assisted.test.site import KINDS, MAX_DIRECTIONS, Settings
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.families import NAMES, family
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Refused,
+    Step,
+    register,
+)
 from consilience.protocol.next_study import Asked, Led, NextStudy
 from consilience.protocol.result import Frame, Result, lines, of_rows
 
@@ -305,7 +313,8 @@ class AssistanceTest(Method[AssistanceTestResult]):
     steps: ClassVar[tuple[Step, ...]] = site.STEPS
     absence: ClassVar[str] = (
         "Partners that do not answer, or whose sketch the initiator cannot test, are left out and "
-        "named; the initiator and one partner at least must answer."
+        "named; the initiator and one partner at least must answer. Where the initiator is away "
+        "the run stops until it is resumed."
     )
     tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {
         step.name: "any" for step in site.STEPS
@@ -357,8 +366,13 @@ class AssistanceTest(Method[AssistanceTestResult]):
             scale = {"scale": sketched.scale} if noisy else {}
             request = test.request(settings=settings, z=sketched.z, **scale)
             answers = yield Ask(test.name, request, to=(ctx.initiator,))
-            # Only the initiator reads a sketch: one that it cannot use costs no other partner.
-            (tested if answers.present else missing)[partner] = answers[ctx.initiator]
+            answer = answers[ctx.initiator]
+            # Only the initiator reads a sketch: one that it cannot use costs no other partner. One
+            # that is away costs them all, so the run stops until it is resumed.
+            if isinstance(answer, Refused):
+                missing[partner] = Refused(f"{ctx.initiator} refused: {answer.reason}")
+            else:
+                tested[partner] = ctx.require(answers, at_least=1)[ctx.initiator]
         if not tested:
             ctx.require(answers, at_least=1)
         for partner, why in missing.items():
