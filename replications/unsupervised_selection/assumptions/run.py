@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience import ClusterCountCV, EntrywiseKFold, RankCV  # noqa: E402
+from consilience import ClusterCountCV, EntrywiseKFold, NuclearNormCV, RankCV  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate, share  # noqa: E402
 
@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 FloatArray = NDArray[np.float64]
 Rng = np.random.Generator
 BOUND, OTHER, BESIDE, FULL = 100, 25, 25, 10
-"""Tables of a line with a bound, and of others; those among them that are searched without scaling
-and shown to other criteria for the number of classes, and those that get full mixtures."""
+"""Tables of a line with a bound, and of others; those among them that are shown to other criteria
+for the number of classes, and those that get full mixtures."""
 ROWS, COLUMNS, RANK = 100, 20, 3
 """Of the tables whose rank is sought."""
 STRETCH, BLOCK = 10, 5
@@ -36,7 +36,9 @@ SPREADS: dict[str, Callable[[Rng], FloatArray]] = {
     "equal": lambda _: np.ones(COLUMNS),
     "log-uniform": lambda rng: np.exp(rng.uniform(np.log(0.2), np.log(5.0), COLUMNS)),
     "inverse chi-squared": lambda rng: np.sqrt(3.0 / rng.chisquare(3, COLUMNS)),
+    "lognormal": lambda rng: np.exp(2.0 * rng.standard_normal(COLUMNS)),
     "one column a hundredfold": lambda _: np.where(np.arange(COLUMNS) == 0, 100.0, 1.0),
+    "two columns tenfold": lambda _: np.where(np.arange(COLUMNS) < 2, 10.0, 1.0),
 }
 """Standard deviations of the noise of the columns."""
 
@@ -97,12 +99,17 @@ def of_ranks(line: str, seed: int) -> dict[str, dict[str, float]]:
     x = draw(stream(seed, "assumptions", line))
     low, high = (true - 1, true + 1) if true else (0, 0)
     found: dict[str, dict[str, float]] = {}
-    for scale in ("none", "columns") if seed < BESIDE else ("columns",):
+    for scale in ("none", "columns"):
         search = RankCV("hard", scale=scale, center="columns", random_state=seed).fit(x)
         found[f"held-out entries, scale {scale}"] = {
             "chosen": search.minimiser_,
             "remark": float(bool(search.remarks_)),
         }
+    if line.startswith("noise ") or line == "rank 3, noise equal":
+        soft = RankCV("soft-unshrunk", center="columns", random_state=seed).fit(x)
+        penalty = NuclearNormCV(center="columns", random_state=seed).fit(x)
+        found["SOFT-IMPUTE+, scale none"] = {"chosen": soft.minimiser_}
+        found["SOFT-IMPUTE, scale none"] = {"chosen": float(penalty.rank_)}
     if line.endswith("along columns"):
         folds = EntrywiseKFold(5, blocks=STRETCH, random_state=seed)
         search = RankCV("hard", scale="columns", center="columns", cv=folds, random_state=seed)

@@ -187,7 +187,7 @@ def test_a_model_with_a_mean_of_its_own_is_given_no_centre() -> None:
 
 
 def test_noise_along_columns_is_told_by_whole_stretches() -> None:
-    """Of 40 tables 38 after this search, and none of 40 of white noise; one here."""
+    """Of 40 tables 37 after this search, and none of 40 of white noise; one here."""
     along = np.linalg.cholesky(0.8 ** np.abs(np.subtract.outer(np.arange(20), np.arange(20))))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, 3)) @ rng.normal(size=(3, 20)) + rng.normal(size=(100, 20)) @ along.T
