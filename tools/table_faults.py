@@ -49,8 +49,9 @@ At a site the durable unit is the answer: its record has the reply, the state af
 run has been told of repeated sums and has counted, and is on disk as a whole before the reply
 leaves, at the price of two waits for the disk (the file, and its name in the folder). A long array
 of the state that a step leaves as it was given stands in the record of the answer that made it, and
-later ones name that record: if it is damaged, so are they. Ledgers are on disk before the step that
-they are charged for.
+later ones name that record: if it is damaged, so are they. Budgets are on disk before the step that
+they are charged for; directions, outputs and what is kept for the data before the record, so before
+the reply leaves.
 """
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`

@@ -15,7 +15,7 @@ from consilience.describe.protocol import Describe, masked
 from consilience.describe.protocol.result import ALL
 from consilience.engines.federation import Federation, Run, load_run
 from consilience.exceptions import DisclosureError, ProtocolError, QuorumError, StudyError
-from consilience.protocol.method import CoordinatorContext, Exchange, Preparation
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
 from consilience.protocol.phases.secure_sums import MASKED
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
@@ -173,14 +173,43 @@ def all_edges(message: Any) -> Any:
 @pytest.mark.parametrize(
     ("of", "alter", "says"),
     [
-        ("sums_total", of_all, "asks for a figure that this site cannot tell"),
-        ("sums_total", beyond, "asks for a figure that this site cannot tell"),
-        ("bins_total", all_edges, "asks for a bin that this site cannot tell"),
+        ("sums_total", of_all, "did not say it could tell"),
+        ("sums_total", beyond, "did not say it could tell"),
+        ("bins_total", all_edges, "did not say it could tell"),
     ],
 )
 def test_a_site_tells_no_more_than_it_may(of: str, alter: Any, says: str) -> None:
     with pytest.raises(QuorumError, match=says):
         run_on(with_few(), asking(of, alter), sums="secure")
+
+
+class Trying(Describe):
+    """Asks for a bin at one edge after another until a site answers instead of refusing."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        exchange = super().coordinate(ctx)
+        asked = next(exchange)
+        while asked.step != "bins_total":
+            asked = exchange.send((yield asked))
+        answers = set()
+        for edge in np.arange(35.5, 60.0, 1.0):
+            told = relayed(np.array([edge]), Disclosure.AGGREGATE)
+            sizes = np.array([1, 0])
+            trial = dataclasses.replace(asked.message, edges=told, sizes=sizes)
+            for site in ctx.sites:
+                replies = yield Ask("bins_total", trial, to=(site,))
+                answers.add(repr(replies[site]))
+        object.__setattr__(self, "answers", answers)
+        raise QuorumError("enough")
+
+
+def test_edges_cannot_be_tried_until_one_is_answered() -> None:
+    """What is refused is not remembered, so a site refuses before it looks where its rows are."""
+    method = Trying(bins=BINS)
+    with pytest.raises(QuorumError, match="enough"):
+        run_on(tables(), method, sums="secure")
+    (answer,) = method.answers  # type: ignore[attr-defined]
+    assert "did not say it could tell" in answer
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@
 
 `MemoryStore` keeps the same in memory, for a federation that lives in one process.
 
-A file that is not as it was written is a `DamageError` that names it. Records, series, jobs and
+A file that is not as it was written is a `DamageError` that names it. Records, jobs and
 outputs concern one run, ledger and kept draws a data set: what does not need the file goes on.
 
 Replies that wait for the steward are the jobs of a site. A question is a job, named by run, round

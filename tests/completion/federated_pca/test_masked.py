@@ -225,10 +225,10 @@ class OtherColumns(FederatedPCA):
 @pytest.mark.parametrize(
     ("wanted", "n_groups", "says"),
     [
-        ((0, 3), 5, "not among those that the site can tell"),
+        ((0, 3), 5, "not among those that this site said"),
         ((1, 0), 5, "not among those"),
         ((1,), 5, "not among those"),
-        ((0, 1), 10, "cannot tell as many groups"),
+        ((0, 1), 10, "did not say that it could tell as many groups"),
     ],
 )
 def test_a_site_tells_only_what_it_offered(wanted: Any, n_groups: int, says: str) -> None:

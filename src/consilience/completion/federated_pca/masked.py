@@ -12,8 +12,8 @@ moments_total: SharedMoments    ->  draws groups of its rows, one for each fold
 ==================================  ====================================================
 
 Both replies are judged at the site as `moments` is, and leave masked (phase `secure_sums`). How
-many sites tell a column or so many groups is known first, so that every total is over all sites: in
-one over some of them, its difference to another would be what the others add.
+many sites tell a column or so many groups is known first, so that this coordinator asks for totals
+over all sites: of one over some of them, the difference to another would be what the others add.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def possible(
         levels=replaced(rows, (groups.number >= _LEVELS).astype(float)),
         columns=replaced(rows, columns.astype(float)),
     )
-    return reply, state
+    could = {"groups": groups.number, "columns": groups.columns.tolist()}
+    return reply, {**state, "could": could}
 
 
 @step("moments_total", once=True, summed=True, keeps=at_site.kept_as)
@@ -67,17 +68,22 @@ def moments_total(
 ) -> tuple[messages.GroupTotals, State]:
     """Tell sums about 0 of each group, over the columns that all sites can tell."""
     require_masks(site)
-    n_groups = min(message.groups, message.settings.n_splits)
-    asked = messages.Moments(settings=messages.Settings(n_groups))
+    # Before any look at the rows: what is refused is not remembered, so it must tell nothing.
+    wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
+    could = state.get("could", {"groups": 0, "columns": []})
+    if message.groups not in messages.LEVELS or message.groups > could["groups"]:
+        sentence = "this site did not say that it could tell as many groups of rows"
+        raise ProtocolError(sentence, public=sentence)
+    ascending = len(wanted) > 1 and bool((np.diff(wanted) > 0).all())
+    if not ascending or not np.isin(wanted, could["columns"]).all():
+        sentence = "the columns are not among those that this site said it could tell"
+        raise ProtocolError(sentence, public=sentence)
+    asked = messages.Moments(settings=messages.Settings(message.groups))
     own, _ = at_site.moments(asked, data, state, site)
     counts, told = own.counts.value, np.flatnonzero(~np.isnan(own.means.value[0]))
-    wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
     if len(counts) != message.groups:
-        sentence = "this site cannot tell as many groups of rows as all were said to"
+        sentence = "this site cannot tell so few groups of rows"
         raise DataError(sentence, public=sentence)
-    if len(wanted) < 2 or not (np.diff(wanted) > 0).all() or not np.isin(wanted, told).all():
-        sentence = "the columns are not among those that the site can tell"
-        raise ProtocolError(sentence, public=sentence)
     means, at = own.means.value[:, wanted], np.searchsorted(told, wanted)
     upper = np.triu_indices(len(wanted))
     products = [

@@ -35,7 +35,7 @@ Rules, at a site that protects records (docs/proofs/described-columns.md):
 
 With masked sums what all sites can tell is told in totals (`masked.py`).
 
-Sources: `describe.kernels`, `describe.curves`, `numerics.two_way_tables`.
+Sources: `describe.kernels`, `numerics.two_way_tables`.
 
 Absence: a site that does not answer is left out, down to the quorum; one that misses the second
 round has no bins. Leakage: see the method's statement.

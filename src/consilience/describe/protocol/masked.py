@@ -18,17 +18,19 @@ bins_total: Edges, of which all ->
 ==================================  ====================================================
 
 Each reply is judged at the site as in a run in plain, and leaves masked (phase `secure_sums`). How
-many sites could tell a figure is known before any of them does, and then it is asked of all of them
-or of none: a total over some of the sites might be one site's own.
+many sites could tell a figure is known before any of them does, and this coordinator then asks for
+it of all of them or of none: a total over some of the sites might be one site's own. A site tells
+only what it said it could tell in this run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.describe.protocol.site import (
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from consilience.describe.protocol import Describe
 
 _PARTS = ("columns", "levels", "tables")
+_NOT_OFFERED = "the study asks for a figure that this site did not say it could tell"
 
 
 @message("describe/possible", version=1)
@@ -149,6 +152,18 @@ def _marks(data: SiteData, *values: FloatArray) -> list[Released]:
     return [replaced(rows, (~np.isnan(np.asarray(one, float))).astype(float)) for one in values]
 
 
+def _by_column(
+    message: Edges, marks: NDArray[np.bool_]
+) -> Iterator[tuple[str, FloatArray, NDArray[np.bool_]]]:
+    """Of each column with edges its name, the edges, and marks of its bins."""
+    sizes = [int(size) for size in message.sizes]
+    edges = [part for _, part in split(message.edges.value, sizes)]
+    bins = split(marks, [size + 1 for size in sizes if size])
+    named = [(name, own) for name, own in zip(message.numbers, edges, strict=True) if len(own)]
+    for (name, own), (_, part) in zip(named, bins, strict=True):
+        yield name, own, part
+
+
 def _sums(message: Request, data: SiteData, site: SiteContext) -> Sums:
     """What the site could tell; it counts as told, since that it could is told."""
     own, memory = sums_of(message, data, site)
@@ -170,7 +185,9 @@ def possible(
     """Say which of what `sums` asks for this site could tell."""
     require_masks(site)
     own = _sums(message, data, site)
-    return Possible(*_marks(data, own.means.value, own.levels.value, own.tables.value)), state
+    values = (own.means.value, own.levels.value, own.tables.value)
+    could = np.flatnonzero(~np.isnan(np.concatenate(values)))
+    return Possible(*_marks(data, *values)), {**state, "could": could.tolist()}
 
 
 @step("sums_total", once=True, summed=True, keeps=remembered)
@@ -179,6 +196,9 @@ def sums_total(
 ) -> tuple[SumTotals, State]:
     """Add up rows, columns and levels that every site can tell."""
     require_masks(site)
+    # Before any look at the rows: what is refused is not remembered, so it must tell nothing.
+    if "could" not in state or not np.isin(message.told, state["could"]).all():
+        raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
     request = Request(
         settings=message.settings,
         numbers=message.numbers,
@@ -187,11 +207,8 @@ def sums_total(
     )
     own = _sums(request, data, site)
     means, levels, tables = own.means.value, own.levels.value, own.tables.value
-    told = ~np.isnan(np.concatenate([means, levels, tables]))
-    if not (message.told < len(told)).all() or not told[message.told].all():
-        sentence = "the study asks for a figure that this site cannot tell"
-        raise ProtocolError(sentence, public=sentence)
-    gaps = np.isin(np.arange(len(told)), message.told, invert=True)
+    n_cells = len(means) + len(levels) + len(tables)
+    gaps = np.isin(np.arange(n_cells), message.told, invert=True)
     columns, rare, cells = np.split(gaps, np.cumsum([len(means), len(levels)]))
     known, spreads = own.known.value, own.spreads.value
     reply = SumTotals(
@@ -212,6 +229,9 @@ def squares_total(
 ) -> tuple[SquareTotals, State]:
     """Add up squared deviations of the same columns from the pooled means."""
     require_masks(site)
+    if "known" not in state:
+        sentence = "squares are asked for before sums"
+        raise ProtocolError(sentence, public=sentence)
     known, means, spreads = (np.array(state[name]) for name in ("known", "means", "spreads"))
     # About the site's own mean, and moved, as its rows would lose digits far away.
     moved = known * (spreads + (means - message.mean.value) ** 2)
@@ -226,7 +246,10 @@ def bins_possible(
     """Say which bins this site could begin."""
     require_masks(site)
     own = _bins(message, data, site)
-    return BinsPossible(*_marks(data, own.counts.value)), state
+    could = {}
+    for name, edges, heads in _by_column(message, ~np.isnan(own.counts.value)):
+        could[name] = edges[heads[1:]].tolist() if heads[0] else []
+    return BinsPossible(*_marks(data, own.counts.value)), {**state, "edges": could}
 
 
 @step("bins_total", once=True, summed=True, keeps=remembered)
@@ -235,11 +258,15 @@ def bins_total(
 ) -> tuple[BinTotals, State]:
     """Add up rows between the edges that every site can tell."""
     require_masks(site)
+    could, every = state.get("edges", {}), np.ones(message.lengths()["b"], dtype=bool)
+    # Before any look at the rows, as above: else edges could be tried until one is answered.
+    for name, edges, _ in _by_column(message, every):
+        if not np.isin(edges, could.get(name, [])).all():
+            raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
     own = _bins(message, data, site, some=True)
     counts = np.asarray(own.counts.value, dtype=float)
     if np.isnan(counts).any():
-        sentence = "the study asks for a bin that this site cannot tell"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
     return BinTotals(counts=replaced(own.counts, counts)), state
 
 

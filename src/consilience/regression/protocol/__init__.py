@@ -25,7 +25,7 @@ totals over sites alone.
 
 A Cox regression has a baseline hazard for each site (stratified by site), so risk sets are within
 sites and its sums are those of sites, too (`regression/cox.py`); the times are no column of it. At
-a site that protects records follow-up ends where few are at risk (`regression/risk_sets.py`).
+a site that protects records follow-up ends where few are at risk (`regression/cox.py`).
 
 Gaussian regressions follow from the moments: one round. For the other families Newton's method runs
 over the sums of all sites as it would over the pooled rows, from where the moments say that the fit
