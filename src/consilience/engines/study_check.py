@@ -38,6 +38,7 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.protocol.phases.prepare import check_missing
+from consilience.protocol.phases.secure_sums import SECURE
 from consilience.sites.accounting import Budget
 from consilience.sites.encoding import is_number, plain_text
 from consilience.sites.loaders import load_under, offered_columns
@@ -152,6 +153,7 @@ def check_admitted(study: Study, method: Method) -> None:
         quorum=study.quorum,
         roles=study.roles,
         partition=study.partition,
+        secure=study.sums == SECURE,
     )
     check_missing(type(method), study.preparation)
     method.admit(context)

@@ -15,10 +15,12 @@ from consilience import Columns, FederatedPCA, Federation
 from consilience.completion.federated_pca import masked as masked_sums
 from consilience.completion.federated_pca.messages import Settings, SharedMoments
 from consilience.engines.federation import load_run
+from consilience.engines.study_check import check_admitted
 from consilience.exceptions import DisclosureError, ProtocolError, QuorumError, StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
 from consilience.protocol.phases.secure_sums import ALL, MASKED
 from consilience.sites.policy import Policy
+from consilience.sites.study import Study
 from consilience.testing.fakes import scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
@@ -145,6 +147,17 @@ def test_scaling_must_be_pooled() -> None:
     made = federation(TABLES, preparation=Preparation())
     with pytest.raises(StudyError, match='standardize to "pooled"'):
         FederatedPCA().run(made, seed=0)
+    study = Study.from_settings(
+        {
+            "name": "components",
+            "method": "federated-pca",
+            "sums": "secure",
+            "data": {"features": ["x0", "x1"]},
+            "sites": {"names": ["a", "b", "c"]},
+        }
+    )
+    with pytest.raises(StudyError, match='standardize to "pooled"'):
+        check_admitted(study, FederatedPCA())
 
 
 @pytest.mark.parametrize("preset", ["simulation", "strict"])
