@@ -16,13 +16,14 @@ from consilience.describe.protocol.result import ALL
 from consilience.engines.federation import Federation, Run, load_run
 from consilience.exceptions import DisclosureError, ProtocolError, QuorumError, StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
-from consilience.protocol.phases.secure_sums import MASKED
+from consilience.protocol.phases.secure_sums import KEYS, MASKED
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
+from consilience.wire.secure_sums import Party
 from tests.describe.test_describe import COLUMNS, KEEP, run_on, tables
 
 BINS = {"age": (30.0, 45.0, 55.0, 60.0, 65.0, 75.0, 90.0)}
@@ -210,6 +211,12 @@ def test_edges_cannot_be_tried_until_one_is_answered() -> None:
         run_on(tables(), method, sums="secure")
     (answer,) = method.answers  # type: ignore[attr-defined]
     assert "did not say it could tell" in answer
+
+
+def test_squares_are_told_after_sums() -> None:
+    met = SimpleNamespace(keys={KEYS: vars(Party("run", "a", b"", roster=("a",)))})
+    with pytest.raises(ProtocolError, match="squares are asked for before sums"):
+        masked.squares_total(None, None, {}, met)
 
 
 @pytest.mark.parametrize(

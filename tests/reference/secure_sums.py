@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-MODULUS = 1 << 128
+MODULUS = 1 << 192
 PRIME = 2**256 + 297
 
 
 def fixed_point(value: float) -> int:
-    """A number as a multiple of 2^-64, cut towards 0, modulo 2^128."""
-    scaled = abs(Fraction(value)) * (1 << 64)
+    """A number as a multiple of 2^-80, cut towards 0, modulo 2^192."""
+    scaled = abs(Fraction(value)) * (1 << 80)
     size = scaled.numerator // scaled.denominator
     return (-size if value < 0 else size) % MODULUS
 
@@ -25,7 +25,7 @@ def fixed_point(value: float) -> int:
 def number(residue: int) -> Fraction:
     """The number that a residue stands for; the upper half is negative."""
     signed = residue - MODULUS if residue >= MODULUS // 2 else residue
-    return Fraction(signed, 1 << 64)
+    return Fraction(signed, 1 << 80)
 
 
 def polynomial(coefficients: Sequence[int], at: int) -> int:

@@ -45,6 +45,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy
+from consilience.protocol.phases.moments import MOST
 from consilience.protocol.phases.secure_sums import total
 from consilience.protocol.result import Frame, Result, lines
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
@@ -71,7 +72,9 @@ class Sums:
 class Centre:
     """Second round: the pooled mean."""
 
-    mean: Released = Aggregate("p", "pooled means; a gap where no site tells", to="all", gaps=True)
+    mean: Released = Aggregate(
+        "p", "pooled means; a gap where no site tells", to="all", gaps=True, low=-MOST, high=MOST
+    )
 
 
 @message("mean-and-sd/deviations", version=2)
@@ -93,7 +96,7 @@ def sums(
     return Sums(n=count(data.n_rows), totals=scaled), state
 
 
-@step("deviations", summed=True)
+@step("deviations", once=True, summed=True)
 def deviations(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Deviations, State]:

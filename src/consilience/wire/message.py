@@ -204,7 +204,7 @@ def Noised(shape: str = "", doc: str = "", **rules: Any) -> Any:
 
 
 def Masked(shape: str = "", doc: str = "") -> Any:
-    """Declare a field of class `MASKED`: numbers modulo 2^128, by halves (``wire.secure_sums``)."""
+    """Declare a field of class `MASKED`: limbs of numbers modulo 2^192 (``wire.secure_sums``)."""
     return _declared(Disclosure.MASKED, shape, doc, kind="int", low=0, high=2.0**64)
 
 

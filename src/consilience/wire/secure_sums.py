@@ -22,14 +22,16 @@ who contributed, blobs      ->
                                 of sum e of those who did not
 ==============================  ==================================================
 
-Values are fixed-point numbers modulo 2^128: `RESOLUTION` is 2^-64, and a contribution is at most
-`MOST` in size, so sums are exact to the resolution and do not depend on order. ``own`` and ``pair``
-are key streams (AES-256 in counter mode). Every key follows from the site's secret of the run, the
-sum's number e and the question q (its step, round and bytes), that of ``own`` from the value too: a
-repeated answer has the same bytes, another answer another mask, and the masks of sites that were
-asked different questions do not cancel. Private keys and ``own`` are shared by Shamir's scheme over
-the integers modulo 2^256 + 297: `threshold`, some two thirds, of the neighbours that were
-introduced give them back, however many are left, and a sum is opened where as many contributed.
+Values are fixed-point numbers modulo 2^192, cut at `RESOLUTION`, 2^-80: sums are exact to it and do
+not depend on order. Whatever the size of a contribution it is masked: a site that refused large
+ones would say where its sums begin to be large. The coordinator refuses totals above `MOST`.
+``own`` and ``pair`` are key streams (AES-256 in counter mode). Every key follows from the site's
+secret of the run, the sum's number e and the question q (its step, round and bytes), that of
+``own`` from the value too: a repeated answer has the same bytes, another answer another mask, and
+the masks of sites that were asked different questions do not cancel. Private keys and ``own`` are
+shared by Shamir's scheme over the integers modulo 2^256 + 297: `threshold`, some two thirds, of the
+neighbours that were introduced give them back, however many are left, and a sum is opened where as
+many contributed.
 
 What a site gives of another one for a sum is either a share of its ``own`` or one of its private
 key, never both, and once (the step that answers sees to it). Proof and limits:
@@ -52,18 +54,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import DataError, WireError
+from consilience.exceptions import WireError
 from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.sealing import Keyring, cipher, exchanged
 
 Limbs = NDArray[np.uint64]
-"""(c, 2): c numbers modulo 2^128, the lower half of the bits first."""
+"""(c, `LIMBS`): c numbers modulo 2^192, by 64 bits, the lowest ones first."""
+LIMBS = 3
 
 LEAST_SITES = 3
 """Of fewer contributions a sum tells each of two sites what the other's is."""
 MOST_SITES = 1 << 12
-MOST = 2.0**50
-RESOLUTION = 2.0**-64
+MOST = 2.0**80
+"""Largest total, far below half the modulus: what wrapped around is above it but by chance."""
+RESOLUTION = 2.0**-80
 COMPLETE = 50
 """Up to so many sites each one shares masks with every other; beyond, with `COMPLETE` - 2."""
 
@@ -72,54 +76,60 @@ KEY = 32
 
 _PRIME = 2**256 + 297
 _SHARE = 33
-_LABEL = "consilience-secure-sums-1"
+_LABEL = "consilience-secure-sums-2"
 _MOST_SUBSETS = 300
 
 
-# --------------------------------------------------------------------------- numbers modulo 2^128
+# --------------------------------------------------------------------------- numbers modulo 2^192
 
 
 def encoded(values: FloatArray) -> Limbs:
-    """Fixed-point form of numbers.
+    """Fixed-point form of numbers of any size.
 
     Parameters
     ----------
     values : (c,) array
         Finite; cut towards 0 to a multiple of `RESOLUTION`.
-
-    Raises
-    ------
-    DataError
-        A number is larger than `MOST`.
     """
-    size = np.abs(np.asarray(values, dtype=float))
-    if not (size <= MOST).all():
-        sentence = "a sum is too large to be masked: let the study standardise its columns"
-        raise DataError(sentence, public=sentence)
-    whole = np.floor(size)
-    # Exact: both are multiples of the last bit of a number of 53 bits.
-    limbs = np.stack([((size - whole) * 2.0**64).astype(np.uint64), whole.astype(np.uint64)], 1)
-    return np.where((np.asarray(values) < 0)[:, None], negated(limbs), limbs)
+    values = np.asarray(values, dtype=float)
+    fraction, exponent = np.frexp(np.abs(values))
+    # Whole numbers of 53 bits, times a power of two.
+    whole = np.ldexp(fraction, 53).astype(np.uint64)
+    up = exponent.astype(np.int64) - 53 - int(np.log2(RESOLUTION))
+    limbs = np.stack([_shifted(whole, up - 64 * j) for j in range(LIMBS)], axis=1)
+    return np.where((values < 0)[:, None], negated(limbs), limbs)
+
+
+def _shifted(whole: NDArray[np.uint64], up: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The lowest 64 bits of whole numbers times powers of two, cut."""
+    left = whole << np.clip(up, 0, 63).astype(np.uint64)
+    right = whole >> np.clip(-up, 0, 63).astype(np.uint64)
+    return np.where(up >= 0, np.where(up < 64, left, 0), right).astype(np.uint64)
 
 
 def decoded(limbs: Limbs) -> FloatArray:
     """Numbers of fixed-point forms, the upper half of which stands for negative ones."""
-    negative = limbs[:, 1] >> np.uint64(63) == 1
-    size = np.where(negative[:, None], negated(limbs), limbs)
-    value = size[:, 1].astype(float) + size[:, 0].astype(float) * RESOLUTION
+    negative = limbs[:, -1] >> np.uint64(63) == 1
+    size = np.where(negative[:, None], negated(limbs), limbs).astype(float)
+    value = sum(size[:, j] * (RESOLUTION * 2.0 ** (64 * j)) for j in reversed(range(LIMBS)))
     return np.where(negative, -value, value)
 
 
 def added(first: Limbs, second: Limbs) -> Limbs:
-    """Sum modulo 2^128."""
-    low = first[:, 0] + second[:, 0]
-    return np.stack([low, first[:, 1] + second[:, 1] + (low < first[:, 0])], axis=1)
+    """Sum modulo 2^192."""
+    found, carry = np.empty_like(first), np.zeros(len(first), dtype=np.uint64)
+    for j in range(LIMBS):
+        part = first[:, j] + second[:, j]
+        found[:, j] = part + carry
+        carry = ((part < first[:, j]) | (found[:, j] < part)).astype(np.uint64)
+    return found
 
 
 def negated(limbs: Limbs) -> Limbs:
-    """The negative modulo 2^128."""
-    low = ~limbs[:, 0] + np.uint64(1)
-    return np.stack([low, ~limbs[:, 1] + (low == 0)], axis=1)
+    """The negative modulo 2^192."""
+    one = np.zeros_like(limbs)
+    one[:, 0] = 1
+    return added(~limbs, one)
 
 
 def stream(key: bytes, cells: int) -> Limbs:
@@ -128,7 +138,8 @@ def stream(key: bytes, cells: int) -> Limbs:
 
     # Each key is used for one stream: a counter that starts at 0 repeats nothing.
     encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(encryptor.update(bytes(16 * cells)), dtype="<u8").reshape(cells, 2)
+    drawn = np.frombuffer(encryptor.update(bytes(8 * LIMBS * cells)), dtype="<u8")
+    return drawn.reshape(cells, LIMBS)
 
 
 # --------------------------------------------------------------------------- shares (Shamir 1979)
@@ -252,7 +263,7 @@ class Masked:
 
     Attributes
     ----------
-    limbs : (c, 2) array
+    limbs : (c, `LIMBS`) array
     commitment : bytes
         SHA-256 of the key of its own mask.
     next_key : bytes
@@ -502,7 +513,7 @@ def unmasked(
 
     Parameters
     ----------
-    masked : mapping of site to (c, 2) array
+    masked : mapping of site to (c, `LIMBS`) array
     pads : mapping of site to bytes
         Keys of their own masks.
     gone : mapping of site to bytes
@@ -515,7 +526,7 @@ def unmasked(
         As at the sites.
     """
     cells = len(next(iter(masked.values())))
-    total = np.zeros((cells, 2), dtype=np.uint64)
+    total = np.zeros((cells, LIMBS), dtype=np.uint64)
     for site in sorted(masked):
         total = added(total, added(masked[site], negated(stream(pads[site], cells))))
     for absent in sorted(gone):

@@ -17,10 +17,12 @@ from consilience.describe.protocol import Describe
 from consilience.engines.federation import Federation
 from consilience.exceptions import (
     ConsilienceError,
+    DataError,
     ProtocolError,
     QuorumError,
     RunError,
     StudyError,
+    WireError,
 )
 from consilience.protocol.mean_and_sd import (
     Centre,
@@ -29,8 +31,15 @@ from consilience.protocol.mean_and_sd import (
     Sums,
     SumsRequest,
 )
-from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Preparation,
+    all_methods,
+)
 from consilience.protocol.phases import moments, secure_sums
+from consilience.protocol.phases.prepare import HOUSE_STEPS
 from consilience.sites.policy import Policy
 from consilience.sites.steward import told
 from consilience.sites.study import Study
@@ -38,7 +47,7 @@ from consilience.testing.fakes import federation_of, members, scripted, with_fix
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
-from consilience.wire.message import Disclosure
+from consilience.wire.message import Disclosure, message_type
 from consilience.wire.secure_sums import RESOLUTION
 
 RNG = np.random.default_rng(4)
@@ -502,10 +511,58 @@ def test_studies_that_cannot_mask_are_refused_before_anything_is_asked(
         method.run(federation, seed=0)
 
 
-def test_a_sum_that_is_too_large_is_refused_without_a_number() -> None:
-    tables = {name: x * 1e15 for name, x in TABLES.items()}
-    with pytest.raises(QuorumError, match="a sum is too large to be masked"):
+@pytest.mark.parametrize("power", [1, 14, 20, 30])
+def test_a_total_that_is_too_large_is_refused_without_a_number(power: int) -> None:
+    tables = {name: x * 10.0**power for name, x in TABLES.items()}
+    if power < 10:
         MeanAndSD().run(masked(tables), seed=0)
+        return
+    with pytest.raises(DataError, match="above 1e\\+24, the most that masked sums hold"):
+        MeanAndSD().run(masked(tables), seed=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Elsewhere(MeanAndSD):
+    """Asks for squares about a point of its own, of one site after the other."""
+
+    points: tuple[float, ...] = ()
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Return how many sites answered about each point."""
+        yield from secure_sums.total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
+        answers = []
+        for point in self.points:
+            centre = Centre(mean=relayed(np.full(3, point), Disclosure.AGGREGATE))
+            found = yield Ask("deviations", centre)
+            answers.append(sum(isinstance(r, secure_sums.Concealed) for r in found.values()))
+        return MeanAndSDResult(ctx.feature_names, 0, np.array(answers, float), np.zeros(3))
+
+
+def test_no_refusal_says_where_the_sums_of_a_site_begin_to_be_large() -> None:
+    """A bound on what is masked gave the mean of each site by 60 questions, and its rows."""
+    for point in (0.0, 1e6, -3e7, 2.0**26, 1e12, -1e20, 1e30):
+        method = Elsewhere(points=(point,))
+        assert method.run(masked(), seed=0).result.mean == [len(TABLES)]
+    # What is refused is refused whatever the rows are, and squares are told about one point.
+    twice = Elsewhere(points=(1.0, 1.0 + 2.0**-40)).run(masked(), seed=0)
+    assert list(twice.result.mean) == [len(TABLES), 0]
+
+    near = relayed(np.full(3, 1e29), Disclosure.AGGREGATE)
+    written = encode_message(Centre(mean=near))
+    farther = written.replace(np.float64(1e29).tobytes(), np.float64(2e30).tobytes())
+    with pytest.raises(WireError, match=r"between -1e\+30 and 1e\+30"):
+        decode_message(farther)
+
+
+def test_sums_about_a_point_are_told_of_one_point_in_a_run() -> None:
+    every = [*HOUSE_STEPS, *(step for one in all_methods().values() for step in one.steps)]
+    about = {
+        (step.name, message_type(step.request).fields["mean"].high, bool(step.once))
+        for step in every
+        if step.summed and step.request.__name__ == "Centre"
+    }
+    names = ("deviations", "moments.squares", "products", "squares_total")
+    assert sorted(about) == [(name, 1e30, True) for name in names]
 
 
 def test_replies_that_do_not_belong_together_stop_the_run() -> None:

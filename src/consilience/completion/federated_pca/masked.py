@@ -25,7 +25,7 @@ import numpy as np
 from consilience.arrays import IntArray
 from consilience.completion.federated_pca import messages
 from consilience.completion.federated_pca import site as at_site
-from consilience.exceptions import DataError, ProtocolError, QuorumError
+from consilience.exceptions import ProtocolError, QuorumError
 from consilience.parameters import plain
 from consilience.protocol.method import (
     Ask,
@@ -51,14 +51,16 @@ def possible(
 ) -> tuple[messages.Possible, State]:
     """Count this site where it could tell so many groups, or a column."""
     require_masks(site)
-    groups = at_site.groups_of(data, at_site.n_splits_of(message.settings, data, site), site)
+    most = at_site.n_splits_of(message.settings, data, site)
+    # Each number is tried: one that is refused later would tell that it was.
+    tried = {n: at_site.groups_of(data, n, site) for n in messages.LEVELS if n <= most}
+    able = np.isin(_LEVELS, [n for n, found in tried.items() if found.number == n])
+    columns = np.isin(np.arange(data.features.shape[1]), tried[1].columns)
     rows = aggregate(np.ones(data.n_rows))
-    columns = np.isin(np.arange(data.features.shape[1]), groups.columns)
     reply = messages.Possible(
-        levels=replaced(rows, (groups.number >= _LEVELS).astype(float)),
-        columns=replaced(rows, columns.astype(float)),
+        levels=replaced(rows, able.astype(float)), columns=replaced(rows, columns.astype(float))
     )
-    could = {"groups": groups.number, "columns": groups.columns.tolist()}
+    could = {"groups": _LEVELS[able].tolist(), "columns": np.flatnonzero(columns).tolist()}
     return reply, {**state, "could": could}
 
 
@@ -70,8 +72,8 @@ def moments_total(
     require_masks(site)
     # Before any look at the rows: what is refused is not remembered, so it must tell nothing.
     wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
-    could = state.get("could", {"groups": 0, "columns": []})
-    if message.groups not in messages.LEVELS or message.groups > could["groups"]:
+    could = state.get("could", {"groups": [], "columns": []})
+    if message.groups not in could["groups"]:
         sentence = "this site did not say that it could tell as many groups of rows"
         raise ProtocolError(sentence, public=sentence)
     ascending = len(wanted) > 1 and bool((np.diff(wanted) > 0).all())
@@ -81,9 +83,6 @@ def moments_total(
     asked = messages.Moments(settings=messages.Settings(message.groups))
     own, _ = at_site.moments(asked, data, state, site)
     counts, told = own.counts.value, np.flatnonzero(~np.isnan(own.means.value[0]))
-    if len(counts) != message.groups:
-        sentence = "this site cannot tell so few groups of rows"
-        raise DataError(sentence, public=sentence)
     means, at = own.means.value[:, wanted], np.searchsorted(told, wanted)
     upper = np.triu_indices(len(wanted))
     products = [

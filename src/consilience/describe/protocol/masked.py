@@ -30,7 +30,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.describe.protocol.site import (
@@ -58,6 +57,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
+from consilience.protocol.phases.moments import MOST
 from consilience.protocol.phases.secure_sums import (
     ALL,
     MASKED,
@@ -113,7 +113,9 @@ class SumTotals:
 class Centre:
     """Pooled means."""
 
-    mean: Released = Aggregate("q", "pooled means; 0 where not every site tells", to="all")
+    mean: Released = Aggregate(
+        "q", "pooled means; 0 where not every site tells", to="all", low=-MOST, high=MOST
+    )
 
 
 @message("describe/square-totals", version=1)
@@ -152,16 +154,12 @@ def _marks(data: SiteData, *values: FloatArray) -> list[Released]:
     return [replaced(rows, (~np.isnan(np.asarray(one, float))).astype(float)) for one in values]
 
 
-def _by_column(
-    message: Edges, marks: NDArray[np.bool_]
-) -> Iterator[tuple[str, FloatArray, NDArray[np.bool_]]]:
-    """Of each column with edges its name, the edges, and marks of its bins."""
+def _edges_of(message: Edges) -> Iterator[tuple[str, FloatArray]]:
+    """Of each column with edges its name, and the edges."""
     sizes = [int(size) for size in message.sizes]
-    edges = [part for _, part in split(message.edges.value, sizes)]
-    bins = split(marks, [size + 1 for size in sizes if size])
-    named = [(name, own) for name, own in zip(message.numbers, edges, strict=True) if len(own)]
-    for (name, own), (_, part) in zip(named, bins, strict=True):
-        yield name, own, part
+    for name, (_, own) in zip(message.numbers, split(message.edges.value, sizes), strict=True):
+        if len(own):
+            yield name, own
 
 
 def _sums(message: Request, data: SiteData, site: SiteContext) -> Sums:
@@ -246,9 +244,11 @@ def bins_possible(
     """Say which bins this site could begin."""
     require_masks(site)
     own = _bins(message, data, site)
-    could = {}
-    for name, edges, heads in _by_column(message, ~np.isnan(own.counts.value)):
-        could[name] = edges[heads[1:]].tolist() if heads[0] else []
+    heads, at, could = ~np.isnan(own.counts.value), 0, {}
+    for name, edges in _edges_of(message):
+        here = heads[at : at + len(edges) + 1]
+        could[name] = edges[here[1:]].tolist() if here[0] else []
+        at += len(here)
     return BinsPossible(*_marks(data, own.counts.value)), {**state, "edges": could}
 
 
@@ -258,9 +258,9 @@ def bins_total(
 ) -> tuple[BinTotals, State]:
     """Add up rows between the edges that every site can tell."""
     require_masks(site)
-    could, every = state.get("edges", {}), np.ones(message.lengths()["b"], dtype=bool)
+    could = state.get("edges", {})
     # Before any look at the rows, as above: else edges could be tried until one is answered.
-    for name, edges, _ in _by_column(message, every):
+    for name, edges in _edges_of(message):
         if not np.isin(edges, could.get(name, [])).all():
             raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
     own = _bins(message, data, site, some=True)

@@ -48,6 +48,8 @@ from consilience.wire.disclosure import Released, aggregate, relayed, replaced
 from consilience.wire.message import Aggregate, Disclosure, message
 from consilience.wire.moment_facts import unsafe_columns
 
+MOST = 1e30
+"""Of a point about which squares are told, and of units: far fewer than numbers are finite for."""
 _MOST_ROWS = float(1 << 40)
 
 
@@ -91,7 +93,9 @@ class Totals:
 class Centre:
     """Pooled means."""
 
-    mean: Released = Aggregate("p", "pooled means; a gap where no site tells", to="all", gaps=True)
+    mean: Released = Aggregate(
+        "p", "pooled means; a gap where no site tells", to="all", gaps=True, low=-MOST, high=MOST
+    )
 
 
 @message("moments/squares", version=1)
@@ -152,7 +156,7 @@ def totals(
     return Totals(n=own.n, totals=replaced(own.means, own.n.value * own.means.value)), state
 
 
-@step("moments.squares", summed=True)
+@step("moments.squares", once=True, summed=True)
 def squares(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Squares, State]:

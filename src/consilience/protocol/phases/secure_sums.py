@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import (
+    DataError,
     DisclosureError,
     ProtocolError,
     QuorumError,
@@ -120,7 +121,7 @@ class Met:
         return _wrong_blobs(self.blobs, request.introductions)
 
 
-@message("secure-sums/concealed", version=1)
+@message("secure-sums/concealed", version=2)
 class Concealed:
     """A reply of which every number is masked."""
 
@@ -129,7 +130,7 @@ class Concealed:
     shapes: tuple[tuple[int, ...], ...] = Public("*by field", "dimensions")
     told: NDArray[np.bool_] = Public("cells", "which cells the site tells", kind="bool")
     numbers: Released = Masked(
-        "numbers 2", "masked: the cells, and where the step says so the records behind them"
+        "numbers 3", "masked: the cells, and where the step says so the records behind them"
     )
     commitment: bytes = Public("", "by which the key of the site's own mask is known", kind="any")
     next_key: bytes = Public("", "public key for the masks of the next sum", kind="any")
@@ -455,6 +456,8 @@ def total(
         Too few sites answered, or too few shares came to open the total.
     ProtocolError
         Sites contributed sums of different cells.
+    DataError
+        A masked total is larger than the modulus holds.
     """
     if ctx.masks is None:
         replies = ctx.require((yield asked), at_least=at_least)
@@ -567,7 +570,13 @@ def _opened(
         current=next_keys,
         earlier={site: (first.question, replies[site].blobs) for site in present},
     )
-    return wire.decoded(numbers)
+    found = wire.decoded(numbers)
+    if (np.abs(found) > wire.MOST).any():
+        raise DataError(
+            f"a total of step {of!r} is above {wire.MOST:.0e}, the most that masked sums hold: "
+            "standardise the columns, or give them in other units"
+        )
+    return found
 
 
 def _secret(what: str, shares: Mapping[str, bytes], masks: Masks, least: int, proof: Any) -> bytes:

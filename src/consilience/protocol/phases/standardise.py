@@ -33,7 +33,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.moments import moments
+from consilience.protocol.phases.moments import MOST, moments
 from consilience.wire.disclosure import Released, relayed
 from consilience.wire.message import Aggregate, Disclosure, Public, message
 
@@ -58,7 +58,6 @@ class Applied:
     """The rows were transformed."""
 
 
-_MOST = 1e30
 _FAR = 2.0**20
 
 
@@ -77,9 +76,9 @@ def transform(message: Scale, data: SiteData) -> SiteData:
     kept = np.isnan(fill)
     if kept.any() and not kept.all():
         raise ProtocolError("missing cells are filled in all columns, or in none")
-    within_reason = (np.abs([np.where(kept, 0.0, fill), centre]) <= _MOST).all()
-    if not within_reason or ((scale < 1 / _MOST) | (scale > _MOST)).any():
-        raise ProtocolError(f"columns are moved and scaled by at most {_MOST:g}")
+    within_reason = (np.abs([np.where(kept, 0.0, fill), centre]) <= MOST).all()
+    if not within_reason or ((scale < 1 / MOST) | (scale > MOST)).any():
+        raise ProtocolError(f"columns are moved and scaled by at most {MOST:g}")
     with np.errstate(over="ignore", invalid="ignore"):  # squares of numbers above 1e150
         x, fill = _filled(data.features, fill)
         if message.own:

@@ -15,6 +15,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.parameters import FLAG, Allowed, allows, number, one_of
+from consilience.protocol.phases.moments import MOST
 from consilience.regression.cox import TIES
 from consilience.regression.kernels import COX, DISPERSIONS, ERRORS, FAMILIES, NEGATIVE, Piece
 from consilience.wire.disclosure import Released
@@ -162,7 +163,9 @@ class Centre:
 
     settings: Settings = states(Settings)
     columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
-    mean: Released = Aggregate("c", "pooled means, of response, offset and weight too", to="all")
+    mean: Released = Aggregate(
+        "c", "pooled means, of response, offset and weight too", to="all", low=-MOST, high=MOST
+    )
 
 
 @message("pooled-regression/products", version=1)
