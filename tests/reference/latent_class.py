@@ -235,7 +235,7 @@ def classes_left_out(
     labels: np.ndarray,
     base: np.ndarray,
     beta: float,
-    sigma2: float,
+    noise: np.ndarray,
     delta2: float,
 ) -> tuple[float, np.ndarray]:
     """The same under classes with the labels of the others: log density, predictions.
@@ -245,7 +245,7 @@ def classes_left_out(
     x, y = entities[e]
     f = x.shape[1]
     logs, means = [], []
-    for k in range(len(base)):
+    for k, sigma2 in enumerate(np.broadcast_to(noise, len(base))):
         members = [i for i in range(len(entities)) if labels[i] == k and i != e]
         same = sum(agents[i] == agents[e] for i in members)
         d = np.eye(f) / delta2 + sum(entities[i][0].T @ entities[i][0] for i in members) / sigma2

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import multivariate_normal, norm
+from scipy.stats import invgamma, multivariate_normal, norm
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -39,6 +39,21 @@ def log_marginal_dense(x: Matrix, y: Vector, sigma2: float, delta2: float) -> fl
     """All events at once, as one multivariate normal."""
     covariance = sigma2 * np.eye(len(y)) + delta2 * x @ x.T
     return float(multivariate_normal.logpdf(y, np.zeros(len(y)), covariance))
+
+
+def log_marginal_noise(x: Matrix, y: Vector, df: float, scale: float, delta2: float) -> float:
+    """The same over ``sigma2 ~ InvGamma(df/2, df scale/2)``, on a fine grid of its logarithm.
+
+    In the axes of the covariance of the events, whose variances are sigma2 + delta2 v.
+    """
+    values, axes = np.linalg.eigh(x @ x.T)
+    u = np.linspace(-25.0, 15.0, 2_001)
+    s = np.exp(u)
+    logs = invgamma(df / 2, scale=df * scale / 2).logpdf(s) + u
+    for value, along in zip(np.maximum(values, 0.0), axes.T @ y, strict=True):
+        logs += norm.logpdf(along, 0.0, np.sqrt(s + delta2 * value))
+    top = float(logs.max())
+    return top + math.log(float(np.exp(logs - top).sum() * (u[1] - u[0])))
 
 
 # --------------------------------------------------------------------------- partitions
@@ -79,10 +94,22 @@ def log_partition_of_counts(counts: Sequence[int], alpha: float) -> float:
 
 
 def log_joint(
-    classes: Sequence[Events], counts: Sequence[int], sigma2: float, delta2: float, alpha: float
+    classes: Sequence[Events],
+    counts: Sequence[int],
+    sigma2: float,
+    delta2: float,
+    alpha: float,
+    df: float | None = None,
 ) -> float:
-    """Log density of the events and probability of the partition."""
-    data = sum(log_marginal_dense(x, y, sigma2, delta2) for x, y in classes if len(y))
+    """Log density of the events and probability of the partition.
+
+    With `df` classes have their own noise around sigma2.
+    """
+    parts = [part for part in classes if len(part[1])]
+    if df is None:
+        data = sum(log_marginal_dense(x, y, sigma2, delta2) for x, y in parts)
+    else:
+        data = sum(log_marginal_noise(x, y, df, sigma2, delta2) for x, y in parts)
     return data + log_partition_of_counts(counts, alpha)
 
 
@@ -105,9 +132,11 @@ def merge_gain(
     b: int,
     variances: tuple[float, float],
     alpha: float,
+    df: float | None = None,
 ) -> float:
     after = joined(classes, counts, a, b)
-    return log_joint(*after, *variances, alpha) - log_joint(classes, counts, *variances, alpha)
+    before = log_joint(classes, counts, *variances, alpha, df)
+    return log_joint(*after, *variances, alpha, df) - before
 
 
 def merge_down(
@@ -116,6 +145,7 @@ def merge_down(
     variances: tuple[float, float],
     alpha: float,
     n_classes: int,
+    df: float | None = None,
 ) -> tuple[list[set[int]], list[float]]:
     """Greedy merging; every gain of every pair anew each time."""
     groups = {k: {k} for k in range(len(counts))}
@@ -123,7 +153,7 @@ def merge_down(
     path = []
     while len(groups) > n_classes:
         pairs = itertools.combinations(sorted(groups), 2)
-        gains = {pair: merge_gain(parts, sizes, *pair, variances, alpha) for pair in pairs}
+        gains = {pair: merge_gain(parts, sizes, *pair, variances, alpha, df) for pair in pairs}
         (a, b), gain = max(gains.items(), key=lambda item: item[1])
         parts, sizes = joined(parts, sizes, a, b)
         groups[a] |= groups.pop(b)

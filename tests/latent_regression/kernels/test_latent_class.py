@@ -41,6 +41,22 @@ def of_entity(blocks: Blocks, e: int) -> tuple[np.ndarray, np.ndarray]:
     return blocks.x[here], blocks.y[here]
 
 
+@pytest.mark.parametrize(("n_features", "events"), [(3, 4), (24, 3)])
+def test_each_of_many_classes_has_its_own_noise(n_features: int, events: int) -> None:
+    """Eleven classes side by side, of two groups of eight, are judged as each is alone."""
+    blocks = blocks_of(*rows(33, n_features, events, 4))
+    noise = np.geomspace(0.1, 4.0, 11)
+    totals = totals_of(blocks, np.arange(33) % 11, 11)
+    own = np.zeros((33, 11))
+    own[np.arange(33), np.arange(33) % 11] = 1.0
+    found = block_log_likelihood(blocks, classes_of(totals, noise, 2.0), own)
+    for k in range(11):
+        alone = classes_of(totals.take([k]), float(noise[k]), 2.0)
+        np.testing.assert_allclose(
+            found[:, [k]], block_log_likelihood(blocks, alone, own[:, [k]]), rtol=1e-12
+        )
+
+
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:
     return float((np.abs(found - wanted) / np.maximum(np.abs(wanted), 1.0)).max())
 

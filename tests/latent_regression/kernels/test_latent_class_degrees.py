@@ -50,25 +50,29 @@ def made(
 CASES = [(1, False, False), (3, False, True), (0, True, True), (1, True, False), (3, True, True)]
 
 
+@pytest.mark.parametrize("noise", [0.7, np.array([0.7, 0.2])])
 @pytest.mark.parametrize(("q", "tails", "weighted"), CASES)
-def test_densities_are_those_of_the_textbook(q: int, tails: bool, weighted: bool) -> None:
+def test_densities_are_those_of_the_textbook(
+    q: int, tails: bool, weighted: bool, noise: model.Noise
+) -> None:
     """Of a class, and of each entity's label given all others."""
+    each = np.broadcast_to(noise, 2)
     blocks, given, entities = made(q, q, tails=tails, weighted=weighted)
     labels = np.arange(12) % 2
     view = d.view_of(blocks, given)
     totals = totals_of(view.white, labels, 2)
-    found = model.log_marginal(totals, 0.7, 1.3)
+    found = model.log_marginal(totals, noise, 1.3)
     for k in range(2):
         members = [e for e, z in zip(entities, labels) if z == k]
-        expected = reference.class_log_density(members, given.ratio, 0.7, 1.3)
+        expected = reference.class_log_density(members, given.ratio, each[k], 1.3)
         mine = found[k] - 0.5 * view.log_det[labels == k].sum()
         assert mine == pytest.approx(expected, rel=1e-11)
     own = np.zeros((12, 2))
     own[np.arange(12), labels] = 1.0
-    fit = block_log_likelihood(view.white, classes_of(totals, 0.7, 1.3), own)
+    fit = block_log_likelihood(view.white, classes_of(totals, noise, 1.3), own)
     for e in range(12):
         expected = reference.label_log_densities(
-            entities, labels.tolist(), e, given.ratio, np.array([0.7, 0.7]), 1.3
+            entities, labels.tolist(), e, given.ratio, each, 1.3
         )
         np.testing.assert_allclose(fit[e] - 0.5 * view.log_det[e], expected, rtol=1e-10)
 
@@ -167,6 +171,8 @@ def joint_draws(settings: Settings, n_sweeps: int, seed: int) -> dict[str, np.nd
         chain.totals = totals_of(chain.blocks, z, chain.n_classes)
         chain.sweep()
         numbers = {f"log sigma2 {k}": np.log(v) for k, v in enumerate(np.ravel(chain.sigma2))}
+        if chain.noise_scale is not None:
+            numbers["log scale"] = np.log(chain.noise_scale)
         numbers["entropy"] = -float((chain.base * np.log(chain.base)).sum())
         numbers["together"] = float((z == z[0]).mean())
         now = chain.degrees
@@ -195,7 +201,14 @@ def prior_draws(settings: Settings, n: int, seed: int) -> dict[str, np.ndarray]:
         for _ in range(2):
             theta = rng.dirichlet(float(settings.beta) * psi)
             labels.extend(rng.choice(k, 4, p=theta))
-        numbers = {"log sigma2 0": np.log(rate / rng.gamma(shape))}
+        if settings.noise_by_class:
+            half = 0.5 * model.NOISE_DF
+            scale = rng.gamma(model.SCALE_PRIOR[0]) / model.SCALE_PRIOR[1]
+            noise = half * scale / rng.gamma(half, size=k)
+            numbers = {f"log sigma2 {i}": np.log(noise[i]) for i in range(k)}
+            numbers["log scale"] = np.log(scale)
+        else:
+            numbers = {"log sigma2 0": np.log(rate / rng.gamma(shape))}
         numbers["entropy"] = -float((psi * np.log(psi)).sum())
         numbers["together"] = float(np.mean([z == labels[0] for z in labels]))
         if q:
@@ -218,6 +231,8 @@ def prior_draws(settings: Settings, n: int, seed: int) -> dict[str, np.ndarray]:
     [
         {"random_effects": "intercept"},
         {"random_effects": "slopes", "noise": "t"},
+        {"noise_by_class": True},
+        {"random_effects": "intercept", "noise": "t", "noise_by_class": True},
     ],
 )
 def test_joint_distribution_of_the_sampler(chosen: dict[str, Any]) -> None:
@@ -251,8 +266,8 @@ def test_slice_sampler_keeps_a_density() -> None:
 # ------------------------------------------------------------------ what is left out
 
 
-@pytest.mark.parametrize("q", [1, 3])
-def test_scores_of_events_left_out_are_those_of_the_textbook(q: int) -> None:
+@pytest.mark.parametrize(("q", "noise"), [(1, 0.8), (3, np.array([0.8, 0.3]))])
+def test_scores_of_events_left_out_are_those_of_the_textbook(q: int, noise: model.Noise) -> None:
     blocks, given, entities = made(20 + q, q, n_entities=20)
     rows = ev.Rows(blocks.x, blocks.y, blocks.entity, blocks.agent[blocks.entity], blocks.weight)
     u = stream(0, "halves").random(len(blocks.y))
@@ -261,7 +276,7 @@ def test_scores_of_events_left_out_are_those_of_the_textbook(q: int) -> None:
     rng = stream(1, "sweeps")
     base = np.array([0.4, 0.6])
     sweeps = [
-        ev.Sweep(rng.integers(0, 2, 20), base, 1.5 + s, 0.8 + s, 1.2, given) for s in range(2)
+        ev.Sweep(rng.integers(0, 2, 20), base, 1.5 + s, noise + s, 1.2, given) for s in range(2)
     ]
     found = ev.degree_scores(blocks, sweeps, halves, rng)
     for i, e in enumerate(halves.at):
@@ -273,16 +288,16 @@ def test_scores_of_events_left_out_are_those_of_the_textbook(q: int) -> None:
             logs, means = [], []
             for sweep in sweeps:
                 parts = []
-                for k in range(2):
+                for k, variance in enumerate(np.broadcast_to(sweep.sigma2, 2)):
                     others = [j for j in range(20) if sweep.labels[j] == k and j != e]
                     same = sum(blocks.agent[j] == blocks.agent[e] for j in others)
                     a, b = np.eye(3) / 1.2, np.zeros(3)
                     for j in others:
-                        v = reference.own_covariance(entities[j], given.ratio, sweep.sigma2)
+                        v = reference.own_covariance(entities[j], given.ratio, variance)
                         a += entities[j].x.T @ np.linalg.solve(v, entities[j].x)
                         b += entities[j].x.T @ np.linalg.solve(v, entities[j].y)
                     spread = np.linalg.inv(a)
-                    shared = spread @ b, spread, given.ratio, sweep.sigma2
+                    shared = spread @ b, spread, given.ratio, variance
                     prior = np.log(same + sweep.beta * base[k])
                     parts.append((prior, *reference.left_out(entities[e], side, *shared)))
                 prior, some, rest = (np.array([part[n] for part in parts]) for n in range(3))

@@ -128,7 +128,8 @@ def test_mixed_scores_are_those_of_the_textbook(left: Any, random: list[int]) ->
         assert found.error[e] == pytest.approx(error, rel=1e-9)
 
 
-def test_class_scores_are_those_of_the_textbook(left: Any) -> None:
+@pytest.mark.parametrize("noise", [2.0, np.array([0.5, 2.0, 0.9])])
+def test_class_scores_are_those_of_the_textbook(left: Any, noise: Any) -> None:
     """Harmonic means over two sweeps, one of them with a class of a single entity."""
     _, all_of_them, halves = left
     rng = stream(5, "labels")
@@ -136,7 +137,7 @@ def test_class_scores_are_those_of_the_textbook(left: Any) -> None:
     for s in range(2):
         labels = rng.integers(2, size=12) + 1
         labels[3] = 0
-        sweeps.append(ev.Sweep(labels, np.array([0.2, 0.5, 0.3]), 2.0 + s, 0.8 + s, 0.6))
+        sweeps.append(ev.Sweep(labels, np.array([0.2, 0.5, 0.3]), 2.0 + s, noise * (1 + s), 0.6))
     found = ev.class_scores(all_of_them, sweeps, halves)
     entities, agents = by_entity(all_of_them), all_of_them.agent.tolist()
     for e, (x, y, first) in enumerate(halved(halves)):

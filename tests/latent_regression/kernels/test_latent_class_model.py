@@ -67,6 +67,18 @@ def test_marginal_likelihood_is_that_of_the_events(sigma, delta):
     assert (abs(found[2] - other) > 1.0) == (sigma != 1.0)
 
 
+@pytest.mark.parametrize(("scale", "delta"), [(0.25, 1.0), (3.0, 0.3), (0.01, 10.0)])
+def test_marginal_likelihood_over_the_noise_is_that_of_the_events(scale, delta):
+    classes, counts = several(1, [0, 7, 40, 2, 400], f=4)
+    found, noise = model.log_marginal_noise(totals_of(classes, counts), scale, delta**2)
+    for k, (x, y) in enumerate(classes):
+        expected = textbook.log_marginal_noise(x, y, model.NOISE_DF, scale, delta**2)
+        assert found[k] == pytest.approx(expected, rel=1e-9, abs=1e-7)
+    assert noise[0] == pytest.approx(scale)
+    # 400 events of sigma .5, and 4 degrees of freedom of the prior: 2 errors
+    assert noise[4] == pytest.approx((4 * scale + 400 * 0.25) / 404, rel=0.15)
+
+
 def test_more_columns_than_events_and_a_class_without_events():
     classes, counts = several(2, [3, 0], f=12)
     found = model.log_marginal(totals_of(classes, counts), 0.2, 3.0)
@@ -199,19 +211,21 @@ def grouped(mapping):
 
 
 @pytest.mark.parametrize("n_classes", [1, 3, 7])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_greedy_merging_is_the_textbooks(seed, n_classes):
+@pytest.mark.parametrize(("seed", "df"), [(0, None), (1, None), (2, None), (3, model.NOISE_DF)])
+def test_greedy_merging_is_the_textbooks(seed, n_classes, df):
     rng = stream(seed, "merging")
     weights = rng.standard_normal((3, 3))
     classes = [events_of(rng, 6 + k, 3, weights[k % 3], 0.7) for k in range(8)]
     counts = rng.integers(1, 6, 8)
-    expected, gains = textbook.merge_down(classes, list(counts), (0.5, 1.0), 8.0, n_classes)
+    expected, gains = textbook.merge_down(classes, list(counts), (0.5, 1.0), 8.0, n_classes, df)
+    own = None if df is None else 0.5
     mapping, path = merging.merge_down(
-        totals_of(classes, counts), 0.5, 1.0, n_classes=n_classes, alpha=8.0
+        totals_of(classes, counts), 0.5, 1.0, n_classes=n_classes, alpha=8.0, noise_scale=own
     )
     assert grouped(mapping) == expected
     assert [k for k, _ in path] == list(range(7, n_classes - 1, -1))
-    np.testing.assert_allclose([gain for _, gain in path], gains, rtol=1e-9, atol=1e-8)
+    digits = 1e-8 if df is None else 1e-7
+    np.testing.assert_allclose([gain for _, gain in path], gains, rtol=1e-9, atol=digits)
 
 
 def test_merging_stops_where_the_probability_is_highest():
@@ -398,6 +412,34 @@ def test_draws_have_the_posterior_of_a_grid(monkeypatch):
         # 5900 draws, at most a third lost to autocorrelation: error of the mean .016 sd
         assert abs(draws[:, j].mean() - mean) < 0.08 * sd
         assert abs(draws[:, j].std() / sd - 1) < 0.08
+
+
+def test_draws_of_noise_by_class_have_the_posterior_of_a_grid(monkeypatch):
+    # (w, sigma2 of each class, s) by turns; beside p(s | y) with the noise integrated out on a grid
+    classes, counts = several(14, [12, 0, 15], f=2, sigma=0.6)
+    totals = totals_of(classes, counts)
+    monkeypatch.setattr(model, "SCALE_PRIOR", (1.5, 0.8))
+    grid = np.geomspace(0.005, 15, 200)
+    log_p = [model.log_marginal_noise(totals, s, 1.0)[0].sum() for s in grid]
+    log_p += stats.gamma(1.5, scale=1 / 0.8).logpdf(grid) + np.log(grid)
+    weights = np.exp(log_p - log_p.max())
+    weights /= weights.sum()
+    rng = stream(15)
+    noise, scale, kept = np.ones(3), 1.0, []
+    for _ in range(6000):
+        w = model.draw_weights(classes_of(totals, noise, 1.0), rng)
+        noise, scale = model.draw_class_noise(totals, w, scale, rng)
+        kept.append([np.log(scale), *np.log(noise)])
+    draws = np.array(kept[100:])
+    mean = weights @ np.log(grid)
+    sd = np.sqrt(weights @ (np.log(grid) - mean) ** 2)
+    # the error of the mean, by batches, is .03 sd: neighbouring draws are alike
+    assert abs(draws[:, 0].mean() - mean) < 0.12 * sd
+    assert abs(draws[:, 0].std() / sd - 1) < 0.1
+    # of the empty class it is the prior: log sigma2 is log(2 s) less that of a gamma(2)
+    rest = draws[1:, 2] - draws[:-1, 0] - np.log(2.0)
+    assert rest.mean() == pytest.approx(-0.4228, abs=0.05)  # sd .80 over 5899 draws
+    assert np.std(rest) == pytest.approx(0.803, rel=0.05)
 
 
 def drawn_sigma2(totals, sigma2, rng):

@@ -37,7 +37,17 @@ from consilience.latent_regression.kernels.prediction import posterior_weights
 from consilience.numerics.agreement import adjusted_rand_index, scale_reduction
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
-from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, rules_of, whole
+from consilience.parameters import (
+    FLAG,
+    LEFT_OUT,
+    allows,
+    check,
+    just,
+    number,
+    one_of,
+    rules_of,
+    whole,
+)
 
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
@@ -76,6 +86,8 @@ class Chain:
         As degrees make them, see `View`.
     degrees : Degrees
         What entities have of their own.
+    sigma2 : float or (K,) array
+        Variance of the noise; with noise by class that of each, around `noise_scale`.
     labels : (E,) array of int
     totals : Totals
         In the parallel schedule smoothed over rounds.
@@ -107,7 +119,9 @@ class Chain:
             # see `noise` above: less of it parts the classes sooner
             pooled *= noise
         sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
-        self.sigma2 = max(sigma2, SMALLEST_SIGMA2)
+        sigma2 = max(sigma2, SMALLEST_SIGMA2)
+        self.noise_scale = sigma2 if settings.noise_by_class else None
+        self.sigma2: model.Noise = np.full(n_start, sigma2) if settings.noise_by_class else sigma2
         self.delta2 = 1.0 if settings.delta == "draw" else float(settings.delta) ** 2
         self.beta = 4.0 if settings.beta == "grid" else float(settings.beta)
         self.own: FloatArray | None = None
@@ -159,9 +173,14 @@ class Chain:
             self.totals = totals_of(self.blocks, self.labels, self.n_classes)
         self._draw_shared()
         self.round += 1
-        joint = model.log_marginal(self.totals, self.sigma2, self.delta2).sum() + self.log_labels
-        self.trace["log_marginal"].append(float(joint) + self.bonus)
-        self.trace["sigma"].append(float(np.sqrt(self.sigma2)))
+        if self.noise_scale is None:
+            each = model.log_marginal(self.totals, self.sigma2, self.delta2)
+        else:  # integrated out: with more classes drawn noise fits better
+            each = model.log_marginal_noise(self.totals, self.noise_scale, self.delta2)[0]
+        self.trace["log_marginal"].append(float(each.sum() + self.log_labels) + self.bonus)
+        noise = np.broadcast_to(self.sigma2, self.n_classes)
+        mean = noise[0] if self.noise_scale is None else np.average(noise, weights=self.totals.n)
+        self.trace["sigma"].append(float(np.sqrt(mean)))
         self.trace["moved"].append(moved / max(len(self.labels), 1))
         self.trace["n_classes"].append(float(len(np.unique(self.labels))))
         self.trace["learning_rate"].append(self.rate)
@@ -219,11 +238,15 @@ class Chain:
         used = self.totals.n > 0
         if settings.delta == "draw" and used.any():
             self.delta2 = model.draw_delta2(drawn[used], self.rng)
-        if settings.sigma == "draw":
-            found = model.draw_sigma2(self.totals, drawn, self.rng)
-            # below it rounding hides the prior
-            least = resolved_sigma2(self.delta2, self.totals.products)
-            self.sigma2 = max(found, SMALLEST_SIGMA2, least)
+        # below it rounding hides the prior
+        least = max(SMALLEST_SIGMA2, resolved_sigma2(self.delta2, self.totals.products))
+        if self.noise_scale is not None:
+            found, self.noise_scale = model.draw_class_noise(
+                self.totals, drawn, self.noise_scale, self.rng
+            )
+            self.sigma2 = np.maximum(found, least)
+        elif settings.sigma == "draw":
+            self.sigma2 = max(model.draw_sigma2(self.totals, drawn, self.rng), least)
         if not self.degrees.none:
             self.degrees, self.bonus = draw_degrees(
                 self.degrees,
@@ -264,11 +287,14 @@ class Chain:
             n_classes=n_classes,
             alpha=self.alpha,
             entropies=model.label_entropies(self._probabilities()),
+            noise_scale=self.noise_scale,
         )
         k = int(mapping.max()) + 1
         self.path.extend(path)
         self.labels = mapping[self.labels]
         self.totals = now.merged(mapping, k)
+        if self.noise_scale is not None:
+            self.sigma2 = model.log_marginal_noise(self.totals, self.noise_scale, self.delta2)[1]
         self.base = np.asarray(
             np.bincount(mapping, weights=self.base, minlength=k), dtype=np.float64
         )
@@ -290,7 +316,8 @@ class Chain:
         kept: list[Classes] = []
         probabilities = np.zeros((len(self.labels), self.n_classes))
         sizes = np.zeros((n_sweeps, self.n_classes))
-        sums = np.zeros(3)
+        noise = np.zeros((n_sweeps, self.n_classes))
+        sums = np.zeros(2)
         base = np.zeros(self.n_classes)
         entropy = 0.0
         # the mean row of each of some entities with events, spread evenly over all of them
@@ -303,6 +330,7 @@ class Chain:
         for s in range(n_sweeps):
             self.sweep()
             now, classes, shares = self._probabilities(), self.classes(), self.base
+            noise[s] = self.sigma2
             shared = self.base, self.beta, self.sigma2, self.delta2
             sweeps.append(Sweep(self.labels, *shared, self.degrees))
             drawn["class_shares"].append(np.sort(now[self.blocks.n > 0].mean(axis=0))[::-1])
@@ -312,14 +340,15 @@ class Chain:
             if s:  # classes may change places where entities are few, or classes too many
                 order = model.align_classes(now, probabilities, self.blocks.n)
                 now, classes, shares = now[:, order], classes.take(order), shares[order]
+                noise[s] = noise[s, order]
             probabilities += now
             sizes[s] = self.blocks.n @ now
             kept.append(classes)
             base += shares
             # beta on its grid is averaged as a logarithm
-            sums += (self.sigma2, self.delta2, np.log(self.beta))
+            sums += (self.delta2, np.log(self.beta))
         mean, covariance = model.coefficient_moments(kept, sizes)
-        sigma2, delta2, log_beta = (sums / n_sweeps).tolist()
+        delta2, log_beta = (sums / n_sweeps).tolist()
         probabilities, base = probabilities / n_sweeps, base / n_sweeps
 
         with_events = self.blocks.n > 0
@@ -329,6 +358,9 @@ class Chain:
         probabilities = probabilities[:, used]
         all_used = probabilities.sum(axis=1, keepdims=True)
         flat = np.full_like(probabilities, 1.0 / len(used))
+        sigma2: model.Noise = float(noise[:, 0].mean())
+        if self.noise_scale is not None:  # a class that stood empty says what the prior says
+            sigma2 = np.average(noise[:, used], axis=0, weights=sizes[:, used])
         found = Averages(
             np.divide(probabilities, all_used, out=flat, where=all_used > 0),
             mean[used],
@@ -372,7 +404,8 @@ class Averages:
         Of the coefficients, by the law of total variance over the last sweeps.
     base : (K,) array
         psi.
-    sigma2, delta2, beta : float
+    sigma2 : float or (K,) array
+    delta2, beta : float
     trace : dict of (T,) arrays
         By sweep: ``log_marginal``, ``sigma``, ``moved``, ``n_classes``, ``learning_rate``.
     merge_path : tuple of (int, float)
@@ -393,7 +426,7 @@ class Averages:
     mean: FloatArray
     covariance: FloatArray
     base: FloatArray
-    sigma2: float
+    sigma2: model.Noise
     delta2: float
     beta: float
     trace: dict[str, FloatArray]
@@ -453,6 +486,7 @@ class Settings:
     random_effects : {"none", "intercept", "slopes"}
         Of the first column of the design, or of all.
     noise : {"normal", "t"}
+    noise_by_class : bool
 
     Raises
     ------
@@ -475,17 +509,20 @@ class Settings:
     learning_rate: float = allows(number(above=0, high=1), default=0.5)
     random_effects: str = allows(one_of("none", "intercept", "slopes"), default="none")
     noise: str = allows(one_of("normal", "t"), default="normal")
+    noise_by_class: bool = allows(FLAG, default=False)
 
     def __post_init__(self) -> None:
         check(rules_of(self), vars(self))
-        if self.has_degrees and self.schedule != "sequential":
+        if self.schedule != "sequential" and (self.has_degrees or self.noise_by_class):
             # smoothed sums of earlier rounds rest on other degrees
-            rule = '"sequential" with random effects or noise that is not normal'
+            rule = '"sequential" with random effects, t noise or noise by class'
             raise ParameterError.of("schedule", rule, self.schedule)
+        if self.noise_by_class and self.sigma != "draw":
+            raise ParameterError.of("sigma", '"draw" with noise by class', self.sigma)
 
     @property
     def has_degrees(self) -> bool:
-        """Whether classes are more than regressions with one normal noise."""
+        """Whether classes are more than regressions with normal noise."""
         return self.random_effects != "none" or self.noise != "normal"
 
     def degrees(self, blocks: Blocks) -> Degrees:

@@ -25,6 +25,7 @@ from consilience.latent_regression.kernels.latent_class import (
     block_log_likelihood,
     blocks_of,
 )
+from consilience.latent_regression.kernels.marginal_likelihood import Noise
 from consilience.latent_regression.kernels.prediction import (
     class_predictions,
     mixture_interval,
@@ -189,8 +190,10 @@ class LatentClassPredictor:
     mean : (K, F) array
         Means of the classes' coefficients, in the units of `units`.
     covariance : (K, F, F) array
-    sigma2, beta : float
-        Variance of the noise in the units of `units`; concentration of agents' shares.
+    sigma2 : float or (K,) array
+        Variance of the noise in the units of `units`, of all classes or of each.
+    beta : float
+        Concentration of agents' shares.
     base : (K,) array
         psi: shares of the classes over agents.
     units : Units
@@ -232,7 +235,7 @@ class LatentClassPredictor:
         mean: ArrayLike,
         covariance: ArrayLike,
         *,
-        sigma2: float,
+        sigma2: Noise,
         base: ArrayLike,
         beta: float,
         units: Units,
@@ -247,7 +250,7 @@ class LatentClassPredictor:
     ) -> None:
         self.mean = np.asarray(mean, dtype=np.float64)
         self.covariance = np.asarray(covariance, dtype=np.float64)
-        self.sigma2 = float(sigma2)
+        self.sigma2 = sigma2 if isinstance(sigma2, np.ndarray) else float(sigma2)
         self.base = np.asarray(base, dtype=np.float64)
         self.beta = float(beta)
         self.units = units
@@ -262,6 +265,7 @@ class LatentClassPredictor:
         self.own = none if own is None else own
         self._check()
         self.n_classes_ = len(self.mean)
+        self._noise = np.broadcast_to(self.sigma2, self.n_classes_)
         self.n_features_in_ = len(units.centre)
         if feature_names is not None:
             if len(feature_names) != self.n_features_in_:
@@ -284,11 +288,13 @@ class LatentClassPredictor:
             (self.agent_counts, (a, k)),
             (self.entity_agents, (e,)),
             (self.probabilities, (e, k)),
+            (np.broadcast_to(self.sigma2, np.shape(self.sigma2) or (k,)), (k,)),
             (self.units.scale, self.units.centre.shape),
         )
         fits = k > 0 and f == self.units.n_columns
         fits &= all(value.shape == shape for value, shape in shapes)
-        fits &= self.sigma2 > 0 and self.beta > 0 and np.isfinite(self.sigma2 + self.beta)
+        noise = np.append(self.sigma2, self.beta)
+        fits &= bool((noise > 0).all() and np.isfinite(noise).all())
         fits = fits and all(np.isfinite(getattr(self, name)).all() for name in _PARTS)
         fits = fits and [len(part) for part in self.own] == [e] * 3
         fits = fits and (not e or 0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
@@ -358,7 +364,7 @@ class LatentClassPredictor:
         weights, means, variances = self._mixture(self._rows(X), entity, agent, observed)
         tails = tail_variances(self.degrees.df)
         if len(tails) > 1:
-            noise = np.repeat((tails - 1.0) * self.sigma2, self.n_classes_)
+            noise = np.outer(tails - 1.0, self._noise).ravel()
             weights, means, variances = (
                 np.tile(part, len(tails)) for part in (weights / len(tails), means, variances)
             )
@@ -418,9 +424,10 @@ class LatentClassPredictor:
             values = np.einsum("nf,nf->n", design, coefficients[label])
             if len(j):  # given the class's coefficients, one draw for all rows of an entity
                 mean = own.mean - np.einsum("njf,nf->nj", own.felt, coefficients[label])
-                away = rng.standard_normal((len(first), len(j), 1)) * np.sqrt(self.sigma2)
-                values += (design[:, j] * (mean + (own_roots @ away)[code, :, 0])).sum(axis=1)
-            noise = np.sqrt(self.sigma2) * rng.standard_normal(len(x))
+                away = (own_roots @ rng.standard_normal((len(first), len(j), 1)))[code, :, 0]
+                away *= np.sqrt(self._noise[label])[:, None]
+                values += (design[:, j] * (mean + away)).sum(axis=1)
+            noise = np.sqrt(self._noise[label]) * rng.standard_normal(len(x))
             if np.isfinite(df):
                 noise /= np.sqrt(rng.chisquare(df, len(x)) / df)
             drawn[s] = values + noise
@@ -479,8 +486,8 @@ class LatentClassPredictor:
         means, variances = class_predictions(
             design - np.einsum("nj,njf->nf", z, own.felt), self._classes()
         )
-        more = self.sigma2 * np.einsum("nj,njk,nk->n", z, own.spread, z)
-        return means + (z * own.mean).sum(axis=1)[:, None], variances + more[:, None]
+        more = np.outer(np.einsum("nj,njk,nk->n", z, own.spread, z), self._noise)
+        return means + (z * own.mean).sum(axis=1)[:, None], variances + more
 
     def _known(
         self, x: FloatArray, entity: Ids, agent: Ids, observed: Ids
@@ -537,8 +544,8 @@ class LatentClassPredictor:
             if given.precision is None or step == _TAIL_STEPS - 1:
                 break
             means, variances = self._class_predictions(blocks.x, own.take(owner))
-            squares = (blocks.y[:, None] - means) ** 2 + variances - self.sigma2
-            expected = (weights[owner] * squares).sum(axis=1) / self.sigma2
+            squares = (blocks.y[:, None] - means) ** 2 + variances - self._noise
+            expected = (weights[owner] * squares / self._noise).sum(axis=1)
             precision = (given.df + blocks.weight) / (given.df + expected)
             given = replace(given, precision=precision)
         return weights, own
@@ -556,9 +563,10 @@ class LatentClassPredictor:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
         units, parts = self.units, {name: getattr(self, name) for name in _PARTS}
         scales = (units.target_centre, units.target_scale, float(units.intercept))
+        one = float(np.mean(self.sigma2))
         arrays: dict[str, NDArray[Any]] = {
             **{name: parts.pop(name) for name in ("mean", "covariance", "base")},
-            "flat": np.array((self.sigma2, self.beta, *scales)),
+            "flat": np.array((one, self.beta, *scales)),
             "centre": units.centre,
             "scale": units.scale,
             **parts,
@@ -569,6 +577,8 @@ class LatentClassPredictor:
             arrays["columns"], arrays["ratio"] = self.degrees.columns, self.degrees.ratio
             arrays["df"] = np.array(self.degrees.df)
             arrays |= {f"own_{name}": part for name, part in self.own._asdict().items()}
+        if isinstance(self.sigma2, np.ndarray):
+            arrays["noise"] = self.sigma2
         if hasattr(self, "feature_names_in_"):
             arrays.update(ids_to_arrays("features", self.feature_names_in_))
         return arrays
@@ -589,6 +599,7 @@ class LatentClassPredictor:
             target = flat["target_centre"], flat["target_scale"]
             units = Units(centre, scale, *target, bool(flat["intercept"]))
             parts = {name: arrays[name] for name in _PARTS}
+            noise = np.asarray(arrays["noise"], dtype=np.float64) if "noise" in arrays else None
             degrees, own = NO_DEGREES, None
             if "columns" in arrays:
                 columns = np.asarray(arrays["columns"], dtype=np.int64)
@@ -599,7 +610,7 @@ class LatentClassPredictor:
             raise DataError("these arrays do not hold a predictor") from None
         return cls(
             **parts,
-            sigma2=flat["sigma2"],
+            sigma2=flat["sigma2"] if noise is None else noise,
             beta=flat["beta"],
             units=units,
             agents=ids_from_arrays("agents", arrays),

@@ -163,7 +163,7 @@ def remarks_of(
             "start with a lower learning_rate",
             True,
         )
-    if found.sigma2 < 2.0 * resolved_sigma2(found.delta2, blocks.products):
+    if np.min(found.sigma2) < 2.0 * resolved_sigma2(found.delta2, blocks.products):
         yield (
             "with so many events, or such weights, noise as small as this is lost in rounding: "
             "sigma_ is an upper bound; divide sample_weight, if given, by one number",
@@ -287,6 +287,9 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     noise : {"normal", "t"}
         t noise has heavy tails; its degrees of freedom are drawn. An outlier then weighs little,
         and needs no class.
+    noise_by_class : bool
+        Whether each class has noise of its own size. Own coefficients are then larger in classes
+        with more noise, ``b ~ N(0, sigma_k^2 G)``.
 
     Attributes
     ----------
@@ -304,12 +307,14 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         Common shares of the classes over agents.
     n_classes_ : int
         Fewer than asked for where classes stayed empty.
-    sigma_, delta_, alpha_, beta_ : float
-        The noise in the units of y (the scale of t noise); the prior where y has standard
-        deviation 1.
+    sigma_ : float or (K,) array
+        Standard deviation of the noise (the scale of t noise) in the units of y; with
+        `noise_by_class` of each class.
+    delta_, alpha_, beta_ : float
+        The prior, where y has standard deviation 1.
     random_covariance_ : (p + 1, p + 1) array or None
         Of own intercept and coefficients of an entity, in the units of the table; 0 for those that
-        entities do not have.
+        entities do not have. With `noise_by_class` of each class, (K, p + 1, p + 1).
     random_effects_ : (E, p + 1) array or None
         Posterior means of own intercept and coefficients, entities as in ``entities_``.
     noise_df_ : float
@@ -398,6 +403,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     random_state: Any = None
     random_effects: str = "none"
     noise: str = "normal"
+    noise_by_class: bool = False
 
     # ------------------------------------------------------------------ fit
 
@@ -531,9 +537,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             effects = np.zeros((blocks.n_entities, f))
             felt = np.einsum("ejf,ef->ej", own.felt, found.probabilities @ found.mean)
             effects[:, degrees.columns] = own.mean - felt
-            covariance = found.sigma2 * degrees.spread(f)[None]
-            slopes, intercepts, spread = units.raw(effects, covariance)
-            self.random_covariance_ = spread[0]
+            covariance = np.multiply.outer(found.sigma2, degrees.spread(f))
+            slopes, intercepts, self.random_covariance_ = units.raw(effects, covariance)
             self.random_effects_ = np.column_stack([intercepts - units.target_centre, slopes])
         self.predictor_ = LatentClassPredictor(
             found.mean,
@@ -555,7 +560,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         self.n_classes_ = found.n_classes
         self.class_sizes_ = found.probabilities.sum(axis=0)
         self.class_shares_ = found.base
-        self.sigma_ = float(np.sqrt(found.sigma2)) * units.target_scale
+        sigma: Any = np.sqrt(found.sigma2) * units.target_scale
+        self.sigma_ = sigma if self.noise_by_class else float(sigma)
         self.delta_ = float(np.sqrt(found.delta2))
         if not self.standardize:
             self.delta_ /= float(units.scale[0])

@@ -293,13 +293,13 @@ def eliminate(a, size, floor, result):
 
 @compiled
 def errors(x, y, mean, at, out, scale):
-    """``scale (y - x m)`` of each row for eight classes."""
+    """``scale (y - x m)`` of each row for eight classes, which have a scale each."""
     f = x.shape[1]
     for row in range(y.size):
         e = splat(y[row])
         for i in range(f):
             e = less_product(e, splat(x[row, i]), load(mean, at + i * WIDTH))
-        store(out, row * WIDTH, times(e, splat(scale)))
+        store(out, row * WIDTH, times(e, scale))
 
 
 @compiled
@@ -314,8 +314,8 @@ def solve_rows(x, scale, packed_low, first, v):
         for i in range(f):
             low = first + (i * (i + 1) // 2) * WIDTH
             inverse = load(packed_low, low + i * WIDTH)
-            s0, s1 = splat(x[row, i] * scale), splat(x[row + 1, i] * scale)
-            s2, s3 = splat(x[row + 2, i] * scale), splat(x[row + 3, i] * scale)
+            s0, s1 = times(splat(x[row, i]), scale), times(splat(x[row + 1, i]), scale)
+            s2, s3 = times(splat(x[row + 2, i]), scale), times(splat(x[row + 3, i]), scale)
             s0, s1, s2, s3 = four_products(s0, s1, s2, s3, v, v0, step, packed_low, low, i)
             at = v0 + i * WIDTH
             store(v, at, times(s0, inverse))
@@ -326,7 +326,7 @@ def solve_rows(x, scale, packed_low, first, v):
     while row < rows:
         for i in range(f):
             low = first + (i * (i + 1) // 2) * WIDTH
-            s = one_product(splat(x[row, i] * scale), v, row * wide, packed_low, low, i)
+            s = one_product(times(splat(x[row, i]), scale), v, row * wide, packed_low, low, i)
             store(v, row * wide + i * WIDTH, times(s, load(packed_low, low + i * WIDTH)))
         row += 1
 

@@ -239,9 +239,9 @@ def factor_class(products, cross, inv_sigma2, floor, state, k):
 
 @compiled
 def factor_classes(products, cross, inv_sigma2, floor, state):
-    """Factor every class."""
+    """Factor every class; `inv_sigma2` has ``1 / sigma^2`` of each, as everywhere below."""
     for k in range(cross.shape[0]):
-        factor_class(products[k], cross[k], inv_sigma2, floor, state, k)
+        factor_class(products[k], cross[k], inv_sigma2[k], floor, state, k)
 
 
 # ------------------------------------------------------------- densities of the events of an entity
@@ -261,7 +261,7 @@ def rows_of(events, entity):
 
 
 @compiled
-def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result):
+def by_features(s, r, q, x, y, packed_d, packed_mean, tile, noise, floor, a, e, result):
     """Log|M| and ``e'e / sigma^2 - g' M^-1 g`` of eight classes from one F x F factorisation.
 
     ``e'e`` and ``X'e`` come from the rows while these are few: less is lost to cancellation.
@@ -269,23 +269,23 @@ def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a
     f = r.size
     tri = f * (f + 1) // 2
     from_d, from_mean, last = tile * tri * WIDTH, tile * f * WIDTH, tri * WIDTH
+    inverse = lanes.load(noise[0], tile * WIDTH)
     at = 0
     for i in range(f):
         for j in range(i + 1):
-            shifted = lanes.plus(
-                lanes.load(packed_d, from_d + at), lanes.splat(s[i, j] * inv_sigma2)
-            )
+            d = lanes.load(packed_d, from_d + at)
+            shifted = lanes.plus_product(d, lanes.splat(s[i, j]), inverse)
             lanes.store(a, at, shifted)
             at += WIDTH
     minus = lanes.splat(0.0)  # -e'e
     if y.size <= ROWS_FOR_ERRORS * f:
-        lanes.errors(x, y, packed_mean, from_mean, e, 1.0)
+        lanes.errors(x, y, packed_mean, from_mean, e, lanes.splat(1.0))
         minus = lanes.one_product(minus, e, 0, e, 0, y.size)
         for i in range(f):
             g = lanes.splat(0.0)
             for row in range(y.size):
                 g = lanes.plus_product(g, lanes.splat(x[row, i]), lanes.load(e, row * WIDTH))
-            lanes.store(a, last + i * WIDTH, lanes.times(g, lanes.splat(inv_sigma2)))
+            lanes.store(a, last + i * WIDTH, lanes.times(g, inverse))
     else:
         minus = lanes.splat(-q)
         for i in range(f):
@@ -296,18 +296,18 @@ def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a
                 )
             mean = lanes.load(packed_mean, from_mean + i * WIDTH)
             minus = lanes.plus_product(minus, mean, lanes.plus(g, lanes.splat(r[i])))
-            lanes.store(a, last + i * WIDTH, lanes.times(g, lanes.splat(inv_sigma2)))
+            lanes.store(a, last + i * WIDTH, lanes.times(g, inverse))
     lanes.eliminate(a, f, floor, result)
     # e'e / sigma^2 - g' M^-1 g
-    e2 = lanes.times(minus, lanes.splat(-inv_sigma2))
+    e2 = lanes.times(minus, lanes.times(inverse, lanes.splat(-1.0)))
     lanes.store(result, WIDTH, lanes.less_product(e2, lanes.load(result, WIDTH), lanes.splat(1.0)))
 
 
 @compiled
-def by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result):
+def by_events(x, y, packed_low, packed_mean, tile, noise, a, e, v, result):
     """Log|M| - log|D| and the square of eight classes from ``I + X D^-1 X' / sigma^2``, n x n."""
     rows, f = x.shape
-    scale = np.sqrt(inv_sigma2)
+    scale = lanes.load(noise[1], tile * WIDTH)
     # e / sigma
     lanes.errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
     # V = X L'^-1 / sigma, so that V V' = X D^-1 X' / sigma^2
@@ -333,7 +333,13 @@ def workspace(n_features):
 
 
 @compiled
-def judge(events, entity, packed, log_det, inv_sigma2, floor, work, out):
+def noise_of(inv_sigma2):
+    """``1 / sigma^2``, ``1 / sigma`` and ``log(2 pi sigma^2)`` of each class."""
+    return inv_sigma2, np.sqrt(inv_sigma2), np.log(2.0 * np.pi / inv_sigma2)
+
+
+@compiled
+def judge(events, entity, packed, log_det, noise, floor, work, out):
     """Log density of one block under every class, none of which holds it; False if not finite."""
     x, y = rows_of(events, entity)
     if y.size == 0:
@@ -342,20 +348,21 @@ def judge(events, entity, packed, log_det, inv_sigma2, floor, work, out):
     s, r, q = events.products[entity], events.cross[entity], events.squares[entity]
     packed_d, packed_low, packed_mean = packed
     a, e, v, result = work
-    log_scale = events.n[entity] * np.log(2.0 * np.pi / inv_sigma2)
     # n x n or F x F, whichever is cheaper: |M| / |D| = |I + X D^-1 X' / sigma^2|
     few = y.size * FEATURES_PER_ROW <= r.size
     finite = True
+    for k in range(out.size):
+        out[k] = events.n[entity] * noise[2][k]
     for tile in range((out.size + WIDTH - 1) // WIDTH):
         if few:
-            by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result)
+            by_events(x, y, packed_low, packed_mean, tile, noise, a, e, v, result)
         else:
-            by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result)
+            by_features(s, r, q, x, y, packed_d, packed_mean, tile, noise, floor, a, e, result)
         for k in range(tile * WIDTH, min(out.size, (tile + 1) * WIDTH)):
             lane = k - tile * WIDTH
             # log|M| - log|D|
             ratio = result[lane] if few else result[lane] - log_det[k]
-            out[k] = -0.5 * (log_scale + ratio + result[WIDTH + lane])
+            out[k] = -0.5 * (out[k] + ratio + result[WIDTH + lane])
             finite = finite and np.isfinite(out[k])
     return finite
 
@@ -424,17 +431,17 @@ def judge_own(events, entity, weight, state, k, inv_sigma2, floor, rooms):
 def likelihoods(events, state, inv_sigma2, floor, own, out):
     """Fill `out`; False if a value is not finite. Without rows, `own` is nothing."""
     n_classes, f = state.mean.shape
-    packed = lanes.pack_classes(state, n_classes)
+    packed, noise = lanes.pack_classes(state, n_classes), noise_of(inv_sigma2)
     work = workspace(f)
     rooms = (np.zeros((f, f)), np.zeros((f, f)), np.zeros(f), np.zeros(f))
     finite = True
     for e in range(out.shape[0]):
-        finite &= judge(events, e, packed, state.log_det, inv_sigma2, floor, work, out[e])
+        finite &= judge(events, e, packed, state.log_det, noise, floor, work, out[e])
         if own.shape[0] == 0 or events.start[e] == events.start[e + 1]:
             continue
         for k in range(n_classes):
             if own[e, k] != 0.0:
-                out[e, k] = judge_own(events, e, own[e, k], state, k, inv_sigma2, floor, rooms)
+                out[e, k] = judge_own(events, e, own[e, k], state, k, inv_sigma2[k], floor, rooms)
                 finite &= np.isfinite(out[e, k])
     return finite
 
@@ -574,7 +581,7 @@ def copy_class(sums, state, source, target):
 def move_block(events, e, sign, sums, inv_sigma2, floor, state, k, packed):
     """Add an entity to class k or take it out, and bring all that follows up to date."""
     add_block(events, e, sign, sums, k)
-    factor_class(sums.products[k], sums.cross[k], inv_sigma2, floor, state, k)
+    factor_class(sums.products[k], sums.cross[k], inv_sigma2[k], floor, state, k)
     lanes.pack(state.precision[k], state.cholesky[k], state.mean[k], k, packed)
 
 
@@ -597,7 +604,7 @@ def sweep_entities(
         np.zeros(spare + 1),
     )
     factor_classes(sums.products, sums.cross, inv_sigma2, floor, state)
-    packed, work = lanes.pack_classes(state, spare), workspace(f)
+    packed, work, noise = lanes.pack_classes(state, spare), workspace(f), noise_of(inv_sigma2)
     weights, mine, prior = np.zeros(spare), np.zeros(spare), np.zeros(spare)
     moved = 0
     for a in range(agent_start.size - 1):
@@ -608,7 +615,7 @@ def sweep_entities(
                 mine[old] -= 1.0
                 copy_class(sums, state, old, spare)
                 move_block(events, e, -1.0, sums, inv_sigma2, floor, state, old, packed)
-            if not judge(events, e, packed, state.log_det, inv_sigma2, floor, work, weights):
+            if not judge(events, e, packed, state.log_det, noise, floor, work, weights):
                 return -1
             set_prior(mine, base, beta, sums.counts, alpha, prior)
             u = uniform(keys[a], round_number, np.uint64(e - agent_start[a]))

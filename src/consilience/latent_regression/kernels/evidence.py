@@ -33,6 +33,7 @@ from consilience.latent_regression.kernels.latent_class import (
     classes_of,
     totals_of,
 )
+from consilience.latent_regression.kernels.marginal_likelihood import Noise
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 KINDS, DEGREES, NO_KINDS = "kinds", "degrees, not kinds", "no evidence of kinds"
@@ -281,12 +282,12 @@ def halves_of(events: Rows, blocks: Blocks, u: FloatArray) -> Halves | None:
 
 
 class Sweep(NamedTuple):
-    """What a sweep of a chain drew: labels (E,) and what is shared, see `Chain` and `Degrees`."""
+    """What a sweep of a chain drew: labels (E,), noise of all or of each class, what is shared."""
 
     labels: IntArray
     base: FloatArray
     beta: float
-    sigma2: float
+    sigma2: Noise
     delta2: float
     degrees: Degrees = NO_DEGREES
 
@@ -335,6 +336,7 @@ def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Sco
         totals = totals_of(blocks, sweep.labels, k)
         classes = classes_of(totals, sweep.sigma2, sweep.delta2)
         mine, rows = sweep.labels[halves.at], np.arange(m)
+        noise = np.broadcast_to(sweep.sigma2, k)[mine, None]
         prior = _log_prior(blocks, sweep, halves.at)
         own = np.zeros((m, k))
         own[rows, mine] = 1.0
@@ -350,8 +352,8 @@ def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Sco
             logs[h, s] = joint - known
             weights = np.exp(prior + part - known[:, None])
             # its own class knows the half that is known
-            precision = classes.precision[mine] - left.products / sweep.sigma2
-            linear = classes.linear[mine] - left.cross / sweep.sigma2
+            precision = classes.precision[mine] - left.products / noise[:, None]
+            linear = classes.linear[mine] - left.cross / noise
             moved = np.linalg.solve(precision, linear[:, :, None])[:, :, 0]
             mixture = weights @ classes.mean + weights[rows, mine, None] * (
                 moved - classes.mean[mine]

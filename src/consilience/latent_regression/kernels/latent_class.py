@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.kernels.marginal_likelihood import check_variances
+from consilience.latent_regression.kernels.marginal_likelihood import Noise, check_variances
 from consilience.numerics.ids import pair_codes
 
 
@@ -336,8 +336,10 @@ class Classes:
         Lower L with ``L L' = D``.
     log_det : (K,) array
         ``log |D|``.
-    sigma2, delta2 : float
-        Variance of the noise and of the prior of the coefficients.
+    sigma2 : float or (K,) array
+        Variance of the noise, of all classes or of each.
+    delta2 : float
+        Variance of the prior of the coefficients.
     linear : (K, F) array
         ``c = cross / sigma2``.
     """
@@ -346,12 +348,12 @@ class Classes:
     mean: FloatArray
     cholesky: FloatArray
     log_det: FloatArray
-    sigma2: float
+    sigma2: Noise
     delta2: float
     linear: FloatArray
 
     @staticmethod
-    def of(mean: FloatArray, covariance: FloatArray, sigma2: float, delta2: float) -> Classes:
+    def of(mean: FloatArray, covariance: FloatArray, sigma2: Noise, delta2: float) -> Classes:
         """Classes whose coefficients have these means (K, F) and covariances (K, F, F)."""
         # D = V^-1, made symmetric again after the inversion
         precision = np.linalg.inv(covariance)
@@ -376,10 +378,20 @@ class Classes:
         """Some classes, in the order asked for."""
         i = np.asarray(classes, dtype=np.int64)
         parts = (self.precision[i], self.mean[i], self.cholesky[i], self.log_det[i])
-        return Classes(*parts, self.sigma2, self.delta2, self.linear[i])
+        noise = self.sigma2[i] if isinstance(self.sigma2, np.ndarray) else self.sigma2
+        return Classes(*parts, noise, self.delta2, self.linear[i])
 
 
-def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
+def noise_lanes(sigma2: Noise, n_classes: int) -> FloatArray:
+    """``1 / sigma2`` of each class as compiled loops take it: 1 in the lanes that are to spare."""
+    from consilience.latent_regression.kernels.batched_cholesky import WIDTH
+
+    lanes = np.ones((n_classes // WIDTH + 1) * WIDTH)
+    lanes[:n_classes] = 1.0 / sigma2
+    return lanes
+
+
+def classes_of(totals: Totals, sigma2: Noise, delta2: float) -> Classes:
     """Posterior of the coefficients given the totals (the source's D_k, c_k and A_k).
 
     Raises
@@ -399,12 +411,13 @@ def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
         np.empty((k, f, f)), np.empty((k, f)), np.zeros((k, f, f)), np.empty((k, f)), np.empty(k)
     )
     compiled.factor_classes(
-        plain(totals.products), plain(totals.cross), 1.0 / sigma2, 1.0 / delta2, state
+        plain(totals.products), plain(totals.cross), noise_lanes(sigma2, k), 1.0 / delta2, state
     )
     if not (np.isfinite(state.log_det).all() and np.isfinite(state.mean).all()):
         raise out_of_range()
     parts = (state.precision, state.mean, state.cholesky, state.log_det)
-    return Classes(*parts, float(sigma2), float(delta2), state.linear)
+    noise = sigma2 if isinstance(sigma2, np.ndarray) else float(sigma2)
+    return Classes(*parts, noise, float(delta2), state.linear)
 
 
 def block_log_likelihood(
@@ -446,7 +459,7 @@ def block_log_likelihood(
     c, out = classes, np.empty((e, k))
     state = compiled.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
     # eq. 4 (corrected), 8 and 9 over all events of an entity at once
-    given = kernel_events(blocks), state, 1.0 / c.sigma2, 1.0 / c.delta2
+    given = kernel_events(blocks), state, noise_lanes(c.sigma2, k), 1.0 / c.delta2
     if not compiled.likelihoods(*given, removed, out):
         raise out_of_range()
     return out

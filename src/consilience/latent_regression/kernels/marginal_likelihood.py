@@ -32,26 +32,38 @@ SIGMA2_PRIOR = (0.5, 0.5e-3)
 """Shape and rate of sigma2's inverse gamma: one event of squared residual 0.001 (var y = 1)."""
 DELTA2_PRIOR = (0.5, 0.05)
 """Shape and rate of delta2's inverse gamma: one coefficient with a square of 0.1."""
+NOISE_DF = 4.0
+"""Of the prior of a class's own noise, ``sigma2_k ~ InvGamma(df/2, df s/2)``: 90% of its standard
+deviations are from .65 to 2.4 times the root of s."""
+SCALE_PRIOR = (0.5, 0.5)
+"""Shape and rate of the gamma prior of s: as the square of a normal number (var y = 1)."""
 BETAS: FloatArray = 2.0 ** np.arange(-3.0, 8.5, 0.5)
 """Grid of the concentration beta of an agent's shares of the classes."""
 
+Noise = float | FloatArray
+"""Variance of the noise: of all classes, or of each, (K,)."""
 POSITIVE = number(above=0)
 _TINY = np.finfo(np.float64).tiny
 _SHARE_OF_VARIANCE = 1e-6  # least start of sigma2, relative to the mean square of y
+_MODE_STEPS = 10  # to the most likely noise of a class
+_STEP = 0.5
+_NODES: FloatArray = _STEP * np.arange(-96.0, 97.0)  # of its logarithm, in standard deviations
 
 
 # --------------------------------------------------------------------------- marginal likelihood
 
 
-def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
+def log_marginal(totals: Totals, sigma2: Noise, delta2: float) -> FloatArray:
     """Log density of the events of each class, its coefficients integrated out.
 
     Parameters
     ----------
     totals : Totals
         K classes.
-    sigma2, delta2 : float
-        Variance of the noise and of a coefficient.
+    sigma2 : float or (K,) array
+        Variance of the noise, of all classes or of each.
+    delta2 : float
+        Of a coefficient.
 
     Returns
     -------
@@ -70,8 +82,63 @@ def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
     _, mean, log_det = coefficient_posterior(totals.products, totals.cross, sigma2, delta2)
     exponent = residuals(totals, mean) / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
     return np.asarray(
-        -0.5 * (totals.n * math.log(2.0 * math.pi * sigma2) + log_det + exponent), dtype=np.float64
+        -0.5 * (totals.n * np.log(2.0 * np.pi * sigma2) + log_det + exponent), dtype=np.float64
     )
+
+
+def log_marginal_noise(
+    totals: Totals, scale: float, delta2: float
+) -> tuple[FloatArray, FloatArray]:
+    """The same with each class's own noise integrated out, too.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    scale : float
+        s of the prior ``sigma2_k ~ InvGamma(df/2, df s/2)``, df = `NOISE_DF`.
+    delta2 : float
+
+    Returns
+    -------
+    log_density : (K,) array
+        By the trapezoidal rule over log sigma2, to 1e-7.
+    sigma2 : (K,) array
+        The most likely noise.
+    """
+    check_variances(scale, delta2)
+    values, vectors = np.linalg.eigh(totals.products)
+    values = np.maximum(values, 0.0)
+    squares = np.einsum("kfg,kf->kg", vectors, totals.cross) ** 2
+    n, rate = totals.n + NOISE_DF, NOISE_DF * scale
+
+    def at(sigma2: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Squared residuals of the mean coefficients with their penalty, and ``sigma2 + d2 v``."""
+        grown = sigma2[..., None] + delta2 * values[:, None]
+        fitted = (delta2 * squares[:, None] / grown).sum(axis=-1)
+        return np.maximum(totals.squares[:, None] - fitted, 0.0), grown
+
+    sigma2 = np.full((len(n), 1), scale)
+    for _ in range(_MODE_STEPS):
+        # EM: the expected squared residuals, over coefficients given the last sigma2
+        rest, grown = at(sigma2)
+        shrunk = sigma2[..., None] / grown
+        penalty = delta2 * squares[:, None] / grown**2 * sigma2[..., None]
+        expected = rest - penalty.sum(axis=-1) + sigma2 * (1.0 - shrunk).sum(axis=-1)
+        sigma2 = (np.maximum(expected, 0.0) + rate) / n[:, None]
+    # the least standard deviation of log sigma2; of few events there may be two modes, far apart
+    width = np.sqrt(2.0 / n)[:, None]
+    nodes = sigma2 * np.exp(width * _NODES)
+    rest, grown = at(nodes)
+    log_dets = np.log(grown / nodes[..., None]).sum(axis=-1)
+    logs = -0.5 * (totals.n[:, None] * np.log(2.0 * np.pi * nodes) + log_dets + rest / nodes)
+    # density of log sigma2 under its prior
+    half = 0.5 * NOISE_DF
+    logs += half * math.log(0.5 * rate) - math.lgamma(half) - half * np.log(nodes)
+    logs -= 0.5 * rate / nodes
+    most = logs.max(axis=1)
+    found = most + np.log(np.exp(logs - most[:, None]).sum(axis=1) * width[:, 0] * _STEP)
+    return np.asarray(found), sigma2[:, 0]
 
 
 def residuals(totals: Totals, weights: FloatArray) -> FloatArray:
@@ -82,21 +149,22 @@ def residuals(totals: Totals, weights: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(each, 0.0))
 
 
-def check_variances(sigma2: float, delta2: float) -> None:
+def check_variances(sigma2: Noise, delta2: float) -> None:
     """Both must be above 0."""
-    check({"sigma2": POSITIVE, "delta2": POSITIVE}, locals())
+    for each in sigma2 if isinstance(sigma2, np.ndarray) else [sigma2]:
+        check({"sigma2": POSITIVE, "delta2": POSITIVE}, {"sigma2": each, "delta2": delta2})
 
 
 def coefficient_posterior(
-    products: FloatArray, cross: FloatArray, sigma2: float, delta2: float
+    products: FloatArray, cross: FloatArray, sigma2: Noise, delta2: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """``A = delta2 D = I + (delta2/sigma2) S`` of each class, its mean, and ``log|A|``."""
     check_variances(sigma2, delta2)
     # A = delta2 D has a diagonal of at least 1, whatever the units
-    ratio = delta2 / sigma2
+    ratio = np.asarray(delta2 / sigma2)
     with np.errstate(over="ignore", invalid="ignore"):  # refused in the next line
-        scaled = np.eye(cross.shape[1]) + ratio * products
-        linear = ratio * cross
+        scaled = np.eye(cross.shape[1]) + ratio[..., None, None] * products
+        linear = ratio[..., None] * cross
     if not (np.isfinite(scaled).all() and np.isfinite(linear).all()):
         raise DataError("the sums of a class are not finite: bring the columns to a common scale")
     try:
@@ -148,6 +216,33 @@ def draw_sigma2(totals: Totals, weights: FloatArray, rng: np.random.Generator) -
     """
     squares = float(np.sum(residuals(totals, weights)))
     return _inverse_gamma(SIGMA2_PRIOR, float(np.sum(totals.n)), squares, rng)
+
+
+def draw_class_noise(
+    totals: Totals, weights: FloatArray, scale: float, rng: np.random.Generator
+) -> tuple[FloatArray, float]:
+    """Draw the noise of each class as `draw_sigma2` does that of all, and then what they share.
+
+    Parameters
+    ----------
+    totals, weights, rng
+        As in `draw_sigma2`.
+    scale : float
+        s of the prior ``sigma2_k ~ InvGamma(df/2, df s/2)``, df = `NOISE_DF`.
+
+    Returns
+    -------
+    sigma2 : (K,) array
+        ``InvGamma((df + n_k)/2, (df s + |y_k - X_k w_k|^2)/2)``; of an empty class the prior.
+    scale : float
+        s anew: ``Gamma(a + K df/2, b + df/2 sum 1/sigma2_k)`` with a and b of `SCALE_PRIOR`.
+    """
+    rates = 0.5 * (NOISE_DF * scale + residuals(totals, weights))
+    drawn = rates / np.maximum(rng.standard_gamma(0.5 * (NOISE_DF + totals.n)), _TINY)
+    shape, rate = SCALE_PRIOR
+    shape += 0.5 * NOISE_DF * len(drawn)
+    rate += 0.5 * NOISE_DF * float(np.sum(1.0 / drawn))
+    return drawn, max(float(rng.standard_gamma(shape)) / rate, _TINY)
 
 
 def draw_delta2(weights: FloatArray, rng: np.random.Generator) -> float:
@@ -505,13 +600,14 @@ def merge_gain(
 
 def merge_down(
     totals: Totals,
-    sigma2: float,
+    sigma2: Noise,
     delta2: float,
     *,
     n_classes: int | None,
     alpha: float,
     partition: bool = True,
     entropies: Entropies | None = None,
+    noise_scale: float | None = None,
 ) -> tuple[IntArray, list[tuple[int, float]]]:
     """Merge classes, always the two that gain most.
 
@@ -531,6 +627,8 @@ def merge_down(
         drawn labels plus the entropy of the labels bounds that of the events (its mean is the
         variational bound), so a merger costs the entropy between the two. Without it classes that
         overlap look superfluous.
+    noise_scale : float, optional
+        With it classes have their own noise, which is integrated out (`log_marginal_noise`).
 
     Returns
     -------
@@ -549,7 +647,7 @@ def merge_down(
         As `merge_gain`.
     """
     check({"n_classes": whole(1) | LEFT_OUT}, locals())
-    state = _Groups(totals, sigma2, delta2, alpha if partition else None)
+    state = _Groups(totals, sigma2, delta2, alpha if partition else None, noise_scale)
     k = len(state.counts)
     lost = np.zeros((k, k)) if entropies is None else entropies(state.group, None)
     first, second = np.triu_indices(k, 1)
@@ -595,32 +693,50 @@ def merge_down(
 class _Groups:
     """Classes that are joined one after the other, with what the gain of a pair needs."""
 
-    def __init__(self, totals: Totals, sigma2: float, delta2: float, alpha: float | None) -> None:
-        self.sigma2, self.delta2 = sigma2, delta2
-        self.products = np.array(totals.products, dtype=np.float64)
-        self.cross = np.array(totals.cross, dtype=np.float64)
-        self.counts = np.array(totals.counts, dtype=np.float64)
-        k = len(self.counts)
+    def __init__(
+        self,
+        totals: Totals,
+        sigma2: Noise,
+        delta2: float,
+        alpha: float | None,
+        noise_scale: float | None = None,
+    ) -> None:
+        self.sigma2, self.delta2, self.noise_scale = sigma2, delta2, noise_scale
+        self.sums = totals.take(np.arange(totals.n_classes))
+        self.counts = self.sums.counts
+        k, f = self.sums.cross.shape
         if k == 0:
             raise DataError("there is no class to merge")
         self.each = None if alpha is None else each_share(alpha, k)
         self.group = np.arange(k)
         self.alive = np.arange(k)
-        self.scaled, self.mean, self.log_det = coefficient_posterior(
-            self.products, self.cross, sigma2, delta2
+        self.scaled, self.mean = np.empty((k, f, f)), np.empty((k, f))
+        self.log_det, self.log_density = np.empty(k), np.empty(k)
+        self.look(self.alive)
+
+    def look(self, at: IntArray) -> None:
+        """Compute what gains need of some classes."""
+        sums = self.sums.take(at)
+        if self.noise_scale is not None:
+            self.log_density[at] = log_marginal_noise(sums, self.noise_scale, self.delta2)[0]
+            return
+        self.scaled[at], self.mean[at], self.log_det[at] = coefficient_posterior(
+            sums.products, sums.cross, self.sigma2, self.delta2
         )
 
     def gains(self, first: IntArray, second: IntArray) -> FloatArray:
         """Gain of each pair, less what depends on the number of classes alone."""
         found = np.zeros(len(first))
-        size = max(1, _ENTRIES_PER_CHUNK // self.cross.shape[1] ** 2)
+        size = max(1, _ENTRIES_PER_CHUNK // self.mean.shape[1] ** 2)
         for part in np.split(np.arange(len(first)), range(size, len(first), size)):
             a, b = first[part], second[part]
+            both = self.sums.take(a) + self.sums.take(b)
+            if self.noise_scale is not None:
+                as_one = log_marginal_noise(both, self.noise_scale, self.delta2)[0]
+                found[part] = as_one - self.log_density[a] - self.log_density[b]
+                continue
             _, mean, log_det = coefficient_posterior(
-                self.products[a] + self.products[b],
-                self.cross[a] + self.cross[b],
-                self.sigma2,
-                self.delta2,
+                both.products, both.cross, self.sigma2, self.delta2
             )
             # squared distances from the common mean: the large sums of squares cancel on paper
             away = -np.einsum("pf,pf->p", mean, mean)
@@ -647,10 +763,9 @@ class _Groups:
 
     def join(self, a: int, b: int) -> None:
         """Put everything of b into a."""
-        for sums in (self.products, self.cross, self.counts):
+        for sums in self.sums.arrays:
             sums[a] += sums[b]
             sums[b] = 0.0
         self.group[self.group == b] = a
         self.alive = self.alive[self.alive != b]
-        one = coefficient_posterior(self.products[[a]], self.cross[[a]], self.sigma2, self.delta2)
-        self.scaled[a], self.mean[a], self.log_det[a] = one[0][0], one[1][0], one[2][0]
+        self.look(np.array([a]))

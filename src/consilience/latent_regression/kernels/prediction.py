@@ -65,7 +65,8 @@ def class_predictions(x: FloatArray, classes: Classes) -> tuple[FloatArray, Floa
     means = np.ascontiguousarray(classes.mean.T)
     lower = np.ascontiguousarray(np.moveaxis(root, 0, 2))
     # eq. 4 with its variance read as sigma2 + x'D^-1 x
-    _kernels()[0](rows, means, lower, float(classes.sigma2), mean, variance)
+    noise = np.full(k, classes.sigma2, dtype=np.float64)
+    _kernels()[0](rows, means, lower, noise, mean, variance)
     return mean, variance
 
 
@@ -180,14 +181,14 @@ def _lower(w: FloatArray, m: FloatArray, s: FloatArray, tail: float) -> FloatArr
 # --------------------------------------------------------------------------- compiled
 
 
-def _predict(x: Any, means: Any, lower: Any, sigma2: float, mean: Any, variance: Any) -> None:
+def _predict(x: Any, means: Any, lower: Any, sigma2: Any, mean: Any, variance: Any) -> None:
     """All classes of an event at once; class is the last axis of everything."""
     f, k = means.shape
     part = np.empty(k)
     for i in range(len(x)):
         for c in range(k):
             mean[i, c] = 0.0
-            variance[i, c] = sigma2
+            variance[i, c] = sigma2[c]
         for row in range(f):
             for c in range(k):
                 mean[i, c] += x[i, row] * means[row, c]

@@ -31,10 +31,15 @@ from consilience.latent_regression.kernels.latent_class import (
     block_log_likelihood,
     checked_labels,
     kernel_events,
+    noise_lanes,
     out_of_range,
     plain,
 )
-from consilience.latent_regression.kernels.marginal_likelihood import POSITIVE, check_variances
+from consilience.latent_regression.kernels.marginal_likelihood import (
+    POSITIVE,
+    Noise,
+    check_variances,
+)
 from consilience.parameters import LEFT_OUT, check, number
 
 WINDOW = 6
@@ -219,7 +224,7 @@ def sweep(
     blocks: Blocks,
     labels: ArrayLike,
     totals: Totals,
-    sigma2: float,
+    sigma2: Noise,
     delta2: float,
     base: ArrayLike | None,
     beta: float,
@@ -237,8 +242,10 @@ def sweep(
         Class of each entity before; -1: not labelled yet, in no total and no count.
     totals : Totals
         Sums by class, the labelled entities of `blocks` included.
-    sigma2, delta2 : float
-        Variance of the noise, and of the prior of the coefficients.
+    sigma2 : float or (K,) array
+        Variance of the noise, of all classes or of each.
+    delta2 : float
+        Of the prior of the coefficients.
     base : (K,) array or None
         psi; not used with `shortcut_alpha`.
     beta : float
@@ -277,7 +284,7 @@ def sweep(
         blocks.agent_start,
         label,
         sums,
-        1.0 / sigma2,
+        noise_lanes(sigma2, k),
         1.0 / delta2,
         shares,
         float(beta),
