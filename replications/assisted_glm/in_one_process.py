@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, gram
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty
 from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
 from consilience.assisted.kernels.local_fits import (
     LocalFit,
@@ -56,7 +56,7 @@ class Side(Partner):
         if not every.size:
             return 0
         # lengths in the space of the messages, not of the coefficients
-        root = np.linalg.cholesky(gram(self._design.matrix, self._problem.v)[1:, 1:])
+        root = np.linalg.cholesky(self._design.gram(self._problem.v)[1:, 1:])
         values = np.linalg.svd(root.T @ every, compute_uv=False)
         return int(np.sum(values > DEPENDENT * values[0]))
 
@@ -68,14 +68,14 @@ class Side(Partner):
         """
         if has_l1(self.penalty):
             return math.nan
-        p, x = self._problem, self._design.matrix
+        p, design = self._problem, self._design
         eta = np.asarray(offset, dtype=float) + self.x_b @ beta
-        ridge = self._design.ridge(ridge_strength(self.penalty))
+        ridge = design.ridge(ridge_strength(self.penalty))
         newton = Newton(p)
-        newton.refresh(x, eta, ridge)
-        slope = x.T @ (p.v * p.family.score(p.y, eta))
+        newton.refresh(design, eta, ridge)
+        slope = design.slope(p.v * p.family.score(p.y, eta))
         if ridge is not None:
-            slope += ridge @ self._design.inner(beta, 0.0)
+            slope += ridge @ design.inner(beta, 0.0)
         return p.total * float(slope @ newton.solve(slope))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -63,18 +64,18 @@ class OwnColumns:
         What a coefficient of the prepared column is divided by to be one of `x`.
     names : tuple of str
     factor : (min(n, p), p) array
-    centred : (n, p) array
-        Prepared columns without their means over all matched rows.
     ready : Projectable
         `x`, ready to be released along directions.
+    features : (n, p) array
+        Prepared columns.
     """
 
     x: FloatArray
     scale: FloatArray
     names: tuple[str, ...]
     factor: FloatArray
-    centred: FloatArray
     ready: Projectable
+    features: FloatArray
 
     @classmethod
     def of(cls, data: SiteData, factor: FloatArray | None = None) -> OwnColumns:
@@ -87,12 +88,27 @@ class OwnColumns:
         scale = units_of(data)[1]
         x = data.features if (scale == 1.0).all() else data.features * scale
         ready = projectable(x, factor)
-        centred = ready.centred
-        if x is not data.features or ready.zeroed:
-            centred = data.features - data.features.mean(axis=0)
-            centred.flags.writeable = False
-        _KNOWN[data] = found = cls(x, scale, data.feature_names, ready.factor, centred, ready)
+        names = data.feature_names
+        _KNOWN[data] = found = cls(x, scale, names, ready.factor, ready, data.features)
         return found
+
+    @property
+    def plain(self) -> bool:
+        """Whether prepared columns are released as they are but for their means."""
+        return self.x is self.features and not bool(self.ready.constant.any())
+
+    @cached_property
+    def centred(self) -> FloatArray:
+        """Prepared columns without their means over all matched rows, (n, p), read-only."""
+        if self.plain:
+            return self.ready.centred
+        centred: FloatArray = self.features - self.features.mean(axis=0)
+        centred.flags.writeable = False
+        return centred
+
+    def along(self, directions: FloatArray) -> FloatArray:
+        """Product of the centred columns with directions."""
+        return self.ready @ directions if self.plain else np.asarray(self.centred @ directions)
 
     def require_variation(self) -> None:
         """Check that a partner's columns are not all constant; raise `DataError`."""

@@ -42,6 +42,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -724,8 +725,10 @@ def projection(
     """
     ready = x if isinstance(x, Projectable) else None
     if ready is not None and any(one is not None for one in (mechanism, factor, units)):
-        raise ProtocolError("columns that were centred go without mechanism, factor and units")
-    x = ready.centred if ready is not None else np.asarray(x, dtype=float)
+        raise ProtocolError(
+            "columns that were checked before go without mechanism, factor and units"
+        )
+    x = ready.x if ready is not None else np.asarray(x, dtype=float)
     directions = np.asarray(directions, dtype=float)
     wide = directions[:, None] if directions.ndim == 1 else directions
     if x.ndim != 2 or wide.ndim != 2 or not x.shape[1] == len(wide) == len(names):
@@ -735,7 +738,7 @@ def projection(
     if not np.isfinite(wide).all():
         raise ProtocolError("a projection needs rows, and finite numbers")
     ready = projectable(x, factor) if ready is None else ready
-    centred, factor = ready.centred, ready.factor
+    factor = ready.factor
     unit = np.ones(len(wide)) if units is None else np.asarray(units, dtype=float)
     if unit.shape != (len(wide),) or not (np.isfinite(unit) & (unit > 0)).all():
         raise ProtocolError("a projection has one positive unit for each column")
@@ -746,12 +749,12 @@ def projection(
         directions=wide / unit[:, None],
         columns=tuple(names),
         factor=factor * unit,
-        rows=None if mechanism is not None else centred if units is None else centred * unit,
+        rows=None if mechanism is not None else ready if units is None else ready.centred * unit,
         epsilon=0.0 if mechanism is None else mechanism.epsilon,
         mechanism="" if mechanism is None else mechanism.name,
     )
     if mechanism is None:
-        return Released(centred @ directions, Disclosure.PER_RECORD, evidence, _KEY)
+        return Released(ready @ directions, Disclosure.PER_RECORD, evidence, _KEY)
     return Released(mechanism.release(x @ directions), Disclosure.NOISED, evidence, _KEY)
 
 
@@ -975,67 +978,75 @@ def column_factor(x: NDArray[Any]) -> FloatArray:
 
     Ranks of projections can be computed from it without the rows.
     """
-    return _factor(_centred(np.asarray(x, dtype=float))[0])
+    return projectable(x).factor
 
 
-def _factor(centred: FloatArray) -> FloatArray:
-    """R of a QR decomposition; by the Gram matrix where that loses three digits at most.
-
-    With columns of length 1 whose Gram matrix has condition 1e5, a factor from it is off by about
-    1e-11 of the least singular value: far from the 1e-8 at which ranks are counted.
-    """
-    if centred.shape[0] > 4 * centred.shape[1] > 0:
-        gram = centred.T @ centred
-        lengths = np.sqrt(np.diag(gram))
-        if (lengths > 0).all() and np.isfinite(lengths).all():
-            values = np.linalg.eigvalsh(gram / np.outer(lengths, lengths))
-            if values[0] > 1e-5 * values[-1]:
-                return np.asarray(np.linalg.cholesky(gram / np.outer(lengths, lengths)).T * lengths)
-    return np.asarray(np.linalg.qr(centred, mode="r"))
-
-
-def _centred(x: FloatArray) -> tuple[FloatArray, bool]:
-    """Columns without their means, zero if constant but for rounding; and whether there is one."""
-    mean = x.mean(axis=0)
-    centred = x - mean
-    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
-    constant = lengths <= 1e-13 * np.sqrt(len(x)) * np.abs(mean)
-    if constant.any():
-        centred[:, constant] = 0.0
-    return np.asarray(centred), bool(constant.any())
+_ROWS = 1024
+"""Rows at a time: they stay in the cache, and no table is copied as a whole."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Projectable:
-    """Columns checked and centred once, for a number of projections. Made by `projectable`.
+    """Columns checked once, for a number of projections. Made by `projectable`.
+
+    ``ready @ directions`` is the product of the centred columns.
 
     Attributes
     ----------
-    centred : (n, p) array
-        Read-only.
+    x : (n, p) array
+    mean : (p,) array
     factor : (min(n, p), p) array
         Read-only.
-    zeroed : bool
-        Whether a column is constant and became zero.
+    constant : (p,) bool array
+        Columns that are constant but for rounding: centred, they are zero.
     """
 
-    centred: FloatArray
+    x: FloatArray
+    mean: FloatArray
     factor: FloatArray
-    zeroed: bool
+    constant: NDArray[np.bool_]
     key: dataclasses.InitVar[object]
 
     def __post_init__(self, key: object) -> None:
         if key is not _KEY:
             raise ProtocolError("columns for projections are made only by projectable")
-        self.centred.flags.writeable = self.factor.flags.writeable = False
+        self.mean.flags.writeable = self.factor.flags.writeable = False
+
+    def __matmul__(self, directions: FloatArray) -> FloatArray:
+        found = np.empty((len(self.x), *np.shape(directions)[1:]))
+        for start, part in _parts(self.x, self.mean, self.constant):
+            np.matmul(part, directions, out=found[start : start + len(part)])
+        return found
+
+    @cached_property
+    def centred(self) -> FloatArray:
+        """Columns without their means, (n, p), read-only."""
+        found = self.x - self.mean
+        found[:, self.constant] = 0.0
+        found.flags.writeable = False
+        return found
+
+
+def _parts(
+    x: FloatArray, mean: FloatArray, constant: NDArray[np.bool_] | bool = False
+) -> Iterator[tuple[int, FloatArray]]:
+    """Some centred rows at a time, each time in the same array, and where they begin."""
+    room, zero = np.empty((min(_ROWS, len(x)), x.shape[1])), bool(np.any(constant))
+    for start in range(0, len(x), _ROWS):
+        rows = x[start : start + _ROWS]
+        part = np.subtract(rows, mean, out=room[: len(rows)])
+        if zero:
+            part[:, constant] = 0.0
+        yield start, part
 
 
 def projectable(x: NDArray[Any], factor: NDArray[Any] | None = None) -> Projectable:
-    """Check and centre columns for a number of projections.
+    """Check columns for a number of projections.
 
     Parameters
     ----------
     x : (n, p) array
+        Columns that nobody changes any more.
     factor : (min(n, p), p) array, optional
         `column_factor` of these very rows, where it was computed before.
 
@@ -1047,20 +1058,40 @@ def projectable(x: NDArray[Any], factor: NDArray[Any] | None = None) -> Projecta
     x = np.asarray(x, dtype=float)
     if x.ndim != 2 or not len(x) or not np.isfinite(x).all():
         raise ProtocolError("a projection needs rows, and finite numbers")
-    centred, zeroed = _centred(x)
-    # A copy: whoever gave the factor must not be able to change it after it was checked.
-    found = np.array(_factor(centred) if factor is None else factor, dtype=float)
-    if factor is not None and not _same_scatter(found, centred):
-        raise ProtocolError("the factor of a projection is that of other rows")
-    return Projectable(centred, found, zeroed, _KEY)
+    mean = x.mean(axis=0)
+    gram = np.zeros((x.shape[1],) * 2)
+    for _, part in _parts(x, mean):
+        gram += part.T @ part
+    lengths = np.sqrt(np.diag(gram))
+    constant = lengths <= 1e-13 * np.sqrt(len(x)) * np.abs(mean)
+    lengths = np.where(constant, 0.0, lengths)
+    shape = (min(x.shape), x.shape[1])
+    if factor is None:
+        found = _factor(gram, lengths) if len(x) > 4 * x.shape[1] > 0 else None
+        if found is None:
+            centred = x - mean
+            centred[:, constant] = 0.0
+            found = np.asarray(np.linalg.qr(centred, mode="r"))
+    else:
+        # A copy: whoever gave the factor must not be able to change it after it was checked.
+        found = np.array(factor, dtype=float)
+        size = np.sqrt((found**2).sum(axis=0))
+        if found.shape != shape or not np.allclose(size, lengths, rtol=1e-8, atol=1e-12):
+            raise ProtocolError("the factor of a projection is that of other rows")
+    return Projectable(x, mean, found, constant, _KEY)
 
 
-def _same_scatter(factor: FloatArray, centred: FloatArray) -> bool:
-    """Whether a factor has the lengths of the columns."""
-    if factor.shape != (min(centred.shape), centred.shape[1]):
-        return False
-    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
-    return np.allclose(np.sqrt((factor**2).sum(axis=0)), lengths, rtol=1e-8, atol=1e-12)
+def _factor(gram: FloatArray, lengths: FloatArray) -> FloatArray | None:
+    """R of a QR decomposition by the Gram matrix; None where that loses more than three digits.
+
+    With columns of length 1 whose Gram matrix has condition 1e5, a factor from it is off by about
+    1e-11 of the least singular value: far from the 1e-8 at which ranks are counted.
+    """
+    if not ((lengths > 0).all() and np.isfinite(lengths).all()):
+        return None
+    unit = gram / np.outer(lengths, lengths)
+    values = np.linalg.eigvalsh(unit)
+    return np.linalg.cholesky(unit).T * lengths if values[0] > 1e-5 * values[-1] else None
 
 
 # ----------------------------------------------------------------------- fits of a site's own rows

@@ -123,7 +123,7 @@ class Support:
     directions: FloatArray | None = field(default=None, repr=False)
     columns: tuple[str, ...] = ()
     factor: FloatArray | None = field(default=None, repr=False)
-    rows: FloatArray | None = field(default=None, repr=False)
+    rows: Any = field(default=None, repr=False)
     recipient: str = ""
 
     def small(self, limits: Limits) -> NDArray[np.bool_]:

@@ -827,7 +827,7 @@ def record(
         "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
     )
     if not untold:
-        site.output("linear_predictor", own.centred @ beta)
+        site.output("linear_predictor", own.along(beta))
     predictor = AssistedPredictor(
         role="partner",
         names=own.names,

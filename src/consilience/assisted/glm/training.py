@@ -525,7 +525,7 @@ def turn(
     seen = joint.model.offset_for(to)
     mine = own.released(coef, message.partner)
     # What is released is the product, but where a constant column or a scale made another of it.
-    along = mine.value if own.centred is own.ready.centred else own.centred @ coef
+    along = mine.value if own.plain else own.along(coef)
     constant = float(np.mean(seen - along - joint.rows.offset - (part if len(part) else 0.0)))
     place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
     deviance = float(joint.model.deviance)

@@ -82,24 +82,32 @@ def make_problem(
 
 
 @dataclass(frozen=True)
-class Design:
-    """Columns in which Newton's method works: standardised, or an orthonormal basis of them.
+class Columns:
+    """A constant and columns ``(x - shift) / scale``, of which no table is made."""
 
-    The raw coefficients of the kept columns are ``back @ theta`` (without the constant's part).
-    """
-
-    x: FloatArray  # (n, m), where they are not (x - shift) / scale
+    x: FloatArray  # (n, m)
     shift: FloatArray  # (m,)
     scale: FloatArray  # (m,)
-    kept: NDArray[np.bool_]
-    centre: FloatArray  # (p,)
-    back: FloatArray  # (kept, kept)
-    ridge: FloatArray | None  # (1 + m, 1 + m)
 
-    @property
-    def columns(self) -> FloatArray:
-        """The columns themselves, the constant first, (n, 1 + m)."""
-        return standardised(self.x, self.shift, self.scale)
+    @classmethod
+    def of(
+        cls,
+        x: FloatArray,
+        centre: FloatArray,
+        scale: FloatArray,
+        kept: NDArray[np.bool_],
+        triangle: FloatArray | None = None,
+    ) -> Columns:
+        """Kept columns in these units; made orthonormal where their triangle is given."""
+        shift, unit = centre[kept], scale[kept]
+        # Products with columns far from zero lose digits: only the others stay as they are.
+        if triangle is None and kept.all() and (np.abs(shift) <= 100 * unit).all():
+            return cls(x, shift, unit)
+        x = standardised(x, centre, scale, kept)[:, 1:]
+        if triangle is not None:
+            # z R^-1 is orthonormal: its Gram matrix has all digits
+            x = solve_triangular(triangle, x.T, trans="T").T
+        return cls(x, np.zeros(len(shift)), np.ones(len(unit)))
 
     def eta(self, theta: FloatArray) -> FloatArray:
         """Product of the columns with coefficients, (n,)."""
@@ -119,6 +127,24 @@ class Design:
         units = np.append(1.0, self.scale)
         return found / np.outer(units, units)
 
+
+@dataclass(frozen=True)
+class Design(Columns):
+    """Columns in which Newton's method works: standardised, or an orthonormal basis of them.
+
+    The raw coefficients of the kept columns are ``back @ theta`` (without the constant's part).
+    """
+
+    kept: NDArray[np.bool_]
+    centre: FloatArray  # (p,)
+    back: FloatArray  # (kept, kept)
+    ridge: FloatArray | None  # (1 + m, 1 + m)
+
+    @property
+    def columns(self) -> FloatArray:
+        """The columns themselves, the constant first, (n, 1 + m)."""
+        return standardised(self.x, self.shift, self.scale)
+
     def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Coefficients of the raw columns, and the constant."""
         coef = np.zeros(self.kept.size)
@@ -136,20 +162,15 @@ def make_design(problem: Problem) -> Design:
     x, alpha = problem.x, problem.penalty.alpha
     kept = np.ones(x.shape[1], dtype=bool) if alpha > 0 else None
     centre, scale, kept, triangle = standard_units(x, problem.w, kept)
-    shift, unit, back, ridge = centre[kept], scale[kept], np.diag(1 / scale[kept]), None
-    # Products with columns far from zero lose digits: only the others stay as they are.
-    if triangle is not None or not kept.all() or (np.abs(shift) > 100 * unit).any():
-        x = standardised(x, centre, scale, kept)[:, 1:]
-        if triangle is not None:
-            # z R^-1 is orthonormal: its Gram matrix has all digits
-            x = solve_triangular(triangle, x.T, trans="T").T
-            back = back @ solve_triangular(triangle, np.eye(len(back)))
-        shift, unit = np.zeros(len(shift)), np.ones(len(unit))
+    back, ridge = np.diag(1 / scale[kept]), None
+    columns = Columns.of(x, centre, scale, kept, triangle)
+    if triangle is not None:
+        back = back @ solve_triangular(triangle, np.eye(len(back)))
     if alpha > 0:
         ridge = np.zeros((1 + len(back),) * 2)
         # alpha |b|^2 / 2 of the raw coefficients b = back theta
         ridge[1:, 1:] = alpha * (back.T @ back)
-    return Design(x, shift, unit, kept, centre, back, ridge)
+    return Design(**vars(columns), kept=kept, centre=centre, back=back, ridge=ridge)
 
 
 def standard_units(
@@ -179,11 +200,10 @@ def standardised(
     centre: FloatArray,
     scale: FloatArray,
     kept: NDArray[np.bool_] | None = None,
-    to: FloatArray | None = None,
 ) -> FloatArray:
-    """Constant and kept columns in these units, (n, 1 + kept); written to an array, if given."""
+    """Constant and kept columns in these units, (n, 1 + kept)."""
     m = x.shape[1] if kept is None else int(kept.sum())
-    to = np.empty((len(x), 1 + m)) if to is None else to
+    to = np.empty((len(x), 1 + m))
     to[:, 0] = 1.0
     for rows in row_blocks(len(x)):
         part = (x[rows] - centre) / scale

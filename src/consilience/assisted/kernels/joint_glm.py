@@ -62,7 +62,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lstsq
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit, gram
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit
 from consilience.assisted.kernels.local_fits import (
     Design,
     Newton,
@@ -208,9 +208,9 @@ class SpanModel:
         if left < least:
             return False
         if not self._newton.hessian.size:
-            self._newton.refresh(design.matrix, self.eta, self._ridge())
+            self._newton.refresh(design, self.eta, self._ridge())
         design.append(rest / left)
-        cross = self._newton.cross(design.matrix)
+        cross = self._newton.cross(design)
         if not self._strength and not self._is_new(left, cross, least):
             design.width -= 1
             return False
@@ -232,14 +232,15 @@ class SpanModel:
 
     def _is_new(self, left: float, cross: FloatArray, least: float) -> bool:
         """Whether the last column, `left` of a message, depends on the columns before it."""
-        v, x = self._problem.v, self._design.matrix
         pivot = self._newton.pivot(cross)
         if pivot > 1e-4:  # such a pivot of a Gram matrix still has half of its digits
             return left * pivot >= least
-        rest, x = x[:, -1], x[:, :-1]
-        factor = cho_factor(gram(x, v), lower=True, check_finite=False)
+        v, design = self._problem.v, self._design
+        rest = design.added[:, -1]
+        factor = cho_factor(design.gram(v)[:-1, :-1], lower=True, check_finite=False)
         for _ in range(2):
-            rest = rest - x @ cho_solve(factor, x.T @ (v * rest), check_finite=False)
+            off = cho_solve(factor, design.slope(v * rest)[:-1], check_finite=False)
+            rest = rest - design.eta(np.append(off, 0.0))
         return left * math.sqrt(float(v @ rest**2)) >= least
 
     def refit(self, share: float = 1e-6) -> None:
@@ -249,7 +250,7 @@ class SpanModel:
         enough; ``refit(share=0)`` once they have ended.
         """
         self._theta, self.eta, _ = self._newton.minimise(
-            self._design.matrix, self.eta, self._theta, self._ridge(), share
+            self._design, self.eta, self._theta, self._ridge(), share
         )
         self._publish()
 

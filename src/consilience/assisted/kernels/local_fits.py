@@ -21,12 +21,11 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels.glm import (
     DEPENDENT,
+    Columns,
     Family,
     Penalty,
     fit,
-    gram,
     standard_units,
-    standardised,
 )
 from consilience.exceptions import DataError
 
@@ -53,34 +52,45 @@ class Design:
         self.mean, self.scale, self.kept, _ = standard_units(x, v, kept)
         self.width = self.own = 1 + int(self.kept.sum())
         self.x = x
+        self._room = np.empty((len(x), 0), order="F")
 
     @cached_property
-    def values(self) -> FloatArray:
-        """The columns, once they are asked for."""
-        # with room for messages: memory that is not written to costs nothing
-        values = np.empty((len(self.x), self.own + 8), order="F")
-        standardised(self.x, self.mean, self.scale, self.kept, values[:, : self.own])
-        return values
-
-    @property
-    def matrix(self) -> FloatArray:
-        """View of the columns in use."""
-        return self.values[:, : self.width]
+    def columns(self) -> Columns:
+        """The own columns, once they are asked for."""
+        return Columns.of(self.x, self.mean, self.scale, self.kept)
 
     @property
     def added(self) -> FloatArray:
         """View of the columns that were added."""
-        return self.matrix[:, self.own :] if self.width > self.own else self.x[:, :0]
+        return self._room[:, : self.width - self.own]
 
     def append(self, column: FloatArray) -> None:
         """Add a column that stays as it is."""
-        if self.width == self.values.shape[1]:
+        k = self.width - self.own
+        if k == self._room.shape[1]:
             # room for eight messages at once: no copy for each
-            wider = np.empty((self.values.shape[0], self.width + 8), order="F")
-            wider[:, : self.width] = self.values
-            self.values = wider
-        self.values[:, self.width] = column
+            wider = np.empty((len(self.x), k + 8), order="F")
+            wider[:, :k] = self._room
+            self._room = wider
+        self._room[:, k] = column
         self.width += 1
+
+    def eta(self, theta: FloatArray) -> FloatArray:
+        """Product of all columns with coefficients, (n,)."""
+        found = self.columns.eta(theta[: self.own])
+        return found + self.added @ theta[self.own :] if self.width > self.own else found
+
+    def slope(self, score: FloatArray) -> FloatArray:
+        """Product of numbers by record (n,) with all columns."""
+        return np.append(self.columns.slope(score), score @ self.added)
+
+    def gram(self, w: FloatArray) -> FloatArray:
+        """``D' diag(w) D`` of all columns D, for weights of at least 0."""
+        found = np.empty((self.width, self.width))
+        found[: self.own, : self.own] = self.columns.gram(w)
+        for j, column in enumerate(self.added.T, self.own):
+            found[j] = found[:, j] = self.slope(w * column)
+        return found
 
     def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Coefficients and intercept in the units of the columns."""
@@ -141,7 +151,7 @@ class Newton:
         self.careful = False
         self._factor: Any = None
 
-    def refresh(self, x: FloatArray, eta: FloatArray, ridge: FloatArray | None) -> None:
+    def refresh(self, design: Design, eta: FloatArray, ridge: FloatArray | None) -> None:
         """Take the Hessian at `eta`; a positive surrogate where it is not positive definite."""
         fam, v, y = self.problem.family, self.problem.v, self.problem.y
         safe = fam.safe_weight(y, eta)
@@ -151,7 +161,7 @@ class Newton:
             observed = working_weights(fam, y, eta)
             w = observed if floor < 0 else np.maximum(safe, floor * float(np.max(safe)))
             self.reference = v * w
-            self.hessian = gram(x, self.reference)
+            self.hessian = design.gram(self.reference)
             if self.factorise(ridge):
                 return
         raise DataError("the fit broke down: the covariates' scales lie too far apart")
@@ -171,9 +181,9 @@ class Newton:
             self._factor = factor
         return self._factor is not None
 
-    def cross(self, x: FloatArray) -> FloatArray:
-        """Products of the last column with all, at the weights of the Hessian."""
-        return np.asarray(x.T @ (self.reference * x[:, -1]))
+    def cross(self, design: Design) -> FloatArray:
+        """Products of the last column that was added with all, at the weights of the Hessian."""
+        return design.slope(self.reference * design.added[:, -1])
 
     def pivot(self, cross: FloatArray) -> float:
         """Relative size of the last column off the others, in the metric of the Hessian."""
@@ -196,7 +206,7 @@ class Newton:
 
     def minimise(
         self,
-        x: FloatArray,
+        design: Design,
         eta: FloatArray,
         theta: FloatArray,
         ridge: FloatArray | None,
@@ -214,21 +224,21 @@ class Newton:
 
         value = p.value(eta) + penalty(theta)
         if self.hessian.shape[0] != theta.size or not self.factorise(ridge):
-            self.refresh(x, eta, ridge)
+            self.refresh(design, eta, ridge)
         first, last, fresh = 0.0, math.inf, False
         for _ in range(_MOST_STEPS):
             # gradient of the weighted mean loss
-            slope = x.T @ (p.v * p.family.score(p.y, eta))
+            slope = design.slope(p.v * p.family.score(p.y, eta))
             slope += 0.0 if ridge is None else ridge @ theta
             step = -self.solve(slope)
             # Newton decrement: the length of the step in the metric of the Hessian
             length = math.sqrt(max(-float(slope @ step), 0.0))
             first = first or length
             if length > 0.2 * last and not fresh:  # the old Hessian contracts too slowly
-                self.refresh(x, eta, ridge)
+                self.refresh(design, eta, ridge)
                 fresh, last = True, math.inf
                 continue
-            move = x @ step
+            move = design.eta(step)
             size = 1.0
             while size > 1e-12:
                 trial = p.value(eta + size * move) + penalty(theta + size * step)
@@ -238,13 +248,13 @@ class Newton:
             if size <= 1e-12:
                 if fresh or length <= 1e-7 * (1 + abs(value)):
                     break  # rounding: no lower value can be found
-                self.refresh(x, eta, ridge)
+                self.refresh(design, eta, ridge)
                 fresh = True
                 continue
             theta, eta, value = theta + size * step, eta + size * move, trial
             if size < 1.0:
                 self.careful = size < 0.2
-                self.refresh(x, eta, ridge)
+                self.refresh(design, eta, ridge)
                 self.careful, fresh, last = False, True, math.inf
                 continue
             # what is still to come is about rate / (1 - rate) of this step
@@ -390,7 +400,7 @@ class Partner:
         # own coefficients in the joint fit: those behind the messages, by their weights
         now = np.zeros_like(self.last) if combination is None else self.betas @ combination
         start = self.last if combination is None else now
-        x, present = self._design.matrix, 0.0
+        design, present = self._design, 0.0
         if has_l1(self.penalty):
             local = fit(
                 self.x_b,
@@ -403,14 +413,14 @@ class Partner:
             )
             beta, intercept, gain = local.coef, local.intercept, math.nan
         else:
-            theta = self._design.inner(start, self._intercept if combination is None else 0.0)
-            ridge = self._design.ridge(ridge_strength(self.penalty))
-            part, share = x @ theta, _FULL
+            theta = design.inner(start, self._intercept if combination is None else 0.0)
+            ridge = design.ridge(ridge_strength(self.penalty))
+            part, share = design.eta(theta), _FULL
             if combination is not None:
                 present = math.sqrt(float(p.v @ part**2))
                 share = _NEAR if self.betas.size else _FULL
-            theta, _, first = self._newton.minimise(x, offset + part, theta, ridge, share)
-            beta, intercept = self._design.raw(theta)
+            theta, _, first = self._newton.minimise(design, offset + part, theta, ridge, share)
+            beta, intercept = design.raw(theta)
             # deviance: twice the loss, of which half the squared decrement is gained
             gain = p.total * first**2
         self.last, self._intercept = beta, intercept

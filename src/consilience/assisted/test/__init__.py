@@ -306,7 +306,7 @@ class AssistanceTest(Method[AssistanceTestResult]):
     l1_ratio: float = allows(number(0, 1), default=0.0)
 
     name: ClassVar[str] = "assistance-test"
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     title: ClassVar[str] = "Is a partner's data of use to me, and at what price?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     follows: ClassVar[tuple[str, ...]] = ("assisted-glm",)
