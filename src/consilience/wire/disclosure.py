@@ -981,6 +981,8 @@ def column_factor(x: NDArray[Any]) -> FloatArray:
     return projectable(x).factor
 
 
+_NEAR = 100
+"""Standard deviations that a mean may be from zero so that products lose two digits at most."""
 _ROWS = 1024
 """Rows at a time: they stay in the cache, and no table is copied as a whole."""
 
@@ -999,12 +1001,15 @@ class Projectable:
         Read-only.
     constant : (p,) bool array
         Columns that are constant but for rounding: centred, they are zero.
+    near : bool
+        Whether products lose no digits that matter where means are taken off afterwards.
     """
 
     x: FloatArray
     mean: FloatArray
     factor: FloatArray
     constant: NDArray[np.bool_]
+    near: bool
     key: dataclasses.InitVar[object]
 
     def __post_init__(self, key: object) -> None:
@@ -1013,6 +1018,10 @@ class Projectable:
         self.mean.flags.writeable = self.factor.flags.writeable = False
 
     def __matmul__(self, directions: FloatArray) -> FloatArray:
+        if self.near:
+            moved: FloatArray = self.x @ directions
+            moved -= self.mean @ directions
+            return moved
         found = np.empty((len(self.x), *np.shape(directions)[1:]))
         for start, part in _parts(self.x, self.mean, self.constant):
             np.matmul(part, directions, out=found[start : start + len(part)])
@@ -1078,7 +1087,8 @@ def projectable(x: NDArray[Any], factor: NDArray[Any] | None = None) -> Projecta
         size = np.sqrt((found**2).sum(axis=0))
         if found.shape != shape or not np.allclose(size, lengths, rtol=1e-8, atol=1e-12):
             raise ProtocolError("the factor of a projection is that of other rows")
-    return Projectable(x, mean, found, constant, _KEY)
+    near = bool((np.abs(mean) * np.sqrt(len(x)) <= _NEAR * lengths).all())
+    return Projectable(x, mean, found, constant, near, _KEY)
 
 
 def _factor(gram: FloatArray, lengths: FloatArray) -> FloatArray | None:

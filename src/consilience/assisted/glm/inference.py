@@ -10,6 +10,7 @@ gives a factor on the standard errors (see ``assisted.kernels.joint_intervals``)
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,35 +105,44 @@ def orthonormal(block: FloatArray) -> tuple[FloatArray | None, FloatArray]:
 
 def known_columns(
     joint: Joint, rest: Sequence[FloatArray] = ()
-) -> tuple[list[FloatArray], list[FloatArray], FloatArray, tuple[FloatArray, ...]]:
+) -> tuple[list[list[FloatArray]], list[FloatArray], FloatArray, tuple[FloatArray, ...]]:
     """What is known of the partners' columns, with `rest` of each of them.
 
     Returns
     -------
-    blocks : list of (n, k) arrays
-        By partner: its messages and further directions.
+    pieces : list of lists of (n, k) arrays
+        By partner: its messages, and further directions.
     weights : list of (k,) arrays
         Their weights in the fit, 0 for further ones.
     design, backs
         As in `Known`.
     """
     p = joint.x.shape[1]
-    blocks, weights = [], []
+    pieces, weights = [], []
     for o, partner in enumerate(joint.s.partners):
         more = [np.asarray(joint.extra[partner])] if partner in joint.extra else []
         found = [block for block in (joint.messages_of(o), *more, *rest[o : o + 1]) if block.size]
-        blocks.append(found[0] if len(found) == 1 else np.column_stack([joint.x[:, :0], *found]))
+        pieces.append(found)
         w = joint.weights_for(o)
-        weights.append(np.append(w, np.zeros(blocks[-1].shape[1] - len(w))))
-    bases, backs = zip(*map(orthonormal, blocks), strict=True)
-    ends = 1 + p + np.cumsum([back.shape[1] for back in backs])
+        weights.append(np.append(w, np.zeros(sum(block.shape[1] for block in found) - len(w))))
+    ends = 1 + p + np.cumsum([len(w) for w in weights])
     design = np.empty((len(joint.x), ends[-1]))
-    design[:, 0], design[:, 1 : 1 + p] = 1.0, joint.x
-    for block, basis, back, end in zip(blocks, bases, backs, ends, strict=True):
-        at = slice(end - back.shape[1], end)
+    for rows in row_blocks(len(design)):
+        design[rows, 0], design[rows, 1 : 1 + p], at = 1.0, joint.x[rows], 1 + p
+        for block in itertools.chain(*pieces):
+            design[rows, at : at + block.shape[1]] = block[rows]
+            at += block.shape[1]
+    places = [slice(end - len(w), end) for w, end in zip(weights, ends, strict=True)]
+    bases, backs = zip(*(orthonormal(design[:, at]) for at in places), strict=True)
+    for at, basis, back in zip(places, bases, backs, strict=True):
         for rows in row_blocks(len(design)):
-            design[rows, at] = block[rows] @ back if basis is None else basis[rows]
-    return blocks, weights, design, tuple(backs)
+            # in place: a basis of fewer columns leaves room at the end
+            new = design[rows, at] @ back if basis is None else basis[rows]
+            design[rows, at.start : at.start + back.shape[1]] = new
+    kept = [np.arange(at.start, at.start + b.shape[1]) for at, b in zip(places, backs, strict=True)]
+    if sum(map(len, kept)) < design.shape[1] - 1 - p:
+        design = design[:, np.concatenate([np.arange(1 + p), *kept])]
+    return pieces, weights, design, tuple(backs)
 
 
 @step("aim")
@@ -155,7 +165,7 @@ def aim(
         state = {**state, "extra": extra}
     joint = Joint(s, data, site, state)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
-    blocks, fitted, design, backs = known_columns(joint)
+    pieces, fitted, design, backs = known_columns(joint)
     eta, weights = np.asarray(joint.model.eta), joint.rows.training_weights
     found = Known(design, backs, sandwich(design, joint.y, eta, s.training_family(), weights))
     p = data.features.shape[1]
@@ -168,10 +178,15 @@ def aim(
     places, to = found.places, s.partners.index(message.partner)
     mean = data.features.mean(axis=0)
     theirs = np.empty((0, 0))
-    if len(blocks) > 1:
+    if len(pieces) > 1:
         parts = [
-            np.column_stack([blocks[o] @ fitted[o], design[:, places[o]] @ v[places[o]]])
-            for o in range(len(blocks))
+            np.column_stack(
+                [
+                    np.column_stack([joint.x[:, :0], *pieces[o]]) @ fitted[o],
+                    design[:, places[o]] @ v[places[o]],
+                ]
+            )
+            for o in range(len(pieces))
             if o != to
         ]
         theirs = np.sum(parts, axis=0)
@@ -179,7 +194,7 @@ def aim(
         "weights": np.column_stack([fitted[to], backs[to] @ v[places[to]]]),
         "constants": np.append(joint.model.intercept + mean @ coef, v[0] + mean @ v[1 : p + 1]),
         "rows": chosen,
-        "enough": _enough(s, found, blocks, joint, eta, weights),
+        "enough": _enough(s, found, joint, eta, weights),
     }
     nothing = none_for(message.partner)
     reply = messages.Aimed(
@@ -196,7 +211,6 @@ def aim(
 def _enough(
     s: messages.Settings,
     found: Known,
-    blocks: list[FloatArray],
     joint: Joint,
     eta: FloatArray,
     weights: FloatArray,
@@ -207,7 +221,7 @@ def _enough(
     w = weights * working_weights(s.training_family(), joint.y, eta)
     # what partners hide adds up, as variances do
     rho = found.correlation(w)
-    share = joint_intervals.enough_for(s.interval_accuracy, rho) / np.sqrt(len(blocks))
+    share = joint_intervals.enough_for(s.interval_accuracy, rho) / np.sqrt(len(found.backs))
     return float(np.nan_to_num(share))
 
 
@@ -390,7 +404,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     if any(block.size and len(block) != data.n_rows for block in rest):
         raise refused("further directions with other rows")
     rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
-    blocks, weights, design, backs = known_columns(joint, rest if whole else ())
+    pieces, weights, design, backs = known_columns(joint, rest if whole else ())
     y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
     before = (float(joint.model.intercept), np.asarray(joint.model.coef_a), tuple(weights))
     sums: Sums = before
@@ -404,12 +418,12 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
             start = (begin[1:], float(begin[0]))
         columns, penalty = design[:, 1:], s.penalty()
         if penalty is not None:
-            columns, start = np.column_stack([joint.x, *blocks]), None
+            columns, start = np.column_stack([joint.x, *itertools.chain(*pieces)]), None
         beside: dict[str, Any] = {"offset": rows.offset, "penalty": penalty}
         fitted = glm.fit(columns, y, fam, weights=case, start=start, **beside)
         if fitted.separated:
             raise training.endless_fit()
-        turns = backs if penalty is None else [np.eye(block.shape[1]) for block in blocks]
+        turns = backs if penalty is None else [np.eye(len(w)) for w in weights]
         ends = p + np.cumsum([turn.shape[1] for turn in turns])
 
         def parts(fit: Any) -> Sums:
