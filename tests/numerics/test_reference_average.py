@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from consilience.averaging.estimators.proximal_fit import Learner
 from consilience.exceptions import ParameterError
@@ -119,6 +120,25 @@ def test_directions_without_variation_need_no_reference():
     assert facts.remarks() == []
     full = stream(3).standard_normal((300, 4))
     assert kernel.reference_facts(x[:50], full.T @ full / 300).remarks() != []
+
+
+def test_facts_of_sparse_rows_are_those_of_the_same_rows_in_full():
+    rows = stream(5).poisson(0.3, size=(150, 9)).astype(float) * np.geomspace(1e-3, 1e3, 9)
+    rows[:, 4], rows[:, 5] = 0.0, rows[:, 0] - 2 * rows[:, 1]
+    x = stream(6).poisson(0.3, size=(300, 9)).astype(float)
+    for m, second in ((150, None), (150, x.T @ x / 300), (5, None)):
+        full = kernel.reference_facts(rows[:m], second)
+        found = kernel.reference_facts(sparse.csr_array(rows[:m]), second)
+        assert (found.rank, found.needed_rank) == (full.rank, full.needed_rank)
+        assert min(found.condition, full.condition) > 1e12
+        assert ("moments" in full.remarks()[0], "moments" in found.remarks()[0]) == (True, False)
+    found, full = (kernel.reference_facts(part) for part in (sparse.csr_array(x), x))
+    assert (found.rank, found.condition) == (9, pytest.approx(full.condition))
+    assert kernel.scale_of(2.0, sparse.csr_array(rows)) == pytest.approx(kernel.scale_of(2.0, rows))
+    # too many columns for their products: the most that the rank can be
+    wide = sparse.csr_array((np.ones(4), ([0, 0, 1, 3], [7, 9, 7, 2100])), shape=(8, 2500))
+    facts = kernel.reference_facts(wide)
+    assert (facts.rank, facts.needed_rank, np.isnan(facts.condition)) == (3, 2500, True)
 
 
 def test_nearly_dependent_columns_are_remarked():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,6 +30,10 @@ _RULES = {
     "exponent": number(0, below=1),
 }
 _RANK_TOLERANCE = 1e-8
+_GRAM_TOLERANCE = 1e-12
+"""Of eigenvalues of sums of products, which are squares of singular values."""
+MOST_COLUMNS = 2000
+"""Of more columns no second moments are computed unless they are asked for."""
 _LARGEST_CONDITION = 1e5
 
 
@@ -126,11 +130,14 @@ class ReferenceFacts:
     ----------
     n_rows, n_columns : int
     rank : int
-        Of the columns, each put on unit length.
+        Of the columns, each put on unit length. The most that it can be, where rows are sparse and
+        there are more than `MOST_COLUMNS` of them.
     needed_rank : int
         Rank of the data's own second moments where they are known, else the number of columns.
     condition : float
-        Ratio of the largest singular value to the last of the needed ones.
+        Ratio of the largest singular value to the last of the needed ones; NaN where the rank is
+        not computed.
+    sparse : bool
     """
 
     n_rows: int
@@ -138,6 +145,7 @@ class ReferenceFacts:
     rank: int
     needed_rank: int
     condition: float
+    sparse: bool = False
 
     def remarks(self) -> list[str]:
         """Sentences on what keeps the rounds from the fit of all rows; none where nothing does."""
@@ -146,11 +154,12 @@ class ReferenceFacts:
             why = "some of its columns are constant, or combinations of others"
             if self.n_rows < self.n_columns:
                 why = "it has fewer rows than columns"
+            other = "" if self.sparse else ', or reference = "moments"'
             found.append(
                 f"The reference set has rank {self.rank} and the columns need {self.needed_rank}: "
                 f"{why}, so the rounds do not tend to the fit of all rows. Give at least "
                 f"{self.needed_rank} rows (about {20 * self.n_columns} are good) that vary as the "
-                'data do, or reference = "moments".'
+                f"data do{other}."
             )
         elif self.condition > _LARGEST_CONDITION:
             found.append(
@@ -161,21 +170,33 @@ class ReferenceFacts:
         return found
 
 
-def reference_facts(rows: FloatArray, second_moments: FloatArray | None = None) -> ReferenceFacts:
+def reference_facts(rows: Any, second_moments: FloatArray | None = None) -> ReferenceFacts:
     """Rank and conditioning of reference rows.
 
     Parameters
     ----------
-    rows : (m, p) array
+    rows : (m, p) array or sparse matrix
     second_moments : (p, p) array, optional
         ``X'X / N`` of the data: directions in which the data do not vary need no reference rows.
     """
-    rows = np.asarray(rows, dtype=float)
+    m, p = rows.shape
     # Columns in other units must not look dependent: each is put on unit length first.
-    length = np.linalg.norm(rows, axis=0)
-    values = np.linalg.svd(rows / np.where(length > 0, length, 1.0), compute_uv=False)
-    rank = int((values > _RANK_TOLERANCE * max(values.max(initial=0.0), 1e-300)).sum())
-    needed = rows.shape[1]
+    if not hasattr(rows, "tocsr"):
+        rows = np.asarray(rows, dtype=float)
+        length = np.linalg.norm(rows, axis=0)
+        values = np.linalg.svd(rows / np.where(length > 0, length, 1.0), compute_uv=False)
+        least = _RANK_TOLERANCE * max(values.max(initial=0.0), 1e-300)
+    elif p > MOST_COLUMNS:
+        used = len(np.unique(rows.tocsr().indices))
+        return ReferenceFacts(m, p, min(m, used), p, float("nan"), True)
+    else:  # singular values by the sums of products: their rows would fill the memory
+        products = (rows.T @ rows).toarray()
+        unit = _units(products)
+        eigen = np.linalg.eigvalsh(products / unit / unit[:, None])[::-1][:m]
+        values = np.sqrt(np.maximum(eigen, 0.0))
+        least = np.sqrt(_GRAM_TOLERANCE) * max(values.max(initial=0.0), 1e-300)
+    rank = int((values > least).sum())
+    needed = p
     if second_moments is not None:
         unit = _units(second_moments)
         eigen = np.linalg.eigvalsh(second_moments / unit / unit[:, None])
@@ -183,7 +204,7 @@ def reference_facts(rows: FloatArray, second_moments: FloatArray | None = None) 
     # Directions in which the data themselves do not vary need not be covered.
     last = values[needed - 1] if 0 < needed <= len(values) else 0.0
     condition = float(values[0] / last) if last > 0 else float("inf")
-    return ReferenceFacts(len(rows), rows.shape[1], rank, needed, condition)
+    return ReferenceFacts(m, p, rank, needed, condition, hasattr(rows, "tocsr"))
 
 
 def _units(matrix: FloatArray) -> FloatArray:
@@ -192,17 +213,17 @@ def _units(matrix: FloatArray) -> FloatArray:
     return np.where(size > 0, size, 1.0)
 
 
-def scale_of(own_square: float, reference: FloatArray) -> float:
+def scale_of(own_square: float, reference: Any) -> float:
     """Units of rho: mean squared length of the data's rows over that of the reference rows.
 
     Parameters
     ----------
     own_square : float
         ``trace(X'X) / N``.
-    reference : (m, p) array
+    reference : (m, p) array or sparse matrix
     """
-    reference = np.asarray(reference, dtype=float)
-    square = float((reference**2).sum() / max(len(reference), 1))
+    values = reference.data if hasattr(reference, "tocsr") else np.asarray(reference, dtype=float)
+    square = float((values**2).sum() / max(reference.shape[0], 1))
     return own_square / square if square > 0 and own_square > 0 else 1.0
 
 

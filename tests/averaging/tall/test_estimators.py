@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from joblib import parallel_config
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge
@@ -18,7 +21,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError, ParameterError, RunError
 from consilience.numerics.random import stream
 from tests.averaging.tall.tables import classes, frame, regression
 
@@ -26,7 +29,8 @@ FEW = {"n_splits": 3, "max_rounds": 2}
 
 
 SPLITS = {
-    "check_sample_weight_equivalence_on_dense_data": "repeated rows are dealt to other splits",
+    f"check_sample_weight_equivalence_on_{kind}_data": "repeated rows are dealt to other splits"
+    for kind in ("dense", "sparse")
 }
 
 
@@ -198,6 +202,89 @@ def test_a_split_without_a_class() -> None:
     chances = fitted.predict_proba(x)
     assert chances.shape == (len(x), 2)
     np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+
+
+# ------------------------------------------------------------------ sparse rows
+
+
+def words(n: int, p: int, seed: int = 0) -> tuple[Any, np.ndarray]:
+    """Counts in a tenth of the cells, and a response of a tenth of the columns."""
+    rng = stream(seed, "words")
+    x = sparse.random(n, p, 0.1, format="csr", rng=rng, data_rvs=lambda k: 1.0 + rng.poisson(1, k))
+    return x, x @ (rng.standard_normal(p) * (rng.random(p) < 0.1)) + 0.3 * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize("kind", ["by row", "by column", "cells in parts"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_sparse_rows_are_fitted_as_the_same_rows_in_full(
+    task: str, weighted: bool, kind: str
+) -> None:
+    x, y = words(300, 12)
+    weight = stream(1).integers(1, 4, 300).astype(float) if weighted else None
+    rows: Any = sparse.csc_array(x) if kind == "by column" else x
+    if kind == "cells in parts":
+        parts = np.repeat(x.data, 2) * np.tile([0.25, 0.75], x.nnz)
+        rows = sparse.csr_matrix((parts, np.repeat(x.indices, 2), 2 * x.indptr), shape=x.shape)
+    settings: dict[str, Any] = {"n_splits": 3, "max_rounds": 4, "random_state": 0}
+    if task == "regression":
+        model: Any = ReferenceAveragingRegressor(Ridge(3.0, solver="lsqr", tol=1e-13), **settings)
+    else:
+        learner = LogisticRegression(C=0.1, tol=1e-12)  # the guard takes round 0
+        model = ReferenceAveragingClassifier(learner, guard=False, **settings)
+        y = (y > np.median(y)).astype(int)
+    full = clone(model).fit(x.toarray(), y, sample_weight=weight)
+    found = model.fit(rows, y, sample_weight=weight)
+    assert found.chosen_round_ == full.chosen_round_
+    assert found.chosen_round_ > 0
+    assert rows.nnz == x.nnz * (2 if kind == "cells in parts" else 1)  # it is the caller's
+    np.testing.assert_allclose(found.coef_, full.coef_, atol=2e-6)
+    assert sparse.issparse(found.reference_)
+    np.testing.assert_array_equal(found.reference_.toarray(), full.reference_)
+    for name in ("reference_rank", "reference_needed_rank"):
+        assert found.history_[name] == full.history_[name]
+    np.testing.assert_allclose(found.predict(rows), full.predict(x.toarray()), atol=1e-5)
+    if not weighted:  # the reference rows of the user, with or without zeros
+        for own in (x[:60], x[:60].toarray()):
+            again = clone(model).set_params(reference=own).fit(rows, y)
+            assert again.reference_.shape == (60, 12)
+
+
+def test_wide_sparse_rows_are_never_filled_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise MemoryError("rows in full")
+
+    x, y = words(900, 2400)
+    x, y, new, expected = x[:600], y[:600], x[600:], y[600:]
+    for kind in (sparse.csr_matrix, sparse.csr_array, sparse.csc_matrix, sparse.csc_array):
+        monkeypatch.setattr(kind, "toarray", refused)
+    model = ReferenceAveragingRegressor(
+        Lasso(0.1), n_splits=3, n_reference=300, max_rounds=3, random_state=0
+    )
+    with pytest.warns(UserWarning, match="fewer rows than columns"):
+        model.fit(x, y)
+    plain = clone(model).set_params(max_rounds=0).fit(x, y)
+    assert model.kept_
+    assert model.score(new, expected) > plain.score(new, expected)
+    for backend in ("threading", "loky"):
+        with parallel_config(backend, n_jobs=2):
+            again = clone(model).fit(x, y)
+        np.testing.assert_array_equal(again.coef_, model.coef_)
+
+
+def test_sparse_rows_and_what_would_fill_them(tmp_path: Path) -> None:
+    x, y = words(200, 10)
+    model = ReferenceAveragingRegressor(n_splits=2, checkpoint=tmp_path, random_state=0)
+    with pytest.raises(ParameterError, match="take 'rows'"):
+        clone(model).set_params(reference="moments").fit(x, y)
+    model.fit(x, y)
+    other = x.copy()
+    other.data[3] += 1.0
+    with pytest.raises(RunError, match="another data"):
+        clone(model).fit(other, y)
+    x.data[0] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        ReferenceAveragingRegressor().fit(x, y)
 
 
 def test_clone_and_pickle() -> None:

@@ -236,7 +236,8 @@ class Learner:
         rows = self._frozen.reference
         if settings.get("gamma") == "scale" and rows is not None:
             # What it is on the reference rows: then it is so in every fit.
-            variance = float((rows * rows).mean()) - float(rows.mean()) ** 2
+            squares = rows.multiply(rows) if hasattr(rows, "tocsr") else rows * rows
+            variance = float(squares.mean()) - float(rows.mean()) ** 2
             gamma = 1.0 / (rows.shape[1] * variance) if variance > 0 else 1.0
             self._take(self._cloned({"gamma": gamma}))
         solver = settings.get("solver")

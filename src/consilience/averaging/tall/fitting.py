@@ -210,6 +210,8 @@ def described(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(described(v) for v in value)}]"
+    if hasattr(value, "tocsr"):
+        return described([value.shape, value.indptr, value.indices, value.data])
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
         if array.dtype == object:
@@ -238,7 +240,7 @@ class Fitted:
     choice : Choice
     history : dict of arrays
     remarks : tuple of str
-    reference : (m, p) array
+    reference : (m, p) array or sparse matrix
     """
 
     learner: Learner

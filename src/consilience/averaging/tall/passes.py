@@ -21,8 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.averaging.estimators.conventions import Rows as Table
 from consilience.averaging.estimators.proximal_fit import Learner, Start
 from consilience.averaging.tall.tables import (
     HeldTable,
@@ -36,6 +38,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers, one_thread
 from consilience.numerics.random import stream
 from consilience.numerics.reference_average import (
+    MOST_COLUMNS,
     SCHEDULES,
     ReferenceFacts,
     averaged,
@@ -52,8 +55,6 @@ MOST_HELD_OUT = 20_000
 """Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""
 _HELD_BYTES = 2**28
 """Bound on the predictions for held-out rows that are in memory at a time."""
-_MOST_COLUMNS = 2000
-"""Of more columns no second moments are computed unless they are asked for."""
 _ROWS_FOR_RANK = 4
 """Rows for each column in the splits that tell the rank which reference rows need."""
 
@@ -110,8 +111,8 @@ class Seen:
     mean: FloatArray
     products: FloatArray | None
     square: float
-    reference: FloatArray
-    held_x: FloatArray
+    reference: Table
+    held_x: Table
     held_y: NDArray[Any]
     held_weight: FloatArray
     levels: NDArray[Any]
@@ -129,13 +130,13 @@ class Survey:
     rows, sizes : (B,) arrays
         Rows of each split, and the sums of their weights: the same without weights.
     levels : (q,) array, or empty
-    reference : (m, p) array
+    reference : (m, p) array or sparse matrix
     facts : ReferenceFacts
     rho_scale : float
     held : list of (h_b,) arrays
         Places of the rows that are held out, within each split.
     held_x, held_y, held_weight : (H, p), (H,) and (H,) arrays
-        In the order of the splits.
+        In the order of the splits; `held_x` is sparse where the table is.
     digest : str
         Of the rows of all splits, in their order.
     """
@@ -144,11 +145,11 @@ class Survey:
     rows: FloatArray
     sizes: FloatArray
     levels: NDArray[Any]
-    reference: FloatArray
+    reference: Table
     facts: ReferenceFacts
     rho_scale: float
     held: list[IntArray]
-    held_x: FloatArray
+    held_x: Table
     held_y: FloatArray
     held_weight: FloatArray
     digest: str
@@ -191,28 +192,26 @@ def look(task: Look, seed: int) -> Seen:
     """Read one split."""
     with one_thread():
         x, y, weight = task.part.read()
-        mean = x.mean(axis=0) if weight is None else np.average(x, axis=0, weights=weight)
-        products = None
-        if task.moments:
-            away = x - mean
-            products = (away if weight is None else away * weight[:, None]).T @ away
+        n = x.shape[0]
+        mean, products, square = _moments(x, weight, task.moments)
         # By the place of the split: whoever reads it draws the same rows.
         drawn = stream(seed, "reference", task.place).choice(
-            len(x), min(task.n_reference, len(x)), replace=False
+            n, min(task.n_reference, n), replace=False
         )
         digest = hashlib.sha256(repr(x.shape).encode())
-        digest.update(_sums_in_order(x).tobytes())
+        if sparse.issparse(x):
+            for values in (x.indptr, x.indices, x.data):
+                digest.update(np.ascontiguousarray(values).tobytes())
+        else:
+            digest.update(_sums_in_order(x).tobytes())
         digest.update(y.tobytes() if y.dtype != object else "\0".join(map(str, y)).encode())
-        squares = np.einsum("ij,ij->i", x, x) if weight is not None else None
         if weight is not None:
             digest.update(weight.tobytes())
         return Seen(
-            mass=float(len(x)) if weight is None else float(weight.sum()),
+            mass=float(n) if weight is None else float(weight.sum()),
             mean=mean,
             products=products,
-            square=float(np.einsum("ij,ij->", x, x))
-            if squares is None
-            else float(weight @ squares),
+            square=square,
             reference=x[np.sort(drawn)],
             held_x=x[task.held],
             held_y=y[task.held],
@@ -220,6 +219,36 @@ def look(task: Look, seed: int) -> Seen:
             levels=np.unique(y) if task.classes else y[:0],
             digest=digest.digest(),
         )
+
+
+def _moments(
+    x: Table, weight: FloatArray | None, wanted: bool
+) -> tuple[FloatArray, FloatArray | None, float]:
+    """Means, sums of products of deviations where they are wanted, and the sum of squares."""
+    if sparse.issparse(x):
+        w = np.ones(x.shape[0]) if weight is None else weight
+        scaled = x.multiply(np.sqrt(w)[:, None]).tocsr()
+        mean = np.asarray(x.T @ w) / w.sum()
+        products = None
+        if wanted:
+            products = (scaled.T @ scaled).toarray() - w.sum() * np.outer(mean, mean)
+        return mean, products, float(scaled.data @ scaled.data)
+    if weight is None:
+        mean, square = x.mean(axis=0), float(np.einsum("ij,ij->", x, x))
+    else:
+        mean = np.average(x, axis=0, weights=weight)
+        square = float(weight @ np.einsum("ij,ij->i", x, x))
+    products = None
+    if wanted:
+        away = x - mean
+        products = (away if weight is None else away * weight[:, None]).T @ away
+    return mean, products, square
+
+
+def _under_one_another(parts: list[Table]) -> Table:
+    """Rows of all splits."""
+    together: Table = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else None
+    return np.concatenate(parts) if together is None else together
 
 
 def _sums_in_order(x: FloatArray) -> NDArray[np.uint64]:
@@ -283,7 +312,7 @@ def survey(
         enough = np.cumsum(sizes) >= _ROWS_FOR_RANK * p
         n_told = max(int(np.argmax(enough)) + 1 if enough.any() else n_splits, 3)
         spread = np.linspace(0, n_splits - 1, min(n_told, n_splits)).astype(int)
-        told = spread.tolist() if p <= _MOST_COLUMNS else []
+        told = spread.tolist() if p <= MOST_COLUMNS else []
     parts, unknown = table.parts(n_splits), classes and levels is None
     looks = [
         Look(part, b, int(shares[b]), held[b], b in told, unknown) for b, part in enumerate(parts)
@@ -308,7 +337,7 @@ def survey(
         facts=reference_facts(rows, second),
         rho_scale=scale_of(sum(s.square for s in seen) / sum(masses), rows),
         held=held,
-        held_x=np.concatenate([s.held_x for s in seen]),
+        held_x=_under_one_another([s.held_x for s in seen]),
         held_y=np.asarray(held_y, dtype=float),
         held_weight=np.concatenate([s.held_weight for s in seen]),
         digest=hashlib.sha256(b"".join(s.digest for s in seen)).hexdigest(),
@@ -317,7 +346,7 @@ def survey(
 
 def _reference_rows(
     seen: list[Seen], sizes: Sequence[float], reference: Any, m: int, seed: int
-) -> tuple[FloatArray, FloatArray | None]:
+) -> tuple[Table, FloatArray | None]:
     """Reference rows and second moments of the data, where they are known."""
     second = mean = covariance = None
     told = [(n, s) for n, s in zip(sizes, seen, strict=True) if s.products is not None]
@@ -331,17 +360,21 @@ def _reference_rows(
         second = covariance + np.outer(mean, mean)
     if isinstance(reference, str):
         if reference == "rows":
-            return np.concatenate([s.reference for s in seen]), second
+            return _under_one_another([s.reference for s in seen]), second
+        if sparse.issparse(seen[0].reference):
+            raise ParameterError(
+                "reference = 'moments' makes rows without zeros: take 'rows' for a sparse table"
+            )
         if mean is None or covariance is None:
             raise ParameterError("reference = 'moments' needs the second moments of the splits")
         return normal_reference(mean, covariance, m, stream(seed, "reference")), second
-    rows, n_columns = np.asarray(reference, dtype=float), len(seen[0].mean)
-    if rows.ndim != 2 or rows.shape[1] != n_columns or not len(rows):
+    rows, n_columns = reference, len(seen[0].mean)
+    if rows.ndim != 2 or rows.shape[1] != n_columns or not rows.shape[0]:
         raise ParameterError(
             f"reference rows of shape {rows.shape} were given: "
             f"they need {n_columns} columns, those of X in its order, and at least one row"
         )
-    if not np.isfinite(rows).all():
+    if not np.isfinite(rows.data if sparse.issparse(rows) else rows).all():
         raise ParameterError("reference rows hold missing or infinite values: leave those rows out")
     return rows, second
 
@@ -364,11 +397,11 @@ class Common:
 
     learners: tuple[Learner, ...]
     n_reference: int
-    held_x: FloatArray
+    held_x: Table
 
     def __sizeof__(self) -> int:
         # Asked by a backend that sends large arguments once and keeps small ones in each task.
-        return 8 * (self.n_reference + len(self.held_x)) * self.held_x.shape[1] + 2000
+        return 8 * (self.n_reference + self.held_x.shape[0]) * self.held_x.shape[1] + 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,7 +449,7 @@ def rows_of(part: Part, left_out: IntArray) -> Rows:
     """Read a split without the rows that are left out."""
     x, y, weight = part.read()
     if len(left_out):
-        kept = np.ones(len(x), dtype=bool)
+        kept = np.ones(x.shape[0], dtype=bool)
         kept[left_out] = False
         x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
     return x, np.asarray(y, dtype=float), weight
@@ -443,7 +476,7 @@ def refit(task: Task, common: Common, target: FloatArray) -> Done:
             )
             seconds += thread_time() - begin
             near.append(learner.at_reference(fitted))
-            if len(common.held_x):
+            if common.held_x.shape[0]:
                 far.append(learner.predict(fitted, common.held_x))
             else:
                 far.append(np.zeros((0, near[-1].shape[1])))
@@ -540,14 +573,14 @@ class Trajectory:
         self.left_out = found.held if trial else [h[:0] for h in found.held]
         self.sizes = found.sizes - found.held_masses if trial else found.sizes
         held_x = found.held_x if trial else found.held_x[:0]
-        self.common = Common(tuple(learners), len(found.reference), held_x)
+        self.common = Common(tuple(learners), found.reference.shape[0], held_x)
         self.seconds = 0.0
         self._ready: dict[tuple[int, ...], dict[int, Done]] = {}
 
     def begin(self) -> State:
         """State before round 0."""
         g, b = len(self.common.learners), len(self.parts)
-        m, h = self.common.n_reference, len(self.common.held_x)
+        m, h = self.common.n_reference, self.common.held_x.shape[0]
         q, own = self.common.learners[0].n_outputs, b if self.asynchronous else 0
         return State(
             round=-1,

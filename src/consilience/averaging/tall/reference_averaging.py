@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import Pipeline
@@ -75,7 +76,7 @@ class _ReferenceAveraging(BaseEstimator):
 
         Parameters
         ----------
-        X : (n, p) array or frame, or path of a Parquet file or of a folder of them
+        X : (n, p) array, sparse matrix or frame, or path of a Parquet file or of a folder of them
             A frame may hold text: then the steps of a pipeline before its learner are fitted once,
             on all rows.
         y : (n,) array, or name of the Parquet column
@@ -163,13 +164,22 @@ class _ReferenceAveraging(BaseEstimator):
             )
         else:
             X, y = validate_data(
-                self, X, y, dtype=_FLOATS, ensure_min_samples=2, y_numeric=not classes
+                self,
+                X,
+                y,
+                accept_sparse="csr",
+                dtype=_FLOATS,
+                ensure_min_samples=2,
+                y_numeric=not classes,
             )
+            if sparse.issparse(X) and not X.has_canonical_format:
+                X = X.copy()  # not in place: the matrix is the caller's
+                X.sum_duplicates()
         if weight is not None:
             weight = _check_sample_weight(weight, X, dtype=float, ensure_non_negative=True)
             if not weight.all():
                 X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
-            if len(X) < 2:
+            if X.shape[0] < 2:
                 raise DataError("fewer than two rows have a weight above 0: check sample_weight")
         if not classes:
             return HeldTable(X, np.asarray(y, dtype=float), weight), None
@@ -178,6 +188,11 @@ class _ReferenceAveraging(BaseEstimator):
         if len(levels) < 2:
             raise DataError("the target holds one class only: give rows of at least two classes")
         return HeldTable(X, codes.astype(float), weight), levels
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     # ------------------------------------------------------------------ columns by name
 
@@ -224,7 +239,10 @@ class _ReferenceAveraging(BaseEstimator):
                 reference = reference[list(names)]
             if self._encoder is not None:
                 reference = self._encoded(reference)
-            reference = np.array(reference, dtype=float)
+            if sparse.issparse(reference):
+                reference = reference.tocsr().astype(float)
+            else:
+                reference = np.array(reference, dtype=float)
         given: dict[str, Any] = {
             field.name: getattr(self, field.name, None) for field in dataclasses.fields(Settings)
         }
@@ -243,13 +261,13 @@ class _ReferenceAveraging(BaseEstimator):
         check_is_fitted(self)
         X = of_arrow(X)
         if self._encoder is None:
-            X = validate_data(self, X, reset=False, dtype=_FLOATS)
+            X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=_FLOATS)
         else:
             validate_data(self, X, reset=False, skip_check_array=True)
             X = check_array(self._encoded(X), dtype=_FLOATS)
         found = []
-        for at in range(0, len(X), _BLOCK):
-            x = np.asarray(X[at : at + _BLOCK], dtype=float)
+        for at in range(0, X.shape[0], _BLOCK):
+            x = X[at : at + _BLOCK].astype(float)
             predictions = [self._learner.predict(fitted, x) for fitted in self.estimators_]
             found.append(averaged(predictions, self.split_sizes_))
         return np.concatenate(found)
@@ -270,7 +288,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
     penalties : sequence of float, optional
         Values of the estimator's penalty (``alpha``, ``C``), in the units of the whole table. All
         of them are fitted in one run, and held-out rows choose.
-    reference : {"rows", "moments"} or (m, p) array or frame
+    reference : {"rows", "moments"} or (m, p) array, sparse matrix or frame
         Reference rows: drawn from the table, normal rows with the table's means and covariances,
         or the user's.
     n_reference : int, optional
@@ -326,7 +344,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
         each split (K + 1, B), ``gains`` in held-out loss and ``gain_errors`` (g, K + 1) by penalty;
         ``base_loss`` (g,) of averaging; ``probes``; facts of the reference rows; CPU
         seconds of all fits.
-    reference_ : (m, p) array
+    reference_ : (m, p) array, or sparse matrix where X is one
     remarks_ : tuple of str
         What was warned of.
 
@@ -348,7 +366,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
 
         Parameters
         ----------
-        X : (n, p) array or frame
+        X : (n, p) array, sparse matrix or frame
 
         Returns
         -------
@@ -379,7 +397,7 @@ class ReferenceAveragingClassifier(ClassifierMixin, _ReferenceAveraging):
 
         Parameters
         ----------
-        X : (n, p) array or frame
+        X : (n, p) array, sparse matrix or frame
 
         Returns
         -------
@@ -393,7 +411,7 @@ class ReferenceAveragingClassifier(ClassifierMixin, _ReferenceAveraging):
 
         Parameters
         ----------
-        X : (n, p) array or frame
+        X : (n, p) array, sparse matrix or frame
 
         Returns
         -------

@@ -2,7 +2,8 @@
 
 A *part* is what a worker gets: arrays where they are in memory, else a description small enough to
 send anywhere, from which the worker reads its own rows. Whoever reads a part gets floats in C
-order, the response, as numbers or as positions of the levels, and the weights of the rows or None.
+order (or sparse rows, where the table is sparse), the response, as numbers or as positions of the
+levels, and the weights of the rows or None.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROWS_A_SPLIT = 10
 _BATCH = 16_384
 
 
-Rows = tuple[FloatArray, Array, FloatArray | None]
+Rows = tuple[Any, Array, FloatArray | None]
 
 
 class Part(Protocol):
@@ -62,7 +63,7 @@ def even_sizes(n_rows: int, n_splits: int) -> list[int]:
 class HeldPart:
     """Rows in memory; views of the whole table, which joblib maps for other processes."""
 
-    x: Array
+    x: Any
     y: Array
     weight: FloatArray | None = None
 
@@ -70,11 +71,14 @@ class HeldPart:
         """Columns, response and weights."""
         # A copy of its own: where a backend has put the rows must not show in the last bits.
         weight = None if self.weight is None else np.array(self.weight)
+        if hasattr(self.x, "tocsr"):
+            return self.x.astype(float), np.array(self.y), weight
         return np.array(self.x, dtype=float, order="C"), np.array(self.y), weight
 
     def __sizeof__(self) -> int:
         # What a backend that sends parts asks, to send each of them once.
-        return int(self.x.nbytes + self.y.nbytes)
+        values = self.x.data.nbytes + self.x.indices.nbytes if hasattr(self.x, "tocsr") else 0
+        return int((values or self.x.nbytes) + self.y.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +105,7 @@ class HeldTable:
 
     Parameters
     ----------
-    x : (n, p) array
+    x : (n, p) array or sparse matrix in row order
     y : (n,) array
         Classes as positions of their levels.
     weight : (n,) array, optional
@@ -109,10 +113,11 @@ class HeldTable:
     Notes
     -----
     Rows in memory are dealt out like cards, so that a sorted table gives splits that are alike, and
-    without a copy. Rows of a mapped file stay in their order, so that a worker reads one stretch.
+    without a copy unless they are sparse. Rows of a mapped file stay in their order, so that a
+    worker reads one stretch.
     """
 
-    def __init__(self, x: Array, y: Array, weight: FloatArray | None = None) -> None:
+    def __init__(self, x: Any, y: Array, weight: FloatArray | None = None) -> None:
         self.x, self.y, self.weight = x, y, weight
         self.n_rows, self.n_columns = x.shape
 
@@ -129,7 +134,7 @@ class HeldTable:
         ]
 
 
-def _file_of(x: Array) -> tuple[str, str, tuple[int, ...], int] | None:
+def _file_of(x: Any) -> tuple[str, str, tuple[int, ...], int] | None:
     """File, type, shape and offset of an array that is a stretch of a mapped file, else None."""
     root: Any = None
     base: Any = x
