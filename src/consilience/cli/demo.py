@@ -133,7 +133,17 @@ def demo(
     study = folder / f"{method}.toml"
     files = demo_files(method)
     # Before anything is written: half a demonstration over other files could not be run.
-    _refuse_foreign(folder, files)
+    for name, text in files.items():
+        path = folder / name
+        try:
+            foreign = path.exists() and path.read_bytes() != text.encode()
+        except OSError:
+            foreign = True
+        if foreign:
+            raise RunError(
+                f"{path} is already there and is not what this demonstration writes: name another "
+                "folder by --folder"
+            )
     for name, text in files.items():
         if not (folder / name).exists():
             atomic_write(folder / name, text.encode(), mode=0o644)
@@ -268,18 +278,3 @@ def _files_over_columns(method: str, chosen: Demo) -> dict[str, str]:
         files[f"sites/{site}.toml"] = FILES[site].format(features=listed)
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
-
-
-def _refuse_foreign(folder: Path, files: dict[str, str]) -> None:
-    """Stop before anything is written if a file is there that is not this demonstration's."""
-    for name, text in files.items():
-        path = folder / name
-        try:
-            foreign = path.exists() and path.read_bytes() != text.encode()
-        except OSError:
-            foreign = True
-        if foreign:
-            raise RunError(
-                f"{path} is already there and is not what this demonstration writes: name another "
-                "folder by --folder"
-            )

@@ -215,7 +215,10 @@ class Driver:
             # Before anybody is told: whoever stops the run there finds them again.
             self._journal.commit()
             for key in came:
-                self._tell_arrived(key)
+                read = self._read.get(key)
+                refused = read is not None and read[0].status == "refused"
+                kind = "refused" if refused else self._journal.replies[key].kind
+                self._tell("arrived", round=key[0], site=key[1], outcome=kind)
             ready += came
         return tuple(sorted(ready, key=lambda k: k[1]) if ask.wait == "all" else ready[:1])
 
@@ -233,12 +236,6 @@ class Driver:
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
                 self._tell_site(arrival.key, error.public)
 
-    def _tell_arrived(self, key: Key) -> None:
-        read = self._read.get(key)
-        refused = read is not None and read[0].status == "refused"
-        kind = "refused" if refused else self._journal.replies[key].kind
-        self._tell("arrived", round=key[0], site=key[1], outcome=kind)
-
     def _check(self, arrival: Arrival) -> None:
         """Judge a reply by its envelope, and its message by what that declares (`decode_reply`)."""
         round_, site = arrival.key
@@ -254,14 +251,10 @@ class Driver:
             known = {**self._known(reply.step), **known}
             roles = self._ctx.roles
             message = decode_reply(reply.message, question, known, site=site, roles=roles)
-            if type(message) is not self._reply_of(reply.step):
+            step = self._steps[reply.step]
+            if type(message) is not (Concealed if step.summed and self._ctx.secure else step.reply):
                 raise WireError("a reply with another message than the step's")
         self._read[arrival.key] = (reply, message)
-
-    def _reply_of(self, name: str) -> type:
-        """Message with which sites answer a step in this run."""
-        step = self._steps[name]
-        return Concealed if step.summed and self._ctx.secure else step.reply
 
     def _known(self, step: str) -> dict[str, Any]:
         """What every run over rows knows of replies; see ``wire.message``."""

@@ -272,7 +272,11 @@ def _asked(run: Run, target: str | None) -> Asked:
 
 def _settings(run: Run, asked: Asked, one: NextStudy, study: Study | None) -> dict[str, Any]:
     """The study file of a proposal: what it changes, and all else as it was."""
-    written = _written(study)
+    # A study file as its author wrote it.
+    if study is None or study.path is None:
+        written = {}
+    else:
+        written = tomllib.loads(study.path.read_text(encoding="utf-8"))
     same = one.method == run.info.method
     method = get_method(one.method)
     # A study of a group leads to studies of this group.
@@ -299,13 +303,6 @@ def _settings(run: Run, asked: Asked, one: NextStudy, study: Study | None) -> di
         "follows": {"run": run.info.run} if one.follows else {},
     }
     return {key: v for key, v in found.items() if key == "parameters" or v not in (None, {}, ())}
-
-
-def _written(study: Study | None) -> dict[str, Any]:
-    """A study file as its author wrote it."""
-    if study is None or study.path is None:
-        return {}
-    return tomllib.loads(study.path.read_text(encoding="utf-8"))
 
 
 def _changed(run: Run) -> dict[str, Any]:

@@ -105,7 +105,8 @@ def in_short(run: Run) -> dict[str, Any]:
     kinds = [kind for kind in CLASSES if any(x.disclosure == kind and x.bytes for x in lines)]
     return {
         "size": size,
-        "rounds": _rounds(run),
+        # Messages without fields leave no line, so the largest number counts.
+        "rounds": max((line.round for line in run.transcript), default=0),
         "total": sum(line.bytes for line in lines),
         "kinds": kinds,
         "meanings": CLASSES,
@@ -177,11 +178,6 @@ def _of_site(lines: Sequence[Line], site: str) -> list[Line]:
 
 def _epsilon(lines: Sequence[Line]) -> float:
     return sum(line.epsilon for line in lines)
-
-
-def _rounds(run: Run) -> int:
-    """Rounds of the run; messages without fields leave no line, so the largest number counts."""
-    return max((line.round for line in run.transcript), default=0)
 
 
 def _shown(

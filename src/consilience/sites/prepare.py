@@ -368,18 +368,15 @@ class _Loader:
 
     def _categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         if name not in self.read:
-            self.read[name] = self._read_categories(name)
+            neither = "neither text nor a number"
+            local = self._local(name, f", which is {neither}", neither, "date", "time")
+            positions, texts = self.table.categories(local, self.site.codes(name))
+            odd = self._off_offer(name)
+            self.odd[name] = int(np.count_nonzero(odd))
+            positions = np.where(odd, -1, positions)
+            self.missing[name] = positions < 0
+            self.read[name] = positions, texts
         return self.read[name]
-
-    def _read_categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        neither = "neither text nor a number"
-        local = self._local(name, f", which is {neither}", neither, "date", "time")
-        positions, texts = self.table.categories(local, self.site.codes(name))
-        odd = self._off_offer(name)
-        self.odd[name] = int(np.count_nonzero(odd))
-        positions = np.where(odd, -1, positions)
-        self.missing[name] = positions < 0
-        return positions, texts
 
     def _codes(self, names: tuple[str, ...], levels: tuple[str, ...]) -> NDArray[np.int64]:
         """Positions among levels (n, columns): -1 missing, -2 not declared.

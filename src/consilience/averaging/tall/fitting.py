@@ -394,13 +394,31 @@ class _Job:
             warnings.warn(sentence, UserWarning, stacklevel=4)
             remarks = (*remarks, sentence)
         models = self._all_rows(choice, trial, measured, _under(reached, "final"))
+        rounds = self._trajectory(self.learners, trial=True)
+        done = int(np.flatnonzero(~np.isnan(trial.influence).all(axis=(0, 2))).max(initial=0)) + 1
         return Fitted(
             learner=self.learners[choice.track],
             models=models,
             sizes=self.found.sizes,
             levels=self.found.levels,
             choice=choice,
-            history=self._history(trial, choice, measured),
+            history={
+                "sizes": self.found.sizes,
+                "penalties": np.array(self.settings.penalties, dtype=float),
+                "rhos": np.array([rounds.weight(k) for k in range(done)]),
+                "movement": trial.movement[choice.track, :done],
+                "influence": trial.influence[choice.track, :done],
+                "gains": trial.gains[:, :done],
+                "gain_errors": trial.errors[:, :done],
+                "base_loss": self._base(trial) if measured else np.full(1, np.nan),
+                "probes": trial.probes,
+                "held_out_rows": np.array(len(self.found.held_y)),
+                "reference_rank": np.array(self.found.facts.rank),
+                "reference_needed_rank": np.array(self.found.facts.needed_rank),
+                "reference_condition": np.array(self.found.facts.condition),
+                "fit_seconds": np.array(self.fit_seconds),
+                "rho_scale": np.array(self.found.rho_scale),
+            },
             remarks=remarks,
             reference=self.found.reference,
         )
@@ -517,27 +535,6 @@ class _Job:
         if not measured:
             self._note(trial, rounds, state)
         return models
-
-    def _history(self, trial: Trial, choice: Choice, measured: bool) -> dict[str, Any]:
-        rounds = self._trajectory(self.learners, trial=True)
-        done = int(np.flatnonzero(~np.isnan(trial.influence).all(axis=(0, 2))).max(initial=0)) + 1
-        return {
-            "sizes": self.found.sizes,
-            "penalties": np.array(self.settings.penalties, dtype=float),
-            "rhos": np.array([rounds.weight(k) for k in range(done)]),
-            "movement": trial.movement[choice.track, :done],
-            "influence": trial.influence[choice.track, :done],
-            "gains": trial.gains[:, :done],
-            "gain_errors": trial.errors[:, :done],
-            "base_loss": self._base(trial) if measured else np.full(1, np.nan),
-            "probes": trial.probes,
-            "held_out_rows": np.array(len(self.found.held_y)),
-            "reference_rank": np.array(self.found.facts.rank),
-            "reference_needed_rank": np.array(self.found.facts.needed_rank),
-            "reference_condition": np.array(self.found.facts.condition),
-            "fit_seconds": np.array(self.fit_seconds),
-            "rho_scale": np.array(self.found.rho_scale),
-        }
 
 
 class Trial:

@@ -108,7 +108,15 @@ def observed_entries(estimator: Any, X: Any, *, reset: bool) -> Entries:
     if reset:
         check_settings(estimator)
     if isinstance(X, Entries):
-        return of_usual_size(_own_width(estimator, X, reset))
+        if reset:
+            estimator.n_features_in_ = X.shape[1]
+            if hasattr(estimator, "feature_names_in_"):
+                del estimator.feature_names_in_
+        elif X.shape[1] != estimator.n_features_in_:
+            raise DataError(
+                f"the matrix has {X.shape[1]} columns, but {estimator.n_features_in_} were fitted"
+            )
+        return of_usual_size(X)
     if isinstance(X, np.ma.MaskedArray):
         X = np.ma.filled(X.astype(np.float64), np.nan)
     checked = _validated(estimator, X, reset)
@@ -227,18 +235,6 @@ def places(rows: Any, columns: Any, shape: tuple[int, int]) -> tuple[IntArray, I
     if len(i) and (min(i.min(), j.min()) < 0 or i.max() >= n or j.max() >= p):
         raise DataError(f"entries are asked for outside the {n} x {p} matrix that was fitted")
     return i.astype(np.int64), j.astype(np.int64)
-
-
-def _own_width(estimator: Any, entries: Entries, reset: bool) -> Entries:
-    if reset:
-        estimator.n_features_in_ = entries.shape[1]
-        if hasattr(estimator, "feature_names_in_"):
-            del estimator.feature_names_in_
-    elif entries.shape[1] != estimator.n_features_in_:
-        raise DataError(
-            f"the matrix has {entries.shape[1]} columns, but {estimator.n_features_in_} were fitted"
-        )
-    return entries
 
 
 # --- What estimators that keep the table they were fitted to say of its cells.

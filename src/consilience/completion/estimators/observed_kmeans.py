@@ -144,10 +144,15 @@ class ObservedKMeans(
             There are fewer distinct rows than classes.
         """
         self._entries = entries = observed_entries(self, X, reset=True)
+        try:
+            drawn = check_random_state(self.random_state)
+        except ValueError:
+            allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
+            raise ParameterError.of("random_state", allowed, self.random_state) from None
         fit = self._solver(
             entries,
             self.n_clusters,
-            rng=stream(self._seed(), "clusters"),
+            rng=stream(int(drawn.randint(2**31 - 1)), "clusters"),
             n_init=self.n_init,
             max_iter=self.max_iter,
             tol=self.tol,
@@ -170,14 +175,6 @@ class ObservedKMeans(
             )
             warnings.warn(sentence, FewerClustersWarning, stacklevel=2)
         return self
-
-    def _seed(self) -> int:
-        try:
-            drawn = check_random_state(self.random_state)
-        except ValueError:
-            allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
-            raise ParameterError.of("random_state", allowed, self.random_state) from None
-        return int(drawn.randint(2**31 - 1))
 
     # ------------------------------------------------------------------ rows
 

@@ -248,25 +248,22 @@ class _Dense:
         self.filler = np.zeros(entries.shape)
 
     def truncated(self, now: Product, before: Product, ahead: float, rank: int) -> Product:
+        from scipy.linalg import eigh
+
         self.filler = (now.a * (1.0 + ahead)) @ now.b.T
         if ahead > 0:
             self.filler -= (before.a * ahead) @ before.b.T
         filled = np.where(self.seen, self.values, self.filler)
         tall = filled.shape[0] >= filled.shape[1]
-        own = _leading(filled.T @ filled if tall else filled @ filled.T, rank)
+        gram = filled.T @ filled if tall else filled @ filled.T
+        leading = [len(gram) - rank, len(gram) - 1]
+        own = np.asarray(eigh(gram, subset_by_index=leading)[1][:, ::-1])
         a, b = (filled @ own, own) if tall else (own, filled.T @ own)
         self.found = a @ b.T
         return Product(a, b, self.found[self.entries.rows, self.entries.columns])
 
     def distance(self, new: Product, now: Product, before: Product, ahead: float) -> float:
         return float(np.linalg.norm(self.found - self.filler))
-
-
-def _leading(gram: FloatArray, rank: int) -> FloatArray:
-    from scipy.linalg import eigh
-
-    side = len(gram)
-    return np.asarray(eigh(gram, subset_by_index=[side - rank, side - 1])[1][:, ::-1])
 
 
 class _Factored:

@@ -187,36 +187,22 @@ def thin_svd(
     if k == 0:
         return np.zeros((n, 0)), np.zeros(0), np.zeros((p, 0))
     if max(n, p) >= 2 * min(n, p):
-        found = _by_gram(x, k, accuracy)
-        if found is not None:
-            return flip_signs(*found)
-    u, s, vt = _lapack(x)
-    return flip_signs(u[:, :k], s[:k], vt[:k].T)
-
-
-def _by_gram(
-    x: FloatArray, k: int, accuracy: float
-) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-    n, p = x.shape
-    tall = n >= p
-    values, vectors = np.linalg.eigh(x.T @ x if tall else x @ x.T)
-    squares = values[::-1][:k]
-    if not squares[-1] * accuracy > 2.0**-52 * squares[0]:
-        return None
-    s = np.sqrt(squares)
-    own = vectors[:, ::-1][:, :k]
-    other = (x @ own if tall else x.T @ own) / s
-    return (other, s, own) if tall else (own, s, other)
-
-
-def _lapack(x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        # By the smaller Gram matrix, where it is accurate enough (see Notes).
+        tall = n >= p
+        values, vectors = np.linalg.eigh(x.T @ x if tall else x @ x.T)
+        squares = values[::-1][:k]
+        if squares[-1] * accuracy > 2.0**-52 * squares[0]:
+            s = np.sqrt(squares)
+            own = vectors[:, ::-1][:, :k]
+            other = (x @ own if tall else x.T @ own) / s
+            return flip_signs(*((other, s, own) if tall else (own, s, other)))
     try:
         u, s, vt = np.linalg.svd(x, full_matrices=False)
     except np.linalg.LinAlgError:  # divide and conquer gave up; the slow way does not
         from scipy.linalg import svd
 
         u, s, vt = svd(x, full_matrices=False, lapack_driver="gesvd")
-    return u, s, vt
+    return flip_signs(u[:, :k], s[:k], vt[:k].T)
 
 
 def flip_signs(

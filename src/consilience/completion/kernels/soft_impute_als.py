@@ -312,7 +312,9 @@ class SparseSolver:
             Smallest penalty where `alpha` is None.
         """
         sweeps, searches, bracket = 0, 0, _Bracket()
-        self._truncate(rank)
+        if rank is not None and rank < len(self.s):  # A start may have a larger one.
+            self.u, self.s, self.v = self.u[:, :rank], self.s[:rank], self.v[:, :rank]
+            self.rest.set(self.u * self.s, self.v)
         lam = self._edge(rank, floor) if alpha is None else alpha
         while True:
             cut = self._enter(lam, rank) and alpha is not None
@@ -336,12 +338,6 @@ class SparseSolver:
         )
 
     # ------------------------------------------------------------------ parts
-
-    def _truncate(self, rank: int | None) -> None:
-        """Leave no more than the largest rank of a start that has more."""
-        if rank is not None and rank < len(self.s):
-            self.u, self.s, self.v = self.u[:, :rank], self.s[:rank], self.v[:, :rank]
-            self.rest.set(self.u * self.s, self.v)
 
     def _enter(self, lam: float, rank: int | None) -> bool:
         """A soft-impute step to the directions that a penalty lets in; whether a rank cut some."""

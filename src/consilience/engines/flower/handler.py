@@ -115,7 +115,19 @@ class Desk:
     def handle(self, content: Mapping[str, object]) -> Content:
         """Answer one message; never raises, and says nothing that is not meant to leave."""
         try:
-            return self._handle(content)
+            if not isinstance(content, Mapping):
+                raise WireError("a message without content")
+            kind, envelope = content.get("kind"), content.get("envelope")
+            if not isinstance(envelope, bytes):
+                raise WireError("a message without an envelope")
+            # Before it is unsealed: the limit is the site's own, whatever the server lets through.
+            if len(envelope) > self._most:
+                return self._ignored(TOO_LARGE, None)
+            if kind == "ask":
+                return self._ask(content, envelope)
+            if kind in ("hello", "check"):
+                return self._query(str(kind), content, envelope)
+            raise WireError("a message of no known kind")
         except SignatureError as error:
             other = OTHER_COORDINATOR in str(error)
             return self._ignored(OTHER_COORDINATOR if other else NOT_TRUSTED, error)
@@ -127,21 +139,6 @@ class Desk:
             return self._ignored(HOME_FAILED, error)
         except Exception as error:  # noqa: BLE001  its text may hold a value and stays here
             return self._ignored(UNFORESEEN, error)
-
-    def _handle(self, content: Mapping[str, object]) -> Content:
-        if not isinstance(content, Mapping):
-            raise WireError("a message without content")
-        kind, envelope = content.get("kind"), content.get("envelope")
-        if not isinstance(envelope, bytes):
-            raise WireError("a message without an envelope")
-        # Before it is unsealed: the limit is the site's own, whatever the server lets through.
-        if len(envelope) > self._most:
-            return self._ignored(TOO_LARGE, None)
-        if kind == "ask":
-            return self._ask(content, envelope)
-        if kind in ("hello", "check"):
-            return self._query(str(kind), content, envelope)
-        raise WireError("a message of no known kind")
 
     def _ask(self, content: Mapping[str, object], envelope: bytes) -> Content:
         place = _place(content)

@@ -81,8 +81,15 @@ def superlink_command(
     """
     if not insecure:
         _check_certificate(keys)
+    # Not by PATH first: that could be the program of another release.
+    beside = Path(sys.executable).parent / "flower-superlink"
+    found = str(beside) if beside.is_file() else shutil.which("flower-superlink")
+    if found is None:
+        raise EngineError(
+            f"the program flower-superlink is not beside {sys.executable}: install Flower again"
+        )
     words = [
-        _program("flower-superlink"),
+        found,
         *("--host", host, "--port", str(port)),
         *("--isolation", "process", "--superexec-auth-secret-file", str(make_secret(keys))),
         *("--database", str(database), "--disable-runtime-dependency-installation"),
@@ -284,18 +291,6 @@ def _ends_with_parent() -> Callable[[], None] | None:
         return None
     library = ctypes.CDLL(None)
     return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _program(name: str) -> str:
-    """Flower's programs lie beside the interpreter that runs this."""
-    # Not by PATH first: that could be the program of another release.
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
-        raise EngineError(
-            f"the program {name} is not beside {sys.executable}: install Flower again"
-        )
-    return found
 
 
 __all__ = ["SECRET", "SuperLink", "environment", "known_nodes", "register"]

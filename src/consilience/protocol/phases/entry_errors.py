@@ -125,7 +125,10 @@ def released_errors(
         found, unsafe = _by_line(by_row, line_of, limits)
         too_many = limits.min_records > 1 and (n_lines + 1) * a > n
         if not (unsafe or too_many):
-            entries = _entries(line_of[folds[folds >= 0]], n_lines, n_missing, limits)
+            extra = n_missing if few_missing(n_missing, limits) else 0
+            counted = np.concatenate([line_of[folds[folds >= 0]], np.arange(extra) % n_lines])
+            # Floats, as where something is withheld.
+            entries = cell_counts(counted, n_lines).withhold(np.zeros(n_lines, dtype=bool))
             # Of the error per entry, from the spread over folds.
             means = np.nansum(by_row, axis=0) / np.maximum(held, 1)[:, None]
             se = np.asarray(means.std(axis=0, ddof=1) / np.sqrt(len(held)))
@@ -153,13 +156,6 @@ def _by_line(by_row: FloatArray, line_of: IntArray, limits: Limits) -> tuple[Rel
     found = stacked(lines)
     kept = found.withhold_unsafe(limits).value
     return found, not bool(np.isfinite(kept).all())
-
-
-def _entries(lines: IntArray, n_lines: int, n_missing: int, limits: Limits) -> Released:
-    extra = n_missing if few_missing(n_missing, limits) else 0
-    counted = np.concatenate([lines, np.arange(extra) % n_lines])
-    # Floats, as where something is withheld.
-    return cell_counts(counted, n_lines).withhold(np.zeros(n_lines, dtype=bool))
 
 
 def two_digits(values: FloatArray) -> FloatArray:
