@@ -31,6 +31,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Self
 
 LONGEST_NAME = 200
 LONGEST_SENTENCE = 2000
@@ -101,6 +102,22 @@ class ConsilienceError(Exception):
     def __init__(self, message: str, *, public: str | None = None) -> None:
         super().__init__(shortened(message))
         self.public = self.default_public if public is None else shortened(public)
+
+    @classmethod
+    def shared(cls, sentence: str) -> Self:
+        """Build an error whose sentence other parties may read as it stands.
+
+        Parameters
+        ----------
+        sentence : str
+            It names a column, a step or a rule, never a value, a path or a count.
+
+        Returns
+        -------
+        ConsilienceError
+            Of the class that was asked.
+        """
+        return cls(sentence, public=sentence)
 
 
 class StudyError(ConsilienceError):

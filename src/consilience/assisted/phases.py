@@ -17,18 +17,13 @@ import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.assisted.kernels.glm import Family
-from consilience.exceptions import ConsilienceError, DataError
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.disclosure import Projectable, Released, addressed, projectable, projection
 
 NOTHING = np.empty(0)
 _KNOWN: WeakKeyDictionary[SiteData, OwnColumns] = WeakKeyDictionary()
-
-
-def refused(sentence: str, kind: type[ConsilienceError] = DataError) -> ConsilienceError:
-    """Error whose sentence shows no value, so that every party may read it."""
-    return kind(sentence, public=sentence)
 
 
 class Ranked:
@@ -113,7 +108,7 @@ class OwnColumns:
     def require_variation(self) -> None:
         """Check that a partner's columns are not all constant; raise `DataError`."""
         if not np.any(self.factor):
-            raise refused(
+            raise DataError.shared(
                 "the partner's columns are constant over the matched rows: they cannot help"
             )
 
@@ -263,7 +258,7 @@ def digest_order(data: SiteData, places: IntArray, label: str) -> IntArray:
         There are no ids or no target: the order would be known to whoever has the rest.
     """
     if data.id is None or data.target is None:
-        raise refused("rows without an id and a target have no order of their own")
+        raise DataError.shared("rows without an id and a target have no order of their own")
     # ids, response and columns: nobody who lacks one of them can order the rows
     digest = hashlib.blake2b(digest_size=32)
     for values in (data.id.astype("U"), data.target, data.features):
@@ -295,12 +290,14 @@ def response_of(data: SiteData, family: Family) -> tuple[FloatArray, BoolArray]:
     """
     target = data.target
     if target is None:
-        raise refused("the initiator's table has no target: name it in its own columns")
+        raise DataError.shared("the initiator's table has no target: name it in its own columns")
     if target.dtype.kind == "U":
         found = set(np.unique(target)) - {""}
         levels = next((tuple(v) for v in data.levels.values() if found <= set(v)), ())
         if len(levels) != 2:
-            raise refused("the target has declared levels and there are not just two of them")
+            raise DataError.shared(
+                "the target has declared levels and there are not just two of them"
+            )
         known = target != ""
         # the second declared level is the event
         y = np.where(target == levels[1], 1.0, 0.0)
@@ -308,8 +305,10 @@ def response_of(data: SiteData, family: Family) -> tuple[FloatArray, BoolArray]:
         known = ~np.isnan(target)
         y = np.where(known, target, 0.0)
     if not known.any():
-        raise refused("no matched row has a response")
+        raise DataError.shared("no matched row has a response")
     fault = family.check(y[known])
     if fault is not None:
-        raise refused(f"the response does not fit the family {family.name!r}: it must be {fault}")
+        raise DataError.shared(
+            f"the response does not fit the family {family.name!r}: it must be {fault}"
+        )
     return y, known

@@ -85,7 +85,17 @@ class EntrywiseKFold:
         return f"EntrywiseKFold(n_splits={self.n_splits}, {blocks}{drawn})"
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of folds."""
+        """Number of folds.
+
+        Parameters
+        ----------
+        X, y, groups : any
+            Not used: they are there because scikit-learn gives them.
+
+        Returns
+        -------
+        int
+        """
         return self.n_splits
 
     def folds(self, X: Any) -> IntArray:
@@ -1176,6 +1186,18 @@ class ClusterCountCV(ModelSearch):
         return np.asarray(self._ask("predict", X))
 
     def fit_predict(self, X: Any, y: Any = None) -> IntArray:
-        """Choose, fit, and give the classes of the rows, (n,)."""
+        """Choose, fit, and give the classes of the rows, (n,).
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+            NaN, or no entry, where a value is missing.
+        y : any
+            Not used.
+
+        Returns
+        -------
+        (n,) array of int
+        """
         fitted = self.fit(X)
         return fitted.labels_ if hasattr(fitted, "labels_") else fitted.predict(X)

@@ -103,6 +103,15 @@ class Run(Generic[ResultT]):
     def site(self, name: str) -> SiteOutput:
         """Return what the run left at a site of this process.
 
+        Parameters
+        ----------
+        name : str
+            Of the site.
+
+        Returns
+        -------
+        SiteOutput
+
         Raises
         ------
         StudyError
@@ -358,6 +367,16 @@ class Federation:
     def log(self, site: str) -> tuple[dict[str, Any], ...]:
         """Return the own log of a site of this process: why it refused, with the trace.
 
+        Parameters
+        ----------
+        site : str
+            Its name.
+
+        Returns
+        -------
+        tuple of dict
+            One for each line, in order.
+
         Raises
         ------
         StudyError
@@ -562,6 +581,16 @@ class Federation:
 
 def load_run(path: str | Path) -> Run:
     """Read a finished run from its directory.
+
+    Parameters
+    ----------
+    path : path
+        The directory.
+
+    Returns
+    -------
+    Run
+        With its result, its transcript and what was noted.
 
     Raises
     ------

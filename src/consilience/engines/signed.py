@@ -129,7 +129,7 @@ class SiteKeys:
         ended = self._keys[site].ended(public)
         if ended is not None:
             sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, IN_STUDY)}"
-            raise SignatureError(sentence, public=sentence)
+            raise SignatureError.shared(sentence)
 
 
 class SignedEngine(Engine):

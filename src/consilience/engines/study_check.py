@@ -198,8 +198,7 @@ def check_schema(study: Study, file: SiteFile) -> SiteCheck:
             # Over columns the names are the site's own, and not for the one who asks.
             named = study.partition == "rows" or absent == [columns.id]
             which = f"column {', '.join(absent)}" if named else "a column"
-            sentence = f"{which}: it is not in the site's table"
-            raise DataError(sentence, public=sentence)
+            raise DataError.shared(f"{which}: it is not in the site's table")
     except ConsilienceError as error:
         return SiteCheck(file.name, kinds=kinds, error=error)
     return SiteCheck(file.name, kinds=kinds)

@@ -168,5 +168,5 @@ def times_of(values: ArrayLike) -> FloatArray:
     times = np.asarray(values, dtype=float)
     if not (np.isfinite(times) & (times > 0)).all():
         sentence = "times until an event, or until somebody was last seen, must be above 0"
-        raise DataError(sentence, public=sentence)
+        raise DataError.shared(sentence)
     return times

@@ -140,7 +140,18 @@ class Columns:
         return tuple(dict.fromkeys(names))
 
     def only(self, roles: Iterable[str]) -> Columns:
-        """Features, ids and columns of these roles, with their levels."""
+        """Features, ids and columns of these roles, with their levels.
+
+        Parameters
+        ----------
+        roles : iterable of str
+            Names of fields, such as ``features`` and ``target``.
+
+        Returns
+        -------
+        Columns
+            The others are left out.
+        """
         left = {role: None for role in ROLES if role not in roles}
         if "sequence" in left:
             left["sequence"] = ()  # type: ignore[assignment]

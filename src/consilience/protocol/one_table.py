@@ -93,14 +93,14 @@ def fitted_and_held(
     least = site.limits.min_records
     # Before anything is drawn: a sentence about rows must not depend on what was drawn.
     if len(y) < max(least, 2 * LEAST):
-        raise _refusal("the table has fewer rows than the policy lets anything rest on")
+        raise DataError.shared("the table has fewer rows than the policy lets anything rest on")
     counts = np.bincount(y, minlength=len(levels))
     lacking = [level for level, n in zip(levels, counts, strict=True) if 0 < n < LEAST]
     if lacking:
         sentence = f"a class has fewer than {LEAST} rows: add rows, or leave out its level"
         raise DataError(f"class {lacking[0]!r} of the target: {sentence}", public=sentence)
     if (counts > 0).sum() < 2:
-        raise _refusal("the rows are all of one class: a classifier needs two")
+        raise DataError.shared("the rows are all of one class: a classifier needs two")
     groups = None
     if data.entity is not None:
         groups = _by_appearance(data.entity)
@@ -143,10 +143,6 @@ def _whole_entities(
             held |= of
             left = after
     return np.flatnonzero(held)
-
-
-def _refusal(sentence: str) -> DataError:
-    return DataError(sentence, public=sentence)
 
 
 @dataclass(frozen=True, eq=False)

@@ -294,7 +294,23 @@ class Report:
         return {b.picture.name: b.picture.figure for b in blocks if b.picture is not None}
 
     def axes(self, kind: str | None = None) -> Axes | NDArray[Any]:
-        """Draw one of `figures`, by default the first, and return its axes; see `Result.plot`."""
+        """Draw one of `figures`, by default the first, and return its axes; see `Result.plot`.
+
+        Parameters
+        ----------
+        kind : str, optional
+            Name of the figure.
+
+        Returns
+        -------
+        Axes or array of Axes
+            Those of the figure, without those of colour bars.
+
+        Raises
+        ------
+        ParameterError
+            There is no such figure.
+        """
         # On use: it looks for a screen.
         import matplotlib.pyplot as plt
 
@@ -310,7 +326,17 @@ class Report:
         return np.array(drawn) if drawn[1:] else drawn[0]
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write the page as `write` does, and return its file."""
+        """Write the page as `write` does, and return its file.
+
+        Parameters
+        ----------
+        path : path, optional
+            File, or directory to put ``report.html`` into; by default the run's directory.
+
+        Returns
+        -------
+        Path
+        """
         return write(self.run, path)
 
     def short(self) -> Markup:

@@ -78,8 +78,7 @@ class Budget:
         if key in charges:
             return dict(self.ledger)
         if not math.isfinite(epsilon) or epsilon < 0:
-            sentence = "the price of a step is a finite number of at least 0"
-            raise BudgetError(sentence, public=sentence)
+            raise BudgetError.shared("the price of a step is a finite number of at least 0")
         if self.spent + epsilon > limit * (1 + 1e-12):
             if limit <= 0:
                 public = "the steward grants no epsilon on this data (max_epsilon)"
@@ -179,11 +178,10 @@ def hold_coding(opened: Open, method: type[Method], policy: Policy, home: SiteSt
     known = dict(home.ledger(policy.data_id).get("codings", {}))
     for name, coding in found.items():
         if known.get(name, coding) != coding:
-            sentence = (
+            raise DisclosureError.shared(
                 f"column {name} was coded otherwise in an earlier run on this data, and what "
                 "neither tells would follow from both: code it as before, or leave it out"
             )
-            raise DisclosureError(sentence, public=sentence)
     _write({**home.ledger(policy.data_id), "codings": known | found}, policy, home)
 
 

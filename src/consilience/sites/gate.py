@@ -154,8 +154,7 @@ _CONSENTS = {
 
 
 def _refusal(name: str, rule: str) -> DisclosureError:
-    sentence = f"the gate refused field {name!r}: {rule}"
-    return DisclosureError(sentence, public=sentence)
+    return DisclosureError.shared(f"the gate refused field {name!r}: {rule}")
 
 
 def _has_gaps(value: Any) -> bool:

@@ -148,6 +148,15 @@ class Policy:
     def from_settings(cls, settings: Mapping[str, Any] | str) -> Policy:
         """Build from a preset's name or a site file's ``[policy]``.
 
+        Parameters
+        ----------
+        settings : mapping or str
+            Name of a preset; or settings, of which those left out are those of their ``preset``.
+
+        Returns
+        -------
+        Policy
+
         Raises
         ------
         StudyError
@@ -193,19 +202,30 @@ class Policy:
     def check_sums(self, sums: str) -> None:
         """Check that a study over rows masks what it sums, if the policy asks for it.
 
+        Parameters
+        ----------
+        sums : str
+            What the study says: ``secure`` masks them.
+
         Raises
         ------
         DisclosureError
         """
         if self.masked_sums and sums != "secure":
-            sentence = (
+            raise DisclosureError.shared(
                 "the policy lets sums leave masked only (masked_sums = true), and the study does "
                 "not mask them: say sums = 'secure' in it"
             )
-            raise DisclosureError(sentence, public=sentence)
 
     def check_method(self, method: type[Method], preparation: Preparation | None = None) -> None:
         """Check that a method, with this preparation, asks for nothing that no study may do here.
+
+        Parameters
+        ----------
+        method : type
+            Class of the method.
+        preparation : Preparation, optional
+            Rules of the study for missing values and scales; by default none.
 
         Raises
         ------
@@ -227,7 +247,7 @@ class Policy:
             )
         else:
             return
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(sentence)
 
     def lacking(self, method: Method, roles: Collection[str]) -> str:
         """Setting that a method asks for over rows and this policy does not grant; or nothing.
@@ -246,7 +266,18 @@ class Policy:
         return "" if granted else setting
 
     def revealed_limit(self, rank: int) -> int:
-        """Directions that may ever be known of columns of this rank."""
+        """Directions that may ever be known of columns of this rank.
+
+        Parameters
+        ----------
+        rank : int
+            Of the site's prepared columns.
+
+        Returns
+        -------
+        int
+            `rank` itself where the policy sets no limit.
+        """
         if self.max_revealed_rank == "full":
             return rank
         if self.max_revealed_rank == "default":

@@ -174,8 +174,7 @@ class Site:
             return self._refused_for(work, error)
         try:
             if known is not None:
-                sentence = "this round was already answered to another question"
-                raise WireError(sentence, public=sentence)
+                raise WireError.shared("this round was already answered to another question")
             work = self._complete(work)
         except DamageError as error:
             return self._refused_for(work, error)
@@ -232,7 +231,7 @@ class Site:
         if self.confirm is not None and outcome.content is not None:
             verdicts = Reply.from_bytes(outcome.record.reply).verdicts
             if not self.confirm(work.request, outcome.content, verdicts):
-                error = DisclosureError(NOT_RELEASED, public=NOT_RELEASED)
+                error = DisclosureError.shared(NOT_RELEASED)
                 outcome = refused(work, NOT_RELEASED, error)
         self._log(outcome)
         run = work.request.run
@@ -351,11 +350,10 @@ class Site:
         r = work.request
         method = get_method(r.method)
         if r.method_version != method.version or r.release != work.release:
-            sentence = (
+            raise WireError.shared(
                 f"this site has release {work.release} with version {method.version} of method "
                 f"{r.method!r}: install the same release everywhere"
             )
-            raise WireError(sentence, public=sentence)
         # Where this site has the method from; a request cannot name a module.
         work = dataclasses.replace(work, module=method.__module__)
         self.policy.check_method(method)
@@ -365,17 +363,17 @@ class Site:
         prior = self.home.record(r.run, r.after_round, r.after_attempt)
         if prior is None:
             sentence = "the run was not opened at this site, or its records were purged"
-            raise WireError(sentence, public=sentence)
+            raise WireError.shared(sentence)
         if prior.held_after:
             # What rests on a reply that has not left could tell of it.
             if isinstance(self._leaving(r.run, prior), Held):
                 sentence = "the answer that this question follows waits for the steward"
-                raise WireError(sentence, public=sentence)
+                raise WireError.shared(sentence)
             prior = self.home.record(r.run, r.after_round, r.after_attempt) or prior
             prior = dataclasses.replace(prior, held_after=())
         if prior.opening and (prior.study, prior.method) != (r.study, r.method):
             sentence = "the run was opened at this site for another study or method"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         if prior.opening and self._approved() is not None:
             self._check_settings(r, prior)
         # What is read here is at hand for this question, and for those of other sites beside it.
@@ -439,12 +437,12 @@ class Site:
         """Check approval and the number of runs, and note the run in the ledger."""
         if not self.approves(request.study):
             sentence = "the study is not among those that the steward has approved"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         if self._approved() is not None:
             self._check_study(request)
         if request.run in self.home.ledger(PURGED).get("runs", []):
             sentence = "the records of this run were purged here, so it cannot go on"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         ledger = self.home.ledger(self.policy.data_id)
         runs = list(ledger.get("runs", []))
         # Opening is counted once, so the same run id must not open other columns or another study.
@@ -453,7 +451,7 @@ class Site:
         if request.run in runs:
             if opened.get(request.run, terms) != terms:
                 sentence = "the run was opened here before with other columns or another study"
-                raise DisclosureError(sentence, public=sentence)
+                raise DisclosureError.shared(sentence)
             return
         if self.policy.max_runs is not None and len(runs) >= self.policy.max_runs:
             raise BudgetError(
@@ -483,7 +481,7 @@ class Site:
             same = (study.method, study.columns, study.preparation) == asked
             same &= study.partition == message.partition
         if not same:
-            raise DisclosureError(_NOT_APPROVED, public=_NOT_APPROVED)
+            raise DisclosureError.shared(_NOT_APPROVED)
 
     def _check_settings(self, request: Request, prior: Record) -> None:
         """Check that what a question states of parameters is what the approved study says.
@@ -499,7 +497,7 @@ class Site:
         study = Study.from_canonical(decode_question(prior.opening).study)
         approved = get_method(study.method).from_parameters(study.parameters)
         if approved.contradicted(message):
-            raise DisclosureError(_NOT_APPROVED, public=_NOT_APPROVED)
+            raise DisclosureError.shared(_NOT_APPROVED)
 
     def _open(self, request: Request) -> SiteData:
         message = decode_question(request.message, max_bytes=self.policy.max_message_bytes)
@@ -508,7 +506,7 @@ class Site:
         method, (_, preparation) = get_method(request.method), message.settings()
         if message.partition != method.partition:  # or rules of the other kind would hold
             sentence = f"method {method.name!r} is for studies over {method.partition}"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         check_missing(method, preparation)
         self.policy.check_method(method, preparation)
         if message.partition == "rows" and message.study:
@@ -532,7 +530,7 @@ class Site:
             if set(message.settings()[0].used()) - {message.settings()[0].id}:
                 # Whoever asks must not choose what this site offers.
                 sentence = "a study over columns names the id only: each site names its own columns"
-                raise DisclosureError(sentence, public=sentence)
+                raise DisclosureError.shared(sentence)
             loaded = self._loader(*message.settings(), partition="columns")
         else:
             columns, preparation = message.settings()
@@ -593,8 +591,7 @@ class Site:
     def _rows(self, run: str, prior: Record) -> SiteData:
         """Rows after the preparing steps so far; read again after a restart."""
         if not prior.opening:
-            sentence = "the run was not opened at this site"
-            raise WireError(sentence, public=sentence)
+            raise WireError.shared("the run was not opened at this site")
         opened, done, data = self._prepared.get(run, (b"", (), _NO_ROWS))
         # Questions that were asked again may have led to other rows than those at hand.
         if opened != prior.opening or done != prior.transforms[: len(done)]:

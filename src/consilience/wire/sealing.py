@@ -326,7 +326,7 @@ def open_message(msg: M, keyring: Keyring) -> M:
                 empty = item is None or (isinstance(item, np.ndarray) and not item.size)
                 if not isinstance(item, Sealed) and not empty:
                     sentence = f"field {name!r} was not sealed by the site that it comes from"
-                    raise WireError(sentence, public=sentence)
+                    raise WireError.shared(sentence)
         if isinstance(value, Sealed):
             value = _opened(_origin(kind.name, spec), name, value, keyring)
             changes[name] = _content(spec, value)
@@ -356,18 +356,16 @@ def _opened(origin: str, name: str, sealed: Sealed, keyring: Keyring) -> Any:
     from cryptography.exceptions import InvalidTag
 
     if sealed.recipient != keyring.site:
-        sentence = f"field {name!r} is sealed for another site"
-        raise WireError(sentence, public=sentence)
+        raise WireError.shared(f"field {name!r} is sealed for another site")
     sealing = cipher(keyring, sealed.sender, sealed.sender, sealed.recipient)
     bound = _bound(keyring.run, sealed.sender, sealed.recipient, origin, name)
     try:
         packed = sealing.decrypt(sealed.data, [bound])
     except (InvalidTag, ValueError):
-        sentence = (
+        raise WireError.shared(
             f"field {name!r} was sealed for another field or run, in another message, by another "
             "site, or is damaged"
-        )
-        raise WireError(sentence, public=sentence) from None
+        ) from None
     return unpack(packed)
 
 
@@ -516,7 +514,7 @@ def positions(hashes: NDArray[np.uint8], common: NDArray[np.uint8]) -> NDArray[n
     """
     keys, wanted = _keys(hashes), _keys(common)
     if not ascending(common):
-        raise _not_matched("the common ids are not in increasing order")
+        raise WireError.shared("the common ids are not in increasing order")
     first = _halves(hashes)[0]
     order = np.argsort(first)
     if (first[order][1:] == first[order][:-1]).any():
@@ -525,10 +523,10 @@ def positions(hashes: NDArray[np.uint8], common: NDArray[np.uint8]) -> NDArray[n
     ordered = keys[order]
     places = _places(ordered, wanted)
     if (places < 0).any():
-        raise _not_matched("a common id is not among the ids of this site")
+        raise WireError.shared("a common id is not among the ids of this site")
     following = ordered[np.minimum(places + 1, len(ordered) - 1)]
     if ((following == wanted) & (places + 1 < len(ordered))).any():
-        raise _not_matched("a common id belongs to several rows of this site")
+        raise WireError.shared("a common id belongs to several rows of this site")
     return np.asarray(order[places], dtype=np.int64)
 
 
@@ -548,7 +546,7 @@ def _keys(hashes: NDArray[np.uint8]) -> NDArray[Any]:
     """One element for each hash, compared byte by byte."""
     fine = isinstance(hashes, np.ndarray) and hashes.ndim == 2 and hashes.dtype == np.uint8
     if not fine or hashes.shape[1] != HASH_BYTES:
-        raise _not_matched("an array that does not hold hashed ids")
+        raise WireError.shared("an array that does not hold hashed ids")
     return np.ascontiguousarray(hashes).view(f"V{HASH_BYTES}").ravel()
 
 
@@ -559,7 +557,3 @@ def _places(ordered: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
     places = np.searchsorted(ordered, wanted)
     found = ordered[np.minimum(places, len(ordered) - 1)] == wanted
     return np.where(found, places, -1)
-
-
-def _not_matched(sentence: str) -> WireError:
-    return WireError(sentence, public=sentence)

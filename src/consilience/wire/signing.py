@@ -258,19 +258,17 @@ class SigningKey:
                 content = wrapping.decrypt(closed[at : at + _KEY + _TAG], [bound])
                 break
         else:
-            sentence = (
+            raise OtherReaderError.shared(
                 "it is not sealed for this party's key at this place: if the key has changed, have "
                 "the new public line listed wherever the old one is"
             )
-            raise OtherReaderError(sentence, public=sentence)
         try:
             padded = AESSIV(content).decrypt(memoryview(closed)[start:], [bound])
             (length,) = _LENGTH.unpack_from(padded)
             if len(padded) != _padded(length):
                 raise ValueError("padded otherwise")
         except (InvalidTag, ValueError, struct.error):
-            sentence = "it was sealed for another place, or is damaged"
-            raise WireError(sentence, public=sentence) from None
+            raise WireError.shared("it was sealed for another place, or is damaged") from None
         return bytes(memoryview(padded)[_LENGTH.size : _LENGTH.size + length])
 
     def _closed(self, context: Context, body: bytes, readers: Iterable[str]) -> bytes:
@@ -336,11 +334,10 @@ def _verified(magic: bytes, data: bytes, public: str, context: Context) -> bytes
     if not data.startswith(magic):
         if data.startswith((_MAGIC, _SEALED)):
             kind = "not sealed" if magic == _SEALED else "sealed"
-            sentence = (
+            raise WireError.shared(
                 f"it is {kind}, where the reader expects otherwise: install the same release of "
                 "consilience everywhere"
             )
-            raise WireError(sentence, public=sentence)
         raise WireError("bytes that are not a signed message", public="it is not a signed message")
     checksum = data[len(magic) : len(magic) + _CHECKSUM]
     rest = memoryview(data)[len(magic) + _CHECKSUM :]  # A message may be large: no more copies.
@@ -353,11 +350,10 @@ def _verified(magic: bytes, data: bytes, public: str, context: Context) -> bytes
     try:
         public_key(public).verify(bytes(rest[:_SIGNATURE]), _statement(magic, context, body))
     except InvalidSignature:
-        sentence = (
+        raise SignatureError.shared(
             f"it is not signed by {context.sender} as the {context.direction} to "
             f"{context.recipient} in round {context.round}"
-        )
-        raise SignatureError(sentence, public=sentence) from None
+        ) from None
     return body
 
 

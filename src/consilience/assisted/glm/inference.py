@@ -26,8 +26,8 @@ from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.glm import row_blocks
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, quantile, sandwich
-from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
-from consilience.exceptions import ConsilienceError, ProtocolError
+from consilience.assisted.phases import OwnColumns, may_release, numbers_of, units_of
+from consilience.exceptions import DataError, ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Released, addressed, aggregate, model
@@ -158,7 +158,7 @@ def aim(
         training.require_sender(site, field, owner)
         block = np.asarray(getattr(message, field).value, dtype=float)
         if block.ndim != 2 or len(block) != data.n_rows:
-            raise refused("further directions with other rows")
+            raise DataError.shared("further directions with other rows")
         extra = dict(state.get("extra", {}))
         before = [np.asarray(extra[owner])] if owner in extra else []
         extra[owner] = np.column_stack([*before, block])
@@ -245,7 +245,7 @@ def refine(
         and len(chosen) < weights.shape[1]
         and bool(((chosen >= 0) & (chosen < n)).all())
     ):
-        raise refused("targets of another shape than was agreed")
+        raise DataError.shared("targets of another shape than was agreed")
     x = own.centred
     # column 0 is the joint fit, the others c = X v of each target
     whole = np.asarray(place["constants"]) + seen + x @ (sent @ weights)
@@ -288,9 +288,9 @@ def refine(
 # --------------------------------------------------------------------------- the joint fit
 
 
-def too_many_columns() -> ConsilienceError:
+def too_many_columns() -> DataError:
     """What is said where no row is left over for the errors."""
-    return refused(
+    return DataError.shared(
         "the parties have as many columns together as there are rows with a response: "
         "set a penalty (alpha), or leave columns out"
     )
@@ -353,7 +353,7 @@ def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
     s, data, rows = joint.s, joint.data, joint.rows
     part = np.asarray(message.part.value[0], dtype=float)
     if part.shape != (data.n_rows,):
-        raise refused("a part of the linear predictor with other rows")
+        raise DataError.shared("a part of the linear predictor with other rows")
     # at the joint optimum each party's part is the best one beside the other's
     found = glm.fit(
         joint.x,
@@ -369,7 +369,9 @@ def fitted_elsewhere(joint: Joint, message: messages.ConcludeRequest) -> Final:
     told = dict(message.errors.value[0])
     if told:
         if any(np.shape(told[name]) != place.shape for name in ("error", "identified")):
-            raise refused("standard errors of other coefficients or people than were asked for")
+            raise DataError.shared(
+                "standard errors of other coefficients or people than were asked for"
+            )
         fine[place] = np.asarray(told["identified"]) > 0
         error[place] = np.where(fine[place], told["error"], np.nan)
     return Final(
@@ -402,7 +404,7 @@ def final_fit(joint: Joint, message: messages.ConcludeRequest) -> Final:
     whole, p = message.complete and (s.opened or not s.alpha), data.features.shape[1]
     rest = [np.asarray(block) for block in message.rest.value]
     if any(block.size and len(block) != data.n_rows for block in rest):
-        raise refused("further directions with other rows")
+        raise DataError.shared("further directions with other rows")
     rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
     pieces, weights, design, backs = known_columns(joint, rest if whole else ())
     y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
@@ -806,7 +808,7 @@ def record(
     weights = np.asarray(message.place.value["weights"], dtype=float)
     untold = sent.shape[1] > 0 and not len(weights)
     if len(weights) != sent.shape[1] and not untold:
-        raise refused("weights for another number of directions than were sent")
+        raise DataError.shared("weights for another number of directions than were sent")
     beta = sent @ weights if len(weights) else np.full(len(own.names), np.nan if untold else 0.0)
     covariance = np.asarray(message.place.value["covariance"], dtype=float)
     status = np.full(len(beta), messages.PENALISED if s.alpha else messages.UNCERTAIN, dtype="U20")

@@ -18,8 +18,8 @@ from consilience.assisted.glm.messages import FITTED, OPENED
 from consilience.assisted.glm.training import empty_for, none_for, settings_of, summary_for
 from consilience.assisted.kernels import glm
 from consilience.assisted.kernels.sandwich import sandwich
-from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused
-from consilience.exceptions import DisclosureError
+from consilience.assisted.phases import OwnColumns, may_release, numbers_of
+from consilience.exceptions import DataError, DisclosureError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import replaced
 
@@ -53,10 +53,9 @@ def open_columns(
     directions = own.told(site, unit=bool(s.alpha))
     if course == OPENED:
         if s.exchange != "auto" or not own.every(site):
-            raise refused(
+            raise DisclosureError.shared(
                 "the columns were asked for and are not on offer: the policy keeps directions "
                 "back, or the study says exchange = 'turns'",
-                DisclosureError,
             )
         directions = own.unsent(directions[:, :0])
         if s.alpha:
@@ -85,12 +84,12 @@ def include(
     training.require_sender(site, "rest", message.owner)
     columns = np.asarray(message.rest.value, dtype=float)
     if columns.ndim != 2 or len(columns) != data.n_rows or message.owner not in s.partners:
-        raise refused("columns with other rows, or of nobody who takes part")
+        raise DataError.shared("columns with other rows, or of nobody who takes part")
     own = OwnColumns.of(data, state.get("factor"))
     if not may_release(site, own, data.n_rows, columns.shape[1]):
         # The weights of made-up columns are equations in the own ones.
-        raise refused(
-            "as many numbers were told of the initiator's columns as may be", DisclosureError
+        raise DisclosureError.shared(
+            "as many numbers were told of the initiator's columns as may be"
         )
     joint = training.Joint(s, data, site, state)
     joint.include(message.owner, columns)
@@ -109,10 +108,9 @@ def hand_over(
     own, to = OwnColumns.of(data, state.get("factor")), message.partner
     alone = s.those(FITTED) == (to,) == s.partners and data.cluster is None
     if s.exchange != "auto" or not alone or not own.every(site):
-        raise refused(
+        raise DisclosureError.shared(
             "the columns were asked for and are not on offer: the policy keeps directions back, "
             "there is more than one partner, or the study says exchange = 'turns'",
-            DisclosureError,
         )
     rows = training.by_purpose(data, s, site)
     every = np.eye(len(own.names))
@@ -141,10 +139,10 @@ def fit(
     n, q = data.n_rows, len(mean)
     fine = theirs.shape == (n, q) and len(chosen) <= MAX_NEW
     if not fine or ((chosen < 0) | (chosen >= n)).any():
-        raise refused("columns with other rows, or people who are not there")
+        raise DataError.shared("columns with other rows, or people who are not there")
     # Before anything is computed: whether there is a fit tells of these columns too.
     if not own.room(site):
-        raise refused("the policy lets no further direction be known", DisclosureError)
+        raise DisclosureError.shared("the policy lets no further direction be known")
     y, used, fam = np.asarray(state["y"]), np.asarray(state["weights"]), s.training_family()
     design = np.column_stack([np.ones(n), theirs, own.centred])
     fitted = glm.fit(
@@ -168,7 +166,7 @@ def fit(
         beta = own.unsent(own.told(site, unit=False))[:, 0]
     known, _, allowed = own.known(site, beta)
     if not allowed:
-        raise refused("the policy lets no further direction be known", DisclosureError)
+        raise DisclosureError.shared("the policy lets no further direction be known")
     if unfit:
         none = summary_for({}, data, s.initiator)
         part = replaced(own.released(beta, s.initiator), np.zeros(n))

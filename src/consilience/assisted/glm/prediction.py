@@ -12,7 +12,7 @@ from consilience.assisted.glm.messages import Part, PartRequest, Predicted, Pred
 from consilience.assisted.glm.training import require_role, summary_for
 from consilience.assisted.kernels import held_out_limits
 from consilience.assisted.kernels.sandwich import quantile
-from consilience.assisted.phases import OwnColumns, refused, units_of
+from consilience.assisted.phases import OwnColumns, units_of
 from consilience.exceptions import DataError
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
@@ -149,9 +149,9 @@ def _kept(data: SiteData, site: SiteContext, role: str) -> AssistedPredictor:
     require_role(site, role)
     found = None if site.followed is None else site.followed.predictor
     if not isinstance(found, AssistedPredictor) or found.role != role:
-        raise refused("the run that this one follows left no predictor here")
+        raise DataError.shared("the run that this one follows left no predictor here")
     if found.names != data.feature_names:
-        raise refused("the columns are not those of the run that this one follows")
+        raise DataError.shared("the columns are not those of the run that this one follows")
     return found
 
 
@@ -191,11 +191,15 @@ def predict(
     s = kept.settings
     senders = site.senders.get("part", message.partners)
     if set(kept.weights) != set(message.partners) or senders != message.partners:
-        raise refused("predictions need the part of every partner of the run that this one follows")
+        raise DataError.shared(
+            "predictions need the part of every partner of the run that this one follows"
+        )
     x = _raw(data)
     columns = [np.ones((len(x), 1)), x]
     if kept.offset != (data.offset is not None):
-        raise refused("one of this run and the run that it follows has an offset: name it in both")
+        raise DataError.shared(
+            "one of this run and the run that it follows has an offset: name it in both"
+        )
     offset = np.zeros(len(x)) if data.offset is None else data.offset
     eta = kept.part(x) + offset
     parts = zip(message.partners, message.part.value, message.shift.value, strict=True)

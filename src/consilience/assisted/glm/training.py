@@ -20,8 +20,8 @@ from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
 from consilience.assisted.kernels.joint_intervals import local_errors
 from consilience.assisted.kernels.local_fits import Partner, working_weights
 from consilience.assisted.kernels.mechanisms import Kept, RandomizedResponse, opendp
-from consilience.assisted.phases import NOTHING, OwnColumns, may_release, refused
-from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
+from consilience.assisted.phases import NOTHING, OwnColumns, may_release
+from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import held_out
@@ -55,13 +55,13 @@ def require_sender(site: SiteContext, field: str, name: str) -> None:
     """
     if site.senders.get(field, (name,)) != (name,):
         sentence = f"field {field!r} is not from the site that it is said to be from"
-        raise refused(sentence, ProtocolError)
+        raise ProtocolError.shared(sentence)
 
 
 def require_role(site: SiteContext, role: str) -> None:
     """Check that this site is asked for its own part of the exchange; raise `ProtocolError`."""
     if site.role(site.site) != role:
-        raise refused(f"a step of the {role} was asked of another site", ProtocolError)
+        raise ProtocolError.shared(f"a step of the {role} was asked of another site")
 
 
 def settings_of(message: Any, site: SiteContext, role: str, *sealed: str) -> Settings:
@@ -96,10 +96,9 @@ def require_consent(s: Settings, site: SiteContext, partner: str) -> None:
     DisclosureError
     """
     if not may_know(s, site, partner):
-        raise refused(
+        raise DisclosureError.shared(
             "what follows from the response was asked for, and the policy does not share the "
             "response (share_response)",
-            DisclosureError,
         )
 
 
@@ -191,11 +190,13 @@ def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
     rows = Rows(y, known & ~held, held, ~known, weights, offset, clusters)
     fault = s.true_family().check(rows.y[rows.train])
     if fault is not None:
-        raise refused(f"the response of the training rows does not fit: it must be {fault}")
+        raise DataError.shared(
+            f"the response of the training rows does not fit: it must be {fault}"
+        )
     if np.ptp(rows.y[rows.train]) == 0:
-        raise refused("the response of the training rows has one value only")
+        raise DataError.shared("the response of the training rows has one value only")
     if clusters is not None and np.ptp(clusters[rows.train]) == 0:
-        raise refused("the training rows are all in one cluster: errors need at least two")
+        raise DataError.shared("the training rows are all in one cluster: errors need at least two")
     require_rows(rows.train, data.features.shape[1], s, "initiator")
     _ROWS[data] = (asked, rows)
     return rows
@@ -209,7 +210,7 @@ def require_rows(train: BoolArray, rank: int, s: Settings, role: str) -> None:
     DataError
     """
     if not s.alpha and int(train.sum()) < 2 * (rank + 2):
-        raise refused(
+        raise DataError.shared(
             f"the training rows are fewer than twice the {role}'s columns: "
             "set a penalty (alpha), or leave columns out"
         )
@@ -224,7 +225,7 @@ def _asked_to_share(message: messages.ShareRequest, site: SiteContext, way: str)
     if s.response != way:
         raise ProtocolError("the response was asked for in another way than the settings say")
     if message.partner not in s.told:
-        raise refused("this partner takes part without a response", ProtocolError)
+        raise ProtocolError.shared("this partner takes part without a response")
     return s
 
 
@@ -304,13 +305,13 @@ def receive(
     s = settings_of(message, site, "partner", "response")
     y = np.asarray(message.response.value, dtype=float)
     if y.shape != (data.n_rows,):
-        raise refused("the response has other rows")
+        raise DataError.shared("the response has other rows")
     weights = np.asarray(message.weights.value, dtype=float)
     used = np.where(np.isnan(y), 0.0, weights if len(weights) else 1.0)
     offset = np.asarray(message.offset.value, dtype=float)
     offset = offset if len(offset) else np.zeros(data.n_rows)
     if offset.shape != y.shape:
-        raise refused("the offset has other rows")
+        raise DataError.shared("the offset has other rows")
     own = OwnColumns.of(data)
     own.require_variation()
     y = np.where(np.isnan(y), 0.0, y)
@@ -338,9 +339,9 @@ def receive_masked(
 # --------------------------------------------------------------------------- the initiator
 
 
-def endless_fit() -> ConsilienceError:
+def endless_fit() -> DataError:
     """What is said where estimates grow without end."""
-    return refused(
+    return DataError.shared(
         "the columns separate the response, so estimates grow without end: "
         "set a penalty (alpha), mask the response less, or leave columns out"
     )
@@ -353,7 +354,7 @@ class Joint:
         self.s, self.rows = s, by_purpose(data, s, site)
         self.data, self.x = data, data.features
         if s.told and "y" not in state:
-            raise refused("a response is shared before anything is fitted to it", ProtocolError)
+            raise ProtocolError.shared("a response is shared before anything is fitted to it")
         # where no partner gets the response it was not got ready
         self.y = np.asarray(state.get("y", np.where(self.rows.train, self.rows.y, 0.0)))
         weights, fam = self.rows.training_weights, s.training_family()
@@ -520,7 +521,7 @@ def turn(
     if known == before and not may_release(site, own, data.n_rows, numbers):
         # Weights of made-up contributions, and deviances with them, are equations in the columns.
         sentence = "as many numbers were told of the initiator's columns as may be"
-        raise refused(sentence, DisclosureError)
+        raise DisclosureError.shared(sentence)
     part = joint.others_part(to)
     seen = joint.model.offset_for(to)
     mine = own.released(coef, message.partner)
@@ -624,7 +625,7 @@ def _settled(state: State, weights: FloatArray) -> State:
     if len(weights) == sent.shape[1] + pending.shape[1]:
         sent = np.hstack([sent, pending])
     elif len(weights) != sent.shape[1]:
-        raise refused("weights for another number of messages than were sent", DisclosureError)
+        raise DisclosureError.shared("weights for another number of messages than were sent")
     return {**state, "sent": sent, "pending": np.empty((len(sent), 0))}
 
 

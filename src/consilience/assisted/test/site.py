@@ -14,8 +14,8 @@ from consilience.arrays import FloatArray
 from consilience.assisted import phases
 from consilience.assisted.kernels import assistance
 from consilience.assisted.kernels.mechanisms import Kept, Laplace, opendp
-from consilience.assisted.phases import OwnColumns, Ranked, refused
-from consilience.exceptions import DisclosureError, ParameterError, StudyError
+from consilience.assisted.phases import OwnColumns, Ranked
+from consilience.exceptions import DataError, DisclosureError, ParameterError, StudyError
 from consilience.numerics.families import NAMES, Penalty, family
 from consilience.numerics.random import stream
 from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
@@ -235,10 +235,9 @@ def sketch_noised(
         )
     if data.scaling is not None and data.scaling[0].any():
         # A mean of the rows would move with any of them: one row then counts for all filled ones.
-        raise refused(
+        raise StudyError.shared(
             "missing cells were filled with means of the rows, which has no price: fill them "
             "beforehand, or leave such rows out",
-            StudyError,
         )
     x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
     if s.geometry == "ball":
@@ -286,10 +285,9 @@ def _directions(s: Settings, own: OwnColumns, site: SiteContext) -> FloatArray:
 
 def _require_room(allowed: bool) -> None:
     if not allowed:
-        raise refused(
+        raise DisclosureError.shared(
             "the sketch would reveal more directions of the columns than the policy allows: ask "
             "for fewer directions, or let the steward raise max_revealed_rank",
-            DisclosureError,
         )
 
 
@@ -305,7 +303,7 @@ def test(
     fam = family(s.family, power=s.power)
     y, known = phases.response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
-        raise refused("the sketch has other rows or columns than were asked for")
+        raise DataError.shared("the sketch has other rows or columns than were asked for")
     given, more = _given(data, site)
     rows, least = np.flatnonzero(known), site.limits.min_records
     if s.subsample is not None and s.subsample < len(rows):
@@ -366,10 +364,12 @@ def _given(data: SiteData, site: SiteContext) -> tuple[FloatArray, list[str]]:
     if left is None:
         return np.empty((data.n_rows, 0)), []
     if left.content_hash != data.content_hash or "partners_part" not in left.values:
-        raise refused("the run that this one follows was on another table of the initiator")
+        raise DataError.shared(
+            "the run that this one follows was on another table of the initiator"
+        )
     place = {int(row): i for i, row in enumerate(left.rows)}
     if not {int(row) for row in data.rows} <= place.keys():
-        raise refused("the run that this one follows did not have all of these rows")
+        raise DataError.shared("the run that this one follows did not have all of these rows")
     chosen = [place[int(row)] for row in data.rows]
     known = np.asarray(left.predictor.known)
     if known.shape[1] + data.features.shape[1] < data.n_rows // MIN_ROWS:

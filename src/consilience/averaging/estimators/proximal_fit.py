@@ -92,7 +92,7 @@ def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, 
             "sample_weight"
         )
         # It tells settings and the number of rows at most, which the coordinator knows.
-        raise DataError(sentence, public=sentence)
+        raise DataError.shared(sentence)
     times, pseudo_copies = _nearest(wanted, _FINE_COPIES * rows, beside=int(own_copies.sum()))
     return times * own_copies, pseudo_copies, times * per_weight
 

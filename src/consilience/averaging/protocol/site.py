@@ -269,7 +269,7 @@ def offer(
         if estimators.is_memorising(estimators.type_name(made)):
             fault = f"a {type(last).__name__} carries training rows"
         if fault is not None:
-            _refuse(f"this site does not fit such an estimator: {fault}")
+            raise DisclosureError.shared(f"this site does not fit such an estimator: {fault}")
     rows = fitted_and_held(data, s, site)
     own = False
     if protected and len(message.digests):
@@ -302,10 +302,6 @@ def least_own_rows(data: SiteData, limits: Limits) -> int:
     """
     (place,) = holdout.uniform(replace(data, rows=np.arange(1)), "least own rows")
     return limits.min_records + int(place * limits.min_records)
-
-
-def _refuse(sentence: str) -> None:
-    raise DisclosureError(sentence, public=sentence)
 
 
 @lru_cache(maxsize=512)
@@ -375,7 +371,9 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     uncounted = _uncounted(*asked)
     if target.size and site.limits.min_records > 1 and uncounted:
         # In their leaves own rows and pseudo-rows would be counted together.
-        _refuse(f"this site refits no {uncounted}: its leaves do not tell own rows from others")
+        raise DisclosureError.shared(
+            f"this site refits no {uncounted}: its leaves do not tell own rows from others"
+        )
     learners = _learners(data, asked, s, reference, float(message.total.value))
     with _told(learners[0].name):
         fits, kept = _refits(learners, message, target, rows, state)
@@ -464,7 +462,7 @@ def _told(name: str) -> Iterator[None]:
     try:
         yield
     except ParameterError as error:
-        raise ParameterError(str(error), public=str(error)) from error
+        raise ParameterError.shared(str(error)) from error
     except (DataError, ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise DataError(
             f"{name} cannot be fitted: {error}",
@@ -550,7 +548,7 @@ def _check_forms(
         if fault is None and (wanted == _CONSTANT or _form(one, s) in (wanted, _CONSTANT)):
             continue
         sentence = f"a model of the average: {fault or 'not of the form that the learner has'}"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
 
 
 def _form(one: dict[str, Any], s: Settings) -> tuple[Any, ...]:
@@ -589,8 +587,7 @@ def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> F
     wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
     if wrong or len(found) != len(shares):
         which = f"model {wrong[0] + 1}" if wrong else "some"
-        sentence = f"of the models of the average {which} cannot be used"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(f"of the models of the average {which} cannot be used")
     average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
     if rows.limits.min_records > 1 and not s.levels:
         average = _within_reach(average, y, _few(len(y), rows.limits))

@@ -537,6 +537,16 @@ class LatentClassAnalysis(DiscreteMixture):
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild an estimator that predicts from `to_arrays`, checking every number.
 
+        Parameters
+        ----------
+        arrays : mapping of str to array
+            What `to_arrays` gave.
+
+        Returns
+        -------
+        estimator
+            It predicts; what fitting alone leaves is absent.
+
         Raises
         ------
         DataError
@@ -838,6 +848,16 @@ class MarkovMixture(DiscreteMixture):
         """Rebuild an estimator that predicts from `to_arrays` of it, checking every number.
 
         Arrays without ``n_parameters``, as older versions wrote them, count all states as seen.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array
+            What `to_arrays` gave.
+
+        Returns
+        -------
+        estimator
+            It predicts; what fitting alone leaves is absent.
 
         Raises
         ------

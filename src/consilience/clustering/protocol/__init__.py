@@ -252,7 +252,7 @@ class EnsembleClustering(Method[EnsembleClusteringResult]):
         """Check that the study has the columns that the model takes."""
         fault = misfit(self.model, ctx.columns, ctx.preparation)
         if fault:
-            raise StudyError(fault, public=fault)
+            raise StudyError.shared(fault)
 
     # ------------------------------------------------------------------ the exchange
 

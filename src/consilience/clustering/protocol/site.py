@@ -161,7 +161,7 @@ def label(
     rows = table.rows
     parts = views(len(rows), s.pairs, state["seed"])
     if not message.same_halves():
-        raise DataError(_OTHER_HALVES, public=_OTHER_HALVES)
+        raise DataError.shared(_OTHER_HALVES)
     fewer = []
     halved = (None, *(message.fewer.value or (None,) * len(maps[1:])))
     for models, (features, centres), less, outside in zip(
@@ -356,7 +356,7 @@ def table_of(data: SiteData, kind: str) -> Table:
     if kind == "markov-mixture":
         if data.sequence is None:
             sentence = "model 'markov-mixture' needs sequence columns: name them in [data] sequence"
-            raise DataError(sentence, public=sentence)
+            raise DataError.shared(sentence)
         return Table(data.sequence, (len(data.levels[data.sequence_names[0]]),))
     if kind == "latent-class":
         blocks = category_blocks(data.feature_names, data.levels)
@@ -388,11 +388,10 @@ def category_blocks(names: Sequence[str], levels: Any) -> dict[str, tuple[str, .
                 place += len(block)
                 break
         else:
-            sentence = (
+            raise DataError.shared(
                 "model 'latent-class' needs features with declared levels and [preparation] "
                 "categorical = 'onehot'"
             )
-            raise DataError(sentence, public=sentence)
     return found
 
 
@@ -629,8 +628,7 @@ def judge(
         (message.n_init, 1, messages.MAX_STARTS),
     )
     if not all(least <= asked <= most for asked, least, most in bounds):
-        sentence = "more folds, numbers of classes or starts than a site judges"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("more folds, numbers of classes or starts than a site judges")
     n = data.n_rows
     n_folds = message.n_folds
     if n < max(2 * a, site.limits.min_records):

@@ -317,7 +317,22 @@ class MetaClustering(Method[MetaClusteringResult]):
         moments: SiteMoments,
         reference: FloatArray | None,
     ) -> Generator[Ask, Replies, Partners]:
-        """Ask for models; returns the sites in play."""
+        """Ask for models; returns the sites in play.
+
+        Parameters
+        ----------
+        ctx : CoordinatorContext
+        s : Settings
+        moments : SiteMoments
+            Of the sites that answered at the beginning.
+        reference : (m, p) array or None
+            Common points at which predictions are compared; None where models travel.
+
+        Returns
+        -------
+        Partners
+            Sites with a usable model, and why others were left out.
+        """
         p = len(ctx.feature_names)
         points = np.empty((0, p)) if reference is None else reference
         request = messages.SelectRequest(
@@ -373,7 +388,21 @@ class MetaClustering(Method[MetaClusteringResult]):
     def try_models(
         self, ctx: CoordinatorContext, partners: Partners, to: tuple[str, ...] | None = None
     ) -> Generator[Ask, Replies, dict[str, Losses]]:
-        """Send all models to all sites in play; drop models that fail at most of them."""
+        """Send all models to all sites in play; drop models that fail at most of them.
+
+        Parameters
+        ----------
+        ctx : CoordinatorContext
+        partners : Partners
+            Sites in play; those that fall out are noted in it.
+        to : tuple of str, optional
+            Sites that are asked; by default all in play.
+
+        Returns
+        -------
+        dict of str to Losses
+            By site that answered: losses of all models on its rows.
+        """
         s, left_out = partners.settings, partners.left_out
         by_view = tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views))
         request = messages.Models(

@@ -131,11 +131,10 @@ def matrix_of(data: SiteData, site: SiteContext, *, duplicates: str = "refuse") 
         repeats = triplets and duplicates == "refuse" and "repeat" in str(error)
         raise DataError(str(error), public=_REPEATED if repeats else _PUBLIC) from error
     if found.entries.shape[0] < max(site.limits.min_records, 2):
-        sentence = (
+        raise DataError.shared(
             "the matrix has fewer rows than the policy lets anything rest on, or a single one: "
             "take a table with more"
         )
-        raise DataError(sentence, public=sentence)
     return found
 
 

@@ -285,7 +285,17 @@ class MatrixCompletionStudy(EntryStudy[MatrixCompletionResult]):
         return None if self.model == "soft" else min(entries.shape)
 
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
-        """Read the matrix of a site."""
+        """Read the matrix of a site.
+
+        Parameters
+        ----------
+        data : SiteData
+        site : SiteContext
+
+        Returns
+        -------
+        Matrix
+        """
         return matrices.matrix_of(data, site, duplicates=self.duplicates)
 
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:

@@ -454,11 +454,10 @@ def slopes_(
     """Tell loss, gradient and curvature at coefficients that the coordinator chose."""
     rows = by_part(data, message.settings, site, state)
     if not site.per_record:
-        sentence = (
+        raise DisclosureError.shared(
             "this site tells no sums at coefficients that a coordinator chose (its steward grants "
             'them by per_record): set fit to "one-shot"'
         )
-        raise DisclosureError(sentence, public=sentence)
     x, codes = rows.of(TRAINING)
     classes = _classes(message.classes.value, codes)
     m = len(classes)
@@ -494,8 +493,7 @@ def judge(
     """Judge numbers of communities on the choosing rows."""
     rows = by_part(data, message.settings, site, state)
     if len(message.models.value) > messages.MAX_CANDIDATES:
-        sentence = "more numbers of communities than a site judges"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("more numbers of communities than a site judges")
     return judged_models(rows, CHOOSING, message, site), state
 
 

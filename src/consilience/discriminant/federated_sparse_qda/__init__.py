@@ -523,7 +523,21 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
     def model_of(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: JointPrecision
     ) -> Any:
-        """A model as it travels."""
+        """A model as it travels.
+
+        Parameters
+        ----------
+        ctx : CoordinatorContext
+        prepared : PreparedMoments
+            Pooled moments, in the units in which the links were fitted.
+        precision : JointPrecision
+            Precision matrices of the classes.
+
+        Returns
+        -------
+        dict of array
+            Parameters of the rule, with the priors of the study, or shares of the rows.
+        """
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
         shares = np.array(self.priors) if self.priors else prepared.told
         made = prepared.predictor(

@@ -229,8 +229,7 @@ def judge(
     """Say how many rows each model gets wrong, rounded."""
     s, rows = message.settings, by_class(data, message.settings, site, state)
     if not _judges(site):
-        sentence = "this site does not say how many of its rows models get wrong"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("this site does not say how many of its rows models get wrong")
     judged = rows.held if message.held else rows.kept
     models = message.models.value
     if not isinstance(models, tuple) or len(models) > messages.MAX_ALPHAS:

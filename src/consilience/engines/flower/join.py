@@ -161,8 +161,7 @@ def check_here(file: SiteFile, text: str) -> dict[str, Any]:
         raise StudyError("another study", public="the study does not name this site")
     site, method = file_site(file), method_of(study, rows=False)
     if not site.approves(study.hash()):
-        sentence = "the study is not among those that the steward has approved"
-        raise PrivacyError(sentence, public=sentence)
+        raise PrivacyError.shared("the study is not among those that the steward has approved")
     approved = site.has_approved(study.hash())
     found = check_one(study, file, method) if approved else check_schema(study, file)
     if found.error is not None:

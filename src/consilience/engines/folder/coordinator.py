@@ -190,7 +190,7 @@ class FolderEngine(SignedEngine):
             found = self._box.take(ask.place, self._public, publics, about=ask.about)
         except SignatureError as error:
             sentence = f"{error.public}; if its key has changed, add the new one to {IN_STUDY}"
-            raise SignatureError(sentence, public=sentence) from None
+            raise SignatureError.shared(sentence) from None
         if found is None:
             return None
         self._keys.require_current(site, found.public)

@@ -105,10 +105,9 @@ def hash_ids(
     """Hash the ids and draw a key for this run."""
     if not site.partner_key or data.hashes is None:
         sentence = "the site has no partner key: name it in [partners] of the site file"
-        raise StudyError(sentence, public=sentence)
+        raise StudyError.shared(sentence)
     if data.n_rows < max(site.limits.min_records, MIN_MATCHED):
-        sentence = "too few rows have an id of their own"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("too few rows have an id of their own")
     # A fresh generator over operating-system entropy, of which nothing else leaves.
     private = site.secret_rng.bytes(32)
     role = "partner" if data.target is None else "initiator"
@@ -192,11 +191,10 @@ def note_set(common: np.ndarray, data: SiteData, site: SiteContext) -> None:
     if (known == one).all(axis=1).any():
         return
     if len(known) >= data.n_rows // least:
-        sentence = (
+        raise DisclosureError.shared(
             "the response was matched with as many different sets of rows as may be: let all "
             "parties offer the rows that they offered before"
         )
-        raise DisclosureError(sentence, public=sentence)
     site.keep({"sets": np.vstack([known, one])})
 
 
@@ -209,12 +207,11 @@ def match(
     if json.loads(message.preparation) != json.loads(site.preparation):
         # A steward approves the rules of the study, with which the run was opened.
         sentence = "rows are to be filled and scaled by other rules than the run was opened with"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(sentence)
     if site.site not in message.introductions or data.hashes is None:
         raise WireError("the ids of this site were not asked for")
     if len(common) < max(site.limits.min_records, MIN_MATCHED):
-        sentence = "too few rows are common to all sites"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("too few rows are common to all sites")
     if not ascending(common):
         raise WireError("common hashes that are not sorted, or repeat")
     _places(data, common)
@@ -226,8 +223,7 @@ def match(
     role = "partner" if data.target is None else "initiator"
     own = introduce(site.keys["private"], site.partner_key, site.run, f"{role} {site.site}")
     if message.roles.get(site.site) != role or tuple(message.introductions[site.site]) != own:
-        sentence = "the site was introduced to the others as somebody else"
-        raise WireError(sentence, public=sentence)
+        raise WireError.shared("the site was introduced to the others as somebody else")
     site.keys["peers"] = {name.split(" ", 1)[1]: public for name, public in peers.items()}
     site.keys["roles"] = dict(message.roles)
     unmatched = data.n_rows - len(common)

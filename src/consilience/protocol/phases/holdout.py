@@ -250,16 +250,16 @@ def class_codes(data: SiteData, levels: tuple[str, ...]) -> IntArray:
         No target, levels that are not the declared ones, or values outside them.
     """
     if data.target is None:
-        raise _cannot("the study names no target column: name it as [data] target")
+        raise DataError.shared("the study names no target column: name it as [data] target")
     declared = data.levels.get(data.target_name)
     if (levels not in data.levels.values()) if declared is None else declared != levels:
-        raise _cannot("the levels of the response are not those that were declared")
+        raise DataError.shared("the levels of the response are not those that were declared")
     target = np.asarray(data.target).astype(str)
     codes = np.full(len(target), -1, dtype=np.int64)
     for k, level in enumerate(levels):
         codes[target == level] = k
     if (codes < 0).any():
-        raise _cannot(
+        raise DataError.shared(
             "the target holds rows without a declared level: declare all levels in [data.levels], "
             'or set [preparation] missing to "complete-rows"'
         )
@@ -274,11 +274,9 @@ def require_numbers(data: SiteData) -> None:
     DataError
     """
     if not np.isfinite(data.features).all():
-        raise _cannot("features have missing values: say by [preparation] what becomes of them")
-
-
-def _cannot(sentence: str) -> DataError:
-    return DataError(sentence, public=sentence)
+        raise DataError.shared(
+            "features have missing values: say by [preparation] what becomes of them"
+        )
 
 
 def drawing_seed(data: SiteData, site: SiteContext, purpose: str) -> int:

@@ -128,11 +128,10 @@ def check_missing(method: type[Method], preparation: Preparation) -> None:
     StudyError
     """
     if preparation.missing == "keep" and not method.accepts_missing:
-        sentence = (
+        raise StudyError.shared(
             f"method {method.name!r} needs a value in every cell and the study keeps missing ones: "
             'set [preparation] missing to "complete-rows" or "aggregated-mean"'
         )
-        raise StudyError(sentence, public=sentence)
 
 
 def exchange(method: Method, ctx: CoordinatorContext) -> Generator[Ask, Replies, Result]:
