@@ -56,11 +56,12 @@ from consilience.collaborators.protocol.messages import (
     SelectRequest,
     Settings,
 )
-from consilience.collaborators.protocol.site import standardised, within_reach
+from consilience.collaborators.protocol.site import standardised
 from consilience.engines import driver
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import DisclosureError
 from consilience.learners.candidates import as_text
+from consilience.learners.foreign_models import within_reach
 from consilience.numerics.random import stream
 from consilience.protocol.method import Ask, Refused, get_method, method_names
 from consilience.protocol.phases.site_moments import Request

@@ -21,6 +21,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from consilience import Columns, Federation
 from consilience.averaging.protocol import site as at_site
 from consilience.averaging.protocol.messages import Offer, Settings
+from consilience.learners.foreign_models import within_reach
 from consilience.numerics.own_rows import row_digests
 from consilience.protocol.method import Ask, Refused
 from consilience.sites.policy import Policy
@@ -151,7 +152,7 @@ def test_an_average_that_is_flat_but_for_a_few_rows_is_flat(few: int) -> None:
     y = np.random.default_rng(0).normal(size=60)
     says = np.zeros((60, 1))
     says[:few] = 3.0
-    assert at_site._within_reach(says, y, 10).any() == (few >= 10)
+    assert within_reach([says], y, 10)[0].any() == (few >= 10)
 
 
 def means(values: Any, **how: bool) -> Any:

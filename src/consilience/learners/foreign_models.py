@@ -24,9 +24,12 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray
 from consilience.exceptions import DataError, WireError
 from consilience.learners._foreign_server import GRACE, frame, frames_of, too_slow
+from consilience.numerics.random import stream
 from consilience.numerics.trees import apply_link
 from consilience.wire.estimators import Portable, check
 
+BEYOND = 5.0
+"""Ranges between the inner predictions by which others may go on beyond them."""
 _START = 60.0
 """Seconds that the child may take to start."""
 _BATCH_BYTES = 1 << 28
@@ -99,6 +102,71 @@ def predict_all(
         result if isinstance(result, str) else _finished(result, portable, len(x), n_outputs)
         for result, portable in zip(results, models, strict=True)
     ]
+
+
+def whatever_the_rows_are(
+    models: Sequence[Portable],
+    answers: Sequence[FloatArray | str],
+    neutral: FloatArray,
+    *,
+    n_features: int,
+    n_probes: int,
+) -> list[FloatArray | str]:
+    """Answers of which no failure tells of the rows: a model fails where rows of nobody fail, too.
+
+    One that fails at a site's rows only may be made to do so beyond some value.
+
+    Parameters
+    ----------
+    models : sequence of dict
+    answers : sequence of array or str
+        What `predict_all` said of them.
+    neutral : (n, n_outputs) array
+        Predictions that know nothing, in place of those of a model that fails at own rows only.
+    n_features : int
+    n_probes : int
+        How many rows of nobody are tried.
+
+    Returns
+    -------
+    list of (n, n_outputs) float array or str
+    """
+    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
+    nobody = stream(0, "rows of nobody").normal(size=(n_probes, n_features))
+    tried, n_outputs = [models[i] for i in odd], neutral.shape[1]
+    probes = predict_all(tried, nobody, n_features=n_features, n_outputs=n_outputs)
+    found = list(answers)
+    for i, probe in zip(odd, probes, strict=True):
+        if not isinstance(probe, str):
+            found[i] = neutral.copy()
+    return found
+
+
+def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -> list[FloatArray]:
+    """Predictions cut so that no few rows stand out in them.
+
+    A made-up model with huge values at some rows would count these rows by its loss. So predictions
+    are cut a little beyond the `least`-th smallest and largest one: by five times the range between
+    these, at most by one standard deviation of the response. A box around fewer rows does nothing
+    where a model says one thing of all others, and never more than a row does. And they are cut to
+    the widest range around the mean that n rows of this mean and spread can have (Samuelson 1968),
+    which tells nothing else of them; no honest model is further off.
+    """
+    spread = float(y.std())
+    half = spread * float(np.sqrt(len(y)))
+    k = least - 1
+    cut = []
+    for f in predictions:
+        if np.isnan(f).any():
+            cut.append(f)
+            continue
+        ordered = np.partition(f, sorted({k, len(y) - 1 - k}), axis=0)
+        low, high = ordered[k], ordered[len(y) - 1 - k]
+        beyond = np.minimum(BEYOND * (high - low), spread)
+        # Samuelson (1968): no row lies further than sqrt(n) spreads from the mean
+        low = np.maximum(low - beyond, y.mean() - half)
+        cut.append(np.clip(f, low, np.minimum(high + beyond, y.mean() + half)))
+    return cut
 
 
 def _linear(models: list[Portable], x: FloatArray) -> list[FloatArray]:

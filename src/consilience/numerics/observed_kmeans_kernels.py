@@ -8,22 +8,9 @@ has. Centres are (p, k): the classes of one coordinate lie together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit
-from numba.core.caching import FunctionCache
 
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and keep the result where there is a place to keep it."""
-    dispatcher: Any = njit(nogil=True, fastmath={"contract"})(function)
-    try:
-        dispatcher._cache = FunctionCache(function)
-    except RuntimeError:  # nowhere to write: compiled anew in every process
-        return dispatcher
-    return dispatcher
+from consilience.numerics.compilation import compiled
 
 
 @compiled

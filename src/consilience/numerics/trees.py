@@ -99,11 +99,8 @@ def _add_trees(
 
 @cache
 def _kernel() -> Callable[..., None]:
-    """Compile on first use; without a place to keep the result, in every process anew."""
-    from numba import njit
+    # On use: it loads numba.
+    from consilience.numerics.compilation import compiled
 
-    try:
-        compiled: Callable[..., None] = njit(cache=True)(_add_trees)
-    except RuntimeError:
-        compiled = njit(_add_trees)
-    return compiled
+    kernel: Callable[..., None] = compiled(_add_trees, fastmath=())
+    return kernel

@@ -521,6 +521,11 @@ Tries = Callable[[Any], int]
 Tally = Callable[[Any, SiteData, Limits], Mapping[str, tuple[int, int]]]
 
 
+def asked_at_most(what: str, most: int) -> Tally:
+    """Tally of questions where records are protected; those whose replies were lost count too."""
+    return lambda message, data, limits: {what: (1, most)} if limits.min_records > 1 else {}
+
+
 @dataclass(frozen=True)
 class Step:
     """A kind of question that a site answers.

@@ -291,8 +291,10 @@ class _Loader:
                         f"[columns] {setting} names {name!r}, which is no column"
                         f"{self._closest(name, known)}"
                     )
+        columns = self.columns
+        numbers = {*columns.features, columns.target, columns.weight, columns.offset}
         for name in self.site.units:
-            if name in used and not self._is_numeric(name):
+            if name in used and name not in numbers - set(columns.levels):
                 raise StudyError(
                     f"[columns] units are given for {name!r}, which the study does not use as a "
                     "number"
@@ -303,11 +305,6 @@ class _Loader:
         by_fold = {other.casefold(): other for other in names}
         close = difflib.get_close_matches(name.casefold(), by_fold, n=1)
         return f" (the closest name is {by_fold[close[0]]!r})" if close else ""
-
-    def _is_numeric(self, name: str) -> bool:
-        roles = (*self.columns.features, self.columns.target, self.columns.weight)
-        roles += (self.columns.offset,)
-        return name in roles and name not in self.columns.levels
 
     # --- columns
 

@@ -277,13 +277,6 @@ def _on_rows(name: str, tries: str) -> Callable[[OnRows], Attack]:
     return made
 
 
-def _with_features(federation: Federation, *names: str) -> Federation:
-    columns = dataclasses.replace(
-        federation.columns, features=(*federation.columns.features, *names)
-    )
-    return dataclasses.replace(federation, columns=columns)
-
-
 def _with_rule(federation: Federation, missing: Any) -> Federation:
     """Let the study fill or leave out missing values, where it refuses them."""
     if federation.preparation.missing != "refuse":
@@ -364,7 +357,9 @@ def _said(found: Mapping[str, str], what: str) -> Outcome:
 def _few_differ(method: Method, federation: Federation, least: int) -> Outcome:
     if not _has_numbers(federation):
         return Outcome("accounted", "the study has no columns of numbers")
-    federation = _with_features(federation, MORE)
+    features = (*federation.columns.features, MORE)
+    columns = dataclasses.replace(federation.columns, features=features)
+    federation = dataclasses.replace(federation, columns=columns)
     found = {}
     for kind, cells in KINDS.items():
         asked = _with_rule(federation, "aggregated-mean") if kind == "gaps" else federation

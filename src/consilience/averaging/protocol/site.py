@@ -35,7 +35,7 @@ from consilience.averaging.protocol.messages import (
 from consilience.exceptions import DataError, DisclosureError, ParameterError, ProtocolError
 from consilience.learners.candidates import build
 from consilience.learners.collaborative_predictor import CollaborativePredictor
-from consilience.learners.foreign_models import predict_all
+from consilience.learners.foreign_models import predict_all, whatever_the_rows_are, within_reach
 from consilience.learners.losses import record_losses
 from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
@@ -58,8 +58,6 @@ TOO_MANY = "more questions on the same rows than a site answers"
 _ROUNDING = 1e-9
 _CONSTANT = ("skops", "sklearn.dummy")
 _UNCOUNTED = ("HistGradientBoosting", "Stacking")
-BEYOND = 5.0
-"""Ranges between few rows from either end by which an average may go on beyond them."""
 
 
 # --------------------------------------------------------------------------- rows
@@ -582,7 +580,8 @@ def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> F
     s, x, y = rows.s, rows.x[rows.held], rows.y[rows.held]
     found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
     if rows.limits.min_records > 1:
-        found = _whatever_the_rows_are(models, found, y, s, x.shape[1])
+        neutral = np.full((len(y), s.n_outputs), 1 / s.n_outputs if s.levels else y.mean())
+        found = whatever_the_rows_are(models, found, neutral, n_features=x.shape[1], n_probes=20)
     # What other sites sent may fail: then it is named, without a value of a row.
     wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
     if wrong or len(found) != len(shares):
@@ -590,41 +589,9 @@ def _loss_of_average(models: Sequence[Any], shares: FloatArray, rows: Rows) -> F
         raise ProtocolError.shared(f"of the models of the average {which} cannot be used")
     average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
     if rows.limits.min_records > 1 and not s.levels:
-        average = _within_reach(average, y, _few(len(y), rows.limits))
+        # by the rule of meta clustering
+        (average,) = within_reach([average], y, _few(len(y), rows.limits))
     return record_losses(s.loss, y, average)
-
-
-def _within_reach(average: FloatArray, y: FloatArray, few: int) -> FloatArray:
-    """An average cut so that no few rows stand out in it, by the rule of meta clustering.
-
-    A little beyond the `few`-th smallest and largest it ends, and at the widest range that rows of
-    this mean and spread can have.
-    """
-    spread = float(y.std())
-    half = spread * float(np.sqrt(len(y)))
-    ordered = np.sort(average, axis=0)
-    low, high = ordered[few - 1], ordered[-few]
-    beyond = np.minimum(BEYOND * (high - low), spread)
-    low = np.maximum(low - beyond, y.mean() - half)
-    return np.clip(average, low, np.minimum(high + beyond, y.mean() + half))
-
-
-def _whatever_the_rows_are(
-    models: Sequence[Any], answers: list[FloatArray | str], y: FloatArray, s: Settings, p: int
-) -> list[FloatArray | str]:
-    """Answers of which no failure tells of the rows: a model fails where rows of nobody fail, too.
-
-    One that fails at this site's rows only may be made to do so beyond some value: it counts as one
-    that predicts what knows nothing.
-    """
-    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
-    nobody = stream(0, "rows of nobody").normal(size=(20, p))
-    probes = predict_all([models[i] for i in odd], nobody, n_features=p, n_outputs=s.n_outputs)
-    found = list(answers)
-    for i, probe in zip(odd, probes, strict=True):
-        if not isinstance(probe, str):
-            found[i] = np.full((len(y), s.n_outputs), 1 / s.n_outputs if s.levels else y.mean())
-    return found
 
 
 def _beyond(losses: FloatArray, others: FloatArray) -> FloatArray:

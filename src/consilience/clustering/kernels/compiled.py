@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from consilience.numerics.observed_kmeans_kernels import compiled
+from consilience.numerics.compilation import compiled
 
 
 @compiled

@@ -29,7 +29,7 @@ from consilience.collaborators.protocol.messages import Settings
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.learners.candidates import build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
-from consilience.learners.foreign_models import predict_all
+from consilience.learners.foreign_models import predict_all, whatever_the_rows_are, within_reach
 from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
 from consilience.parameters import plain
@@ -143,7 +143,6 @@ MODELS_PER_ROW = 20
 """Models, over all views, that a site tries at most for each of its rows (but 200 always)."""
 LOW_WEIGHT = 0.1  # of the largest weight
 PROBES = 16  # rows of nobody, on which a model that failed is tried again
-BEYOND = 5.0  # ranges between the inner predictions
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -227,7 +226,14 @@ def all_predictions(
             [by_owner[i] for i in tried], rows.x, n_features=rows.x.shape[1], n_outputs=s.n_outputs
         )
         if site.limits.min_records > 1:
-            answers = _whatever_the_rows_are([by_owner[i] for i in tried], answers, rows, s)
+            level = 1 / s.n_outputs if s.levels else rows.y.mean()
+            answers = whatever_the_rows_are(
+                [by_owner[i] for i in tried],
+                answers,
+                np.full((len(rows.x), s.n_outputs), level),
+                n_features=rows.x.shape[1],
+                n_probes=PROBES,
+            )
         part = [nothing] * len(owners)
         for i, answer in zip(tried, answers, strict=True):
             if isinstance(answer, str):
@@ -236,51 +242,6 @@ def all_predictions(
                 part[i] = answer
         found.append(part)
     return found, failed
-
-
-def _whatever_the_rows_are(
-    models: Sequence[dict[str, Any]], answers: list[FloatArray | str], rows: Rows, s: Settings
-) -> list[FloatArray | str]:
-    """Answers of which no failure tells of the rows: it does where rows of nobody fail, too."""
-    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
-    nobody = stream(0, "rows of nobody").normal(size=(PROBES, rows.x.shape[1]))
-    found = list(answers)
-    probes = predict_all(
-        [models[i] for i in odd], nobody, n_features=nobody.shape[1], n_outputs=s.n_outputs
-    )
-    for i, probe in zip(odd, probes, strict=True):
-        if not isinstance(probe, str):
-            # what knows nothing: equal shares, or the mean
-            neutral = np.full(s.n_outputs, 1 / s.n_outputs if s.levels else rows.y.mean())
-            found[i] = np.tile(neutral, (len(rows.x), 1))
-    return found
-
-
-def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -> list[FloatArray]:
-    """Predictions cut so that no few rows stand out in them.
-
-    A made-up model with huge values at some rows would count these rows by its loss. So predictions
-    are cut a little beyond the `least`-th smallest and largest one: by five times the range between
-    these, at most by one standard deviation of the response. A box around fewer rows does nothing
-    where a model says one thing of all others, and never more than a row does. And they are cut to
-    the widest range around the mean that n rows of this mean and spread can have (Samuelson 1968),
-    which tells nothing else of them; no honest model is further off.
-    """
-    spread = float(y.std())
-    half = spread * float(np.sqrt(len(y)))
-    k = least - 1
-    cut = []
-    for f in predictions:
-        if np.isnan(f).any():
-            cut.append(f)
-            continue
-        ordered = np.partition(f, sorted({k, len(y) - 1 - k}), axis=0)
-        low, high = ordered[k], ordered[len(y) - 1 - k]
-        beyond = np.minimum(BEYOND * (high - low), spread)
-        # Samuelson (1968): no row lies further than sqrt(n) spreads from the mean
-        low = np.maximum(low - beyond, y.mean() - half)
-        cut.append(np.clip(f, low, np.minimum(high + beyond, y.mean() + half)))
-    return cut
 
 
 # -------------------------------------------------------------------------------------------- steps

@@ -6,25 +6,12 @@ thread, one order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit
-from numba.core.caching import FunctionCache
+
+from consilience.numerics.compilation import reordered
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and keep the result where there is a place to keep it."""
-    dispatcher: Any = njit(nogil=True, fastmath={"contract", "reassoc"})(function)
-    try:
-        dispatcher._cache = FunctionCache(function)
-    except RuntimeError:  # nowhere to write: compiled anew in every process
-        return dispatcher
-    return dispatcher
-
-
-@compiled
+@reordered
 def weigh(x, seen, z, new, old):
     """Sums of one step from the fill ``z`` to the matrix ``new``, whose predecessor is ``old``.
 
@@ -49,7 +36,7 @@ def weigh(x, seen, z, new, old):
     return loss, cross, moved, turned
 
 
-@compiled
+@reordered
 def fill(x, seen, new, old, beta, z):
     """Observed entries, and ``new + beta (new - old)`` for the others, into ``z``."""
     for i in range(x.shape[0]):
@@ -58,7 +45,7 @@ def fill(x, seen, new, old, beta, z):
             z[i, j] = x[i, j] + (1.0 - seen[i, j]) * ahead
 
 
-@compiled
+@reordered
 def residual(x, seen, new, r):
     """Observed entries less the matrix ``new``, zero for the others, into ``r``."""
     for i in range(x.shape[0]):
@@ -72,7 +59,7 @@ LANES = 16
 _BLOCK = 64  # entries that are gathered at once; small enough for one thread of any BLAS
 
 
-@compiled
+@reordered
 def ridge_step(indptr, columns, values, b, alpha, fresh, factors, a, new):
     """Newton's step of each row's ridge regression on rows of ``b``, from ``a`` into ``new``.
 
@@ -132,7 +119,7 @@ def ridge_step(indptr, columns, values, b, alpha, fresh, factors, a, new):
     return loss
 
 
-@compiled
+@reordered
 def _gradient(columns, values, b, own, first, end, g):
     """Add ``B_O' r`` to ``g`` for the residuals r of a row; gives their sum of squares."""
     k = own.size
@@ -164,7 +151,7 @@ def _gradient(columns, values, b, own, first, end, g):
     return loss
 
 
-@compiled
+@reordered
 def _factorise(g, k, least):
     """Cholesky's factors in place of lower triangles, row by row; diagonals as reciprocals.
 
@@ -199,7 +186,7 @@ def _factorise(g, k, least):
         row += h + 1
 
 
-@compiled
+@reordered
 def _solve(g, t):
     """Solve in place of ``t``, (k, lanes), by the factors of :func:`_factorise`."""
     k, lanes = t.shape
@@ -233,7 +220,7 @@ def _solve(g, t):
                 b[x] -= a[x] * s[x]
 
 
-@compiled
+@reordered
 def residuals(rows, columns, values, a, b, r):
     """Entries less those of ``a b'`` into ``r``; returns the sums of ``r^2`` and ``r x``."""
     loss, cross = 0.0, 0.0

@@ -376,10 +376,10 @@ class SparseQDAPredictor(RowsPredictor):
 @cache
 def _squares() -> Callable[..., FloatArray]:
     """Compiled squared distances; imported on first use, for it loads numba."""
-    from numba import njit
+    from consilience.numerics.compilation import compiled
 
-    compiled: Callable[..., FloatArray] = njit(cache=True, nogil=True)(_squared_distances)
-    return compiled
+    kernel: Callable[..., FloatArray] = compiled(_squared_distances, fastmath=())
+    return kernel
 
 
 def _squared_distances(

@@ -26,7 +26,7 @@ from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.parameters import plain
-from consilience.protocol.method import SiteContext, SiteData, State, Step, step
+from consilience.protocol.method import SiteContext, SiteData, State, Step, asked_at_most, step
 from consilience.protocol.phases import holdout
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Limits, Released
@@ -348,11 +348,6 @@ NUMBERS_PER_CELL = 0.5
 """Numbers of fits that a site tells at most for each cell (row and column) of its training rows."""
 
 
-def _tally(message: messages.Slope, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
-    """Rounds are counted over a run, those whose replies were lost included."""
-    return {"rounds": (1, messages.MAX_ROUNDS)} if limits.min_records > 1 else {}
-
-
 # --------------------------------------------------------------------------- offer and ranks
 
 
@@ -447,7 +442,7 @@ def _fitted(
 # --------------------------------------------------------------------------- Newton rounds
 
 
-@step("slopes", tally=_tally)
+@step("slopes", tally=asked_at_most("rounds", messages.MAX_ROUNDS))
 def slopes_(
     message: messages.Slope, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Slopes, State]:

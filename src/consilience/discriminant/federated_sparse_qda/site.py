@@ -17,7 +17,7 @@ from consilience.discriminant.kernels.joint_precision import RowMoments, compone
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
 from consilience.numerics.random import stream
 from consilience.parameters import plain
-from consilience.protocol.method import SiteContext, SiteData, State, Step, step
+from consilience.protocol.method import SiteContext, SiteData, State, Step, asked_at_most, step
 from consilience.protocol.phases import holdout
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Limits, Released
@@ -126,12 +126,7 @@ def offer(
 # --------------------------------------------------------------------------- links
 
 
-def _tally(message: messages.Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
-    """How often links are asked for in a run."""
-    return {} if limits.min_records <= 1 else {"questions for links": (1, messages.MAX_LINKS)}
-
-
-@step("links", tally=_tally)
+@step("links", tally=asked_at_most("questions for links", messages.MAX_LINKS))
 def links(
     message: messages.Links, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Linked, State]:

@@ -5,25 +5,12 @@ Imported on first use: it loads numba. One thread, one order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit
-from numba.core.caching import FunctionCache
+
+from consilience.numerics.compilation import reordered
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and keep the result where there is a place to keep it."""
-    dispatcher: Any = njit(nogil=True, fastmath={"contract", "reassoc"})(function)
-    try:
-        dispatcher._cache = FunctionCache(function)
-    except RuntimeError:  # nowhere to write: compiled anew in every process
-        return dispatcher
-    return dispatcher
-
-
-@compiled
+@reordered
 def group_prox(a, b, lam, z):
     """Minimise ``sum_k (a_k z_k^2 / 2 - b_k z_k) + lam |z|`` into ``z``.
 
@@ -55,7 +42,7 @@ def group_prox(a, b, lam, z):
         z[k] = b[k] * r / (a[k] * r + lam)
 
 
-@compiled
+@reordered
 def model_row(d, w, start, neighbours, i, own, m, v, c):
     """Entries ``(W D W)_ij`` for the first ``m`` of ``own`` into ``c``; ``v`` is scratch."""
     q = w.shape[1]
@@ -78,7 +65,7 @@ def model_row(d, w, start, neighbours, i, own, m, v, c):
             c[k, s] = total
 
 
-@compiled
+@reordered
 def move_variance(g, w, n, i, s, own, m, c, d):
     """Exact step of the diagonal element ``i``, at place ``s`` of its row; its relative size."""
     largest = 0.0
@@ -93,7 +80,7 @@ def move_variance(g, w, n, i, s, own, m, c, d):
     return largest
 
 
-@compiled
+@reordered
 def move_pair(g, w, t, n, lam, i, s, own, m, c, d, a, b, z):
     """Exact step of the group of ``i`` and ``own[s]``, and its relative size."""
     j = own[s]
@@ -116,7 +103,7 @@ def move_pair(g, w, t, n, lam, i, s, own, m, c, d, a, b, z):
     return largest
 
 
-@compiled
+@reordered
 def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
     """Coordinate descent for ``<G, D> + sum_k n_k tr(W D W D) / 2 + lam P(T + D)`` on free pairs.
 
@@ -162,7 +149,7 @@ def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
             break
 
 
-@compiled
+@reordered
 def factorise(a, lower):
     """Lower Cholesky factor; the log-determinant, or NaN where ``a`` is not positive definite."""
     q = a.shape[0]
@@ -184,7 +171,7 @@ def factorise(a, lower):
     return total
 
 
-@compiled
+@reordered
 def invert(lower, out):
     """Inverse from a lower factor, which is overwritten by its own inverse."""
     q = lower.shape[0]
@@ -204,7 +191,7 @@ def invert(lower, out):
             out[j, i] = x
 
 
-@compiled
+@reordered
 def pair_penalty(t):
     """Sum of group norms over ordered pairs."""
     total = 0.0
@@ -217,7 +204,7 @@ def pair_penalty(t):
     return total
 
 
-@compiled
+@reordered
 def value(s, n, lam, t, factors, log_det):
     """Objective, with factors and log-determinants; infinite outside the cone."""
     total = 0.0
@@ -233,7 +220,7 @@ def value(s, n, lam, t, factors, log_det):
     return total + lam * pair_penalty(t)
 
 
-@compiled
+@reordered
 def bound(s, n, lam, t, w, v, lower):
     """Dual value at the feasible point next to ``w``; groups of the support have norm lam."""
     classes, q = t.shape[0], t.shape[1]
@@ -258,7 +245,7 @@ def bound(s, n, lam, t, w, v, lower):
     return total if np.isfinite(total) else -np.inf
 
 
-@compiled
+@reordered
 def backtrack(s, n, lam, t, d, objective, slope, rounding, new, factors, log_det):
     """Shorten the step until the value falls enough: the value at ``new``, or infinity."""
     step = 1.0
@@ -272,7 +259,7 @@ def backtrack(s, n, lam, t, d, objective, slope, rounding, new, factors, log_det
     return np.inf
 
 
-@compiled
+@reordered
 def solve_small(s, n, lam, t, tol, max_iter, log_det):
     """Proximal Newton for a block of few features; overwrites ``t`` and ``log_det``.
 
@@ -318,7 +305,7 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
 # ------------------------------------------------------------------ alternating directions
 
 
-@compiled
+@reordered
 def packed(full):
     """Lower triangles of symmetric matrices, row by row, (K, q (q + 1) / 2)."""
     classes, q = full.shape[0], full.shape[1]
@@ -332,7 +319,7 @@ def packed(full):
     return out
 
 
-@compiled
+@reordered
 def unpacked(v, q):
     """Symmetric matrices of packed ones."""
     out = np.empty((v.shape[0], q, q))
@@ -346,7 +333,7 @@ def unpacked(v, q):
     return out
 
 
-@compiled
+@reordered
 def shrink(state, s, n, lam, rho, z, x):
     """Groups of ``state`` shrunk by ``lam / rho`` into ``z``; ``rho (2 z - state) - n S``.
 
@@ -366,7 +353,7 @@ def shrink(state, s, n, lam, rho, z, x):
             e += 1
 
 
-@compiled
+@reordered
 def slack(state, z, s, n, rho, w):
     """``S + Gamma / n`` into ``w``, where ``Gamma = rho (state - z)`` has norms of at most lam."""
     for k in range(s.shape[0]):
@@ -378,7 +365,7 @@ def slack(state, z, s, n, rho, w):
                 e += 1
 
 
-@compiled
+@reordered
 def advance(t, z, state, over, moved, new):
     """Relaxed step ``over (T - Z)`` into ``moved``, the state after it into ``new``."""
     for k in range(t.shape[0]):

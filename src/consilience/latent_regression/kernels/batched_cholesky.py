@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit
 from numba.core import types
 from numba.core.caching import FunctionCache
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, models, register_model
 from numba.np.arrayobj import make_array
+
+from consilience.numerics import compilation
 
 WIDTH = 8
 _VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
@@ -47,14 +48,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         return (*super()._index_key(signature, codegen), _SOURCES)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and keep the result where there is a place to keep it."""
-    dispatcher: Any = njit(nogil=True, fastmath={"contract"})(function)
-    try:
-        dispatcher._cache = _Cache(function)
-    except RuntimeError:  # nowhere to write: compiled anew in every process
-        return dispatcher
-    return dispatcher
+compiled = partial(compilation.compiled, cache=_Cache)
 
 
 def _known(generator: Callable[..., Any]) -> Any:

@@ -257,10 +257,7 @@ def _quantiles(w: Any, m: Any, s: Any, tail: float, z: float, found: Any) -> Non
 
 @cache
 def _kernels() -> tuple[Callable[..., None], Callable[..., None]]:
-    """Compile on first use; without a place to keep the result, in every process anew."""
-    from numba import njit
+    # On use: it loads numba.
+    from consilience.numerics.compilation import compiled
 
-    try:
-        return njit(cache=True, nogil=True)(_predict), njit(cache=True, nogil=True)(_quantiles)
-    except RuntimeError:
-        return njit(nogil=True)(_predict), njit(nogil=True)(_quantiles)
+    return compiled(_predict, fastmath=()), compiled(_quantiles, fastmath=())
