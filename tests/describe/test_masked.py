@@ -205,12 +205,38 @@ class Trying(Describe):
 
 
 def test_edges_cannot_be_tried_until_one_is_answered() -> None:
-    """What is refused is not remembered, so a site refuses before it looks where its rows are."""
+    """A site refuses before it looks where its rows are, and takes a refusal for its answer."""
     method = Trying()  # without edges in the study any may be named
     with pytest.raises(QuorumError, match="enough"):
         run_on(tables(), method, sums="secure")
-    (answer,) = method.answers  # type: ignore[attr-defined]
-    assert "did not say it could tell" in answer
+    first, later = sorted(method.answers, key=len, reverse=True)  # type: ignore[attr-defined]
+    assert "did not say it could tell" in first and "answered once in a run" in later
+
+
+class Apart(Describe):
+    """Asks one site for other sums than the rest, opens no total, and goes on with all alike."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        exchange = super().coordinate(ctx)
+        asked = next(exchange)
+        while asked.step != "sums_total":
+            asked = exchange.send((yield asked))
+        fewer = dataclasses.replace(asked.message, told=asked.message.told[:-1])
+        apart = {site: asked.message for site in ctx.sites} | {ctx.sites[0]: fewer}
+        yield Ask("sums_total", apart)
+        mean = relayed(np.zeros(len(asked.message.numbers)), Disclosure.AGGREGATE)
+        replies = yield Ask("squares_total", masked.Centre(mean=mean))
+        about = [replies[site].question for site in ctx.sites]
+        object.__setattr__(self, "alike", (len(about), len(set(about))))
+        raise QuorumError("enough")
+
+
+def test_sites_that_were_asked_apart_before_are_in_no_sum_together() -> None:
+    """Else squares of all but one could be left out, and the total be what that one adds."""
+    method = Apart()
+    with pytest.raises(QuorumError, match="enough"):
+        run_on(tables(), method, sums="secure")
+    assert method.alike == (3, 2)  # type: ignore[attr-defined]
 
 
 def test_squares_are_told_after_sums() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,14 @@ import statsmodels.api as sm
 
 from consilience import Columns, Federation, PooledRegression, Preparation
 from consilience.engines.federation import load_run
-from consilience.exceptions import ConsilienceError, ParameterError, ProtocolError, QuorumError
-from consilience.protocol.method import CoordinatorContext, Exchange
+from consilience.exceptions import (
+    ConsilienceError,
+    ParameterError,
+    ProtocolError,
+    QuorumError,
+    WireError,
+)
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange
 from consilience.protocol.phases.secure_sums import MASKED
 from consilience.regression import protocol as masked_sums
 from consilience.regression.report.pooled_regression import REPORT
@@ -279,6 +286,60 @@ def test_constants_by_site_cannot_take_other_sites_out_of_the_total() -> None:
     )
     with pytest.raises(QuorumError, match="one constant for all sites: others would take"):
         ByConstants(family="binomial").run(made, seed=0)
+
+
+class Elsewhere(PooledRegression):
+    """Asks at coefficients of its own, and says how sites answer."""
+
+    asked: ClassVar[Any] = ()
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        exchange = super().coordinate(ctx)
+        asked = next(exchange)
+        while asked.step != "sums":
+            asked = exchange.send((yield asked))
+        answers = []
+        for change in self.asked:
+            told = {
+                name: relayed(value, getattr(asked.message, name).disclosure)
+                for name, value in change(asked.message).items()
+            }
+            replies = yield Ask("sums", dataclasses.replace(asked.message, **told))
+            answers.append(str(replies[ctx.sites[0]]))
+        object.__setattr__(self, "answers", answers)
+        raise QuorumError("enough")
+
+
+def asked_elsewhere(*changes: Any) -> list[str]:
+    made = Federation.local(
+        sites_of("binomial"),
+        columns=Columns(features=NAMES, target="y"),
+        policy="consortium",
+        sums="secure",
+    )
+    method = Elsewhere(family="binomial")
+    with (
+        mock.patch.object(Elsewhere, "asked", changes),
+        pytest.raises(QuorumError, match="enough"),
+    ):
+        method.run(made, seed=0)
+    return method.answers  # type: ignore[attr-defined]
+
+
+def test_sums_are_about_the_means_of_which_products_were_told() -> None:
+    """Far away they are rounded, and where they are would be of the coordinator's choice."""
+    moved, same = asked_elsewhere(lambda c: {"centre": c.centre.value + 1}, lambda c: {})
+    assert "about the means, of which" in moved and "Concealed" in same
+    with pytest.raises(WireError, match="do not lie between 1e-30"):
+        asked_elsewhere(lambda c: {"scale": 0 * c.scale.value})
+
+
+def test_rounds_that_are_refused_are_counted() -> None:
+    """Else slopes could be tried without an end, to find where a row has too large a share."""
+    far = (lambda c: {"slopes": np.full(len(c.slopes.value), 1e3)},) * 31
+    answers = asked_elsewhere(*far)
+    said = [len(answers), sum("more questions on the same rows" in one for one in answers)]
+    assert said == [31, 1] and not any("Concealed" in one for one in answers)
 
 
 def other_columns(centre: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ from consilience import Columns, Federation, Preparation
 from consilience.completion.federated_pca import FederatedPCA
 from consilience.completion.federated_pca.messages import Told, square_of
 from consilience.exceptions import QuorumError
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.latent_regression.protocol.events import Events
 from consilience.protocol.mean_and_sd import Centre, MeanAndSD, SumsRequest
-from consilience.protocol.method import Ask, Method
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method
 from consilience.protocol.phases import moments, standardise
 from consilience.sites import step_runner
 from consilience.sites.policy import Policy
@@ -24,6 +27,8 @@ from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 from tests.granted import GRANTED
+from tests.latent_regression.protocol.latent import events as class_events
+from tests.latent_regression.protocol.latent import federation as classes_of
 
 N, PERSON, AGE = 120, 7, 57.77
 Groups = list[tuple[float, np.ndarray, np.ndarray]]
@@ -124,7 +129,7 @@ def test_many_steps_down_and_up_need_more_than_one_answer(monkeypatch: pytest.Mo
     def steps(number: int) -> np.ndarray:
         found = centred
         for scale in (1e30,) * number + (1e-30,) * number:
-            found = standardise._moved(found, np.zeros(1)) / scale
+            found = standardise.moved(found, np.zeros(1)) / scale
         return found
 
     np.testing.assert_allclose(steps(1), centred, rtol=1e-14)
@@ -135,7 +140,7 @@ def test_many_steps_down_and_up_need_more_than_one_answer(monkeypatch: pytest.Mo
 def test_columns_move_whole_or_are_one_value(height: float) -> None:
     x = np.random.default_rng(2).normal(height, 1.0, (500, 1))
     for power in range(-3, 30):
-        moved = standardise._moved(x, np.array([height + 10.0**power]))
+        moved = standardise.moved(x, np.array([height + 10.0**power]))
         lost = np.abs(moved - moved.mean() - (x - x.mean())).max()
         assert lost < 1e-8 or np.unique(moved).size == 1, (power, lost)
     assert lost > 1, "the last ones are one value"
@@ -322,3 +327,36 @@ def test_a_made_up_mean_does_not_cut_squares(monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_allclose(told_squares(centre), wanted, rtol=1e-13)
     _, times = np.unique((x[:, 1] - 2.0**57) ** 2, return_counts=True)
     assert sorted(times) == [1, N - 1]
+
+
+class FarAway(LatentClassRegression):
+    """Begins in units whose centre cuts the response in two."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        exchange = super().coordinate(ctx)
+        asked = next(exchange)
+        while asked.step != "begin":
+            asked = exchange.send((yield asked))
+        centre = asked.message.centre.value.copy()
+        centre[-1] = 2.0**53
+        told = relayed(centre, Disclosure.AGGREGATE)
+        ctx.require((yield Ask("begin", dataclasses.replace(asked.message, centre=told))))
+        raise QuorumError("enough")
+
+
+def test_a_centre_far_away_does_not_cut_the_response_of_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a response in two values, products with a column add up the rows above a place."""
+    values: list[int] = []
+    true = Events.scaled
+
+    def noting(self: Events, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        found = true(self, centre, scale)
+        values.append(np.unique(found[:, -1]).size)
+        return found
+
+    monkeypatch.setattr(Events, "scaled", noting)
+    federation = scripted(classes_of({"s": class_events(12)}))
+    told(FarAway(n_classes=1, start="random", holdout=0.0), federation)
+    assert values == [1]

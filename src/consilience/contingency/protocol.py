@@ -41,10 +41,9 @@ import numpy as np
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, QuorumError, StudyError
 from consilience.numerics.two_way_tables import (
+    chi_square_test,
     cramers_v,
     expected_counts,
-    of_strata,
-    of_stratum,
     pearson,
     within_strata,
 )
@@ -130,13 +129,18 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
 
 
-@message("contingency-table/parts", version=1)
+_FINEST = 1 / 64
+"""Of what a site adds to the chi-square statistics, of which a p-value needs no more digits."""
+
+
+@message("contingency-table/parts", version=2)
 class Parts:
     """What a site adds to the pooled table and to the test within sites; NaN where withheld."""
 
     counts: Released = Aggregate("m", "rows in each cell", gaps=True, low=0, high=1 << 50)
-    away: Released = Aggregate("m", "observed less expected counts", gaps=True)
-    spread: Released = Aggregate("m m", "their covariances for given margins", gaps=True)
+    within: Released = Aggregate(
+        "2", "chi-square statistic of the table, rounded, and its degrees of freedom", gaps=True
+    )
 
 
 @step("parts", summed=True)
@@ -144,11 +148,12 @@ def parts(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     """Tell what `count` tells, and what follows from it for the test within sites."""
     reply, state = count(message, data, state, site)
     table = np.asarray(reply.counts.value, dtype=float)
-    away, spread = of_stratum(table.reshape(len(message.rows), len(message.columns)))
-    if np.isnan(table).any():
-        away, spread = np.full_like(away, np.nan), np.full_like(spread, np.nan)
-    of_table = (replaced(reply.counts, away), replaced(reply.counts, spread))
-    return Parts(counts=reply.counts, away=of_table[0], spread=of_table[1]), state
+    within = np.full(2, np.nan)
+    if not np.isnan(table).any():
+        own = pearson(table.reshape(len(message.rows), len(message.columns)))
+        # Exact sums of fractions over the sites' numbers of rows would tell each of these.
+        within = np.array([round(own.statistic / _FINEST) * _FINEST, own.df])
+    return Parts(counts=reply.counts, within=replaced(reply.counts, within)), state
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +178,8 @@ class ContingencyTableResult(Result):
     cramers_v : float
         NaN where only one level of a column has rows.
     within_statistic, within_df, within_p_value
-        Generalised Cochran-Mantel-Haenszel test, sites as strata.
+        Generalised Cochran-Mantel-Haenszel test, sites as strata; where sums are masked, the sum
+        of the chi-square statistics of the sites' tables.
     """
 
     often = ("n", "sites", "withheld", "table", "statistic", "p_value", "cramers_v", "verdicts")
@@ -297,7 +303,7 @@ class ContingencyTable(Method[ContingencyTableResult]):
     """
 
     name: ClassVar[str] = "contingency-table"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Do two categories hang together, over all sites and within them?"
     steps = (count, parts)
     roles: ClassVar[tuple[str, ...]] = ()
@@ -310,8 +316,8 @@ class ContingencyTable(Method[ContingencyTableResult]):
     )
     leakage: ClassVar[str] = (
         "The coordinator knows the table of each site that tells one: all its cells are large "
-        "enough; with masked sums it knows that of all these sites together. Of the others it "
-        "knows that they do not tell theirs."
+        "enough; with masked sums it knows that of all these sites together, and the sum of their "
+        "chi-square statistics. Of the others it knows that they do not tell theirs."
     )
     Result = ContingencyTableResult
 
@@ -342,7 +348,8 @@ class ContingencyTable(Method[ContingencyTableResult]):
             withheld = totals.silent
             told = tuple(site for site in totals.sites if site not in withheld)
             table = np.rint(totals.values["counts"]).reshape(shape)
-            within = of_strata(totals.values["away"], totals.values["spread"])
+            statistic, df = totals.values["within"]
+            within = chi_square_test(float(statistic), round(df))
         else:
             replies = ctx.require((yield Ask("count", asked)))
             # `Table.check` has seen to it that a table comes as a whole or not at all.

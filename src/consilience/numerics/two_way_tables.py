@@ -46,7 +46,7 @@ def pearson(table: FloatArray) -> ChiSquareTest:
     expected = expected_counts(used)
     df = max(used.shape[0] - 1, 0) * max(used.shape[1] - 1, 0)
     statistic = float(((used - expected) ** 2 / expected).sum()) if df else 0.0
-    return ChiSquareTest(statistic, df, _tail(statistic, df))
+    return chi_square_test(statistic, df)
 
 
 def cramers_v(table: FloatArray) -> float:
@@ -84,38 +84,27 @@ def within_strata(tables: FloatArray) -> ChiSquareTest:
     size = int(np.prod(tables.shape[1:]))
     away, spread = np.zeros(size), np.zeros((size, size))
     for table in tables:
-        own = of_stratum(table)
-        away, spread = away + own[0], spread + own[1]
-    return of_strata(away, spread)
-
-
-def of_stratum(table: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What a stratum adds to d, (r c,), and to V, (r c, r c), of `within_strata`."""
-    n = table.sum()
-    if n < 2:
-        return np.zeros(table.size), np.zeros((table.size, table.size))
-    p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
-    # the covariance, as a product of one matrix for rows and one for columns
-    blocks = (np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
-    # n_ij - n_i+ n_+j / n
-    return (table - n * np.outer(p, q)).ravel(), n**2 / (n - 1) * np.kron(*blocks)
-
-
-def of_strata(away: FloatArray, spread: FloatArray) -> ChiSquareTest:
-    """Test of `within_strata` by the sums over strata."""
+        n = table.sum()
+        if n < 2:
+            continue
+        p, q = table.sum(axis=1) / n, table.sum(axis=0) / n
+        # n_ij - n_i+ n_+j / n
+        away += (table - n * np.outer(p, q)).ravel()
+        # the covariance, as a product of one matrix for rows and one for columns
+        spread += n**2 / (n - 1) * np.kron(np.diag(p) - np.outer(p, p), np.diag(q) - np.outer(q, q))
     values, vectors = np.linalg.eigh(spread)
     # V has no inverse: each margin is fixed
     kept = values > 1e-10 * max(values.max(initial=0.0), 1e-300)
     df = int(kept.sum())
     statistic = float(((vectors.T @ away)[kept] ** 2 / values[kept]).sum())
-    return ChiSquareTest(statistic, df, _tail(statistic, df))
+    return chi_square_test(statistic, df)
 
 
-def _tail(statistic: float, df: int) -> float:
-    """Chance of a larger value."""
+def chi_square_test(statistic: float, df: int) -> ChiSquareTest:
+    """Chance of a larger value of the chi-square distribution; p-value 1 on 0 degrees."""
     from scipy.stats import chi2  # scipy.stats takes long to load
 
-    return float(chi2.sf(statistic, df)) if df else 1.0
+    return ChiSquareTest(statistic, df, float(chi2.sf(statistic, df)) if df else 1.0)
 
 
 def holm(p_values: FloatArray) -> FloatArray:

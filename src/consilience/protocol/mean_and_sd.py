@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import QuorumError, listed
 from consilience.protocol.method import (
+    MASKED_SUMS,
     Ask,
     CoordinatorContext,
     Exchange,
@@ -45,11 +46,11 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.next_study import Asked, Led, NextStudy
-from consilience.protocol.phases.moments import MOST
-from consilience.protocol.phases.secure_sums import total
+from consilience.protocol.phases.moments import MOST, point
+from consilience.protocol.phases.secure_sums import note_cut, total
 from consilience.protocol.result import Frame, Result, lines
-from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
-from consilience.wire.message import Aggregate, Disclosure, message
+from consilience.wire.disclosure import Released, aggregate, count, replaced
+from consilience.wire.message import Aggregate, message
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +97,7 @@ def sums(
     return Sums(n=count(data.n_rows), totals=scaled), state
 
 
-@step("deviations", once=True, summed=True)
+@step("deviations", once=MASKED_SUMS, summed=True)
 def deviations(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Deviations, State]:
@@ -189,8 +190,9 @@ class MeanAndSD(Method[MeanAndSDResult]):
             )
         some = np.where(rows > 0, rows, np.nan)  # NaN where no site tells
         mean = first.values["totals"] / some
-        centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
+        centre = Centre(mean=point(mean, ctx.feature_names))
         asked = Ask("deviations", centre, to=first.sites)
         second = yield from total(ctx, asked, Deviations, at_least=len(first.sites))
         sd = np.sqrt(second.values["squares"] / np.maximum(some - 1, 1))
+        note_cut(ctx, ctx.feature_names, sd**2)
         return MeanAndSDResult(ctx.feature_names, n, mean, sd)

@@ -519,6 +519,7 @@ Price = Callable[[Any], float]
 Keeps = Callable[[Any, SiteData], "str | None"]
 Tries = Callable[[Any], int]
 Tally = Callable[[Any, SiteData, Limits], Mapping[str, tuple[int, int]]]
+MASKED_SUMS = "masked sums"
 
 
 def asked_at_most(what: str, most: int) -> Tally:
@@ -545,7 +546,7 @@ class Step:
     once : bool or str
         A site answers one message of this step in a run, whatever line of questions it comes in;
         the same message in the same place again gets an answer. The name of a field: one message
-        for each site that sealed this field.
+        for each site that sealed this field. `MASKED_SUMS`: so in a study with masked sums alone.
     keeps : callable or None
         ``(message, data) -> text`` names what the step draws: what was kept under this text (in
         whatever run, for the same data) is given to the step again, and is paid for once.
@@ -559,6 +560,8 @@ class Step:
     tally : callable or None
         ``(message, data, limits) -> {name: (asked, most)}``: how much of a thing the message asks
         for, and how much of it a site answers in a run, whatever lines of questions it comes in.
+
+    Of a step that sums, `once` and `tally` count what was refused, too.
     """
 
     name: str

@@ -29,7 +29,7 @@ from consilience.exceptions import (
 )
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
-from consilience.protocol.method import SiteData, Step, get_method
+from consilience.protocol.method import MASKED_SUMS, SiteData, Step, get_method
 from consilience.protocol.phases import opening, secure_sums
 from consilience.protocol.phases.prepare import steps_of
 from consilience.sites import gate, outputs
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 KEYS = "_keys"
 """Entry of a record's state in which the house keeps keys; steps do not see it there."""
+_ASKED = "asked"
+"""Entry of the keys: digest of all questions that were answered since sites mask sums."""
 
 
 class StepContext:
@@ -273,17 +275,19 @@ class Outcome:
 
 def compute(work: Work) -> Outcome:
     """Run a step and the gate; never raises for what a step or a message does wrong."""
+    asked: dict[str, Any] = {}
     try:
         with one_thread():
-            return _answered(work)
+            return _answered(work, asked)
     except ConsilienceError as error:
-        return refused(work, error.public, error)
+        return refused(work, error.public, error, asked)
     except Exception as error:  # noqa: BLE001  a step's own failure must not show a value
         reason = f"step {work.request.step!r} failed at the site; its own log says how"
-        return refused(work, reason, error)
+        return refused(work, reason, error, asked)
 
 
-def _answered(work: Work) -> Outcome:
+def _answered(work: Work, counted: dict[str, Any]) -> Outcome:
+    """The answer; `counted` receives what is remembered of the question if it is refused, too."""
     request = work.request
     if work.module:
         importlib.import_module(work.module)  # registers the method where this is another process
@@ -302,6 +306,9 @@ def _answered(work: Work) -> Outcome:
     message = _opened(message, ring)
     asked = _asked_once(step, prior, context, work)
     asked |= _counted_up(step, message, work)
+    if step.summed:
+        # That a sum is refused may hang on the rows: else it could be tried until it is not.
+        counted |= asked
     # Keys for other sites' eyes are the house's: no step can write or leak them.
     state = {name: value for name, value in prior.state.items() if name != KEYS}
     reply, state = step(message, work.data, state, context)
@@ -317,8 +324,13 @@ def _answered(work: Work) -> Outcome:
         seal=lambda content: _sealed(content, context),
     )
     said, leaving, content = reviewed.verdicts, reviewed.message, reviewed.content
-    if context.masks_sums:
-        said, leaving, content = _masked(step, reviewed, work, context)
+    if context.masks_sums and step not in secure_sums.STEPS:
+        # An answer depends on all questions before it, those of which no total was opened too: of
+        # sites that were asked others the masks do not cancel.
+        before = (prior.opening, context.keys.get(_ASKED, b""))
+        line = question_digest(request.step, request.round, request.message, before)
+        said, leaving, content = _masked(step, reviewed, work, context, line)
+        context.keys[_ASKED] = line.encode()
     verdicts = Reply.verdicts_to_wire(said)
     envelope = _envelope(work, "reply", leaving, "", verdicts)
     transforms = prior.transforms
@@ -389,7 +401,7 @@ def _sealed(content: Any, context: StepContext) -> Any:
 
 
 def _masked(
-    step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext
+    step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext, question: str
 ) -> tuple[tuple[Verdict, ...], bytes, Any]:
     """Verdicts, bytes and content of a reply as it leaves in a study with masked sums.
 
@@ -405,12 +417,7 @@ def _masked(
     if not step.summed:
         sentence = f"the study masks sums, and step {step.name!r} tells what is this site's alone"
         raise DisclosureError(sentence, public=sentence)
-    r = work.request
-    prior = work.prior or Record(0, 0, "", b"")
-    # Of other columns, or rows in other units, the same question is another one.
-    about = [prior.opening, *(message for _, message in prior.transforms)]
-    asked = question_digest(r.step, r.round, r.message, about)
-    reply = secure_sums.concealed(reviewed.content, step, asked, work.data.n_rows, context)
+    reply = secure_sums.concealed(reviewed.content, step, question, work.data.n_rows, context)
     gaps = any(verdict.verdict == "withheld" for verdict in reviewed.verdicts)
     outcome: Literal["released", "withheld"] = "withheld" if gaps else "released"
     said = tuple(
@@ -445,10 +452,10 @@ def _asked_once(step: Step, prior: Record, context: StepContext, work: Work) -> 
         or the same one after other answers or on rows in other units, on which the reply to it may
         depend.
     """
-    if not step.once:
+    if not step.once or (step.once == MASKED_SUMS and not context.masks_sums):
         return {}
     name = f"once {step.name}"
-    if isinstance(step.once, str):
+    if isinstance(step.once, str) and step.once != MASKED_SUMS:
         name = " ".join((name, *context.senders.get(step.once, ())))
     # Rows in other units give other sums: the same question on them is another question.
     units = [message for _, message in prior.transforms]
@@ -481,8 +488,13 @@ def _counted_up(step: Step, message: Any, work: Work) -> dict[str, Any]:
     return found
 
 
-def refused(work: Work, reason: str, error: Exception) -> Outcome:
-    """Return the outcome of a refusal: its public reason, and the trace for the site's own log."""
+def refused(
+    work: Work, reason: str, error: Exception, asked: Mapping[str, Any] = MappingProxyType({})
+) -> Outcome:
+    """Return the outcome of a refusal: its public reason, and the trace for the site's own log.
+
+    ``asked`` is what is remembered of the question all the same.
+    """
     prior = work.prior or Record(0, 0, "", b"")
     envelope = _envelope(work, "refused", b"", shortened(reason), ())
     record = dataclasses.replace(
@@ -503,7 +515,7 @@ def refused(work: Work, reason: str, error: Exception) -> Outcome:
     }
     if not isinstance(error, ConsilienceError):
         line["foreign"] = True  # its sentence may quote values: no other log repeats it
-    return Outcome(record, {}, (line,))
+    return Outcome(record, {}, (line,), series={**work.series, **asked} if asked else {})
 
 
 def _envelope(

@@ -575,8 +575,8 @@ def _rows_used(name: str) -> Iterator[set[frozenset[int]]]:
     found: set[frozenset[int]] = set()
     plain = step_runner._answered
 
-    def noting(work: Any) -> Any:
-        outcome = plain(work)
+    def noting(work: Any, counted: dict[str, Any]) -> Any:
+        outcome = plain(work, counted)
         if work.request.site == name:
             found.add(frozenset(work.data.rows.tolist()))
         return outcome

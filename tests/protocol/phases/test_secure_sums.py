@@ -32,6 +32,7 @@ from consilience.protocol.mean_and_sd import (
     SumsRequest,
 )
 from consilience.protocol.method import (
+    MASKED_SUMS,
     Ask,
     CoordinatorContext,
     Exchange,
@@ -511,14 +512,30 @@ def test_studies_that_cannot_mask_are_refused_before_anything_is_asked(
         method.run(federation, seed=0)
 
 
-@pytest.mark.parametrize("power", [1, 14, 20, 30])
-def test_a_total_that_is_too_large_is_refused_without_a_number(power: int) -> None:
+@pytest.mark.parametrize("power", [1, 14, 18, 20, 50, 140])
+def test_what_is_too_large_is_refused_without_a_number(power: int) -> None:
+    """Above 1e48 nothing of a square would be left, and the deviation be 0."""
     tables = {name: x * 10.0**power for name, x in TABLES.items()}
     if power < 10:
-        MeanAndSD().run(masked(tables), seed=0)
-        return
-    with pytest.raises(DataError, match="above 1e\\+24, the most that masked sums hold"):
-        MeanAndSD().run(masked(tables), seed=0)
+        assert not MeanAndSD().run(masked(tables), seed=0).notes
+    elif power < 19:
+        with pytest.raises(DataError, match="above 1e\\+24, the most that masked sums hold"):
+            MeanAndSD().run(masked(tables), seed=0)
+    else:
+        with pytest.raises(QuorumError, match="up to 1e\\+20, and a column here has larger ones"):
+            MeanAndSD().run(masked(tables), seed=0)
+    if power == 50:
+        with pytest.raises(DataError, match="the mean of x0, x1, x2 is above 1e\\+30"):
+            MeanAndSD().run(federation_of(tables), seed=0)
+
+
+def test_columns_of_which_digits_are_cut_are_named() -> None:
+    tables = {name: x * [1.0, 1e-10, 1e-14] for name, x in TABLES.items()}
+    for preparation in (Preparation(), SCALED):
+        notes = MeanAndSD().run(masked(tables, preparation=preparation), seed=0).notes
+        assert notes[0].startswith("x1, x2: constant, or the spread is below 1e-09")
+        assert not any("carries no information" in note for note in notes)
+    assert not MeanAndSD().run(federation_of(tables), seed=0).notes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -557,12 +574,13 @@ def test_no_refusal_says_where_the_sums_of_a_site_begin_to_be_large() -> None:
 def test_sums_about_a_point_are_told_of_one_point_in_a_run() -> None:
     every = [*HOUSE_STEPS, *(step for one in all_methods().values() for step in one.steps)]
     about = {
-        (step.name, message_type(step.request).fields["mean"].high, bool(step.once))
+        (step.name, message_type(step.request).fields["mean"].high, step.once)
         for step in every
         if step.summed and step.request.__name__ == "Centre"
     }
     names = ("deviations", "moments.squares", "products", "squares_total")
-    assert sorted(about) == [(name, 1e30, True) for name in names]
+    once = {name: MASKED_SUMS if name == "deviations" else True for name in names}
+    assert sorted(about) == [(name, 1e30, once[name]) for name in names]
 
 
 def test_replies_that_do_not_belong_together_stop_the_run() -> None:

@@ -57,11 +57,12 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.moments import MOST
+from consilience.protocol.phases.moments import MOST, point
 from consilience.protocol.phases.secure_sums import (
     ALL,
     MASKED,
     WRONG,
+    note_cut,
     refused_for,
     require_masks,
     total,
@@ -317,8 +318,9 @@ def summed(ctx: CoordinatorContext, asked: Request) -> Generator[Ask, Replies, d
     if not (known[columns] > 0).all():
         raise ProtocolError(WRONG)
     means = found["totals"] / known
-    centre = Centre(mean=relayed(np.nan_to_num(means), Disclosure.AGGREGATE))
+    centre = Centre(mean=point(np.nan_to_num(means), asked.numbers))
     squares = (yield from _asked(ctx, "squares_total", centre, SquareTotals))["squares"]
+    note_cut(ctx, asked.numbers, squares / known)
     values = {
         "n": int(np.rint(found["n"])),
         "known": known,

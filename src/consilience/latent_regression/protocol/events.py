@@ -39,6 +39,7 @@ from consilience.latent_regression.protocol.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import drawing_seed, held_out
+from consilience.protocol.phases.standardise import moved
 from consilience.wire.disclosure import Limits, may_leave
 
 _PURPOSE = "latent-class-regression"
@@ -107,8 +108,9 @@ class Events:
 
     def scaled(self, centre: FloatArray, scale: FloatArray) -> FloatArray:
         """Rows of 1, features and response in the units of the classes, times the root."""
-        moved = (self.plain(self.z)[:, 1:] - centre) / scale
-        return np.asarray(np.column_stack([np.ones(len(self.z)), moved]) * self.root[:, None])
+        # A centre far away would cut a column in two at a place of somebody's choice.
+        away = moved(self.plain(self.z)[:, 1:], centre) / scale
+        return np.asarray(np.column_stack([np.ones(len(self.z)), away]) * self.root[:, None])
 
     def centred(self, z: FloatArray) -> FloatArray:
         """Rows from :meth:`scaled` around the site's own medians, times the root: to be judged.

@@ -57,6 +57,7 @@ from consilience.latent_regression.protocol.messages import (
 )
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.protocol.phases.moments import MOST
 from consilience.wire.digits import by_entity
 from consilience.wire.disclosure import (
     Limits,
@@ -72,7 +73,6 @@ from consilience.wire.disclosure import (
 SERIES = "class-sums"
 _AFTER_LABELS = 1 << 32
 """Draws of turns, beside those of labels at the same agent and round."""
-MOST = 1e30
 _DIGITS = 1e-11
 NO_SHARE = 1e-290
 """Share of the classes that have been merged away, and are not drawn again."""

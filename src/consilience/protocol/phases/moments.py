@@ -26,14 +26,14 @@ other sites, and a note says so.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.exceptions import QuorumError
+from consilience.exceptions import DataError, QuorumError, listed
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -43,7 +43,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.secure_sums import total
+from consilience.protocol.phases.secure_sums import note_cut, total
 from consilience.wire.disclosure import Released, aggregate, relayed, replaced
 from consilience.wire.message import Aggregate, Disclosure, message
 from consilience.wire.moment_facts import unsafe_columns
@@ -252,7 +252,7 @@ def _masked(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
     first = yield from total(ctx, Ask("moments.totals", Request()), Totals)
     n = first.values["n"]
     some = np.where(n > 0, n, np.nan)
-    centre = Centre(mean=relayed(first.values["totals"] / some, Disclosure.AGGREGATE))
+    centre = Centre(mean=point(first.values["totals"] / some, ctx.feature_names))
     asked = Ask("moments.squares", centre, to=first.sites)
     second = yield from total(ctx, asked, Squares, at_least=len(first.sites))
     few = first.told["n"] < len(first.sites)
@@ -263,7 +263,22 @@ def _masked(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
             "dominates); pooled moments come from the sites that told them."
         )
     mean, variance = first.values["totals"] / some, second.values["squares"] / some
+    note_cut(ctx, ctx.feature_names, variance)
     return Moments(n, np.nan_to_num(mean), np.nan_to_num(variance), {})
+
+
+def point(mean: FloatArray, names: Sequence[str]) -> Released:
+    """Point about which squares are asked for, (p,); a gap where there is none.
+
+    Raises
+    ------
+    DataError
+        It is above `MOST` in some column.
+    """
+    far = [name for name, one in zip(names, mean, strict=True) if abs(one) > MOST]
+    if far:
+        raise DataError(f"the mean of {listed(far)} is above {MOST:g}: give it in other units")
+    return relayed(mean, Disclosure.AGGREGATE)
 
 
 STEPS = (sums, totals, squares)

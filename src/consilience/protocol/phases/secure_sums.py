@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,9 @@ WRONG = (
     "the masked sums of the sites add up to what no rows have, so some site sent wrong ones: let "
     "the sites look at their tables, or ask without masks"
 )
+LARGEST = 1e20
+"""Of a site's numbers: sums of squares of larger ones would leave nothing modulo 2^192."""
+_LEAST_SPREAD = 1e-9
 KEYS = "sums"
 """Entry of a site's keys in which its end of the masked sums is kept."""
 
@@ -230,6 +233,7 @@ def meet(message: Meet, data: SiteData, state: State, site: SiteContext) -> tupl
     if kept is None:
         raise WireError("the site was not introduced", public="the site was not introduced")
     _require_quorum(message.introductions, site)
+    _require_moderate(data)
     for name, (keys, signed) in message.introductions.items():
         site.require_signed(name, keys, signed)
     introductions = {name: keys for name, (keys, _) in message.introductions.items()}
@@ -243,6 +247,26 @@ def _require_quorum(sites: Collection[str], site: SiteContext) -> None:
     if len(sites) < site.quorum:
         sentence = f"{len(sites)} sites take part and the study asks for {site.quorum}"
         raise WireError(sentence, public=sentence)
+
+
+def _require_moderate(data: SiteData) -> None:
+    """Check that no number is too large for sums: before any are asked for, so it says one thing.
+
+    Were contributions to a sum checked, made-up questions would find where they begin to be large.
+    """
+    beside = (one for one in (data.target, data.offset, data.weight) if one is not None)
+    for x in (data.features, *beside):
+        if x.dtype.kind == "f" and x.size and _largest(x) > LARGEST:
+            sentence = (
+                f"masked sums are of numbers up to {LARGEST:g}, and a column here has larger ones: "
+                "give the columns in other units"
+            )
+            raise DataError(sentence, public=sentence)
+
+
+def _largest(x: FloatArray) -> float:
+    """Size of the largest number, without a table of their sizes; gaps are none."""
+    return float(max(np.fmax.reduce(x, axis=None), -np.fmin.reduce(x, axis=None)))
 
 
 def concealed(
@@ -475,6 +499,16 @@ def total(
     return _named(reply, replies, numbers)
 
 
+def note_cut(ctx: CoordinatorContext, names: Sequence[str], variances: FloatArray) -> None:
+    """Say of which columns the digits are cut: masked squares end at 1e-24."""
+    few = [name for name, v in zip(names, variances, strict=True) if v < _LEAST_SPREAD**2]
+    if few and ctx.masks is not None:
+        ctx.note(
+            f"{listed(few)}: constant, or the spread is below {_LEAST_SPREAD:g}, where masked sums "
+            "cut its digits: then give other units."
+        )
+
+
 def plain_totals(replies: Mapping[str, Any], reply: type, rows: str) -> Totals:
     """Totals of replies that tell each site's own sums."""
     sites = tuple(sorted(replies))
@@ -574,7 +608,7 @@ def _opened(
     if (np.abs(found) > wire.MOST).any():
         raise DataError(
             f"a total of step {of!r} is above {wire.MOST:.0e}, the most that masked sums hold: "
-            "standardise the columns, or give them in other units"
+            "give the columns in other units"
         )
     return found
 

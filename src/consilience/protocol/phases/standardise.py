@@ -84,7 +84,7 @@ def transform(message: Scale, data: SiteData) -> SiteData:
         if message.own:
             centre, spread = _own_units(x)
             scale = _spread(spread)
-        scaled = data.with_features(_moved(x, centre) / scale)
+        scaled = data.with_features(moved(x, centre) / scale)
     given = not message.own and bool((centre != 0).any() or (scale != 1).any())
     return dataclasses.replace(
         scaled, scaling=np.stack([fill, centre, scale]), unscaled=x if given else None
@@ -103,7 +103,7 @@ def _filled(x: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(missing, fill, x), fill
 
 
-def _moved(x: np.ndarray, centre: np.ndarray) -> np.ndarray:
+def moved(x: np.ndarray, centre: np.ndarray) -> np.ndarray:
     """Columns less their centres; a column far from its centre is one value, its mean.
 
     Floating-point numbers around 1e17 are 16 apart: a centre there would cut a column in two at a
@@ -187,7 +187,7 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
                 f"Every site withheld column {name} (few of its rows or none differ, or one row "
                 "dominates): it stays in its own units."
             )
-        elif spread == 0:
+        elif spread == 0 and ctx.masks is None:  # of which `moments` has said it
             ctx.note(f"Column {name} is constant over all sites and carries no information.")
     if preparation.standardize == "pooled":
         scaling[1:] = pooled.mean, _spread(deviation)

@@ -92,6 +92,7 @@ from consilience.protocol.method import (
     register,
     step,
 )
+from consilience.protocol.phases.moments import point
 from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, refused_for, total
 from consilience.regression import kernels
 from consilience.regression.cox import TIES
@@ -160,7 +161,8 @@ def products(
     square = square_of(own.products.value, len(means))[np.ix_(kept, kept)]
     moved = square + own.n.value * np.outer(away, away)
     told_of = replaced(own.products, moved[np.triu_indices(len(kept))])
-    return messages.Products(products=told_of), state
+    about = np.append(columns, message.mean.value[: len(columns)])
+    return messages.Products(products=told_of), {**state, "about": about}
 
 
 STEPS = (totals, products)
@@ -193,11 +195,13 @@ def surveyed(
             "with others or with the weight, is too small, one row dominates, or the columns are "
             'too many for the rows. Leave it out, or set when_withheld to "without-column"'
         )
+    beside = (ctx.columns.target, ctx.columns.offset, ctx.columns.weight)
+    names = (*ctx.feature_names, *filter(None, beside))
     mean = np.where(told, first.values["totals"] / n, np.nan)
     centre = messages.Centre(
         settings=settings,
         columns=relayed(np.flatnonzero(told[:p]).astype(np.int64), _AGGREGATE),
-        mean=relayed(mean[told], _AGGREGATE),
+        mean=point(mean[told], np.array(names)[told]),
     )
     asked = Ask("products", centre, to=first.sites)
     second = yield from total(ctx, asked, messages.Products, at_least=len(first.sites))

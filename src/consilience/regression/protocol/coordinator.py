@@ -13,6 +13,7 @@ from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import QuorumError, StudyError, listed
 from consilience.numerics.block_moments import pooled
 from consilience.protocol.method import CoordinatorContext
+from consilience.protocol.phases.moments import point
 from consilience.regression import kernels, performance
 from consilience.regression.kernels import Piece, Pool
 from consilience.regression.protocol import messages
@@ -162,7 +163,7 @@ class Survey:
         kind = Disclosure.AGGREGATE
         return {
             "columns": relayed(self.columns, kind),
-            "centre": relayed(self.centre, kind),
+            "centre": point(self.centre, self.names),
             "scale": relayed(self.scale, kind),
         }
 

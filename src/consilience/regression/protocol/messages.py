@@ -190,8 +190,10 @@ class OwnFitRequest:
 
     settings: Settings = states(Settings)
     columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
-    centre: Released = Aggregate("m", "pooled means", to="all")
-    scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
+    centre: Released = Aggregate("m", "pooled means", to="all", low=-MOST, high=MOST)
+    scale: Released = Aggregate(
+        "m", "pooled standard deviations", to="all", low=1 / MOST, high=MOST
+    )
 
 
 @message("pooled-regression/own-fit", version=2)
@@ -224,8 +226,10 @@ class Coefficients:
     settings: Settings = states(Settings)
     round: int = Public("", "1 is the first", kind="int", to="all")
     columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
-    centre: Released = Aggregate("m", "pooled means", to="all")
-    scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
+    centre: Released = Aggregate("m", "pooled means", to="all", low=-MOST, high=MOST)
+    scale: Released = Aggregate(
+        "m", "pooled standard deviations", to="all", low=1 / MOST, high=MOST
+    )
     sites: tuple[str, ...] = Public("s", "sites that take part", kind="str", to="all")
     constants: Released = Model("s", "constant of each site", to="all")
     slopes: Released = Model("m", "coefficients of the columns", to="all")
@@ -283,8 +287,10 @@ class Judge:
 
     settings: Settings = states(Settings)
     columns: Released = Aggregate("m", "places of the columns in use", kind="int", to="all")
-    centre: Released = Aggregate("m", "pooled means", to="all")
-    scale: Released = Aggregate("m", "pooled standard deviations", to="all", low=0.0)
+    centre: Released = Aggregate("m", "pooled means", to="all", low=-MOST, high=MOST)
+    scale: Released = Aggregate(
+        "m", "pooled standard deviations", to="all", low=1 / MOST, high=MOST
+    )
     sites: tuple[str, ...] = Public("s", "sites that take part", kind="str", to="all")
     constants: Released = Model("s", "constant of each site", to="all")
     slopes: Released = Model("m", "coefficients of the columns", to="all")

@@ -60,6 +60,7 @@ OTHER_TIES = (
     "this site told sums with ties by {0} of the same data, and what few tied events add would be "
     "their difference: set ties to '{0}'"
 )
+OTHER_CENTRE = "masked sums are in the columns, and about the means, of which products were told"
 ONE_CONSTANT = (
     "masked sums are of one constant for all sites: others would take all sites but one out of the "
     "total"
@@ -296,10 +297,8 @@ def _rows_of(
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the question goes on with other settings than the moments")
     data, time = _apart(data, message.settings)
-    scale = np.asarray(message.scale.value)
-    if not (scale > 0).all():
-        raise ProtocolError("a column has no scale")
-    settings, centre = message.settings, np.asarray(message.centre.value)
+    settings, scale = message.settings, np.asarray(message.scale.value)
+    centre = np.asarray(message.centre.value)
     weight = _beside(data, settings, limits)[-1] if settings.weighted else None
     rows = kernels.Rows(
         kernels.Design(_features(data, columns), centre, scale),
@@ -377,9 +376,14 @@ def sums(
     if message.sites.count(site.site) != 1:
         raise ProtocolError("the coefficients are not for this site")
     constant = float(message.constants.value[message.sites.index(site.site)])
-    if secure_sums.KEYS in site.keys and (message.constants.value != constant).any():
+    if secure_sums.KEYS in site.keys:
         # Far away at all sites but one, the total would be what this one adds.
-        raise ProtocolError(ONE_CONSTANT, public=ONE_CONSTANT)
+        if (message.constants.value != constant).any():
+            raise ProtocolError(ONE_CONSTANT, public=ONE_CONSTANT)
+        # About a point far away sums are rounded, and points of one's choice would tell sites' own.
+        about = np.append(message.columns.value, message.centre.value)
+        if not np.array_equal(about, state.get("about", ())):
+            raise ProtocolError(OTHER_CENTRE, public=OTHER_CENTRE)
     theta = np.concatenate([[constant][: settings.constants], np.asarray(message.slopes.value)])
     alpha = float(message.alpha.value[0])
     if not alpha > 0 or (settings.family == kernels.NEGATIVE and settings.alpha not in (0, alpha)):
