@@ -122,9 +122,9 @@ def test_steps_run_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     plain = module._answered
 
-    def watched(work: Any) -> Any:
+    def watched(work: Any, counted: dict[str, Any]) -> Any:
         seen.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
-        return plain(work)
+        return plain(work, counted)
 
     monkeypatch.setattr(module, "_answered", watched)
     with threadpoolctl.threadpool_limits(2):

@@ -52,8 +52,8 @@ SAID: Mapping[str, Mapping[str, str]] = {
     },
     "contingency-table": {
         "the table of each site that tells one": "table.counts",
-        "with masked sums it knows that of all these sites together": "parts.counts parts.away "
-        "parts.spread",
+        "with masked sums it knows that of all these sites together": "parts.counts",
+        "the sum of their chi-square statistics": "parts.within",
     },
     "describe": {
         "the number of rows": "sums.n",
