@@ -33,7 +33,7 @@ def test_labels_in_input_order() -> None:
 
 def test_the_table_has_a_line_for_each_row_that_was_read() -> None:
     files = encode_outputs({"labels": LABELS}, {}, DATA)
-    lines = list(csv.reader(io.StringIO(files[TABLE].decode())))
+    lines = list(csv.reader(io.StringIO(files[TABLE]().decode())))
     assert lines == [
         ["row", "id", "kept", "labels"],
         ["0", "a", "1", "1"],

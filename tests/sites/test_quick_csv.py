@@ -87,9 +87,10 @@ def test_both_ways_to_write_a_table_agree(
     rows = rng.permutation(N + dropped)[:N]
     data = SiteData(np.zeros((N, 1)), ("x",), rows, id=ids, n_read=N + dropped)
     columns = {"eta": rng.normal(size=N), "held": rng.integers(0, 2, N), "whole": np.ones(N)}
-    quickly = outputs._table(columns, data)
+    made = outputs.encode_outputs(columns, {}, data)[outputs.TABLE]
+    quickly = made()
     monkeypatch.setattr(outputs, "MANY_ROWS", N * 10)
-    assert quickly == outputs._table(columns, data)
+    assert quickly == made()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from consilience.arrays import pa, pc
 from consilience.exceptions import ProtocolError, RunError, WireError
 from consilience.protocol.method import SiteData, get_method
-from consilience.sites.site_store import SiteStore
+from consilience.sites.site_store import File, SiteStore
 from consilience.wire.codec import pack, unpack
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class SiteOutput:
 
 def encode_outputs(
     outputs: dict[str, Any], earlier: dict[str, Any], data: SiteData
-) -> dict[str, bytes]:
+) -> dict[str, File]:
     """Turn what a step put out into files.
 
     Parameters
@@ -169,7 +170,7 @@ def encode_outputs(
     ProtocolError
         An array that does not have one entry per row.
     """
-    files: dict[str, bytes] = {}
+    files: dict[str, File] = {}
     # Steps put out one column each: the table grows over the rounds of a run.
     columns = dict(earlier)
     # Rows that were matched with other sites' are in another order than in the table.
@@ -184,7 +185,8 @@ def encode_outputs(
     if columns:
         # In the order of the table, so that this run and the next one have one order of rows.
         files[ROWS] = pack({"rows": np.sort(data.rows), "columns": columns})
-        files[TABLE] = _table(columns, data)
+        n, ids = max(data.n_read, data.n_rows), None if data.id is None else data.id[order]
+        files[TABLE] = partial(_table, columns, np.sort(data.rows), n, ids)
     return files
 
 
@@ -210,21 +212,19 @@ def encode_table(name: str, columns: Mapping[str, Any]) -> dict[str, bytes]:
     return {f"{name}.csv": text.getvalue().encode()}
 
 
-def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
+def _table(
+    columns: dict[str, np.ndarray], rows: NDArray[np.int64], n: int, ids: NDArray[Any] | None
+) -> bytes:
     text = io.StringIO()
-    ids = [] if data.id is None else ["id"]
-    csv.writer(text, lineterminator="\n").writerow(["row", *ids, "kept", *columns])
-    n = max(data.n_read, data.n_rows)
-    rows = np.sort(data.rows)
+    named = [] if ids is None else ["id"]
+    csv.writer(text, lineterminator="\n").writerow(["row", *named, "kept", *columns])
     # A line for every row that was read, also for those left out: people look rows up by position.
     kept = np.zeros(n, dtype=np.int64)
     kept[rows] = 1
-    by_row = list(columns.values())
-    if data.id is not None:
-        by_row.insert(0, data.id[np.argsort(data.rows, kind="stable")])
+    by_row = [*([] if ids is None else [ids]), *columns.values()]
     if n >= MANY_ROWS and all(quick(values) for values in by_row):
         every, place = [np.arange(n), *by_row], [None, *(rows for _ in by_row)]
-        at = 1 + len(ids)
+        at = 1 + len(named)
         every.insert(at, kept)
         place.insert(at, None)
         return text.getvalue().encode() + csv_lines(every, place)
@@ -236,7 +236,7 @@ def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
             for row, value in zip(rows.tolist(), values.tolist(), strict=True):
                 cells[row] = value
         filled.append(cells)
-    if data.id is not None:
+    if named:
         filled.insert(0, filled.pop(1))
     csv.writer(text, lineterminator="\n").writerows(zip(range(n), *filled, strict=True))
     return text.getvalue().encode()

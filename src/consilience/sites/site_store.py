@@ -42,7 +42,7 @@ import re
 import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +65,8 @@ from consilience.wire.message import Disclosure, iterate_fields
 from consilience.wire.transcript import describe_shape
 
 T = TypeVar("T")
+File = bytes | Callable[[], bytes]
+"""Bytes of a file, or what makes them."""
 
 _OLD = 3600.0
 _CHECKSUM = 32
@@ -306,10 +308,14 @@ class SiteStore(ABC):
         self._series.pop(run, None)
         self._long = {place: found for place, found in self._long.items() if place[0] != run}
 
-    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
-        """Keep files of a run at the site."""
+    def write_outputs(self, run: str, outputs: Mapping[str, File]) -> None:
+        """Keep files of a run at the site; one that is a function is what it gives."""
         for name, data in sorted(outputs.items()):
-            self._write(data, "outputs", check_run_id(run), _output_name(name))
+            whole = data if isinstance(data, bytes) else self._made(data)
+            self._write(whole, "outputs", check_run_id(run), _output_name(name))
+
+    def _made(self, data: Callable[[], bytes]) -> Any:
+        return data()
 
     def read_output(self, run: str, name: str) -> bytes:
         """Read one of them; `RunError` where it does not exist."""
@@ -387,7 +393,7 @@ class MemoryStore(SiteStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.files: dict[tuple[str, ...], bytes] = {}
+        self.files: dict[tuple[str, ...], Any] = {}
         self._own: dict[tuple[str, ...], bytes] = {}
         self._written: dict[str, float] = {}
         self.lines: list[dict[str, Any]] = []
@@ -398,10 +404,16 @@ class MemoryStore(SiteStore):
         return Jobs(None)
 
     def _read(self, *parts: str) -> bytes | None:
-        return self.files.get(parts)
+        found = self.files.get(parts)
+        if callable(found):
+            self.files[parts] = found = found()
+        return found
 
     def _write(self, data: bytes, *parts: str) -> None:
         self.files[parts] = data
+
+    def _made(self, data: Callable[[], bytes]) -> Any:
+        return data  # when somebody reads it: few do, and texts of numbers take long
 
     def _write_checked(self, value: dict[str, Any], *parts: str) -> None:
         # Memory is no disk: that bytes are the very ones that were written needs no checksum.

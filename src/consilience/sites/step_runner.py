@@ -35,7 +35,7 @@ from consilience.protocol.phases.prepare import steps_of
 from consilience.sites import gate, outputs
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank, rank_of
-from consilience.sites.site_store import Record
+from consilience.sites.site_store import File, Record
 from consilience.wire.codec import decode_question, digest, encode_message, pack_parts
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request, Verdict
@@ -265,7 +265,7 @@ class Outcome:
     """
 
     record: Record
-    files: dict[str, bytes]
+    files: dict[str, File]
     log: tuple[dict[str, Any], ...]
     content: object = None
     series: dict[str, Any] = field(default_factory=dict)
