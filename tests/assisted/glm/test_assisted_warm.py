@@ -44,7 +44,8 @@ def said(
 
     def finishing(self: site.Site, work: Any, outcome: Any) -> bytes:
         record = outcome.record
-        found.append((work.request.step, work.request.site, pack(record.__dict__), outcome.files))
+        files = {name: x() if callable(x) else x for name, x in outcome.files.items()}
+        found.append((work.request.step, work.request.site, pack(record.__dict__), files))
         return finish(self, work, outcome)
 
     with monkeypatch.context() as patch:
