@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import ParameterError
-from consilience.numerics.random import stream
+from consilience.numerics.random import seed_of, stream
 
 
 def test_same_key_same_draws():
@@ -35,3 +35,14 @@ def test_streams_do_not_change_between_releases():
 def test_other_types_are_refused(key):
     with pytest.raises(ParameterError):
         stream(*key)
+
+
+@pytest.mark.parametrize("given", [7, np.int64(7), np.random.RandomState(7)])
+def test_a_seed_is_the_first_draw_of_what_scikit_learn_takes(given: object) -> None:
+    assert seed_of(given) == np.random.RandomState(7).randint(2**31 - 1)
+
+
+@pytest.mark.parametrize("given", ["7", 1.5, -1, 2**32, np.random.default_rng(7)])
+def test_what_gives_no_seed_is_refused(given: object) -> None:
+    with pytest.raises(ParameterError, match="random_state must be None, a whole number from 0"):
+        seed_of(given)

@@ -33,6 +33,8 @@ from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, block_folds, entry_folds
 from consilience.numerics.entry_paths import copied, path_of
 from consilience.numerics.held_out_entries import EntryCurve
+from consilience.numerics.random import seed_of
+from consilience.parameters import is_whole
 
 # --- Folds of scattered entries, and errors over them, for anything that fits a matrix with gaps.
 
@@ -221,7 +223,7 @@ def labels_of(
     ParameterError
         Something else.
     """
-    if isinstance(folds, int | np.integer) and not isinstance(folds, bool):
+    if is_whole(folds):
         most = int((~alone(entries)).sum())
         if most >= 2 and not 2 <= folds <= most:
             allowed = f"between 2 and {most}, the number of entries that may be held out"
@@ -252,16 +254,12 @@ def generator(random_state: Any) -> np.random.Generator:
         return random_state
     if random_state is None:
         return np.random.default_rng()
-    from sklearn.utils import check_random_state
-
     try:
         # a legacy RandomState gives the seed of a Generator
-        drawn = check_random_state(random_state)
-    except ValueError:
-        raise ParameterError.of(
-            "random_state", "None, a whole number or a random generator", random_state
-        ) from None
-    return np.random.default_rng(int(drawn.randint(2**31 - 1)))
+        return np.random.default_rng(seed_of(random_state))
+    except ParameterError:
+        allowed = "None, a whole number or a random generator"
+        raise ParameterError.of("random_state", allowed, random_state) from None
 
 
 # --- What searches over held-out entries share: the curve, the choice, the model that is kept.

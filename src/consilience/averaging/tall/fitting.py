@@ -42,6 +42,7 @@ from consilience.averaging.tall.tables import HeldTable, ParquetTable, number_of
 from consilience.exceptions import DataError, RunError
 from consilience.learners.losses import record_losses
 from consilience.numerics.parallel import Workers
+from consilience.numerics.random import seed_of
 from consilience.numerics.reference_average import (
     Choice,
     averaged,
@@ -281,9 +282,7 @@ def fit_table(
     elif memory.seed is not None:  # that of the fit that is resumed
         seed = memory.seed
     else:
-        from sklearn.utils import check_random_state
-
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        seed = seed_of(random_state)
     n_splits = number_of_splits(settings.n_splits, table.n_rows)
     with Workers(n_jobs) as workers, Progress(progress, n_splits) as shown:
         shown.begin("reading the splits")

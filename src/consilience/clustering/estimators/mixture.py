@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import AnyArray, FloatArray, IntArray
@@ -33,7 +32,7 @@ from consilience.datasets.simulate_treatments import draw_chains
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
-from consilience.numerics.random import stream
+from consilience.numerics.random import seed_of, stream
 from consilience.numerics.row_units import numbers_of, of_arrow
 from consilience.parameters import check, just, whole
 
@@ -97,7 +96,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
 
     def _search(self, data: Any) -> Self:
         """Fit each number of classes that is asked for, keep the best fit, say what was noticed."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = seed_of(self.random_state)
         if self.n_classes == "bic":
             mixtures.check_total_weight(data.n, self._record)
             numbers = list(range(1, min(self.max_classes, data.n_distinct) + 1))
@@ -474,7 +473,7 @@ class LatentClassAnalysis(DiscreteMixture):
         """
         check_is_fitted(self)
         check({"n_samples": whole(1)}, {"n_samples": n_samples})
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = seed_of(self.random_state)
         codes, classes = self._mixture.sample(n_samples, stream(seed, "sample"))
         columns = [known[codes[:, j]] for j, known in enumerate(self.levels_)]
         if len({column.dtype.kind for column in columns}) > 1:
@@ -802,8 +801,8 @@ class MarkovMixture(DiscreteMixture):
         fits = lengths.dtype.kind in "iu" and lengths.shape in ((), (n_samples,))
         if not fits or (lengths < 0).any():
             raise ParameterError.of("length", "an integer of at least 0, or one of each", length)
-        state = check_random_state(self.random_state if random_state is None else random_state)
-        rng = stream(int(state.randint(2**31 - 1)), "sample")
+        state = self.random_state if random_state is None else random_state
+        rng = stream(seed_of(state), "sample")
         lengths = np.broadcast_to(lengths, (n_samples,))
         labels = rng.choice(self.n_classes_, size=n_samples, p=self.proportions_)
         wide = draw_chains(self.initial_, self.transition_, labels, lengths, rng)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.row_units import numbers_of
+from consilience.parameters import is_whole
 
 CodeArray = NDArray[np.int32]
 LONGEST_GAP = 1000
@@ -94,7 +95,7 @@ class Sequences:
 
     def __post_init__(self) -> None:
         size = self.n_states
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        if not is_whole(size) or size < 1:
             raise ParameterError.of("n_states", "an integer of at least 1", size)
         if self.states is not None:
             if len(self.states) != size or len(set(self.states)) != size:

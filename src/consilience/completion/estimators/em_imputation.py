@@ -26,6 +26,7 @@ from consilience.completion.kernels import conditional_normal
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import column_means
+from consilience.parameters import is_whole
 
 # --- Faster ways to a point that a map leaves where it is.
 
@@ -399,7 +400,7 @@ class EMLift(  # type: ignore[call-arg]
             `NMF` after its first, since its steps go on from fill to fill).
         """
         entry_input.check_settings(self)
-        if not isinstance(self.max_iter, int) or self.max_iter < 1:
+        if not is_whole(self.max_iter) or self.max_iter < 1:
             raise ParameterError.of("max_iter", "a whole number from 1 on", self.max_iter)
         if not 0 <= self.tol < np.inf:
             raise ParameterError.of("tol", "a number from 0 on", self.tol)

@@ -14,7 +14,6 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
@@ -24,11 +23,10 @@ from consilience.completion.estimators.entry_input import (
     row_weights,
 )
 from consilience.completion.estimators.predictors import scaled_up
-from consilience.exceptions import ParameterError
 from consilience.numerics import observed_kmeans as solvers
 from consilience.numerics.entries import Entries
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
-from consilience.numerics.random import stream
+from consilience.numerics.random import seed_of, stream
 
 # --- K-means of a table with gaps, as an estimator.
 
@@ -144,15 +142,10 @@ class ObservedKMeans(
             There are fewer distinct rows than classes.
         """
         self._entries = entries = observed_entries(self, X, reset=True)
-        try:
-            drawn = check_random_state(self.random_state)
-        except ValueError:
-            allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
-            raise ParameterError.of("random_state", allowed, self.random_state) from None
         fit = self._solver(
             entries,
             self.n_clusters,
-            rng=stream(int(drawn.randint(2**31 - 1)), "clusters"),
+            rng=stream(seed_of(self.random_state), "clusters"),
             n_init=self.n_init,
             max_iter=self.max_iter,
             tol=self.tol,

@@ -13,6 +13,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
+from consilience.parameters import is_whole
 
 
 def check_ranks(ranks: Sequence[int], n: int, p: int, *, increasing: bool = False) -> list[int]:
@@ -36,8 +37,7 @@ def check_ranks(ranks: Sequence[int], n: int, p: int, *, increasing: bool = Fals
     """
     top = min(n, p)
     for rank in ranks:
-        whole = isinstance(rank, int | np.integer) and not isinstance(rank, bool)
-        if not whole or not 0 <= rank <= top:
+        if not is_whole(rank) or not 0 <= rank <= top:
             allowed = f"a whole number from 0 to {top}, as there are {n} rows and {p} columns"
             raise ParameterError.of("rank", allowed, rank)
     found = [int(rank) for rank in ranks]

@@ -114,15 +114,12 @@ class SparseRest:
             q = w / off[k]
         s, vectors = np.sqrt(np.maximum([top], 0.0)), vector[:, None]
         if np.isfinite(above) or further:
-            values, vectors = np.linalg.eigh(_tridiagonal(diagonal[: k + 1], off[:k]))
+            beside = np.diag(off[:k], 1)
+            values, vectors = np.linalg.eigh(np.diag(diagonal[: k + 1]) + beside + beside.T)
             s, vectors = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
         left = basis[: k + 1].T @ vectors[:, s > above]
         right = _without(matrix.T @ left, v) / s[s > above]
         return float(np.sqrt(max(0.0, top) + rest) / scale), s / scale, left, right
-
-
-def _tridiagonal(diagonal: FloatArray, off: FloatArray) -> FloatArray:
-    return np.asarray(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))
 
 
 def _top(diagonal: FloatArray, off: FloatArray) -> tuple[float, FloatArray]:
@@ -353,9 +350,6 @@ class SparseSolver:
         self.rest.set(self.u * self.s, self.v)
         return cut
 
-    def _times(self, q: FloatArray) -> FloatArray:
-        return np.asarray(self.rest.matrix @ q + (self.u * self.s) @ (self.v.T @ q))
-
     def _turns(
         self, lam: float, tol: float, max_iter: int, *, may_grow: bool, cut: bool
     ) -> tuple[int, float, bool]:
@@ -449,7 +443,8 @@ class SparseSolver:
     def _polish(self, lam: float) -> float:
         """A soft-impute step within the columns, which makes superfluous ones exactly zero."""
         if len(self.s):
-            u, s, vt = np.linalg.svd(self._times(self.v), full_matrices=False)
+            step = self.rest.matrix @ self.v + (self.u * self.s) @ (self.v.T @ self.v)
+            u, s, vt = np.linalg.svd(step, full_matrices=False)
             k = int((s > lam).sum())
             self.u, self.s, self.v = u[:, :k], s[:k] - lam, (self.v @ vt.T)[:, :k]
             self.rest.set(self.u * self.s, self.v)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -39,7 +38,7 @@ from consilience.latent_regression.kernels.evidence import Evidence, Rows, evide
 from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
 from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
-from consilience.numerics.random import stream
+from consilience.numerics.random import seed_of, stream
 from consilience.numerics.row_units import numbers_of
 
 AGREED = 0.9
@@ -470,7 +469,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             )
             design, target = units.design(x), units.target(outcome)
             blocks = blocks_of(design, target, events.entity, events.agent, events.weight)
-            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            seed = seed_of(self.random_state)
             keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
             # the settings in the units of the blocks
             if settings.sigma != "draw":
@@ -705,11 +704,10 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         (S, n) array
             The rows of an entity share its class within a sample.
         """
-        seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
         return self.predictor_.sample(
             self._rows(X, agent),
             n_samples,
-            rng=np.random.default_rng(seed),
+            rng=np.random.default_rng(seed_of(random_state)),
             entity=entity,
             agent=agent,
             observed=observed,
