@@ -180,7 +180,7 @@ def alone(p: int, n: int) -> dict[str, Any]:
 
 def certified(s: np.ndarray, n: np.ndarray, lam: float, found: list[np.ndarray]) -> float:
     """Relative gap of the best primal and the best dual point among candidates."""
-    from consilience.discriminant.kernels.joint_precision import (
+    from consilience.discriminant.kernels.joint_precision_block import (
         Problem,
         dual_value,
         evaluate,

@@ -13,16 +13,15 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     precision_path,
     units_of,
 )
-from consilience.discriminant.kernels import joint_precision
+from consilience.discriminant.kernels import joint_precision, joint_precision_block
 from consilience.discriminant.kernels.joint_precision import (
     JointPrecision,
-    Problem,
     RowMoments,
     components,
     fit_precisions,
     largest_penalty,
-    solve_block,
 )
+from consilience.discriminant.kernels.joint_precision_block import Problem, solve_block
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 from tests.discriminant.estimators.sparse_qda_data import in_one_block
@@ -264,7 +263,7 @@ def test_dense_blocks_along_a_path_agree_with_coordinate_descent_and_newton(
     dense = [fitted for fitted in path if list(fitted.solvers) == ["admm"]]
     assert dense  # alternating directions alone, each from the two before
     assert all(gamma is not None for fitted in dense for gamma in fitted.duals)
-    monkeypatch.setattr(joint_precision, "STEEP", 10_000)
+    monkeypatch.setattr(joint_precision_block, "STEEP", 10_000)
     for fitted in path[::3]:
         other = fit_precisions(moments, fitted.lam)
         assert "admm" not in other.solvers or other.solvers["newton"] > 0
@@ -286,7 +285,7 @@ def test_steps_learn_from_the_fits_before(monkeypatch: pytest.MonkeyPatch) -> No
 
     designs = (24, (60, 90), 22), (40, (60, 90), 24), (40, (30, 25, 40), 24)
     now = [steps(*design) for design in designs]
-    monkeypatch.setattr(joint_precision, "reach_of", lambda *_: joint_precision.REACH)
+    monkeypatch.setattr(joint_precision_block, "reach_of", lambda *_: joint_precision_block.REACH)
     onward = joint_precision.onward
     monkeypatch.setattr(joint_precision, "onward", lambda at, values: onward(at, values[:2]))
     plain = [steps(*design) for design in designs]
@@ -299,7 +298,7 @@ def test_a_dense_block_goes_on_where_alternating_directions_end(
 ) -> None:
     moments = factors(20, (30, 25), 23)
     lams = largest_penalty(moments) * np.geomspace(1, 0.02, 12)
-    monkeypatch.setattr(joint_precision, "LONGEST", 3)
+    monkeypatch.setattr(joint_precision_block, "LONGEST", 3)
     path = path_of(moments, lams)
     check_path(moments, path)
     assert any(fitted.solvers.get("coordinate", 0) > 0 for fitted in path[6:])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from consilience.discriminant.kernels import anderson, joint_precision
+from consilience.discriminant.kernels import anderson, joint_precision_block
 from consilience.discriminant.kernels.anderson import Anderson
-from consilience.discriminant.kernels.joint_precision import (
+from consilience.discriminant.kernels.joint_precision import onward
+from consilience.discriminant.kernels.joint_precision_block import (
     Point,
     Problem,
     Support,
@@ -18,7 +19,6 @@ from consilience.discriminant.kernels.joint_precision import (
     inverse_of,
     is_small,
     off_diagonal,
-    onward,
     reach_of,
     solve_block,
     solve_compiled,
@@ -240,13 +240,20 @@ def test_alternating_directions_are_those_of_the_textbook(monkeypatch: pytest.Mo
     point = evaluate(problem, start)
     assert point is not None
     w = np.log(np.diagonal(problem.s, axis1=1, axis2=2)).mean()
-    rho = joint_precision.REACH * 48 * np.exp(2 * w)  # nothing is linked at the start
+    rho = joint_precision_block.REACH * 48 * np.exp(2 * w)  # nothing is linked at the start
     gamma = off_diagonal(problem, np.linalg.inv(start))
     # Its groups are on the sphere, so that the first shrinkage gives back the start.
     norms = np.sqrt((gamma**2).sum(axis=0))
     gamma *= problem.lam / np.where(norms > 0, norms, 1.0)
     all_z, all_gamma = textbook.alternating_directions(
-        problem.s, problem.n, problem.lam, start, gamma, rho, over=joint_precision.OVER, steps=6
+        problem.s,
+        problem.n,
+        problem.lam,
+        start,
+        gamma,
+        rho,
+        over=joint_precision_block.OVER,
+        steps=6,
     )
     for steps in (2, 5, 7):
         found = alternate(problem, point, start, gamma, target=-np.inf, most=steps)
@@ -283,10 +290,10 @@ def test_the_reach_is_half_of_the_way_to_the_least_bound() -> None:
         rhos = base * np.geomspace(1e-3, 1e3, 6001)
         least = rhos[np.argmin(rhos * moved**2 + gamma_moved**2 / rhos)] / base
         found = reach_of(moved, gamma_moved, base)
-        assert found == pytest.approx(np.sqrt(joint_precision.REACH * least), rel=2e-3)
-    low, high = joint_precision.REACHES
+        assert found == pytest.approx(np.sqrt(joint_precision_block.REACH * least), rel=2e-3)
+    low, high = joint_precision_block.REACHES
     assert reach_of(1.0, 1e-9, base) == low and reach_of(1e-9, 1.0, base) == high
-    assert reach_of(0.0, 1.0, base) == reach_of(1.0, 0.0, base) == joint_precision.REACH
+    assert reach_of(0.0, 1.0, base) == reach_of(1.0, 0.0, base) == joint_precision_block.REACH
 
 
 def test_a_start_goes_on_along_a_line_and_half_a_parabola() -> None:
@@ -320,10 +327,10 @@ def test_the_gap_is_computed_late_but_not_missed(monkeypatch: pytest.MonkeyPatch
         asked.append(1)
         return evaluate(problem, t)
 
-    monkeypatch.setattr(joint_precision, "evaluate", counted)
+    monkeypatch.setattr(joint_precision_block, "evaluate", counted)
     counts = {}
-    for near in (joint_precision.NEAR_TARGET, np.inf):
-        monkeypatch.setattr(joint_precision, "NEAR_TARGET", near)
+    for near in (joint_precision_block.NEAR_TARGET, np.inf):
+        monkeypatch.setattr(joint_precision_block, "NEAR_TARGET", near)
         for tol in (1e-5, 1e-8):
             asked.clear()
             target = tol * problem.scale
