@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,6 @@ def test_round_trip(envelope: Any) -> None:
     back = type(envelope).from_bytes(data)
     assert back == envelope
     assert back.to_bytes() == data
-
-
-def test_a_long_message_is_no_copy_and_goes_to_another_process() -> None:
-    data = dataclasses.replace(REQUEST, message=b"m" * 70_000).to_bytes()
-    back = Request.from_bytes(data)
-    assert back.message == b"m" * 70_000
-    assert back.to_bytes() == data
-    assert isinstance(back.message, memoryview)
-    assert type(pickle.loads(pickle.dumps(back)).message) is bytes
 
 
 def test_one_kind_is_not_the_other() -> None:

@@ -123,15 +123,8 @@ def _head(kind: type, length: int) -> bytes:
     raise ValueError("too long")
 
 
-def unpack(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES, views: bool = False) -> Any:
-    """Decode what :func:`pack` made; long arrays are views of the data.
-
-    Parameters
-    ----------
-    data : bytes
-    max_bytes : int
-    views : bool
-        Whether long bytes are views, too.
+def unpack(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Decode what :func:`pack` made.
 
     Raises
     ------
@@ -145,10 +138,9 @@ def unpack(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES, views: bool 
     # No structure has more items than bytes: a declared length alone never claims memory.
     items = min(MAX_ITEMS, len(data))
     counted = _Counted()
-    short, long = _without_long(data)
     try:
         raw = msgpack.unpackb(
-            short,
+            data,
             raw=False,
             strict_map_key=True,
             object_pairs_hook=counted.of_map,
@@ -156,58 +148,12 @@ def unpack(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES, views: bool 
             max_str_len=items,
             max_array_len=items,
             max_map_len=items,
-            # Extensions are what was cut out: where the data has one, nothing was.
-            max_ext_len=4 if long else 0,
-            ext_hook=(lambda _, at: long[int.from_bytes(at, "big")]) if long else msgpack.ExtType,
+            max_ext_len=0,
             max_bin_len=max_bytes,
         )
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError, MemoryError) as error:
         raise WireError(f"bytes that are not a message ({type(error).__name__})") from None
-    return _from_wire(raw, 0, views)
-
-
-_MOST_ITEMS = 1 << 12
-_FIXED = {0xCA: 5, 0xCB: 9}
-_FIXED |= dict(zip(range(0xCC, 0xD4), (2, 3, 5, 9) * 2, strict=True))
-_FIXED |= dict.fromkeys((0xC0, 0xC2, 0xC3), 1) | dict.fromkeys((0xDC, 0xDE), 3)
-_FIXED |= dict.fromkeys((0xDD, 0xDF), 5)
-_SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-_BIN_32 = 0xC6
-
-
-def _without_long(data: bytes | memoryview) -> tuple[bytes | memoryview, list[memoryview]]:
-    """Cut long buffers out of bytes of msgpack; an extension with its number stands for each.
-
-    Nothing is cut out where there are many items, or what no message has: one reader judges it.
-    """
-    if len(data) < _LONG:
-        return data, []
-    whole = memoryview(data).toreadonly()
-    parts: list[bytes | memoryview] = []
-    long: list[memoryview] = []
-    at = begin = 0
-    try:
-        for _ in range(_MOST_ITEMS):
-            if at == len(whole):
-                return b"".join([*parts, whole[begin:]]) if long else data, long
-            first = whole[at]
-            if first < 0xA0 or first >= 0xE0:
-                at += 1
-            elif first < 0xC0:
-                at += 1 + (first & 31)
-            elif first in _FIXED:
-                at += _FIXED[first]
-            else:
-                head = at + 1 + _SIZED[first]
-                at = head + int.from_bytes(whole[at + 1 : head], "big")
-                if first == _BIN_32 and at - head >= _LONG and at <= len(whole):
-                    # What stands for it: an extension of four bytes, of kind 0.
-                    parts += [whole[begin : head - 5], b"\xd6\0", len(long).to_bytes(4, "big")]
-                    long.append(whole[head:at])
-                    begin = at
-    except (IndexError, KeyError):
-        pass
-    return data, []
+    return _from_wire(raw, 0)
 
 
 def encode_message(msg: object) -> bytes:
@@ -405,7 +351,7 @@ def _to_wire(value: Any, depth: int, long: list[Any]) -> Any:
     """What msgpack is given for a value; long buffers in it are put into `long`."""
     if type(value) in _ATOMS:
         return value
-    if isinstance(value, bytes | memoryview):
+    if isinstance(value, bytes):
         if len(value) >= _LONG:
             long.append(value)
         return value
@@ -452,7 +398,7 @@ def _array_to_wire(array: np.ndarray, long: list[Any]) -> dict[str, Any]:
 def _is_sealed(raw: dict[str, Any]) -> bool:
     names = (raw["f"], raw["t"])
     fine = all(isinstance(name, str) and 0 < len(name) <= MAX_SITE_NAME for name in names)
-    return fine and isinstance(raw["b"], bytes | memoryview) and len(raw["b"]) > SEAL_OVERHEAD
+    return fine and isinstance(raw["b"], bytes) and len(raw["b"]) > SEAL_OVERHEAD
 
 
 class _Counted:
@@ -478,11 +424,9 @@ class _Counted:
             raise WireError(f"a message of more than {MAX_TOTAL} items was refused")
 
 
-def _from_wire(raw: Any, depth: int, views: bool) -> Any:
+def _from_wire(raw: Any, depth: int) -> Any:
     if type(raw) in _ATOMS or isinstance(raw, bytes):
         return raw
-    if isinstance(raw, memoryview):
-        return raw if views else bytes(raw)
     if isinstance(raw, dict) and "$" in raw:
         if raw["$"] != "sealed":
             return _array_from_wire(raw)
@@ -492,13 +436,11 @@ def _from_wire(raw: Any, depth: int, views: bool) -> Any:
     if isinstance(raw, list | dict) and depth + bool(raw) > MAX_DEPTH:
         raise WireError(f"a message nested deeper than {MAX_DEPTH} levels was refused")
     if isinstance(raw, list):
-        return tuple([v if type(v) in _ATOMS else _from_wire(v, depth + 1, views) for v in raw])
+        return tuple([v if type(v) in _ATOMS else _from_wire(v, depth + 1) for v in raw])
     if isinstance(raw, dict):
         if not all([isinstance(key, str) for key in raw]):
             raise WireError("a map with keys that are not texts")
-        return {
-            k: v if type(v) in _ATOMS else _from_wire(v, depth + 1, views) for k, v in raw.items()
-        }
+        return {k: v if type(v) in _ATOMS else _from_wire(v, depth + 1) for k, v in raw.items()}
     raise WireError(f"{type(raw).__name__} where a value was expected")
 
 
@@ -513,14 +455,10 @@ def _array_from_wire(raw: dict[str, Any]) -> np.ndarray:
     if not whole or not all([type(n) is int and 0 <= n <= MAX_BYTES for n in shape]):
         raise WireError("an array of a malformed shape")
     expected = math.prod(shape) * dtype.itemsize
-    if not isinstance(buffer, bytes | memoryview) or len(buffer) != expected:
+    if not isinstance(buffer, bytes) or len(buffer) != expected:
         raise WireError("an array whose bytes do not match its shape")
     # (0, 2**30) has no bytes, but its sum over the first dimension would have many.
     if not expected and math.prod(n or 1 for n in shape) * dtype.itemsize > MAX_EMPTY:
         raise WireError("an array without entries of a shape that is too large")
     # frombuffer gives a read-only view: received arrays cannot be changed in place by accident.
-    found = np.frombuffer(buffer, dtype=dtype).reshape(shape)
-    if not found.flags.aligned:  # BLAS would copy it each time
-        found = found.copy()
-        found.flags.writeable = False
-    return found
+    return np.frombuffer(buffer, dtype=dtype).reshape(shape)

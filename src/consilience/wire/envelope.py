@@ -25,15 +25,10 @@ class _Envelope:
         """Encode; equal envelopes give equal bytes."""
         return pack({"schema": WIRE_SCHEMA, "kind": type(self).__name__, **vars(self)})
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Plain bytes for another process, where a long message is a view of what came."""
-        views = {k: bytes(v) for k, v in vars(self).items() if isinstance(v, memoryview)}
-        return {**vars(self), **views}
-
     @classmethod
     def from_bytes(cls: type[E], data: bytes) -> E:
         """Decode and check every type; `WireError` for anything else."""
-        raw = unpack(data, views=True)
+        raw = unpack(data)
         kind = raw.pop("kind", None) if isinstance(raw, dict) else None
         if not isinstance(kind, str) or kind != cls.__name__:
             raise WireError(f"bytes that are not a {cls.__name__.lower()}")
@@ -50,8 +45,7 @@ class _Envelope:
         known = {"str": str, "int": int, "bytes": bytes}
         for name, declared in cls.__annotations__.items():
             # Exact types: True would pass for a round, and a subclass for what it is not.
-            found = bytes if type(raw[name]) is memoryview else type(raw[name])
-            if found is not known.get(declared, found):
+            if type(raw[name]) is not known.get(declared, type(raw[name])):
                 raise WireError(f"{cls.__name__.lower()}.{name} has the wrong type")
         return cls(**raw)
 
