@@ -64,6 +64,9 @@ def test_sums_are_those_of_whole_numbers() -> None:
     for one, other in itertools.product(some, repeat=2):
         found = wire.added(limbs_of([one]), limbs_of([other]))
         assert residues_of(found) == [(one + other) % textbook.MODULUS]
+        terms = [(limbs_of([one]), True), (limbs_of([other]), True), (limbs_of([one]), False)]
+        assert residues_of(wire.summed(terms)) == [other]
+        assert residues_of(wire.summed(terms[1:])) == [(other - one) % textbook.MODULUS]
     negatives = residues_of(wire.negated(limbs_of(some)))
     assert negatives == [-r % textbook.MODULUS for r in some]
     for value, r in zip(wire.decoded(limbs_of(some)), some, strict=True):
@@ -157,12 +160,12 @@ def test_a_coordinator_that_lies_needs_more_than_one_site_to_help_it(bad: int) -
         assert not pad and not private
         return
     # Two of four neighbours are a third and more: the proof says that this is enough.
-    part = wire.added(given[victim].limbs, wire.negated(wire.stream(pad, 2)))
+    terms = [(given[victim].limbs, True), (wire.stream(pad, 2), False)]
     for peer in world.parties[victim].around:
         pair = wire.pair_of(RUN, victim, peer, 0)
         shared = wire.pair_key(private, world.current[peer], pair, world.asked())
-        part = wire.with_pair(part, shared, plus=not victim < peer)
-    assert list(wire.decoded(part)) == [1.5, -2.0]
+        terms.append((wire.stream(shared, 2), not victim < peer))
+    assert list(wire.decoded(wire.summed(terms))) == [1.5, -2.0]
 
 
 def test_neighbours_are_mutual_and_equally_many() -> None:

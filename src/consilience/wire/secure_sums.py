@@ -92,19 +92,17 @@ def encoded(values: FloatArray) -> Limbs:
         Finite; cut towards 0 to a multiple of `RESOLUTION`.
     """
     values = np.asarray(values, dtype=float)
-    fraction, exponent = np.frexp(np.abs(values))
-    # Whole numbers of 53 bits, times a power of two.
-    whole = np.ldexp(fraction, 53).astype(np.uint64)
-    up = exponent.astype(np.int64) - 53 - int(np.log2(RESOLUTION))
-    limbs = np.stack([_shifted(whole, up - 64 * j) for j in range(LIMBS)], axis=1)
-    return np.where((values < 0)[:, None], negated(limbs), limbs)
-
-
-def _shifted(whole: NDArray[np.uint64], up: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The lowest 64 bits of whole numbers times powers of two, cut."""
-    left = whole << np.clip(up, 0, 63).astype(np.uint64)
-    right = whole >> np.clip(-up, 0, 63).astype(np.uint64)
-    return np.where(up >= 0, np.where(up < 64, left, 0), right).astype(np.uint64)
+    # Cut limb by limb, from the top: each step is exact.
+    rest = np.abs(values) * (2.0 ** (64 * (1 - LIMBS)) / RESOLUTION)
+    limbs: list[FloatArray] = []
+    for _ in range(LIMBS):
+        whole = np.trunc(rest)
+        limbs.insert(0, whole)
+        rest = (rest - whole) * 2.0**64
+    if (limbs[-1] >= 2.0**64).any():
+        limbs[-1] = np.fmod(limbs[-1], 2.0**64)
+    found = np.stack(limbs, axis=1).astype(np.uint64)
+    return np.where((values < 0)[:, None], negated(found), found)
 
 
 def decoded(limbs: Limbs) -> FloatArray:
@@ -130,6 +128,23 @@ def negated(limbs: Limbs) -> Limbs:
     one = np.zeros_like(limbs)
     one[:, 0] = 1
     return added(~limbs, one)
+
+
+def summed(terms: Iterable[tuple[Limbs, bool]]) -> Limbs:
+    """Sum modulo 2^192 of numbers that are added or, where it says False, taken away."""
+    total: Any = None
+    for limbs, plus in terms:
+        # In halves of limbs, which some 2^30 terms do not overflow: one carry in the end.
+        halves = np.ascontiguousarray(limbs, dtype="<u8").view("<u4")
+        if total is None:
+            total = np.zeros(halves.shape, dtype=np.int64)
+        (np.add if plus else np.subtract)(total, halves, out=total)
+    carry = np.zeros(len(total), dtype=np.int64)
+    for half in total.T:
+        half += carry
+        carry = half >> 32
+    found: Limbs = (total & 0xFFFFFFFF).astype("<u4").view("<u8")
+    return found
 
 
 def stream(key: bytes, cells: int) -> Limbs:
@@ -421,11 +436,13 @@ class Party:
         limbs = encoded(values)
         # By what is masked, too: two contributions to one question never have one mask.
         own = self._secret("own", self.epoch, question, digest(limbs.tobytes()))
-        masked = added(limbs, stream(own, len(limbs)))
-        private = self._secret("masks", self.epoch)
-        for peer in self.around:
-            key = pair_key(private, self.current[peer], self._pair(peer), question)
-            masked = with_pair(masked, key, plus=self.site < peer)
+        private, cells = self._secret("masks", self.epoch), len(limbs)
+        shared = (
+            (pair_key(private, self.current[peer], self._pair(peer), question), self.site < peer)
+            for peer in self.around
+        )
+        masks = ((stream(key, cells), plus) for key, plus in shared)
+        masked = summed(itertools.chain([(limbs, True), (stream(own, cells), True)], masks))
         next_key = public(self._secret("masks", self.epoch + 1))
         return Masked(masked, commitment(own), next_key, self._blobs(question, own, next_key))
 
@@ -525,18 +542,20 @@ def unmasked(
     run, epoch, question
         As at the sites.
     """
-    cells = len(next(iter(masked.values())))
-    total = np.zeros((cells, LIMBS), dtype=np.uint64)
-    for site in sorted(masked):
-        total = added(total, added(masked[site], negated(stream(pads[site], cells))))
-    for absent in sorted(gone):
-        for peer in neighbours(absent, graph[1], graph[0]):
-            if peer in masked:
-                pair = pair_of(run, peer, absent, epoch)
-                key = pair_key(gone[absent], current[peer], pair, question)
-                # What the peer added is taken away.
-                total = with_pair(total, key, plus=not peer < absent)
-    return total
+
+    def terms() -> Iterator[tuple[Limbs, bool]]:
+        for site, limbs in masked.items():
+            yield limbs, True
+            yield stream(pads[site], len(limbs)), False
+        for absent in gone:
+            for peer in neighbours(absent, graph[1], graph[0]):
+                if peer in masked:
+                    pair = pair_of(run, peer, absent, epoch)
+                    key = pair_key(gone[absent], current[peer], pair, question)
+                    # What the peer added is taken away.
+                    yield stream(key, len(masked[peer])), not peer < absent
+
+    return summed(terms())
 
 
 def public(private: bytes) -> bytes:
@@ -573,12 +592,6 @@ def pair_key(private: bytes, peer: bytes, pair: tuple[str, str, str, int], quest
         raise _wrong("a key for masks that gives no secret") from None
     info = pack([_LABEL, *pair, question])
     return HKDF(SHA256(), KEY, salt=None, info=info).derive(secret)
-
-
-def with_pair(limbs: Limbs, key: bytes, *, plus: bool) -> Limbs:
-    """Numbers with the masks of two sites added, or taken away."""
-    masks = stream(key, len(limbs))
-    return added(limbs, masks if plus else negated(masks))
 
 
 def place_of(site: str, sites: Collection[str]) -> int:
