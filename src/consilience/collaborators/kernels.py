@@ -424,29 +424,36 @@ def way_of_predicting(gain: Mapping[str, FloatArray], alone: BoolArray) -> NDArr
     Clearly worse than a rival (its own model, a constant) is a mean held-out loss that is higher by
     more than 1.645 standard errors of the paired difference, or by more than a quarter of the
     rival's loss: with few rows or wild losses the standard error alone would forgive anything.
+    Of own model and constant it is the constant, unless that is clearly worse: held-out rows are
+    few, and a model that does as well on them may be far off on others.
 
     Parameters
     ----------
     gain : mapping of str to (L,) array
         ``own``, ``group``, ``constant``, ``own_minus_group`` and ``constant_minus_group``, the last
-        two with ``..._error``; NaN where not known, which speaks against nobody.
+        two and the first and third with ``..._error``; NaN where not known, which speaks against
+        nobody.
     alone : (L,) array of bool
-        Sites without company: the group is the own model, and a smaller loss of the constant is
-        enough.
+        Sites without company: the group is the own model.
 
     Returns
     -------
     (L,) array of str
-        "group", or of "own" and "constant" the one with the smaller loss.
+        "group", "own" or "constant".
     """
     worse = np.zeros(len(gain["own"]), dtype=bool)
     for rival in ("own", "constant"):
         lost = -gain[f"{rival}_minus_group"]
         allowed = np.fmin(_CLEAR * gain[f"{rival}_minus_group_error"], _FORGIVEN * gain[rival])
         worse |= lost > allowed
-    better = np.where(gain["constant"] < gain["own"], "constant", "own")
-    worse |= alone & (better == "constant")
-    return np.asarray(np.where(worse, better, "group"))
+    # The standard error of a difference is at most the sum of those of its parts.
+    error = np.fmin(
+        gain["own_minus_group_error"] + gain["constant_minus_group_error"],
+        gain["own_error"] + gain["constant_error"],
+    )
+    simple = gain["constant"] - gain["own"] <= np.fmin(_CLEAR * error, _FORGIVEN * gain["own"])
+    worse |= alone & simple
+    return np.asarray(np.where(worse, np.where(simple, "constant", "own"), "group"))
 
 
 def source_dissimilarity(cross_loss: FloatArray, own_loss: ArrayLike) -> FloatArray:

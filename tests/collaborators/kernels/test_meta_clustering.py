@@ -358,16 +358,40 @@ def test_the_group_is_used_unless_it_clearly_loses():
         # the third one's is huge: by its standard error alone anything would be forgiven
         "own_minus_group_error": np.array([0.1, 0.1, 200.0, 0.05, 0.1, np.nan]),
         "constant_minus_group_error": np.array([0.1, 0.1, 200.0, 0.05, 5.0, np.nan]),
+        "own_error": np.array([0.2, 0.2, 0.5, 0.2, 0.5, np.nan]),
+        "constant_error": np.array([0.3, 0.3, 0.5, 0.3, 0.5, np.nan]),
     }
     assert set(names) < set(gain)
     together = np.zeros(6, dtype=bool)
     expected = ["group", "group", "constant", "own", "constant", "group"]
     assert mc.way_of_predicting(gain, together).tolist() == expected
-    # alone there is nothing to lose: the smaller one
+    # alone there is no group to lose: the constant, unless the own model is clearly better
     alone = {**gain, "group": gain["own"], "own_minus_group": np.zeros(6)}
     alone["constant_minus_group"] = alone["constant"] - alone["own"]
     expected = ["group", "group", "constant", "group", "constant", "group"]
     assert mc.way_of_predicting(alone, ~together).tolist() == expected
+
+
+def test_the_own_model_is_used_only_where_a_constant_is_clearly_worse():
+    #         as good  by a quarter  clear  unclear  group far off  group says nothing
+    own = np.array([3.869, 1.0, 1.0, 1.0, 1.0, 1.0])
+    constant = np.array([3.880, 1.26, 1.1, 1.1, 1.1, 1.2])
+    gain = {
+        "own": own,
+        "group": np.array([3.869, 1.0, 1.0, 1.0, 30.0, np.nan]),
+        "constant": constant,
+        # by way of the group the fifth one's difference could be anything, by its parts it cannot
+        "own_minus_group_error": np.array([0.0, 0.0, 0.0, 0.0, 10.0, np.nan]),
+        "constant_minus_group_error": np.array([0.375, 9.0, 0.06, 0.07, 10.0, np.nan]),
+        "own_error": np.array([0.851, 9.0, 0.5, 0.5, 0.02, 0.1]),
+        "constant_error": np.array([0.837, 9.0, 0.5, 0.5, 0.02, 0.1]),
+    }
+    gain |= {f"{way}_minus_group": gain[way] - gain["group"] for way in ("own", "constant")}
+    alone = np.ones(6, dtype=bool)
+    expected = ["constant", "group", "group", "constant", "own", "constant"]
+    assert mc.way_of_predicting(gain, alone).tolist() == expected
+    together = ["group", "group", "group", "group", "own", "group"]
+    assert mc.way_of_predicting(gain, ~alone).tolist() == together
 
 
 def test_random_cases_exercise_stopping_and_relocation():

@@ -180,6 +180,7 @@ def open_pairs() -> MetaClusteringResult:
         np.fill_diagonal(matrix, 0.0)
     gain = {**base.gain, "constant": np.full(9, 2.0), "constant_minus_group": np.full(9, 1.0)}
     gain["constant_minus_group_error"] = np.full(9, 0.06)
+    gain["own_error"] = gain["constant_error"] = np.full(9, 0.06)
     gain["own_minus_group"] = np.where(np.arange(9) == 3, -0.9, 0.1)
     gain["constant_minus_group"][4] = -3.0
     gain["constant"][4] = 0.4

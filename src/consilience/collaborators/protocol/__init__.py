@@ -37,7 +37,7 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
   the other's model is bounded below a tolerance. What is neither shown alike nor told apart stays
   open.
 * A site keeps the group's predictor only where that is not clearly worse, on held-out rows, than
-  its own model or a constant.
+  its own model or a constant; and its own model only where a constant is clearly worse.
   ``rule="spectral"`` is the source's, with a scale that does not depend on the units of y.
 * The source's criterion (3) for K is not used: at K = 1 its first term is 0, so K = 1 always wins.
 * Rows are weighted where the predictors of two sites are distributed differently.
@@ -169,7 +169,7 @@ class MetaClustering(Method[MetaClusteringResult]):
     stability_runs: int = allows(whole(0, messages.MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,
