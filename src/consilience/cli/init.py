@@ -107,8 +107,7 @@ def init(
     given = {"target": target, "id": id_, "entity": entity, "agent": agent, "weight": weight}
     roles = {role: name for role, name in given.items() if name is not None}
     if asking:
-        for site, one in found.items():
-            console.complain(f"{site}: {one.table.n_rows} rows; {', '.join(one.table.names)}")
+        _tell_found(found)
         wanted = [*needs.roles, *(["target"] if needs.target != "none" else [])]
         for role in wanted:
             if role not in roles:
@@ -142,6 +141,11 @@ def init(
 def _at_terminal() -> bool:
     # A question that is written to a file, as R does, is seen by nobody.
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _tell_found(found: Mapping[str, Found]) -> None:
+    for site, one in found.items():
+        console.complain(f"{site}: {one.table.n_rows} rows; {', '.join(one.table.names)}")
 
 
 def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[SiteCheck]) -> None:
