@@ -437,7 +437,8 @@ def test_a_run_over_parquet_holds_one_copy_of_the_table(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return float(json.loads(done.stdout) / (n * p * 8))
 
-    # Of eight columns a position of each row is an eighth of a table, and so is one column.
-    assert tables(0) < 1.75
+    # Of eight columns a position of each row is an eighth of a table, and so is one column: 1.74
+    # was measured, a hundredth more on a busy machine. With a second copy it would be above two.
+    assert tables(0) < 2
     # Negative control: the file, and all of its columns, are there as a whole.
     assert tables(1 << 60) > 2.5

@@ -47,7 +47,7 @@ def test_low_noise() -> None:
 
 
 def test_one_agent_in_seven_reports() -> None:
-    found = participation("15%, gamma 0.2", SEED)
+    found = participation("15 %, gamma 0.2", SEED)
     # 20 of 128 in each of 80 rounds, after a beginning with all
     assert found["reported"] == pytest.approx((80 * 20 + 128) / (81 * 128))
     assert found["error"] < 1.1
