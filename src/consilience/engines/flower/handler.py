@@ -196,7 +196,7 @@ class Desk:
         if asked.get("kind") != kind:
             raise WireError("a question of another kind")
         hello = kind == "hello"
-        said = asdict(heartbeat_of(self._site, "watching")) if hello else self._checked(asked)
+        said = self._hello() if hello else self._checked(asked)
         text = json.dumps({**said, "site": self._site.name}, sort_keys=True).encode()
         context = query_context(query, "reply", coordinator, digest(body or b""))
         self._tell("greeted" if hello else "checked")
@@ -210,6 +210,9 @@ class Desk:
             del self._said[next(iter(self._said))]
         self._said[query, digest(envelope)] = answer
         return answer
+
+    def _hello(self) -> dict[str, Any]:
+        return asdict(heartbeat_of(self._site, "watching"))
 
     def _checked(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         text = asked.get("study")
