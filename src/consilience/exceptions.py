@@ -114,7 +114,7 @@ class ConsilienceError(Exception):
 
         Returns
         -------
-        ConsilienceError
+        Self
             Of the class that was asked.
         """
         return cls(sentence, public=sentence)
