@@ -8,8 +8,7 @@ count: Levels               ->
                             <-  Table: counts (m = r c)               AGGREGATE
 or, where sums are masked,
 parts: Levels               ->
-                            <-  Parts: counts (m), away (m),          AGGREGATE
-                                spread (m, m)
+                            <-  Parts: counts (m), within (2)         AGGREGATE
 ==============================  ==================================================
 
 Sources: Pearson, Philosophical Magazine 50 (1900), for the chi-square test of the pooled table,

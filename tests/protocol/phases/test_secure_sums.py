@@ -37,9 +37,10 @@ from consilience.protocol.method import (
     CoordinatorContext,
     Exchange,
     Preparation,
+    SiteData,
     all_methods,
 )
-from consilience.protocol.phases import moments, secure_sums
+from consilience.protocol.phases import moments, secure_sums, standardise
 from consilience.protocol.phases.prepare import HOUSE_STEPS
 from consilience.sites.policy import Policy
 from consilience.sites.steward import told
@@ -527,6 +528,18 @@ def test_what_is_too_large_is_refused_without_a_number(power: int) -> None:
     if power == 50:
         with pytest.raises(DataError, match="the mean of x0, x1, x2 is above 1e\\+30"):
             MeanAndSD().run(federation_of(tables), seed=0)
+
+
+def test_made_up_units_do_not_ask_for_the_largest_number() -> None:
+    """In units of 1e-21 a site's numbers are above 1e20: where that begins is their largest one."""
+    data = SiteData(TABLES["s0"], ("x0", "x1", "x2"), np.arange(len(TABLES["s0"])))
+    gaps = relayed(np.zeros(3), Disclosure.AGGREGATE)
+    unit = relayed(np.full(3, 1e-21), Disclosure.AGGREGATE)
+    moved = standardise.transform(standardise.Scale(False, gaps, gaps, unit), data)
+    assert np.abs(moved.features).max() > secure_sums.LARGEST
+    secure_sums._require_moderate(moved)
+    with pytest.raises(DataError, match="has larger ones"):
+        secure_sums._require_moderate(data.with_features(data.features * 1e21))
 
 
 def test_columns_of_which_digits_are_cut_are_named() -> None:

@@ -255,7 +255,8 @@ def _require_moderate(data: SiteData) -> None:
     Were contributions to a sum checked, made-up questions would find where they begin to be large.
     """
     beside = (one for one in (data.target, data.offset, data.weight) if one is not None)
-    for x in (data.features, *beside):
+    # As they are in the table: units that somebody made up would ask for the largest one.
+    for x in (data.features if data.unscaled is None else data.unscaled, *beside):
         if x.dtype.kind == "f" and x.size and _largest(x) > LARGEST:
             sentence = (
                 f"masked sums are of numbers up to {LARGEST:g}, and a column here has larger ones: "
