@@ -298,7 +298,9 @@ def test_masked_sums_give_the_pooled_test_without_a_table_of_a_site() -> None:
         wanted = pytest.approx(getattr(plain.result, name), rel=1e-12)
         assert getattr(masked.result, name) == wanted
     # Within sites: each site's statistic, of no more digits than a p-value needs.
-    each = [round(64 * contingency.pearson(table)) / 64 for table in plain.result.tables]
+    sizes = plain.result.tables.sum(axis=(1, 2))
+    own = [contingency.pearson(table) for table in plain.result.tables]
+    each = [round(64 * x * (n - 1) / n) / 64 for x, n in zip(own, sizes, strict=True)]
     assert masked.result.within_statistic == sum(each) and masked.result.within_df == 5
     assert masked.result.within_p_value == pytest.approx(chi2.sf(sum(each), 5), rel=1e-12)
     page = " ".join(masked.report().html.split())
@@ -308,6 +310,18 @@ def test_masked_sums_give_the_pooled_test_without_a_table_of_a_site() -> None:
     assert "Rows by site" not in page
     left = {line.disclosure for line in masked.transcript if line.direction == "from-site"}
     assert left == {"masked", "public"}
+
+
+def test_a_weak_test_within_sites_is_not_said_to_tell_sites_apart() -> None:
+    alike = {f"s{i}": ((35, 25), (25, 35)) for i in range(12)}
+    plain, masked = run_on(alike), run_on(alike, sums="secure")
+    assert plain.result.verdicts() == (True, True)
+    assert masked.result.verdicts()[0]
+    weak = {f"s{i}": ((32, 28), (28, 32)) for i in range(14)}
+    masked = run_on(weak, sums="secure")
+    assert masked.result.verdicts() == (True, False)
+    assert "differences between" not in masked.result.summary() + masked.report().html
+    assert "it is weak" in masked.result.summary()
 
 
 def test_masked_sums_where_every_table_is_withheld_stop_with_a_sentence() -> None:

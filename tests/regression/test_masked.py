@@ -46,6 +46,9 @@ def sites_of(family: str, number: int = 3) -> dict[str, pd.DataFrame]:
     return {name: table.assign(known=table["dose"] * 20) for name, table in drawn.items()}
 
 
+GAUSSIAN = sites_of("gaussian")
+
+
 def both(
     tables: Any, policy: Any = "simulation", roles: Any = None, more: Any = None, **parameters: Any
 ) -> tuple[Any, Any]:
@@ -412,6 +415,13 @@ def test_totals_of_no_rows_stop_the_run(wrong: str, monkeypatch: pytest.MonkeyPa
 
 
 # --------------------------------------------------------------------------- what is said
+
+
+def test_a_column_of_which_digits_are_cut_is_named() -> None:
+    tables = {name: table.assign(dose=table["dose"] * 1e-11) for name, table in GAUSSIAN.items()}
+    plain, masked = both(tables)
+    (note,) = [note for note in masked.notes if "cut its digits" in note]
+    assert note.startswith("dose:") and not any("cut" in one for one in plain.notes)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])

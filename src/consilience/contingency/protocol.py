@@ -151,7 +151,9 @@ def parts(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     if not np.isnan(table).any():
         own = pearson(table.reshape(len(message.rows), len(message.columns)))
         # Exact sums of fractions over the sites' numbers of rows would tell each of these.
-        within = np.array([round(own.statistic / _FINEST) * _FINEST, own.df])
+        # For given margins the statistic has mean df n / (n - 1): small sites would add up to more.
+        told = own.statistic * (1 - 1 / max(table.sum(), 1.0))
+        within = np.array([round(told / _FINEST) * _FINEST, own.df])
     return Parts(counts=reply.counts, within=replaced(reply.counts, within)), state
 
 
@@ -178,7 +180,7 @@ class ContingencyTableResult(Result):
         NaN where only one level of a column has rows.
     within_statistic, within_df, within_p_value
         Generalised Cochran-Mantel-Haenszel test, sites as strata; where sums are masked, the sum
-        of the chi-square statistics of the sites' tables.
+        of the chi-square statistics of the sites' tables, each times (n - 1) / n.
     """
 
     often = ("n", "sites", "withheld", "table", "statistic", "p_value", "cramers_v", "verdicts")
@@ -228,6 +230,11 @@ class ContingencyTableResult(Result):
             ]
         if self.df and not self.within_df:
             parts.append("Within sites nothing can be tested: no site has two levels of both.")
+        elif pooled and not within and not len(self.tables):
+            parts.append(
+                "The test within sites does not show the pooled association; of masked sums it is "
+                "weak, the more so the more sites there are."
+            )
         elif pooled and not within:
             parts.append(
                 "The tests disagree: the pooled association does not show within sites, so "

@@ -26,12 +26,12 @@ Values are fixed-point numbers modulo 2^192, cut at `RESOLUTION`, 2^-80: sums ar
 not depend on order. Whatever the size of a contribution it is masked: a site that refused large
 ones would say where its sums begin to be large. The coordinator refuses totals above `MOST`.
 ``own`` and ``pair`` are key streams (AES-256 in counter mode). Every key follows from the site's
-secret of the run, the sum's number e and the question q (its step, round and bytes), that of
-``own`` from the value too: a repeated answer has the same bytes, another answer another mask, and
-the masks of sites that were asked different questions do not cancel. Private keys and ``own`` are
-shared by Shamir's scheme over the integers modulo 2^256 + 297: `threshold`, some two thirds, of the
-neighbours that were introduced give them back, however many are left, and a sum is opened where as
-many contributed.
+secret of the run, the sum's number e and the question q (its step, round and bytes, and all
+questions before it), that of ``own`` from the value too: a repeated answer has the same bytes,
+another answer another mask, and the masks of sites that were asked different questions do not
+cancel. Private keys and ``own`` are shared by Shamir's scheme over the integers modulo 2^256 + 297:
+`threshold`, some two thirds, of the neighbours that were introduced give them back, however many
+are left, and a sum is opened where as many contributed.
 
 What a site gives of another one for a sum is either a share of its ``own`` or one of its private
 key, never both, and once (the step that answers sees to it). Proof and limits:

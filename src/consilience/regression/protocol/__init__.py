@@ -93,7 +93,14 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.phases.moments import point
-from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, refused_for, total
+from consilience.protocol.phases.secure_sums import (
+    ALL,
+    MASKED,
+    WRONG,
+    note_cut,
+    refused_for,
+    total,
+)
 from consilience.regression import kernels
 from consilience.regression.cox import TIES
 from consilience.regression.estimators import RegressionPredictor
@@ -205,6 +212,8 @@ def surveyed(
     )
     asked = Ask("products", centre, to=first.sites)
     second = yield from total(ctx, asked, messages.Products, at_least=len(first.sites))
+    squares = np.diag(square_of(second.values["products"], int(told.sum()))) / n
+    note_cut(ctx, [name for name, one in zip(names, told, strict=True) if one], squares)
     moments = messages.Moments(
         n=relayed(int(n), _AGGREGATE),
         means=relayed(mean, _AGGREGATE),
