@@ -19,7 +19,7 @@ from replications.latent_class_regression.study import central, design  # noqa: 
 
 HERE = Path(__file__).parent
 FloatArray = NDArray[np.float64]
-REPLICATES = 40
+REPLICATES = 100
 SIZES = ((4, 15), (30, 4), (300, 1))
 """Agents and entities of each: data sets have them in turn."""
 EVENTS = 8
@@ -34,7 +34,9 @@ ONE_CLASS = (
     "skewed",
 )
 CLASSES = {"two classes": 2, "four classes": 4}
-LINES = (*ONE_CLASS, *CLASSES)
+BY_CLASS = "noise by entity, noise by class"
+"""Data of "noise by entity", fitted with ``noise_by_class``."""
+LINES = (*ONE_CLASS, BY_CLASS, *CLASSES)
 
 
 def drawn(line: str, seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -70,12 +72,13 @@ def one(line: str, seed: int) -> dict[str, float]:
         model = central(data.events, "auto", seed)
         true = len(np.unique(data.events.label))
     else:
-        x, y, entity, agent = drawn(line, seed)
+        by_class = line == BY_CLASS
+        x, y, entity, agent = drawn("noise by entity" if by_class else line, seed)
         from consilience import LatentClassRegressor
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = LatentClassRegressor("auto", random_state=seed)
+            model = LatentClassRegressor("auto", random_state=seed, noise_by_class=by_class)
             model.fit(x, y, entity=entity, agent=agent)
         true = 1
     said = model.evidence_
