@@ -13,6 +13,7 @@ import pytest
 
 from consilience.completion.federated_pca import FederatedPCA
 from consilience.describe.protocol import Describe
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
@@ -39,14 +40,17 @@ METHODS = {
     ),
     "describe": Describe(bins={"x0": (-0.5, 0.5)}),
     "federated-pca": FederatedPCA(rank=1),
+    "federated-sparse-qda": FederatedSparseQDA(n_alphas=3),
 }
-WITH_RESPONSE = ("pooled-regression", "latent-class-regression")
+WITH_RESPONSE = ("pooled-regression", "latent-class-regression", "federated-sparse-qda")
+CLASSES = ("low", "high")
 ROWS = {name: np.random.default_rng(i).normal(size=(40 + i, 2)) for i, name in enumerate(NAMES)}
 
 
 def study_of(keys: dict[str, Any], method: str = "mean-and-sd") -> Study:
     roles = {"target": "y"} if method in WITH_RESPONSE else {}
     roles |= {"entity": "e"} if method == "latent-class-regression" else {}
+    roles |= {"levels": {"y": CLASSES}} if method == "federated-sparse-qda" else {}
     plain = type(METHODS[method])().parameters()
     own = {k: v for k, v in METHODS[method].parameters().items() if v != plain[k]}
     return Study.from_settings(
@@ -75,11 +79,15 @@ def site_of(
     named = LISTED if keys is None else keys
     approved = (study_of(named, method).hash(),)
     # Classes of so few rows form where a policy lets sums of few leave.
-    preset: Any = "simulation" if method == "latent-class-regression" else "consortium"
+    of_classes = method in ("latent-class-regression", "federated-sparse-qda")
+    preset: Any = "simulation" if of_classes else "consortium"
     home, x = None if root is None else DiskStore(root / name), ROWS[name]
     y = (x[:, 0] + np.random.default_rng(len(x)).logistic(size=len(x)) > 0) * 1.0
     entity = np.array([f"e{i // 4:02}" for i in range(len(x))])
-    loader = array_loader(x, target=y, target_name="y", entity=entity)
+    roles: dict[str, Any] = {"target": y, "target_name": "y", "entity": entity}
+    if method == "federated-sparse-qda":
+        roles |= {"target": np.array(CLASSES)[y.astype(int)], "levels": {"y": CLASSES}}
+    loader = array_loader(x, **roles)
     return Site(name, loader, home=home, policy=Policy(preset=preset, approved_studies=approved))
 
 

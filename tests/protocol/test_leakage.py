@@ -80,6 +80,8 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "shares of held-out rows that two models get wrong": "concluded.rates",
         "say it of 50 models more": "judged.rates",
         "log losses of the two models": "concluded.losses concluded.errors",
+        "numbers of rows, sums and cross-products by class of up to 4 groups": "class-totals.*",
+        "sites could tell each column, each class and so many groups": "possible.*",
     },
     "federated-community-bayes": {
         "training rows by class and numbers of choosing and test rows": "offered.*",

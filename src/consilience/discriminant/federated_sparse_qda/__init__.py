@@ -25,7 +25,8 @@ Golub and LeVeque 1983), so that the model is that of `SparseQDA` on them. Alpha
 each site in turn: by the density of its rows under models of the others, which its moments give, or
 with ``judge``, at sites whose policy consents, by the errors of these models on its rows.
 
-Phases: opening, agree_levels, standardise (before all methods).
+Phases: opening, agree_levels, standardise (before all methods). With masked sums moments are asked
+for in two totals, of groups of rows which take the place of sites in the choice (`masked.py`).
 
 Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bayes* (arXiv
 1407.4543), section 2. Departures:
@@ -77,7 +78,7 @@ from consilience.discriminant.classes import (
 from consilience.discriminant.estimators import sparse_qda_fit
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit, follow
-from consilience.discriminant.federated_sparse_qda import messages, pooling
+from consilience.discriminant.federated_sparse_qda import masked, messages, pooling
 from consilience.discriminant.federated_sparse_qda.pooling import Survey
 from consilience.discriminant.federated_sparse_qda.site import STEPS
 from consilience.discriminant.kernels import joint_precision
@@ -95,6 +96,7 @@ from consilience.protocol.method import (
     register,
 )
 from consilience.protocol.phases.holdout import say_share
+from consilience.protocol.phases.secure_sums import ALL, refused_for
 from consilience.protocol.result import Frame
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -128,7 +130,7 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
     """Classes with sparse precision matrices that share their zeros, over the rows of all sites.
 
     Rows are those of the moments; numbers of rows in a wrong class are rounded where records are
-    protected.
+    protected. With masked sums "all sites" are one site, and none of its rows are held out.
 
     Attributes
     ----------
@@ -154,9 +156,9 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
         Penalty in all.
     choice : {"likelihood", "sites", "holdout", "given"}
     judges : tuple of str
-        Sites whose moments, or errors, chose.
+        Sites whose moments, or errors, chose; with masked sums groups of rows.
     candidate_loss : (A,) array
-        Mean negative log density of a row, given its class, under models of the other sites, where
+        Mean negative log density of a row, given its class, under models of the other judges, where
         these chose; NaN otherwise.
     cv_wrong : (F, A) array of int
         Rows that judges got wrong.
@@ -203,6 +205,11 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
     penalty_norm: float
     n_held: int
     site_held: FloatArray
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums were masked: all sites are then one, `sites` its name."""
+        return self.sites == (ALL,)
 
     @property
     def n_fitted(self) -> int:
@@ -263,7 +270,7 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
         k, m = len(self.levels), len(self.columns)
         sentences = [
             f"{k} classes are told apart by {m} columns in {self.n_fitted} rows at "
-            f"{len(self.sites)} sites; at alpha = {self.alpha:.3g}, "
+            f"{ALL if self.masked else f'{len(self.sites)} sites'}; at alpha = {self.alpha:.3g}, "
             f"{int(self.n_links[self.chosen])} of {m * (m - 1) // 2} pairs of columns interact.",
             self._choice_sentence(),
         ]
@@ -291,9 +298,9 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
         if self.fixed:
             return "Alpha was given."
         if self.choice == "likelihood":
-            loss = self.candidate_loss
+            loss, whose = self.candidate_loss, "group" if self.masked else "site"
             return (
-                f"{best} by the density of each site's rows under models of the others: "
+                f"{best} by the density of each {whose}'s rows under models of the others: "
                 f"{loss[0] - loss[self.chosen]:.3g} nats a row better than without links."
             )
         rows = int(self.cv_rows.sum())
@@ -335,9 +342,10 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
         all columns, else at .02, or at the next larger one whose blocks may leave the sites.
     choose : {"auto", "likelihood", "sites", "holdout"}
         By the density of each site's rows under models of the others, which follows from the
-        moments; by their errors at sites that count them (three sites or more, of policies that
-        allow values for each record); or by errors on held-out rows there. "auto" takes errors
-        where no site protects records, as they are rounded elsewhere.
+        moments (with masked sums of each group's rows); by their errors at sites that count them
+        (three sites or more, of policies that allow values for each record); or by errors on
+        held-out rows there. "auto" takes errors where no site protects records, as they are rounded
+        elsewhere.
     ties : {"sparsest", "densest", "middle"}
         Which penalty among those with the same number of errors.
     screening : bool or "auto"
@@ -376,11 +384,13 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
     name: ClassVar[str] = "federated-sparse-qda"
     version: ClassVar[int] = 6
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
-    steps = STEPS
+    steps = (*STEPS, *masked.STEPS)
+    tolerates: ClassVar = {**SitesMethod.tolerates, "keep": "any"}
     absence: ClassVar[str] = (
         "A site that misses the offer, a question for links or the moments is not in the model, "
         "down to the quorum. One that misses the judging does not choose alpha. One that misses "
-        "the end keeps no predictor."
+        "the end keeps no predictor. With masked sums a site that is lost between the "
+        "scaling of the columns and the last total stops the run until it is back."
     )
     leakage: ClassVar[str] = (
         "The coordinator knows, of each class at each site, numbers of rows, used and held out, "
@@ -388,10 +398,13 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
         "columns as rows; which columns are linked; and the shares of held-out rows that two "
         "models get wrong, rounded. Sites that allow values for each record say it of 50 models "
         "more; sites that protect no record also tell log losses of the two models. Sites know "
-        "the models."
+        "the models. With masked sums the coordinator knows numbers of rows, sums and "
+        "cross-products by class of up to 4 groups of rows of all sites together, and how many "
+        "sites could tell each column, each class and so many groups."
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
+    masks_sums: ClassVar[bool] = True
 
     def check_together(self) -> None:
         """Check that rows are held out where they choose."""
@@ -411,6 +424,18 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
                 "alpha is chosen by models of the other sites, of which two or more are needed: "
                 'set choose to "holdout", or give alpha'
             )
+        if ctx.secure and ctx.preparation.standardize != "pooled":
+            raise StudyError(
+                "masked sums of products are added up about 0 with a fixed resolution: set "
+                '[preparation] standardize to "pooled"'
+            )
+
+    def cannot_mask(self) -> str:
+        """Say what is asked of single sites beside sums."""
+        links = 'asks each site which columns are linked: set screening to "auto"'
+        errors = 'asks each site how many rows models get wrong: set choose to "likelihood"'
+        counts = self.alpha is None and self.choose in ("sites", "holdout")
+        return refused_for({links: self.screening is True, errors: counts})
 
     def expected_seconds(self, data: SiteData, n_sites: int) -> float:
         """Of the path on all moments, and of those without one site where such ones choose."""
@@ -423,36 +448,17 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
         """Offer, links, moments, choice, end."""
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
         settings = messages.Settings(levels=levels, holdout=float(self.holdout))
-        say_share(ctx, self.holdout)
-        offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
-        blocks = pooling.Blocks.one(pooling.survey_of(offered, levels))  # and nothing asked
-        if self.screening is False and not blocks.told():
-            raise QuorumError(
-                "no site has twice as many rows of some class as there are columns: set screening "
-                'to "auto", or drop columns'
-            )
-        # One block for all columns costs rows of small classes.
-        enough = self.screening != "auto" or blocks.told(MOST_LOST)
-        if self.screening is True or not enough:
-            blocks = yield from pooling.ask_for_links(ctx, settings, blocks.survey, self._wanted())
-        brought, kept = blocks.survey, blocks.units.kept
-        questions = {
-            name: messages.Moments(
-                settings=settings,
-                features=np.isin(np.arange(blocks.units.n_features), kept),
-                classes=brought.used[b],
-                labels=relayed(blocks.labels, Disclosure.AGGREGATE),
-            )
-            for b, name in enumerate(brought.sites)
-        }
-        ask = Ask("moments", questions, to=brought.sites, known=brought.squares())
-        replies = ctx.require((yield ask))
-        left = pooling.remaining(brought, replies)
-        products = pooling.SiteProducts.of(replies, kept, blocks.labels, levels)
+        if ctx.masks is None:
+            left, products, blocks = yield from self._asked(ctx, settings)
+        else:
+            # Groups of the rows of all sites take the place of sites.
+            several = self.alpha is None and len(self.alphas) != 1
+            left, products = yield from masked.moments_of_all(ctx, settings, several)
+            blocks = pooling.Blocks.one(left)
         prepared = products.prepared(left)
         # Sites that are missing now may leave less proven than all proved together.
         lowest = blocks.alpha if len(blocks.thresholds) else None
-        if lowest is not None and len(left.sites) < len(brought.sites):
+        if lowest is not None and len(left.sites) < len(blocks.survey.sites):
             lowest = max(lowest, blocks.proven_alpha(left))
         for sentence in pooling.notes_of(left, products, prepared.units, ctx.feature_names):
             ctx.note(sentence)
@@ -464,13 +470,21 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
         )
         choice = Choice(self, ctx, settings, left, products, prepared, alphas, blocks)
         fit, (way, judges, loss) = yield from choice.made()
-        # The model, and the one without links: above the largest penalty nothing is linked.
-        none = max(prepared.total, joint_precision.largest_penalty(prepared.moments))
         precision, units = fit.precision, prepared.units
-        pair = (precision, fit_precisions(prepared.moments, none))
-        models = tuple(self.model_of(ctx, prepared, one) for one in pair)
-        message = messages.Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
-        concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
+        own = self.model_of(ctx, prepared, precision)
+        if ctx.masks is None:
+            # And one without links: above the largest penalty nothing is linked.
+            none = max(prepared.total, joint_precision.largest_penalty(prepared.moments))
+            beside = self.model_of(ctx, prepared, fit_precisions(prepared.moments, none))
+            models = relayed((own, beside), Disclosure.MODEL)
+            told = left
+            end = Ask("conclude", messages.Conclude(settings, models), to=left.sites)
+        else:
+            model = relayed(own, Disclosure.MODEL)
+            told = masked.together(left)
+            end = Ask("keep", messages.Keep(settings, model), to=ctx.sites)
+        concluded = ctx.require((yield end), at_least=0)
+        missing = [name for name in end.to or () if name not in concluded]
         shares = np.array(self.priors) if self.priors else prepared.told
         links = sparse_qda_fit.SparseQDAInteractions.of(
             precision, units, np.array(levels), ctx.feature_names
@@ -482,11 +496,11 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
             target_name=str(ctx.columns.target),
             levels=levels,
             feature_names=ctx.feature_names,
-            sites=left.sites,
-            n_by_site=left.counts,
-            held_by_site=left.held,
-            used=left.used,
-            n_by_class=left.n,
+            sites=told.sites,
+            n_by_site=told.counts,
+            held_by_site=told.held,
+            used=told.used,
+            n_by_class=told.n,
             means=prepared.means,
             columns=units.kept,
             scale=units.scale,
@@ -513,12 +527,42 @@ class FederatedSparseQDA(SitesMethod[FederatedSparseQDAResult]):
             strength=links.strength,
             precision=links.precision,
             partial=links.partial_correlation,
-            **pooling.held_out(left, concluded),
+            **pooling.held_out(told, concluded if ctx.masks is None else {}),
             scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-            remarks=(*ctx.notes, *pooling.remarks_of(left, concluded, fit, self.tol)),
+            remarks=(*ctx.notes, *pooling.remarks_of(told, missing, fit, self.tol)),
         )
 
     # ------------------------------------------------------------------ parts of the exchange
+
+    def _asked(self, ctx: CoordinatorContext, settings: messages.Settings) -> Answers:
+        """What the sites that told moments bring, these moments, and the blocks they are in."""
+        say_share(ctx, self.holdout)
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=settings))))
+        blocks = pooling.Blocks.one(pooling.survey_of(offered, settings.levels))  # nothing asked
+        if self.screening is False and not blocks.told():
+            raise QuorumError(
+                "no site has twice as many rows of some class as there are columns: set screening "
+                'to "auto", or drop columns'
+            )
+        # One block for all columns costs rows of small classes.
+        enough = self.screening != "auto" or blocks.told(MOST_LOST)
+        if self.screening is True or not enough:
+            blocks = yield from pooling.ask_for_links(ctx, settings, blocks.survey, self._wanted())
+        brought, kept = blocks.survey, blocks.units.kept
+        questions = {
+            name: messages.Moments(
+                settings=settings,
+                features=np.isin(np.arange(blocks.units.n_features), kept),
+                classes=brought.used[b],
+                labels=relayed(blocks.labels, Disclosure.AGGREGATE),
+            )
+            for b, name in enumerate(brought.sites)
+        }
+        ask = Ask("moments", questions, to=brought.sites, known=brought.squares())
+        replies = ctx.require((yield ask))
+        left = pooling.remaining(brought, replies)
+        products = pooling.SiteProducts.of(replies, kept, blocks.labels, settings.levels)
+        return left, products, blocks
 
     def model_of(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: JointPrecision
@@ -781,8 +825,9 @@ class Choice:
                 raise QuorumError("a class is at this site only")
             return others, self._path(self.products.prepared(others), read)
         except (QuorumError, DataError):
+            who = f"Site {site}" if self.ctx.masks is None else site.capitalize()
             self.ctx.note(
-                f"Site {site} does not take part in the choice of alpha: without it some class, or "
+                f"{who} does not take part in the choice of alpha: without it some class, or "
                 "some block of columns in a class, has no moments."
             )
             return None

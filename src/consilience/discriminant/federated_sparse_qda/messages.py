@@ -251,3 +251,43 @@ class Concluded:
         gaps=True,
     )
     errors: Released = Aggregate("m", "their squared standard errors", gaps=True, low=0)
+
+
+@message("federated-sparse-qda/possible", version=1)
+class Possible:
+    """What a site could tell: 1 for yes, 0 for no."""
+
+    groups: Released = Aggregate("g", "all classes in 4, 3, 2 groups, or one", low=0, high=1)
+    classes: Released = Aggregate("K", "classes, in one group", low=0, high=1)
+    columns: Released = Aggregate("p", "columns", low=0, high=1)
+
+
+@message("federated-sparse-qda/shared-classes", version=1)
+class SharedClasses:
+    """Ask for sums over the columns, and in as many groups, as every site can tell."""
+
+    settings: Settings = states(Settings)
+    groups: int = Public("", "groups that every site can tell", kind="int", to="all", low=1)
+    columns: Released = Aggregate("m", "columns in use", kind="int", to="all", low=0)
+
+
+@message("federated-sparse-qda/class-totals", version=1)
+class ClassTotals:
+    """What a site adds to the sums of each class, group after group."""
+
+    counts: Released = Aggregate("c", "rows", kind="int", low=1, high=_MOST_ROWS)
+    sums: Released = Aggregate("c m", "column sums")
+    products: Released = Aggregate("c t", "sums of products, upper triangle")
+
+
+@message("federated-sparse-qda/keep", version=1)
+class Keep:
+    """The model, where nothing is asked of it."""
+
+    settings: Settings = states(Settings)
+    model: Released = Model("*the model", "the model of the pooled rows", to="all")
+
+
+@message("federated-sparse-qda/kept", version=1)
+class Kept:
+    """The site keeps the model."""

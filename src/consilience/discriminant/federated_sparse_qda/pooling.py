@@ -537,11 +537,10 @@ def held_out(survey: Survey, concluded: Mapping[str, messages.Concluded]) -> dic
 
 
 def remarks_of(
-    survey: Survey, concluded: Mapping[str, messages.Concluded], fit: SparseQDAFit, tol: float
+    survey: Survey, missing: Sequence[str], fit: SparseQDAFit, tol: float
 ) -> tuple[str, ...]:
     """What the reader should know of the way to the result."""
     found, path = [], fit.path
-    missing = [site for site in survey.sites if site not in concluded]
     if missing:
         found.append(f"{', '.join(missing)} did not take the model at the end.")
     without = [s for s, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if not n]

@@ -97,20 +97,7 @@ def offer(
     """Tell rows, means and spreads by class."""
     s, limits, k = message.settings, site.limits, len(message.settings.levels)
     rows = by_class(data, s, site)
-    centred, unsafe = np.array(rows.x), np.zeros((k, rows.x.shape[1]), dtype=bool)
-    for c in range(k):
-        members = np.flatnonzero(rows.cells == c)
-        if len(members):
-            centred[members] -= rows.x[members].mean(axis=0)
-            unsafe[c] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
-    # Means and mean squared deviations by class; both or neither of a class and column.
-    means, spreads = (
-        disclosure.aggregate(x, cells=rows.cells, n_cells=k, entities=data.entity, mean=True)
-        for x in (rows.x, centred**2)
-    )
-    for released in (means, spreads):
-        unsafe |= np.isnan(released.withhold_unsafe(limits).value)
-    means, spreads = means.withhold(unsafe), spreads.withhold(unsafe)
+    means, spreads = spreads_of(rows.x, rows.cells, k, data, limits)
     reply = messages.Offered(
         protected=limits.min_records > 1,
         judges=_judges(site),
@@ -121,6 +108,25 @@ def offer(
     )
     withheld = np.isnan(means.value)
     return reply, {"settings": plain(s), "seed": rows.seed, "withheld": withheld}
+
+
+def spreads_of(
+    x: FloatArray, cells: IntArray, n_cells: int, data: SiteData, limits: Limits
+) -> tuple[Released, Released]:
+    """Means and mean squared deviations by cell; of a cell and column both or neither."""
+    centred, unsafe = np.array(x), np.zeros((n_cells, x.shape[1]), dtype=bool)
+    for c in range(n_cells):
+        members = np.flatnonzero(cells == c)
+        if len(members):
+            centred[members] -= x[members].mean(axis=0)
+            unsafe[c] = unsafe_columns(x[members], limits=limits, coded=data.coded)
+    means, spreads = (
+        disclosure.aggregate(part, cells=cells, n_cells=n_cells, entities=data.entity, mean=True)
+        for part in (x, centred**2)
+    )
+    for released in (means, spreads):
+        unsafe |= np.isnan(released.withhold_unsafe(limits).value)
+    return means.withhold(unsafe), spreads.withhold(unsafe)
 
 
 # --------------------------------------------------------------------------- links
@@ -230,7 +236,7 @@ def judge(
     if not isinstance(models, tuple) or len(models) > messages.MAX_ALPHAS:
         raise DisclosureError("more models than a site judges", public=TOO_MANY)
     answers = Answers(rows, judged, data.entity, site.limits)
-    rates = [answers.rate(model) for model in _models(models, s, rows.x.shape[1])]
+    rates = [answers.rate(model) for model in models_of(models, s, rows.x.shape[1])]
     # Of held-out rows the end asks again.
     kept = {**state, **answers.to_state()} if message.held else state
     return messages.Judged(rates=disclosure.bundle(rates)), kept
@@ -304,7 +310,7 @@ class Answers:
         return {"wrong": wrong, "told": np.array(self._told, dtype=float)}
 
 
-def _models(models: Any, s: Settings, n_features: int) -> Iterator[SparseQDAPredictor]:
+def models_of(models: Any, s: Settings, n_features: int) -> Iterator[SparseQDAPredictor]:
     """Models that came, whose classes and columns are the study's.
 
     Raises
@@ -341,11 +347,8 @@ def conclude(
     models, limits = message.models.value, site.limits
     if not isinstance(models, tuple) or len(models) != 2:
         raise ProtocolError("the end takes the model and the one without links")
-    made = tuple(_models(models, s, rows.x.shape[1]))
-    kept = made[0]
-    if data.scaling is not None:  # for tables in the site's own units
-        kept = kept.with_names(getattr(kept, "feature_names_in_", None), data.scaling)
-    site.output("predictor", kept)
+    made = tuple(models_of(models, s, rows.x.shape[1]))
+    keep_model(made[0], data, site)
     answers = Answers(rows, rows.held, data.entity, limits, state)
     rates = disclosure.bundle([answers.rate(model) for model in made])
     x, at = answers.x, (np.arange(len(answers.y)), answers.y)
@@ -358,6 +361,13 @@ def conclude(
         found = disclosure.weighted_means(both, limits=limits)
         losses, errors = found.mean, found.variance
     return messages.Concluded(rates=rates, losses=losses, errors=errors), {}
+
+
+def keep_model(model: SparseQDAPredictor, data: SiteData, site: SiteContext) -> None:
+    """Keep a model, for tables in the site's own units."""
+    if data.scaling is not None:
+        model = model.with_names(getattr(model, "feature_names_in_", None), data.scaling)
+    site.output("predictor", model)
 
 
 STEPS: tuple[Step, ...] = (offer, links, moments, judge, conclude)

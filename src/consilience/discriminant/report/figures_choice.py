@@ -251,6 +251,8 @@ def _of_result(result: Any) -> Candidates:
     loss = np.asarray(told, dtype=float)
     if hasattr(result, "choice"):
         among = AMONG.get(result.choice, "number")
+        if getattr(result, "masked", False):
+            among = among.replace("site's", "group's")
     else:
         among = "the choosing rows" if hasattr(result, "candidate_loss") else "cross-validation"
     return Candidates(
