@@ -76,7 +76,7 @@ def test_settings_that_the_guides_name_exist(page: str, kind: Any, federated: st
     fields = {f.name for f in dataclasses.fields(get_method(federated))}
     assert {"holdout"} <= fields
     for name in re.findall(r"`(\w+) = \"", text(page)):
-        assert name in fields | {"entity", "preset"}, name
+        assert name in fields | {"entity", "preset", "sums", "standardize"}, name
 
 
 def test_defaults_that_the_guides_state() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience import Federation, load_run
+from consilience import Columns, Federation, load_run
 from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda import masked as masked_sums
@@ -34,6 +34,7 @@ from tests.discriminant.federated_sparse_qda.sparse_qda import (
     names,
     rows,
 )
+from tests.granted import granted
 
 POOLED = Preparation(standardize="pooled")
 TABLES = draw([200, 220, 240], 5)
@@ -199,6 +200,23 @@ def test_groups_are_unions_of_parts_that_runs_in_plain_hold_out(
         assert len(pieces) == 4 and pieces.min() >= 0.1 * len(tables[site])
 
 
+def test_rows_of_an_entity_are_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    dealt = groups_of(monkeypatch)
+    tables = {
+        site: table.assign(e=[f"e{i // 6}" for i in range(len(table))])
+        for site, table in draw([600, 620, 640], 4, rho=0.3).items()
+    }
+    columns = Columns(features=names(4), target="y", levels={"y": labels(2)}, entity="e")
+    made = Federation.local(
+        tables, columns=columns, policy=granted("strict"), preparation=POOLED, sums="secure"
+    )
+    result = FederatedSparseQDA(n_alphas=4).run(made, seed=0).result
+    assert len(result.judges) > 1
+    for site, cells in dealt.items():
+        of_entity = [np.unique(cells[i : i + 6] // 2) for i in range(0, len(tables[site]), 6)]
+        assert {len(groups) for groups in of_entity} == {1}
+
+
 def test_a_small_site_sets_the_number_of_groups() -> None:
     """Five columns need ten rows of a class in a group."""
     tables = {**TABLES, "s1": TABLES["s1"].iloc[:120]}
@@ -227,6 +245,7 @@ def test_the_coordinator_sees_no_number_of_a_site() -> None:
         "class_totals",
     }
     result = run.result
+    assert len(run.next()) == 0 and "nothing says what is next" in str(run.next())
     assert result.sites == (ALL,) and MASKED in result.remarks and result.n_held == 0
     assert "660 rows at all sites" in result.summary()
     assert "the density of each group's rows" in result.summary()
