@@ -106,7 +106,7 @@ def by_lme4(split: Split, seed: int, *, effects: str) -> Prediction:
         return pd.read_csv(folder / "predicted.csv")["predicted"].to_numpy(), None
 
 
-def classes(split: Split, seed: int, *, n_classes: int | str) -> Prediction:
+def classes(split: Split, seed: int, *, n_classes: int | str, **degrees: str) -> Prediction:
     """The estimator, everything else by default."""
     train, new = split.train, split.new
 
@@ -114,7 +114,7 @@ def classes(split: Split, seed: int, *, n_classes: int | str) -> Prediction:
         codes = split.codes
         return {name: codes[name][rows] for name in ("entity", "agent") if name in codes}
 
-    model = LatentClassRegressor(n_classes=n_classes, random_state=seed)
+    model = LatentClassRegressor(n_classes=n_classes, random_state=seed, **degrees)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(split.x[train], split.y[train], **of(train))
@@ -180,6 +180,20 @@ def by_number(*numbers: int | str) -> dict[str, Model]:
     return {f"classes, {k}": partial(classes, n_classes=k) for k in numbers}
 
 
+def with_degrees() -> dict[str, Model]:
+    """Classes whose entities differ by degrees; one, unless more predict better."""
+    slopes = {"random_effects": "slopes"}
+    settings = {
+        "intercepts": {"random_effects": "intercept"},
+        "slopes": slopes,
+        "slopes and t noise": slopes | {"noise": "t"},
+    }
+    return {
+        f"classes, auto, with {name}": partial(classes, n_classes="auto", **degrees)
+        for name, degrees in settings.items()
+    }
+
+
 def over_sites(n_classes: int, *policies: str) -> dict[str, Model]:
     """Classes over departments that keep their tables."""
     return {
@@ -202,6 +216,7 @@ def with_mean(kind: str, crossed: str, **more: Model) -> Line:
             "ridge": ridge,
             "ridge of each entity": own_ridge,
             **by_number(4, 8, 12, "auto"),
+            **with_degrees(),
             **more,
             "student intercepts": mixed,
             "student intercepts and slopes": partial(mixed, slope="lecturer_mean"),
@@ -225,6 +240,7 @@ LINES = (
             "ridge": ridge,
             "ridge of each entity": own_ridge,
             **by_number(12, "auto"),
+            **with_degrees(),
             "lecturer intercepts": mixed,
             RAW: partial(mixed, group="student", crossed="lecturer"),
         },
@@ -257,6 +273,7 @@ LINES = (
                 "ridge": ridge,
                 "ridge of each entity": own_ridge,
                 **by_number(*numbers, "auto"),
+                **with_degrees(),
                 "intercepts": mixed,
                 "intercepts and slopes": partial(mixed, slope=slope),
             },
