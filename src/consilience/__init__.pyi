@@ -13,6 +13,11 @@ from consilience.clustering.estimators.mixture import (
 from consilience.clustering.estimators.mixture import MarkovMixture as MarkovMixture
 from consilience.clustering.protocol import EnsembleClustering as EnsembleClustering
 from consilience.collaborators.protocol import MetaClustering as MetaClustering
+from consilience.completion.cluster_count_cv import ClusterCountCV as ClusterCountCV
+from consilience.completion.entry_splits import EntrywiseKFold as EntrywiseKFold
+from consilience.completion.entry_splits import (
+    cross_validate_entries as cross_validate_entries,
+)
 from consilience.completion.estimators.em_imputation import EMLift as EMLift
 from consilience.completion.estimators.low_rank import HardImpute as HardImpute
 from consilience.completion.estimators.low_rank import OptSpace as OptSpace
@@ -26,13 +31,8 @@ from consilience.completion.one_table.cluster_count import ClusterCountStudy as 
 from consilience.completion.one_table.matrix_completion import (
     MatrixCompletionStudy as MatrixCompletionStudy,
 )
-from consilience.completion.selection import ClusterCountCV as ClusterCountCV
-from consilience.completion.selection import EntrywiseKFold as EntrywiseKFold
 from consilience.completion.selection import NuclearNormCV as NuclearNormCV
 from consilience.completion.selection import RankCV as RankCV
-from consilience.completion.selection import (
-    cross_validate_entries as cross_validate_entries,
-)
 from consilience.contingency.protocol import ContingencyTable as ContingencyTable
 from consilience.describe.protocol import Describe as Describe
 from consilience.discriminant.estimators.community_bayes import (
