@@ -183,7 +183,7 @@ def test_show(ran: Workspace) -> None:
     said = call("show", ran.out).stdout
     assert said.startswith("120 rows.")
     assert re.search(r"^column\s*$", said, re.MULTILINE) and "boston (strict)" in said
-    for what in ("Parameters +none", "Seed +3", "numpy \\d", "mean-and-sd version 2"):
+    for what in ("Parameters +none", "Seed +3", "numpy \\d", "mean-and-sd version 3"):
         assert re.search(what, said), what
 
 

@@ -113,4 +113,4 @@ def test_processes_that_are_killed_again_and_again(seed: int, tmp_path: Path) ->
     # What was masked has left once: another mask on the same numbers would be another digest.
     lines = read_transcript(tmp_path / "run" / "transcript.jsonl")
     left = [(x.round, x.site, x.digest) for x in lines if x.field == "numbers"]
-    assert len(left) == len(set(left)) == 4 * len(SITES)
+    assert len(left) == len(set(left)) == 5 * len(SITES)

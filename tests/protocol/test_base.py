@@ -201,12 +201,12 @@ def test_methods_that_contradict_themselves() -> None:
 
 
 def test_what_the_toy_tolerates() -> None:
-    assert MeanAndSD.tolerates == {"deviations": "all"}
+    assert MeanAndSD.tolerates == {"totals": "all", "deviations": "all"}
     assert Method.tolerates == {}
 
 
 def test_steps_and_messages_are_those_of_the_toy() -> None:
-    assert [s.name for s in MeanAndSD.steps] == ["sums", "deviations"]
+    assert [s.name for s in MeanAndSD.steps] == ["sums", "deviations", "possible", "totals"]
     assert (MeanAndSD.steps[0].request, MeanAndSD.steps[0].reply) == (SumsRequest, Sums)
 
 

@@ -48,6 +48,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
     "mean-and-sd": {
         "number of rows": "sums.n",
         "column means": "sums.totals",
+        "how many can tell each column": "possible.*",
         "standard deviations": "deviations.squares",
     },
     "contingency-table": {

@@ -28,6 +28,8 @@ from consilience.protocol.mean_and_sd import (
     Centre,
     MeanAndSD,
     MeanAndSDResult,
+    Possible,
+    SharedRequest,
     Sums,
     SumsRequest,
 )
@@ -37,6 +39,7 @@ from consilience.protocol.method import (
     CoordinatorContext,
     Exchange,
     Preparation,
+    Refused,
     SiteData,
     all_methods,
 )
@@ -56,7 +59,8 @@ RNG = np.random.default_rng(4)
 TABLES = {f"s{i}": RNG.normal(size=(30 + 7 * i, 3)) * [1, 5, 0.1] + i for i in range(5)}
 SCALED = Preparation(standardize="pooled")
 # Rounds of a run: 1 opening, 2 introductions, 3 meeting, then a sum and its opening in turns.
-FIRST, OPENING, SECOND = 4, 5, 6
+# What all could tell, sums, deviations.
+FIRST, OPENING, SECOND, THIRD = 4, 5, 6, 8
 
 
 def masked(tables: dict[str, np.ndarray] = TABLES, **settings: Any) -> Federation:
@@ -94,7 +98,7 @@ def test_the_result_is_that_of_sums_in_plain(preparation: Preparation) -> None:
 def test_nothing_that_leaves_tells_a_sites_numbers() -> None:
     run = MeanAndSD().run(masked(), seed=0)
     sums = [line for line in run.transcript if line.field == "numbers"]
-    assert {line.disclosure for line in sums} == {"masked"} and len(sums) == 2 * len(TABLES)
+    assert {line.disclosure for line in sums} == {"masked"} and len(sums) == 3 * len(TABLES)
     others = {line.disclosure for line in run.transcript if line.direction == "from-site"}
     assert others == {"masked", "public"}
     again = MeanAndSD().run(masked(), seed=1)
@@ -115,21 +119,58 @@ def test_a_reply_in_masks_is_uniform_to_look_at() -> None:
     assert abs(bits.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(bits))
 
 
-def test_what_a_site_withholds_is_left_out_and_named() -> None:
-    tables = {name: np.c_[x, np.arange(len(x)) < 4 * (name == "s1")] for name, x in TABLES.items()}
-    tables |= {
-        n: np.c_[x[:, :3], RNG.integers(0, 2, len(x))] for n, x in tables.items() if n > "s1"
+@pytest.mark.parametrize("tellers", [0, 1, 2, 3])
+def test_a_column_that_some_sites_withhold_is_told_by_none(tellers: int) -> None:
+    """A total over one of four sites would be that site's own, in an honest run."""
+    names = list(TABLES)[:4]
+    tables = {
+        name: np.c_[TABLES[name], np.arange(len(TABLES[name])) < (15 if i < tellers else 4)]
+        for i, name in enumerate(names)
     }
-    plain = MeanAndSD().run(federation_of(tables), seed=0)
-    run = MeanAndSD().run(masked(tables), seed=0)
-    assert not np.isnan(plain.result.mean).any()
-    within_resolution(run.result.mean, plain.result.mean)
-    within_resolution(run.result.sd, plain.result.sd)
-    assert any("withheld x3" in note for note in run.notes)
-    told = {
-        line.site: line.verdict for line in run.transcript if line.field == "numbers" and line.rule
-    }
-    assert told["s1"] == told["s0"] == "withheld" and told["s2"] == "released"
+    federation = masked(tables)
+    engine = scripted(federation).engine
+    run = MeanAndSD().run(dataclasses.replace(federation, engine=engine), seed=0)
+    plain = MeanAndSD().run(federation_of(tables), seed=0).result
+    assert np.isnan(plain.mean[3]) == (tellers == 0)
+    assert np.isnan([run.result.mean[3], run.result.sd[3]]).all()
+    within_resolution(run.result.mean[:3], plain.mean[:3])
+    within_resolution(run.result.sd[:3], plain.sd[:3])
+    assert any("withheld x3" in note and "of none" in note for note in run.notes)
+    for round_ in (SECOND, THIRD):
+        for name in names:
+            reply = Reply.from_bytes(engine.replies[round_, name])  # type: ignore[attr-defined]
+            told = decode_message(reply.message).told
+            assert told[:-1].all() and not told[-1]
+
+
+def test_a_site_adds_what_it_said_it_could_tell() -> None:
+    """Refused before a look at the rows, and whoever did not say what it could is refused."""
+    tables = {n: np.c_[x, np.arange(len(x)) < (4 if n == "s1" else 15)] for n, x in TABLES.items()}
+    for begins, refusing in ((True, 1), (False, len(tables))):
+        method = Offered(begins=begins)
+        found = method.run(dataclasses.replace(masked(tables), quorum=3), seed=0).result
+        assert list(found.mean) == [refusing, refusing]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offered(MeanAndSD):
+    """Asks all sites for the sums, and squares, of a column that one of them withholds."""
+
+    begins: bool = True
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Return how many sites refuse each question."""
+        if self.begins:
+            yield from secure_sums.total(ctx, Ask("possible", SumsRequest()), Possible)
+        every = np.ones(len(ctx.feature_names), dtype=bool)
+        centre = Centre(mean=relayed(np.zeros(len(every)), Disclosure.AGGREGATE))
+        refusing = []
+        for ask in (Ask("totals", SharedRequest(columns=every)), Ask("deviations", centre)):
+            replies = yield ask
+            reasons = [r.reason for r in replies.values() if isinstance(r, Refused)]
+            assert all("did not say it could tell" in reason for reason in reasons)
+            refusing.append(len(reasons))
+        return MeanAndSDResult(ctx.feature_names, 0, np.array(refusing, float), np.zeros(2))
 
 
 def test_few_and_none_look_alike() -> None:
@@ -141,8 +182,8 @@ def test_few_and_none_look_alike() -> None:
         engine = scripted(masked(tables)).engine
         federation = dataclasses.replace(masked(tables), engine=engine)
         MeanAndSD().run(federation, seed=0, run_id="same")
-        reply = Reply.from_bytes(engine.replies[FIRST, "s1"])  # type: ignore[attr-defined]
-        seen.append((reply.message, reply.verdicts))
+        replies = (engine.replies[when, "s1"] for when in (FIRST, SECOND))  # type: ignore[attr-defined]
+        seen.append([(r.message, r.verdicts) for r in map(Reply.from_bytes, replies)])
     assert seen[0] == seen[1]
 
 
@@ -170,7 +211,7 @@ def test_a_site_that_is_lost_before_it_gave_is_left_out(action: str) -> None:
 
 @pytest.mark.parametrize("action", ["absent", "late", "refused"])
 def test_a_site_that_is_lost_before_the_last_opening_is_counted(action: str) -> None:
-    run = MeanAndSD().run(with_script({(SECOND + 1, "s2"): action}), seed=0)
+    run = MeanAndSD().run(with_script({(THIRD + 1, "s2"): action}), seed=0)
     plain = MeanAndSD().run(federation_of(TABLES), seed=0)
     within_resolution(run.result.mean, plain.result.mean)
     within_resolution(run.result.sd, plain.result.sd)
@@ -182,6 +223,7 @@ def test_a_site_that_is_lost_before_the_last_opening_is_counted(action: str) -> 
         ({(3, "s2"): "absent"}, "s2 was absent"),
         ({(OPENING, "s2"): "absent"}, "s2 did not help to open the last total"),
         ({(SECOND, "s2"): "absent"}, "s2 was absent"),
+        ({(THIRD, "s2"): "absent"}, "s2 was absent"),
         ({(OPENING, s): "absent" for s in ("s1", "s2", "s3")}, "s1, s2, s3 were absent"),
         ({(FIRST, s): "absent" for s in ("s1", "s2", "s3")}, "s1, s2, s3 were absent"),
     ],
@@ -193,7 +235,7 @@ def test_where_too_many_are_lost_the_run_stops_with_a_sentence(
         MeanAndSD().run(with_script(script), seed=0)
 
 
-@pytest.mark.parametrize("round_", range(1, 8))
+@pytest.mark.parametrize("round_", range(1, 10))
 def test_a_run_that_stopped_goes_on_with_the_same_bytes(round_: int, tmp_path: Path) -> None:
     whole = MeanAndSD().run(masked(), seed=0, run_id="kept")
 
@@ -269,21 +311,22 @@ def test_a_steward_is_shown_what_leaves_in_masks() -> None:
 
     members(federation)["s0"].confirm = confirm
     MeanAndSD().run(federation, seed=0)
-    for step in ("sums", "deviations"):
-        assert shown[step]["numbers"] == "masked" and "totals" not in shown[step]
+    for step in ("possible", "totals", "deviations"):
+        assert shown[step]["numbers"] == "masked" and not {"totals", "columns"} & set(shown[step])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Twice(MeanAndSD):
     """Asks for the same sums twice, by one step or by two."""
 
-    then: str = "sums"
+    then: str = "totals"
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Return the difference of two totals."""
-        first = yield from secure_sums.total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
-        message, reply = (SumsRequest(), Sums)
-        if self.then != "sums":
+        yield from secure_sums.total(ctx, Ask("possible", SumsRequest()), Possible)
+        message, reply = SharedRequest(columns=np.ones(3, dtype=bool)), Sums
+        first = yield from secure_sums.total(ctx, Ask("totals", message), reply)
+        if self.then != "totals":
             message, reply = (moments.Request(), moments.Totals)
         again = yield from secure_sums.total(ctx, Ask(self.then, message), reply)
         apart = first.values["totals"] - again.values["totals"]
@@ -294,9 +337,9 @@ class Twice(MeanAndSD):
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 def test_two_totals_of_a_run_tell_no_site(lost: int, other: bool) -> None:
     tables = TABLES | {f"s{i}": RNG.normal(size=(30, 3)) for i in (5, 6, 7, 8, 9)}
-    script = {(SECOND, f"s{i}"): "absent" for i in range(lost)}
+    script = {(THIRD, f"s{i}"): "absent" for i in range(lost)}
     federation = scripted(dataclasses.replace(masked(tables), quorum=3), script)
-    method = Twice(then="moments.totals" if other else "sums")
+    method = Twice(then="moments.totals" if other else "totals")
     if 0 < lost < 3:
         says = "the difference would be what these contributed"
         with pytest.raises(QuorumError, match=says):
@@ -370,7 +413,7 @@ def told_apart(ctx: CoordinatorContext, replies: Any, gave: dict[str, set[str]])
     messages = {}
     for site, some in gave.items():
         messages[site] = secure_sums.Open(
-            step="sums",
+            step="possible",
             epoch=0,
             question=replies[site].question,
             next_keys={s: replies[s].next_key for s in sorted(some)},
@@ -385,7 +428,7 @@ class ToldApart(MeanAndSD):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask once, and open for another set of sites at each one."""
-        replies = ctx.require((yield Ask("sums", SumsRequest())))
+        replies = ctx.require((yield Ask("possible", SumsRequest())))
         others = ctx.sites[1:]
         gave = {
             site: {site, ctx.sites[0], others[at % len(others)], others[(at + 1) % len(others)]}
@@ -400,7 +443,7 @@ class LeftApart(MeanAndSD):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Return how many different questions there are to the sites."""
-        replies = ctx.require((yield Ask("sums", SumsRequest())))
+        replies = ctx.require((yield Ask("possible", SumsRequest())))
         gave = {site: set(ctx.sites) for site in ctx.sites}
         gave["s0"] -= {"s5", "s6"}
         ctx.require((yield told_apart(ctx, replies, gave)))
@@ -460,6 +503,18 @@ def test_too_few_contributions_are_not_opened() -> None:
         MeanAndSD().run(with_script(script, quorum=3), seed=0)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asking(MeanAndSD):
+    """Asks one question, in plain."""
+
+    step: str = ""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Require an answer of every site."""
+        message = moments.Request() if self.step == "moments.totals" else SumsRequest()
+        ctx.require((yield Ask(self.step, message)))
+
+
 def test_sites_that_did_not_meet_answer_no_sum() -> None:
     """A study says that sums are masked, and the coordinator asks for them in plain."""
     settings = {
@@ -471,15 +526,15 @@ def test_sites_that_did_not_meet_answer_no_sum() -> None:
     }
     study = Study.from_settings(settings)
     text = {"study": study.hash(), "study_text": study.canonical()}
-    for sums, stops in (("secure", False), ("plain", True)):
-        federation = dataclasses.replace(masked(), sums=sums, **text)
-        if stops:
-            with pytest.raises(
-                QuorumError, match="the study masks sums, and the sites have not met"
-            ):
-                MeanAndSD().run(federation, seed=0)
-        else:
-            MeanAndSD().run(federation, seed=0)
+    MeanAndSD().run(dataclasses.replace(masked(), **text), seed=0)
+    asked = dataclasses.replace(masked(), sums="plain", **text)
+    for step, says in (
+        ("sums", "step 'sums' tells what is this site's alone"),
+        ("possible", "one of masked sums, and the sites have not met"),
+        ("moments.totals", "the study masks sums, and the sites have not met"),
+    ):
+        with pytest.raises(QuorumError, match=says):
+            Asking(step=step).run(asked, seed=0)
     assert json.loads(study.canonical())["sums"] == "secure"
     plain = Study.from_settings({k: v for k, v in settings.items() if k != "sums"})
     assert "sums" not in json.loads(plain.canonical())
@@ -559,7 +614,7 @@ class Elsewhere(MeanAndSD):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Return how many sites answered about each point."""
-        yield from secure_sums.total(ctx, Ask("sums", SumsRequest()), Sums, rows="n")
+        yield from secure_sums.total(ctx, Ask("possible", SumsRequest()), Possible)
         answers = []
         for point in self.points:
             centre = Centre(mean=relayed(np.full(3, point), Disclosure.AGGREGATE))
