@@ -326,5 +326,32 @@ def test_a_weak_test_within_sites_is_not_said_to_tell_sites_apart() -> None:
 
 def test_masked_sums_where_every_table_is_withheld_stop_with_a_sentence() -> None:
     tables = {name: ((30, 20), (5, 20)) for name in ("ash", "birch", "cedar")}
-    with pytest.raises(QuorumError, match="no site tells its table"):
+    with pytest.raises(QuorumError, match="0 of 3 sites can tell their tables"):
         run_on(tables, sums="secure")
+
+
+@pytest.mark.parametrize("tellers", [1, 2, 3])
+def test_a_masked_table_is_that_of_three_sites_or_of_none(tellers: int) -> None:
+    """The total over one of four sites would be that site's own, in an honest run."""
+    names = ("ash", "birch", "cedar", "doum")
+    told = {s: ((30 + i, 20), (15, 20)) for i, s in enumerate(names[:tellers])}
+    tables = told | {s: ((30, 20), (5, 20)) for s in names[tellers:]}
+    assert run_on(tables).result.sites == names[:tellers]
+    steps = []
+
+    def note(kind: str, facts: Any) -> None:
+        steps.append(facts.get("step"))
+
+    sites = {name: rows_of(table) for name, table in tables.items()}
+    settings = {"preparation": ONEHOT, "policy": "consortium", "sums": "secure"}
+    federation = Federation.local(
+        sites, columns=Columns(features=tuple(LEVELS), levels=LEVELS), **settings
+    )
+    if tellers < 3:
+        with pytest.raises(QuorumError, match=f"{tellers} of 4 sites can tell their tables"):
+            ContingencyTable().run(federation, seed=0, on_event=note)
+    else:
+        result = ContingencyTable().run(federation, seed=0, on_event=note).result
+        assert result.sites == names[:3] and result.withheld == names[3:]
+        np.testing.assert_array_equal(result.table, np.sum(list(told.values()), axis=0))
+    assert "possible" in steps and ("parts" in steps) == (tellers == 3)

@@ -53,7 +53,8 @@ SAID: Mapping[str, Mapping[str, str]] = {
     },
     "contingency-table": {
         "the table of each site that tells one": "table.counts",
-        "with masked sums it knows that of all these sites together": "parts.counts",
+        "how many sites tell one": "possible.tables",
+        "of all these sites together": "parts.counts",
         "the sum of their chi-square statistics": "parts.within",
     },
     "describe": {

@@ -7,6 +7,8 @@ count: Levels               ->
   rows (r), columns (c)
                             <-  Table: counts (m = r c)               AGGREGATE
 or, where sums are masked,
+possible: Levels            ->
+                            <-  Possible: whether it tells a table    AGGREGATE
 parts: Levels               ->
                             <-  Parts: counts (m), within (2)         AGGREGATE
 ==============================  ==================================================
@@ -24,7 +26,8 @@ site that grants no models of others compares them with what other runs told, an
 that would tell of few beside it (`docs/proofs/differencing.md`).
 
 Absence: a site that does not answer is left out, down to the quorum; one that withholds its table
-is named in the result, and the run stops where all do.
+is named in the result, and the run stops where all do. With masked sums it stops where fewer than
+three sites tell a table, before any does: the total might be one site's own.
 Leakage: the coordinator knows the table of each site that tells one, and of the others that they do
 not.
 """
@@ -58,10 +61,11 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.next_study import Asked, Led, regression
-from consilience.protocol.phases.secure_sums import total
+from consilience.protocol.phases.secure_sums import require_masks, total
 from consilience.protocol.result import Frame, Result, lines, of_rows
-from consilience.wire.disclosure import Released, cell_counts, replaced
+from consilience.wire.disclosure import Released, aggregate, cell_counts, replaced
 from consilience.wire.message import Aggregate, Public, message
+from consilience.wire.secure_sums import LEAST_SITES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +134,24 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
 
 _FINEST = 1 / 64
 """Of what a site adds to the chi-square statistics, of which a p-value needs no more digits."""
+
+
+@message("contingency-table/possible", version=1)
+class Possible:
+    """Whether a site could tell its table: 1 for yes, 0 for no."""
+
+    tables: Released = Aggregate("1", "tables", low=0, high=1)
+
+
+@step("possible", once=True, summed=True)
+def possible(
+    message: Levels, data: SiteData, state: State, site: SiteContext
+) -> tuple[Possible, State]:
+    """Count this site where `count` tells its table."""
+    require_masks(site)
+    reply, state = count(message, data, state, site)
+    could = np.array([not np.isnan(reply.counts.value).any()], dtype=float)
+    return Possible(tables=replaced(aggregate(np.ones((data.n_rows, 1))), could)), state
 
 
 @message("contingency-table/parts", version=2)
@@ -309,21 +331,23 @@ class ContingencyTable(Method[ContingencyTableResult]):
     """
 
     name: ClassVar[str] = "contingency-table"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Do two categories hang together, over all sites and within them?"
-    steps = (count, parts)
+    steps = (count, possible, parts)
     roles: ClassVar[tuple[str, ...]] = ()
     # Counts of a table are sums of products of coded columns: sites hold them against other runs.
     tells: ClassVar = "moments"
     masks_sums: ClassVar[bool] = True
     absence: ClassVar[str] = (
         "A site that does not answer is left out, down to the quorum. One that withholds its table "
-        "is named in the result; the run stops where all do."
+        "is named in the result; the run stops where all do, with masked sums where fewer than "
+        "three sites tell one, or one is lost once it was said how many do."
     )
     leakage: ClassVar[str] = (
         "The coordinator knows the table of each site that tells one: all its cells are large "
-        "enough; with masked sums it knows that of all these sites together, and the sum of their "
-        "chi-square statistics. Of the others it knows that they do not tell theirs."
+        "enough; with masked sums it knows how many sites tell one, and if three or more do, that "
+        "of all these sites together and the sum of their chi-square statistics. Of the others "
+        "it knows that they do not tell theirs."
     )
     Result = ContingencyTableResult
 
@@ -350,7 +374,16 @@ class ContingencyTable(Method[ContingencyTableResult]):
         asked, shape = Levels(rows=rows, columns=columns), (len(rows), len(columns))
         tables = np.empty((0, *shape))
         if ctx.masks is not None:
-            totals = yield from total(ctx, Ask("parts", asked), Parts)
+            could = yield from total(ctx, Ask("possible", asked), Possible)
+            able = round(float(could.values["tables"][0]))
+            if able < LEAST_SITES:
+                raise QuorumError(
+                    f"{able} of {len(could.sites)} sites can tell their tables, and a masked total "
+                    f"is of {LEAST_SITES} at least: ask for fewer levels, let more sites take part "
+                    "or leave sums = 'secure' out of the study; the sites' logs say more"
+                )
+            ask = Ask("parts", asked, to=could.sites)
+            totals = yield from total(ctx, ask, Parts, at_least=len(could.sites))
             withheld = totals.silent
             told = tuple(site for site in totals.sites if site not in withheld)
             table = np.rint(totals.values["counts"]).reshape(shape)
