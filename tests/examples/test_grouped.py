@@ -46,7 +46,7 @@ def printed(page: str) -> dict[str, dict[str, float]]:
 
 @pytest.mark.parametrize("name", DATA)
 def test_the_mixed_model_is_ahead(grouped: dict[str, Grouped], name: str) -> None:
-    """As the page shows it, with its seeds: others find one class in other folds."""
+    """As the page shows it, with its seeds."""
     found = compare_often(grouped[name], 2)
     error = found["error"]
     shown = printed((PAGE).read_text(encoding="utf-8"))[name]

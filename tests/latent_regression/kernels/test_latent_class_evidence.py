@@ -223,3 +223,9 @@ def test_sentences(verdict: str, k: int, to_one: bool, mixed_to_one: bool, words
     )
     assert words in said and ("squares of the columns" in said) == found.curved
     assert "+0.120 ± 0.010, squared error -20.0% ± 2.0%" in said or k > 1
+    assert (", though by more than a standard error" in said) == (k > 1 and not to_one)
+
+
+def test_ahead_is_by_a_standard_error_in_both_figures() -> None:
+    assert difference(0.011, 0.021, False).ahead
+    assert not difference(0.009, 0.3, False).ahead and not difference(0.3, 0.019, False).ahead

@@ -242,8 +242,9 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     Parameters
     ----------
     n_classes : int or "auto"
-        K. With ``"auto"`` many classes are merged while the marginal likelihood rises. Where they
-        predict events that they left out not clearly better than one regression, K is 1.
+        K. With ``"auto"`` many classes are merged while the marginal likelihood rises. Where there
+        is no evidence of kinds on events that they left out, and they are not a standard error
+        ahead of one regression there, K is 1.
     n_start : int, optional
         Classes to begin with: by default ``2 K``, or 18 with ``"auto"``; no fewer than K and no
         more than there are entities.

@@ -533,6 +533,11 @@ class Difference(NamedTuple):
     clear: bool
 
     @property
+    def ahead(self) -> bool:
+        """Whether both are above 0 by more than their standard errors."""
+        return bool(self.log_score > self.log_error and self.saved > self.saved_error)
+
+    @property
     def told(self) -> str:
         """Both with their errors, in parentheses."""
         return (
@@ -555,8 +560,9 @@ class Evidence:
     n_classes : int
         Classes that were compared.
     one_is_enough : bool
-        Whether there is no evidence of kinds, or, where classes have degrees or t noise, one class
-        of the same model predicts as well.
+        Whether there is no evidence of kinds, and classes are not even a standard error ahead of
+        one regression in both figures; or, where classes have degrees or t noise, one class of the
+        same model predicts as well.
     n_entities : int
         Entities that were left out in turn.
     curved : bool
@@ -599,7 +605,8 @@ class Evidence:
             better = "better" if self.mixed_to_one.clear else "not clearly better"
             said = f"{mixed} predicts {better} than {one} {self.mixed_to_one.told}"
             if self.n_classes > 1:
-                said = f"{k} predict not clearly better than {one} {beside_one}; {said}"
+                ahead = ", though by more than a standard error" if self.to_one.ahead else ""
+                said = f"{k} predict not clearly better than {one} {beside_one}{ahead}; {said}"
         if self.curved:
             said += "; one regression and mixed model have the squares of the columns too, which "
             said += "predict better than the columns alone: add them"
@@ -688,11 +695,16 @@ def evidence_of(
         verdict = DEGREES
     else:
         verdict = NO_KINDS
-    enough = len(one) > 0 and not beats(_difference(classes, mixed[-1], halves))
+    # What is fitted follows another rule than what is said, since few entities often fail to show
+    # what predicts much better: the simplest model within a standard error of the best (Breiman,
+    # Friedman, Olshen, Stone, Classification and Regression Trees, 1984, section 3.4.3).
+    enough = verdict == NO_KINDS and not (n_classes > 1 and to_one.ahead)
+    if len(one):
+        enough |= not beats(_difference(classes, mixed[-1], halves))
     return Evidence(
         verdict,
         n_classes,
-        verdict == NO_KINDS or enough,
+        enough,
         len(halves.at),
         curved,
         ("intercepts", "intercepts and slopes", SAME)[best],
