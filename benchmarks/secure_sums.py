@@ -86,7 +86,7 @@ def one_sum(n: int, cells: int) -> dict[str, Any]:
 
 
 def whole_run(n: int) -> dict[str, Any]:
-    """Both sums of ``mean-and-sd`` over ten columns, with gate, records and transcript."""
+    """The sums of ``mean-and-sd`` over ten columns, with gate, records and transcript."""
     rng = np.random.default_rng(n)
     names = [f"x{j}" for j in range(10)]
     tables = {
