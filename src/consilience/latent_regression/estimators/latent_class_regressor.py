@@ -299,8 +299,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     coef_covariance_ : (K, p + 1, p + 1) array
         Of intercept and coefficients, given the number of classes, by the law of total variance
         over the last sweeps, and the mean square of what the same entities' coefficients are in the
-        other `likely_chains_`. Where classes are apart intervals from it hold their level (of 90%
-        .91 was measured); where most labels are uncertain they are a little short (.86 to .87).
+        other `likely_chains_`. Intervals from it hold their level (of 90% .89 to .90 was measured),
+        but for classes that hardly differ, where they are a little short (.87).
     class_sizes_ : (K,) array
         Expected number of entities.
     class_shares_ : (K,) array
