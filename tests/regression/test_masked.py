@@ -313,14 +313,12 @@ class Elsewhere(PooledRegression):
         raise QuorumError("enough")
 
 
-def asked_elsewhere(*changes: Any) -> list[str]:
-    made = Federation.local(
-        sites_of("binomial"),
-        columns=Columns(features=NAMES, target="y"),
-        policy="consortium",
-        sums="secure",
-    )
-    method = Elsewhere(family="binomial")
+def asked_elsewhere(
+    *changes: Any, family: str = "binomial", policy: Any = "consortium"
+) -> list[str]:
+    columns = Columns(features=NAMES, target="y")
+    made = Federation.local(sites_of(family), columns=columns, policy=policy, sums="secure")
+    method = Elsewhere(family=family)
     with (
         mock.patch.object(Elsewhere, "asked", changes),
         pytest.raises(QuorumError, match="enough"),
@@ -343,6 +341,18 @@ def test_rounds_that_are_refused_are_counted() -> None:
     answers = asked_elsewhere(*far)
     said = [len(answers), sum("more questions on the same rows" in one for one in answers)]
     assert said == [31, 1] and not any("Concealed" in one for one in answers)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_no_refusal_of_a_site_of_one_record_says_where_its_rows_are(family: str) -> None:
+    """Infinite sums go into the total, and questions are counted as where records are protected."""
+    slopes = np.full(len(NAMES), 1e300)
+    near, far = ({"slopes": slopes, "scale": 0 * slopes + unit} for unit in (1.0, 1e-10))
+    times = [lambda c: near, *[lambda c: far] * 29, lambda c: near]
+    *answers, last = asked_elsewhere(*times, family=family, policy="simulation")
+    told = {re.sub(r".*told=(array\([^)]*\)).*", r"\1", one, flags=re.DOTALL) for one in answers}
+    assert len(answers) == 30 and len(told) == 1 and "True" in min(told)
+    assert "more questions on the same rows" in last
 
 
 def other_columns(centre: Any) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from typing import Any
 
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.rundir import RunStore
-from consilience.exceptions import ConsilienceError, ProtocolError, WireError
+from consilience.exceptions import ConsilienceError, ProtocolError, RunError, WireError
 from consilience.numerics.parallel import one_thread
 from consilience.protocol.method import Absent, Ask, CoordinatorContext, Method, Refused, Replies
 from consilience.protocol.phases import opening
 from consilience.protocol.phases.prepare import exchange, steps_of
-from consilience.protocol.phases.secure_sums import Concealed
+from consilience.protocol.phases.secure_sums import Concealed, open_sum
 from consilience.protocol.result import Result
 from consilience.sites.encoding import feature_names
 from consilience.wire.codec import decode_message, decode_reply, digest, encode_message
@@ -99,6 +99,11 @@ class Driver:
         -------
         int or None
             That round, or None where there is none.
+
+        Raises
+        ------
+        RunError
+            A masked sum was opened since: with the site it would tell what the site adds.
         """
         for round_ in sorted(self._journal.asks):
             for site in self._journal.asks[round_].to:
@@ -106,6 +111,13 @@ class Driver:
                 if known is None:
                     continue
                 if known.kind == "absent" or Reply.from_bytes(known.data).status == "refused":
+                    later = {ask.step for k, ask in self._journal.asks.items() if k > round_}
+                    if open_sum.name in later:
+                        raise RunError(
+                            f"masked sums of this run were opened without site {site!r}, which did "
+                            f"not answer in round {round_}, and sites open no others: resume the "
+                            "run without asking again, or start another one"
+                        )
                     self._transcript.asked_again(round_)
                     self._journal.retry_from(round_)
                     return round_

@@ -39,7 +39,7 @@ from consilience.sites.site_store import File, Record
 from consilience.wire.codec import decode_question, digest, encode_message, pack_parts
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request, Verdict
-from consilience.wire.message import Disclosure, iterate_fields
+from consilience.wire.message import Disclosure, iterate_fields, message_type
 from consilience.wire.sealing import Keyring, open_message, seal_message, senders
 from consilience.wire.secure_sums import question_digest
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 KEYS = "_keys"
 """Entry of a record's state in which the house keeps keys; steps do not see it there."""
 _ASKED = "asked"
-"""Entry of the keys: digest of all questions that were answered since sites mask sums."""
+"""Entry of a run's series: digest of all questions answered in it, whatever line they came in."""
 
 
 class StepContext:
@@ -304,8 +304,11 @@ def _answered(work: Work, counted: dict[str, Any]) -> Outcome:
         )
     context.senders = senders(message)
     message = _opened(message, ring)
+    masks = context.masks_sums and step not in secure_sums.STEPS
+    if masks and not _is_public(step.reply):
+        _require_masks(step, context)
     asked = _asked_once(step, prior, context, work)
-    asked |= _counted_up(step, message, work)
+    asked |= _counted_up(step, message, work, context)
     if step.summed:
         # That a sum is refused may hang on the rows: else it could be tried until it is not.
         counted |= asked
@@ -324,13 +327,16 @@ def _answered(work: Work, counted: dict[str, Any]) -> Outcome:
         seal=lambda content: _sealed(content, context),
     )
     said, leaving, content = reviewed.verdicts, reviewed.message, reviewed.content
-    if context.masks_sums and step not in secure_sums.STEPS:
-        # An answer depends on all questions before it, those of which no total was opened too: of
-        # sites that were asked others the masks do not cancel.
-        before = (prior.opening, context.keys.get(_ASKED, b""))
+    outside = (*secure_sums.STEPS, opening.read, opening.told)
+    if step not in outside and (masks or not context._study):
+        # An answer depends on all questions before it, of whatever line, and on the seed: of sites
+        # that were asked others the masks do not cancel. Without a study's text they may meet yet.
+        chain = work.series.get(_ASKED, {"digest": ""})["digest"]
+        before = (prior.opening, chain.encode(), str(request.seed).encode())
         line = question_digest(request.step, request.round, request.message, before)
-        said, leaving, content = _masked(step, reviewed, work, context, line)
-        context.keys[_ASKED] = line.encode()
+        asked[_ASKED] = {"digest": line}
+        if masks and not _is_public(step.reply):
+            said, leaving, content = _masked(step, reviewed, work, context, line)
     verdicts = Reply.verdicts_to_wire(said)
     envelope = _envelope(work, "reply", leaving, "", verdicts)
     transforms = prior.transforms
@@ -400,23 +406,35 @@ def _sealed(content: Any, context: StepContext) -> Any:
     return seal_message(content, ring, recipients)
 
 
-def _masked(
-    step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext, question: str
-) -> tuple[tuple[Verdict, ...], bytes, Any]:
-    """Verdicts, bytes and content of a reply as it leaves in a study with masked sums.
+def _is_public(reply: type) -> bool:
+    """Whether a reply tells nothing of rows."""
+    return all(f.disclosure is Disclosure.PUBLIC for f in message_type(reply).fields.values())
+
+
+def _require_masks(step: Step, context: StepContext) -> None:
+    """Check that the reply will be a part of a sum, before anything is computed.
+
+    What is computed could be refused, or not, for what the rows are.
 
     Raises
     ------
     DisclosureError
-        The reply would tell more than a part of a sum.
+        It would tell more, or the sites have not met.
     """
-    if all(spec.disclosure is Disclosure.PUBLIC for _, spec, _ in iterate_fields(reviewed.content)):
-        return reviewed.verdicts, reviewed.message, reviewed.content
     if secure_sums.KEYS not in context.keys:
-        work.policy.check_sums(sums_of(context._study))
+        context.policy.check_sums(sums_of(context._study))
     if not step.summed:
-        sentence = f"the study masks sums, and step {step.name!r} tells what is this site's alone"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(
+            f"the study masks sums, and step {step.name!r} tells what is this site's alone"
+        )
+    if secure_sums.party_of(context) is None:
+        raise DisclosureError.shared("the study masks sums, and the sites have not met")
+
+
+def _masked(
+    step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext, question: str
+) -> tuple[tuple[Verdict, ...], bytes, Any]:
+    """Verdicts, bytes and content of a reply as it leaves in a study with masked sums."""
     reply = secure_sums.concealed(reviewed.content, step, question, work.data.n_rows, context)
     gaps = any(verdict.verdict == "withheld" for verdict in reviewed.verdicts)
     outcome: Literal["released", "withheld"] = "withheld" if gaps else "released"
@@ -460,14 +478,17 @@ def _asked_once(step: Step, prior: Record, context: StepContext, work: Work) -> 
     # Rows in other units give other sums: the same question on them is another question.
     units = [message for _, message in prior.transforms]
     # State and message together: an answer may depend on both.
-    sealed = digest(work.request.message, *pack_parts(prior.state), *units)
+    seed = str(work.request.seed).encode()
+    sealed = digest(work.request.message, seed, *pack_parts(prior.state), *units)
     if work.series.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
         raise DisclosureError(sentence, public=sentence)
     return {name: {"message": sealed}}
 
 
-def _counted_up(step: Step, message: Any, work: Work) -> dict[str, Any]:
+def _counted_up(
+    step: Step, message: Any, work: Work, context: StepContext
+) -> dict[str, Any]:
     """Numbers of what a step answers so often in a run, this message included.
 
     Raises
@@ -477,8 +498,11 @@ def _counted_up(step: Step, message: Any, work: Work) -> dict[str, Any]:
     """
     if step.tally is None:
         return {}
-    found = {}
-    for name, (asked, most) in step.tally(message, work.data, work.policy.limits).items():
+    found, limits = {}, work.policy.limits
+    if step.summed and context.masks_sums:
+        # Masks protect a site of one person, too: there what is refused would tell of that one.
+        limits = dataclasses.replace(limits, min_records=max(2, limits.min_records))
+    for name, (asked, most) in step.tally(message, work.data, limits).items():
         # Over all lines of questions of the run: who begins again does not begin at 0.
         total = work.series.get(f"tally {name}", {"asked": 0})["asked"] + asked
         if asked and total > most:

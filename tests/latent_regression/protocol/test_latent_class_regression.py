@@ -242,7 +242,7 @@ def test_summary_and_frame(strict: tuple[Any, Run, pd.DataFrame]) -> None:
     table = result.to_frame()
     assert list(table["term"]) == ["(intercept)", "x1", "x2"] * 3
     assert list(table["class"]) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-    width = (table["upper"] - table["lower"]) / table["error"]
+    width = (table["high"] - table["low"]) / table["error"]
     np.testing.assert_allclose(width, 2 * norm.ppf(0.95), rtol=1e-9)
     np.testing.assert_allclose(
         table["estimate"].to_numpy().reshape(3, 3),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,11 +16,14 @@ from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError
 from consilience.latent_regression.protocol import masked as masked_sums
 from consilience.latent_regression.protocol import site as at_site
+from consilience.latent_regression.protocol.messages import ClassTotals
 from consilience.numerics.random import stream
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange
-from consilience.protocol.phases.secure_sums import ALL, MASKED
+from consilience.protocol.phases.secure_sums import ALL, MASKED, total
 from consilience.sites.step_runner import StepContext
 from consilience.testing.fakes import scripted
+from consilience.wire.disclosure import relayed
+from consilience.wire.envelope import Request
 from tests.granted import granted
 from tests.latent_regression.protocol.latent import COLUMNS, by_site, events, federation, study
 
@@ -203,6 +208,66 @@ def test_a_site_tells_no_sums_of_its_own() -> None:
     method = InPlain(n_classes=2, start="random", holdout=0.0)
     with pytest.raises(QuorumError, match="step 'begin' tells what is this site's alone"):
         method.run(federation(tables_of(), sums="secure"), seed=0)
+
+
+class Beside(LatentClassRegression):
+    """Asks one site for rounds of other classes beside the line, opens none, and goes on."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        exchange = super().coordinate(ctx)
+        asked = next(exchange)
+        while asked.step != "round_total":
+            asked = exchange.send((yield asked))
+        told = asked.message.totals
+        for turn in (1, 2, 3):
+            other = relayed(np.roll(told.value, turn, axis=0) * (1 + turn), told.disclosure)
+            changed = dataclasses.replace(asked.message, totals=other)
+            yield Ask("round_total", changed, to=(ctx.sites[0],))
+        yield from total(ctx, asked, ClassTotals)
+
+
+def test_questions_beside_the_line_are_part_of_the_question() -> None:
+    """A site remembers its releases of all lines: else the next total differed by its own sums."""
+    method = Beside(n_classes=3, start="random", holdout=0.0)
+    made = federation(tables_of((2, 2, 2)), sums="secure")
+    send = made.engine.send
+    follows: dict[str, tuple[int, int]] = {}
+
+    def beside(requests: Any) -> None:
+        """As if each question to a site followed the one before the first round."""
+        for key, data in list(requests.items()):
+            request = Request.from_bytes(data)
+            if request.step == "round_total":
+                place = request.after_round, request.after_attempt
+                at = follows.setdefault(request.site, place)
+                changed = dataclasses.replace(request, after_round=at[0], after_attempt=at[1])
+                requests[key] = changed.to_bytes()
+        send(requests)
+
+    with (
+        mock.patch.object(made.engine, "send", beside),
+        pytest.raises(ProtocolError, match="contributed sums of different cells"),
+    ):
+        method.run(made, seed=3)
+
+
+def test_a_site_that_was_asked_with_another_seed_is_in_no_sum_with_the_others() -> None:
+    """Labels of a site follow from the seed: else two runs would differ by its own labels."""
+    made = federation(tables_of((2, 2, 2)), sums="secure")
+    send = made.engine.send
+
+    def seeded(requests: Any) -> None:
+        for key, data in list(requests.items()):
+            request = Request.from_bytes(data)
+            if request.site == "site-0" and request.step == "begin_total":
+                requests[key] = dataclasses.replace(request, seed=99).to_bytes()
+        send(requests)
+
+    with (
+        mock.patch.object(made.engine, "send", seeded),
+        pytest.raises(ProtocolError, match="contributed sums of different cells"),
+    ):
+        study().run(made, seed=3)
 
 
 # --------------------------------------------------------------------------- who is lost

@@ -7,13 +7,16 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from consilience import EnsembleClustering
 from consilience.describe.protocol import Describe
+from consilience.engines import driver
 from consilience.engines.federation import Federation
 from consilience.exceptions import (
     ConsilienceError,
@@ -41,6 +44,7 @@ from consilience.protocol.method import (
     Preparation,
     Refused,
     SiteData,
+    Step,
     all_methods,
 )
 from consilience.protocol.phases import moments, secure_sums, standardise
@@ -275,8 +279,25 @@ def test_a_sum_that_was_opened_is_not_opened_again(tmp_path: Path) -> None:
     with pytest.raises(QuorumError):
         MeanAndSD().run(first, seed=0, out=tmp_path / "run")
     back = dataclasses.replace(federation, engine=scripted(federation).engine)
-    with pytest.raises(QuorumError, match=r"is opened once in a run, .*\(sum 0\)"):
-        MeanAndSD().run(back, out=tmp_path / "run", resume=True, retry_refused=True)
+    again = {"out": tmp_path / "run", "resume": True, "retry_refused": True}
+    with pytest.raises(RunError, match=r"opened without site 's2', which .* in round 4, and sites"):
+        MeanAndSD().run(back, **again)
+    # The sites do not rely on that.
+    with (
+        mock.patch.object(driver, "open_sum", SimpleNamespace(name="")),
+        pytest.raises(QuorumError, match=r"is opened once in a run, .*\(sum 0\)"),
+    ):
+        MeanAndSD().run(back, **again)
+
+
+def test_a_run_that_ended_without_a_site_stays_as_it_is(tmp_path: Path) -> None:
+    federation = dataclasses.replace(masked(), quorum=4)
+    lost = scripted(federation, {(FIRST, "s2"): "absent"})
+    run = MeanAndSD().run(lost, seed=0, out=tmp_path / "run")
+    with pytest.raises(RunError, match="resume the run without asking again, or start another"):
+        MeanAndSD().run(federation, out=tmp_path / "run", resume=True, retry_refused=True)
+    resumed = MeanAndSD().run(federation, out=tmp_path / "run", resume=True)
+    assert resumed.result.to_files() == run.result.to_files()
 
 
 def test_a_site_that_is_killed_while_it_opens_a_sum_opens_it_when_it_is_asked_again(
@@ -545,8 +566,34 @@ def test_a_step_that_tells_a_sites_own_is_refused_where_sums_are_masked() -> Non
     federation = dataclasses.replace(
         federation_of(TABLES, policy=Policy(preset="simulation")), study_text=json.dumps(text)
     )
-    with pytest.raises(QuorumError, match="tells what is this site's alone"):
+    with (
+        mock.patch.object(Step, "__call__", autospec=True, side_effect=Step.__call__) as computed,
+        pytest.raises(QuorumError, match="tells what is this site's alone"),
+    ):
         Describe().run(federation, seed=0)
+    # Before anything is computed, which could be refused for what the rows are.
+    assert {call.args[0].name for call in computed.call_args_list} == {"opening.read"}
+
+
+def test_units_before_the_introduction_are_part_of_the_question() -> None:
+    """Where no study is written sites know of no masks yet: one was put in other units than all."""
+    federation, introduce = masked(), secure_sums.introduce
+
+    def later(ctx: CoordinatorContext) -> Exchange:
+        zeros, ones = (relayed(np.full(3, v), Disclosure.AGGREGATE) for v in (0.0, 1.0))
+        far = relayed(np.full(3, 1e20), Disclosure.AGGREGATE)
+        scales = {
+            site: standardise.Scale(False, zeros, zeros, ones if site == "s0" else far)
+            for site in ctx.sites
+        }
+        yield Ask("standardise.apply", scales)
+        yield from introduce(ctx)
+
+    with (
+        mock.patch.object(secure_sums, "introduce", later),
+        pytest.raises(ProtocolError, match="contributed sums of different cells"),
+    ):
+        MeanAndSD().run(federation, seed=0)
 
 
 # ------------------------------------------------------------------------------ what may be asked

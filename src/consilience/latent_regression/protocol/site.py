@@ -57,6 +57,7 @@ from consilience.latent_regression.protocol.messages import (
 )
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.protocol.phases import secure_sums
 from consilience.protocol.phases.moments import MOST
 from consilience.wire.digits import by_entity
 from consilience.wire.disclosure import (
@@ -81,17 +82,27 @@ _TINY = np.finfo(float).tiny
 
 @dataclass(frozen=True, eq=False)
 class _Here:
-    """A site's events in the units of the classes, and what its policy asks for."""
+    """A site's events in the units of the classes."""
 
     s: Settings
     events: Events
     z: FloatArray
-    limits: Limits
+    site: SiteContext
+
+    @property
+    def limits(self) -> Limits:
+        """What the policy asks for."""
+        return self.site.limits
 
     @property
     def protected(self) -> bool:
         """Whether the site protects records."""
         return self.limits.min_records > 1
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nothing may hang on a single entity openly: masks hide sites of one, too."""
+        return self.protected or secure_sums.KEYS in self.site.keys
 
     def nobody(self) -> IntArray:
         """No class for any entity."""
@@ -147,9 +158,8 @@ def _here(
     if scaling is None and "answers" not in state:
         raise ProtocolError("a round was asked before the beginning")
     events = events_of(data, s, site, state["seeds"])
-    return _Here(
-        s, events, events.scaled(*(state["scaling"] if scaling is None else scaling)), site.limits
-    )
+    scaling = state["scaling"] if scaling is None else scaling
+    return _Here(s, events, events.scaled(*scaling), site)
 
 
 # --------------------------------------------------------------------------- offer
@@ -160,7 +170,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     """Tell the moments of all events in the sums, or nothing where they rest on too little."""
     s = message.settings
     events = events_of(data, s, site)
-    here = _Here(s, events, events.z, site.limits)
+    here = _Here(s, events, events.z, site)
     marks = np.zeros((len(events.z), 2))
     for column, codes in enumerate((events.entity, events.agent)):
         marks[events.first_of(codes), column] = 1.0
@@ -190,7 +200,7 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
         try:
             labels = _own_classes(here)
         except DataError:
-            if not here.protected:
+            if not here.hidden:
                 raise
             labels = np.zeros(events.n_entities, dtype=np.int64)  # as in `_drawn`
     else:
@@ -329,7 +339,7 @@ def _drawn(
             alpha=message.alpha,
         )
     except DataError:
-        if not here.protected:
+        if not here.hidden:
             raise
         # Under made-up classes one entity may have no likelihood: a refusal would say that there
         # is such a one.
@@ -437,7 +447,7 @@ def conclude(
     try:
         figures = _figures(message, here, blocks, classes, known, float(scaling[1, -1]))
     except (DataError, np.linalg.LinAlgError):
-        if not here.protected:
+        if not here.hidden:
             raise
         figures = _no_figures()
     # What stays here may use the held-out events too: they tell more of their entities.
@@ -503,7 +513,7 @@ def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray
     try:
         return block_log_likelihood(blocks, classes)
     except DataError:
-        if not here.protected:
+        if not here.hidden:
             raise
         return np.zeros((blocks.n_entities, classes.n_classes))
 

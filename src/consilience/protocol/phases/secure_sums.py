@@ -293,8 +293,7 @@ def concealed(
     """
     party = party_of(site)
     if party is None:
-        sentence = "the study masks sums, and the sites have not met"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("the study masks sums, and the sites have not met")
     arrays = [np.asarray(field.value, dtype=float) for _, _, field in iterate_fields(content)]
     # Not elsewhere: cells that different sites withhold would differ by a site's number of rows.
     counts = asked.summed == "rows"
@@ -536,7 +535,10 @@ def _opened(
     first = replies[present[0]]
     alike = {(r.epoch, r.question, r.shapes, r.numbers.value.shape) for r in replies.values()}
     if len(alike) > 1 or first.epoch != masks.epoch or not set(present) <= set(masks.roster):
-        raise ProtocolError(f"sites contributed sums of different cells to step {of!r}")
+        raise ProtocolError(
+            f"sites contributed sums of different cells to step {of!r}, or were asked other "
+            "questions before it: start another run"
+        )
     if any(
         sum(o in replies for o in wire.neighbours(site, masks.sites, masks.graph))
         < masks.least(site)

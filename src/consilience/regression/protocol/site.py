@@ -398,11 +398,24 @@ def sums(
             least = site.limits.min_records
             if least > 1 and performance.is_steep(rows, piece, least):
                 raise DisclosureError(FEW_AT_RISK, public=FEW_AT_RISK)
-            piece = _without_counts(settings, piece, rows, site.limits)
+            piece = _without_counts(settings, _in_numbers(piece, site), rows, site.limits)
             return messages.Sums(**_told_of_cox(settings, piece, own, judged)), state
         piece, terms = kernels.summed(settings.family, rows, theta, squares=squares, **how)
-        piece = _without_counts(settings, piece, rows, site.limits)
+        piece = _without_counts(settings, _in_numbers(piece, site), rows, site.limits)
         return messages.Sums(**_told(settings, piece, terms, judged)), state
+
+
+def _in_numbers(piece: kernels.Piece, site: SiteContext) -> kernels.Piece:
+    """Where sums are masked one that is no number, at made-up coefficients, is above all totals.
+
+    Refused, or withheld, it would say that it is this site's.
+    """
+    odd = {
+        name: np.full_like(value, 2.0**90)  # all of it: a matrix stays one of squares
+        for name, value in vars(piece).items()
+        if value is not None and not np.isfinite(value).all()
+    }
+    return dataclasses.replace(piece, **odd) if secure_sums.KEYS in site.keys else piece
 
 
 def _told_of_cox(
