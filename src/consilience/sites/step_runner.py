@@ -486,9 +486,7 @@ def _asked_once(step: Step, prior: Record, context: StepContext, work: Work) -> 
     return {name: {"message": sealed}}
 
 
-def _counted_up(
-    step: Step, message: Any, work: Work, context: StepContext
-) -> dict[str, Any]:
+def _counted_up(step: Step, message: Any, work: Work, context: StepContext) -> dict[str, Any]:
     """Numbers of what a step answers so often in a run, this message included.
 
     Raises
