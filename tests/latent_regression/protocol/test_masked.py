@@ -16,10 +16,10 @@ from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError
 from consilience.latent_regression.protocol import masked as masked_sums
 from consilience.latent_regression.protocol import site as at_site
-from consilience.latent_regression.protocol.messages import ClassTotals
+from consilience.latent_regression.protocol.messages import MARKS, ClassTotals
 from consilience.numerics.random import stream
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange
-from consilience.protocol.phases.secure_sums import ALL, MASKED, total
+from consilience.protocol.phases.secure_sums import ALL, MASKED, Concealed, total
 from consilience.sites.step_runner import StepContext
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
@@ -268,6 +268,33 @@ def test_a_site_that_was_asked_with_another_seed_is_in_no_sum_with_the_others() 
         pytest.raises(ProtocolError, match="contributed sums of different cells"),
     ):
         study().run(made, seed=3)
+
+
+class Impossible(LatentClassRegression):
+    """Asks one site for labels under classes under which no entity has a likelihood."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        exchange = super().coordinate(ctx)
+        asked = next(exchange)
+        while asked.step != "round_total":
+            asked = exchange.send((yield asked))
+        told = asked.message.totals
+        totals = np.array(told.value)
+        # Slopes of 1e200: 1, both features and the response are as they should be, x1 y is not.
+        totals[:, :-MARKS] = 1e6 * np.array([1, 0, 0, 0, 1, 0, 1e200, 1, 0, 1])
+        changed = {"totals": totals, "sigma2": 1e-10}
+        fields = {n: relayed(v, getattr(asked.message, n).disclosure) for n, v in changed.items()}
+        message = dataclasses.replace(asked.message, **fields)
+        replies = yield Ask("round_total", message, to=(ctx.sites[0],))
+        object.__setattr__(self, "answer", replies[ctx.sites[0]])
+        raise QuorumError("enough")
+
+
+def test_sites_of_one_record_do_not_say_under_which_classes_nobody_is_likely() -> None:
+    method = Impossible(n_classes=2, start="random", holdout=0.0)
+    with pytest.raises(QuorumError, match="enough"):
+        method.run(federation(tables_of((2, 2, 2)), sums="secure"), seed=3)
+    assert isinstance(method.answer, Concealed)  # type: ignore[attr-defined]
 
 
 # --------------------------------------------------------------------------- who is lost
