@@ -551,7 +551,7 @@ def test_sites_that_did_not_meet_answer_no_sum() -> None:
     asked = dataclasses.replace(masked(), sums="plain", **text)
     for step, says in (
         ("sums", "step 'sums' tells what is this site's alone"),
-        ("possible", "one of masked sums, and the sites have not met"),
+        ("possible", "masks sums, and the sites have not met"),
         ("moments.totals", "the study masks sums, and the sites have not met"),
     ):
         with pytest.raises(QuorumError, match=says):
