@@ -405,6 +405,9 @@ def sums(
         return messages.Sums(**_told(settings, piece, terms, judged)), state
 
 
+_OF_RESPONSE = ("least", "constant", "shape")
+
+
 def _in_numbers(piece: kernels.Piece, site: SiteContext) -> kernels.Piece:
     """Where sums are masked one that is no number, at made-up coefficients, is above all totals.
 
@@ -413,7 +416,8 @@ def _in_numbers(piece: kernels.Piece, site: SiteContext) -> kernels.Piece:
     odd = {
         name: np.full_like(value, 2.0**90)  # all of it: a matrix stays one of squares
         for name, value in vars(piece).items()
-        if value is not None and not np.isfinite(value).all()
+        # Sums over the response alone may be left out, at whatever coefficients.
+        if value is not None and name not in _OF_RESPONSE and not np.isfinite(value).all()
     }
     return dataclasses.replace(piece, **odd) if secure_sums.KEYS in site.keys else piece
 
