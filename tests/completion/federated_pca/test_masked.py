@@ -139,7 +139,7 @@ def test_a_column_that_a_site_withholds_is_in_no_total() -> None:
     run = FederatedPCA().run(scripted_, seed=0)
     assert run.result.withheld == ("x3",) and len(run.result.feature_names) == 14
     assert any("Some sites withhold x3" in remark for remark in run.result.remarks)
-    asked = decode_message(Request.from_bytes(scripted_.engine.requests[MOMENTS, "a"]).message)
+    asked = decode_message(Request.from_bytes(scripted_.engine.requests[MOMENTS + 1, "a"]).message)
     assert isinstance(asked, SharedMoments) and 3 not in asked.columns.value
 
 

@@ -259,7 +259,7 @@ def test_a_column_that_a_site_withholds_is_in_no_total() -> None:
     run = FederatedSparseQDA(alpha=0.1).run(made, seed=0)
     assert run.result.columns.tolist() == [0, 1, 2, 4]
     assert any("x3 take no part" in remark for remark in run.result.remarks)
-    asked = decode_message(Request.from_bytes(made.engine.requests[TOTALS, "s0"]).message)
+    asked = decode_message(Request.from_bytes(made.engine.requests[TOTALS + 1, "s0"]).message)
     assert isinstance(asked, SharedClasses) and asked.columns.value.tolist() == [0, 1, 2, 4]
 
 

@@ -177,6 +177,31 @@ class Offered(MeanAndSD):
         return MeanAndSDResult(ctx.feature_names, 0, np.array(refusing, float), np.zeros(2))
 
 
+@pytest.mark.parametrize("tell", range(5))
+def test_a_column_that_a_site_withholds_is_put_in_no_units(tell: int) -> None:
+    """Of two totals one is opened: over the sites that tell a column it would be of these alone."""
+    few = np.arange(30) < 3
+    tables = {
+        name: np.c_[x[:30], RNG.integers(0, 2, 30) if i < tell else few]
+        for i, (name, x) in enumerate(TABLES.items())
+    }
+    federation = masked(tables, preparation=SCALED)
+    engine = scripted(federation).engine
+    run = MeanAndSD().run(dataclasses.replace(federation, engine=engine), seed=0)
+    assert run.scaling is not None and run.scaling[1:, 3].tolist() == [0, 1]
+    plain = MeanAndSD().run(
+        federation_of({n: x[:, :3] for n, x in tables.items()}, preparation=SCALED), seed=0
+    )
+    assert plain.scaling is not None
+    within_resolution(run.scaling[:, :3], plain.scaling)
+    assert any(note.startswith("A site withheld column x3") for note in run.notes)
+    steps = [Request.from_bytes(x) for x in engine.requests.values()]  # type: ignore[attr-defined]
+    asked = {r.round: r.step for r in steps if r.site == "s0"}
+    opened = [asked[r] for r in sorted(asked)][FIRST - 1 : FIRST + 1 + (tell > 0)]
+    wanted = ["moments.totals", "moments.totals", "secure_sums.open"]
+    assert opened == wanted[tell == 0 :]
+
+
 def test_few_and_none_look_alike() -> None:
     """A column of which a site has few odd rows, and one of which it has none."""
     seen = []
@@ -348,7 +373,7 @@ class Twice(MeanAndSD):
         message, reply = SharedRequest(columns=np.ones(3, dtype=bool)), Sums
         first = yield from secure_sums.total(ctx, Ask("totals", message), reply)
         if self.then != "totals":
-            message, reply = (moments.Request(), moments.Totals)
+            message, reply = (moments.Shared(without=()), moments.Totals)
         again = yield from secure_sums.total(ctx, Ask(self.then, message), reply)
         apart = first.values["totals"] - again.values["totals"]
         return MeanAndSDResult(ctx.feature_names, 0, apart, apart)
@@ -532,7 +557,7 @@ class Asking(MeanAndSD):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Require an answer of every site."""
-        message = moments.Request() if self.step == "moments.totals" else SumsRequest()
+        message = moments.Shared(without=()) if self.step == "moments.totals" else SumsRequest()
         ctx.require((yield Ask(self.step, message)))
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray
+from consilience.arrays import BoolArray, FloatArray
 from consilience.exceptions import DataError, QuorumError, listed
 from consilience.protocol.method import (
     Ask,
@@ -45,7 +45,7 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.phases.secure_sums import note_cut, total
 from consilience.wire.disclosure import Released, aggregate, relayed, replaced
-from consilience.wire.message import Aggregate, Disclosure, message
+from consilience.wire.message import Aggregate, Disclosure, Public, message
 from consilience.wire.moment_facts import unsafe_columns
 
 MOST = 1e30
@@ -79,6 +79,15 @@ class Sums:
         gaps = [np.isnan(one.value) for one in (self.n, self.means, self.spreads)]
         same = (gaps[0] == gaps[1]).all() and (gaps[0] == gaps[2]).all()
         return None if same else "a column of which something is withheld and something told"
+
+
+@message("moments/shared", version=1)
+class Shared:
+    """Ask for totals of the columns that all sites tell."""
+
+    without: tuple[int, ...] = Public(
+        "", "columns that some site withholds", kind="int", many="columns", low=0, to="all"
+    )
 
 
 @message("moments/totals", version=1)
@@ -149,11 +158,13 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
 
 @step("moments.totals", summed=True)
 def totals(
-    message: Request, data: SiteData, state: State, site: SiteContext
+    message: Shared, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Totals, State]:
     """Sum the columns that `sums` tells."""
-    own, state = sums(message, data, state, site)
-    return Totals(n=own.n, totals=replaced(own.means, own.n.value * own.means.value)), state
+    own, state = sums(Request(), data, state, site)
+    without = np.isin(np.arange(data.features.shape[1]), message.without)
+    n = own.n.withhold(without)
+    return Totals(n=n, totals=replaced(own.means, n.value * own.means.value)), state
 
 
 @step("moments.squares", once=True, summed=True)
@@ -212,7 +223,7 @@ def moments(
     Raises
     ------
     QuorumError
-        A column that is required was withheld by every site.
+        A column that is required was withheld by every site, or by one where sums are masked.
     """
     if ctx.masks is not None:
         found = yield from _masked(ctx)
@@ -220,8 +231,9 @@ def moments(
         found = yield from _told(ctx)
     lost = [name for name, k in zip(ctx.feature_names[:required], found.n, strict=False) if k == 0]
     if lost:
+        who = "every" if ctx.masks is None else "a"
         raise QuorumError(
-            f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
+            f"{who} site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
             "their limits may be lower"
         )
     return found
@@ -248,20 +260,19 @@ def _told(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
 
 
 def _masked(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
-    """The same from totals, without knowing which sites withhold what."""
-    first = yield from total(ctx, Ask("moments.totals", Request()), Totals)
+    """The same from totals, of the columns that all sites tell."""
+
+    def narrower(cells: BoolArray) -> Shared:
+        whole = cells.reshape(-1, len(ctx.feature_names)).all(axis=0)
+        return Shared(without=tuple(np.flatnonzero(~whole).tolist()))
+
+    asked = Ask("moments.totals", Shared(without=()))
+    first = yield from total(ctx, asked, Totals, narrower=narrower)
     n = first.values["n"]
     some = np.where(n > 0, n, np.nan)
     centre = Centre(mean=point(first.values["totals"] / some, ctx.feature_names))
     asked = Ask("moments.squares", centre, to=first.sites)
     second = yield from total(ctx, asked, Squares, at_least=len(first.sites))
-    few = first.told["n"] < len(first.sites)
-    if few.any():
-        names = ", ".join(np.array(ctx.feature_names)[few])
-        ctx.note(
-            f"Some sites withheld the sums of {names} (too few records in a cell, or one record "
-            "dominates); pooled moments come from the sites that told them."
-        )
     mean, variance = first.values["totals"] / some, second.values["squares"] / some
     note_cut(ctx, ctx.feature_names, variance)
     return Moments(n, np.nan_to_num(mean), np.nan_to_num(variance), {})

@@ -33,14 +33,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import (
     DataError,
     DisclosureError,
@@ -458,6 +458,7 @@ def total(
     *,
     rows: str = "",
     at_least: int | None = None,
+    narrower: Callable[[BoolArray], Any] | None = None,
 ) -> Generator[Ask, Replies, Totals]:
     """Ask a step that sums and return the totals over sites.
 
@@ -473,6 +474,9 @@ def total(
         `records` are given.
     at_least : int, optional
         Overrides the study's quorum.
+    narrower : callable, optional
+        ``narrower(cells) -> message``, of the cells that all sites tell: asked instead where some
+        tell what others do not. A total of those would tell them apart, and is not opened.
 
     Raises
     ------
@@ -495,6 +499,14 @@ def total(
         )
     asked = dataclasses.replace(asked, to=tuple(s for s in named if s in ctx.sites))
     replies = ctx.require((yield asked), at_least=at_least)
+    _check_alike(ctx.masks, asked.step, replies)
+    if narrower is not None and _some_tell(replies).any():
+        message = narrower(~_some_tell(replies))
+        asked = dataclasses.replace(asked, message=message, to=tuple(sorted(replies)))
+        replies = ctx.require((yield asked), at_least=at_least)
+        _check_alike(ctx.masks, asked.step, replies)
+        if _some_tell(replies).any():
+            raise ProtocolError(f"sites tell other cells of step {asked.step!r} than they said")
     numbers = yield from _opened(ctx, asked.step, replies)
     return _named(reply, replies, numbers)
 
@@ -526,6 +538,24 @@ def plain_totals(replies: Mapping[str, Any], reply: type, rows: str) -> Totals:
     return Totals(sites, values, told, records, silent)
 
 
+def _some_tell(replies: Mapping[str, Concealed]) -> BoolArray:
+    """Cells that some sites tell and others do not."""
+    telling = np.sum([reply.told for reply in replies.values()], axis=0)
+    return np.asarray((telling > 0) & (telling < len(replies)))
+
+
+def _check_alike(masks: Masks, of: str, replies: Mapping[str, Concealed]) -> None:
+    """Check that replies are of one sum."""
+    (about, *others) = {
+        (r.epoch, r.question, r.shapes, r.numbers.value.shape) for r in replies.values()
+    }
+    if others or about[0] != masks.epoch or not set(replies) <= set(masks.roster):
+        raise ProtocolError(
+            f"sites contributed sums of different cells to step {of!r}, or were asked other "
+            "questions before it: start another run"
+        )
+
+
 def _opened(
     ctx: CoordinatorContext, of: str, replies: Mapping[str, Concealed]
 ) -> Generator[Ask, Replies, FloatArray]:
@@ -533,12 +563,6 @@ def _opened(
     masks: Masks = ctx.masks
     present = tuple(sorted(replies))
     first = replies[present[0]]
-    alike = {(r.epoch, r.question, r.shapes, r.numbers.value.shape) for r in replies.values()}
-    if len(alike) > 1 or first.epoch != masks.epoch or not set(present) <= set(masks.roster):
-        raise ProtocolError(
-            f"sites contributed sums of different cells to step {of!r}, or were asked other "
-            "questions before it: start another run"
-        )
     if any(
         sum(o in replies for o in wire.neighbours(site, masks.sites, masks.graph))
         < masks.least(site)

@@ -183,8 +183,9 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
     deviation = np.sqrt(pooled.variance)
     for name, n, spread in zip(ctx.feature_names, pooled.n, deviation, strict=True):
         if n == 0:
+            who = "Every site" if ctx.masks is None else "A site"
             ctx.note(
-                f"Every site withheld column {name} (few of its rows or none differ, or one row "
+                f"{who} withheld column {name} (few of its rows or none differ, or one row "
                 "dominates): it stays in its own units."
             )
         elif spread == 0 and ctx.masks is None:  # of which `moments` has said it
