@@ -553,10 +553,9 @@ class Step:
     tries : callable or None
         ``message -> number`` of models that others made and the step tries: counted for ever, by
         data set, before the step runs.
-    summed : bool or "rows"
+    summed : bool
         Every field of the reply is a sum over rows, of which only the total over sites is needed:
-        in a study with masked sums it leaves masked (phase `secure_sums`). "rows": with the
-        rows of the site beside each cell that may be withheld.
+        in a study with masked sums it leaves masked (phase `secure_sums`).
     tally : callable or None
         ``(message, data, limits) -> {name: (asked, most)}``: how much of a thing the message asks
         for, and how much of it a site answers in a run, whatever lines of questions it comes in.
@@ -574,7 +573,7 @@ class Step:
     keeps: Keeps | None = None
     tally: Tally | None = None
     tries: Tries | None = None
-    summed: bool | Literal["rows"] = False
+    summed: bool = False
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -592,7 +591,7 @@ def step(
     keeps: Keeps | None = None,
     tally: Tally | None = None,
     tries: Tries | None = None,
-    summed: bool | Literal["rows"] = False,
+    summed: bool = False,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 

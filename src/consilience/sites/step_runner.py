@@ -336,7 +336,7 @@ def _answered(work: Work, counted: dict[str, Any]) -> Outcome:
         line = question_digest(request.step, request.round, request.message, before)
         asked[_ASKED] = {"digest": line}
         if masks and not _is_public(step.reply):
-            said, leaving, content = _masked(step, reviewed, work, context, line)
+            said, leaving, content = _masked(step, reviewed, context, line)
     verdicts = Reply.verdicts_to_wire(said)
     envelope = _envelope(work, "reply", leaving, "", verdicts)
     transforms = prior.transforms
@@ -432,10 +432,10 @@ def _require_masks(step: Step, context: StepContext) -> None:
 
 
 def _masked(
-    step: Step, reviewed: gate.Reviewed, work: Work, context: StepContext, question: str
+    step: Step, reviewed: gate.Reviewed, context: StepContext, question: str
 ) -> tuple[tuple[Verdict, ...], bytes, Any]:
     """Verdicts, bytes and content of a reply as it leaves in a study with masked sums."""
-    reply = secure_sums.concealed(reviewed.content, step, question, work.data.n_rows, context)
+    reply = secure_sums.concealed(reviewed.content, step, question, context)
     gaps = any(verdict.verdict == "withheld" for verdict in reviewed.verdicts)
     outcome: Literal["released", "withheld"] = "withheld" if gaps else "released"
     said = tuple(

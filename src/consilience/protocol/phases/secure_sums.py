@@ -132,9 +132,7 @@ class Concealed:
     question: str = Public("", "digest of what was asked", kind="str")
     shapes: tuple[tuple[int, ...], ...] = Public("*by field", "dimensions")
     told: NDArray[np.bool_] = Public("cells", "which cells the site tells", kind="bool")
-    numbers: Released = Masked(
-        "numbers 3", "masked: the cells, and where the step says so the records behind them"
-    )
+    numbers: Released = Masked("cells 3", "the cells, masked")
     commitment: bytes = Public("", "by which the key of the site's own mask is known", kind="any")
     next_key: bytes = Public("", "public key for the masks of the next sum", kind="any")
     blobs: dict[str, bytes] = Public("*by site", "sealed to each neighbour: two shares")
@@ -142,7 +140,7 @@ class Concealed:
     def check(self, request: Any, known: Mapping[str, Any]) -> str | None:
         """Numbers are as many as the cells need, keys as long as they are made."""
         cells = sum(math.prod(shape) for shape in self.shapes)
-        if cells != len(self.told) or not cells <= len(self.numbers.value) <= 2 * cells:
+        if cells != len(self.told):
             return "other cells than the shapes say"
         keys = (self.commitment, self.next_key)
         if not all(isinstance(key, bytes) and len(key) == 32 for key in keys):
@@ -270,9 +268,7 @@ def _largest(x: FloatArray) -> float:
     return float(max(np.fmax.reduce(x, axis=None), -np.fmin.reduce(x, axis=None)))
 
 
-def concealed(
-    content: Any, asked: Step, question: str, n_records: int, site: SiteContext
-) -> Concealed:
+def concealed(content: Any, asked: Step, question: str, site: SiteContext) -> Concealed:
     """Mask a reply that the gate has let pass.
 
     Parameters
@@ -282,8 +278,6 @@ def concealed(
     asked : Step
     question : str
         ``wire.secure_sums.question_digest`` of what was asked.
-    n_records : int
-        Rows of the site.
     site : SiteContext
 
     Raises
@@ -295,16 +289,11 @@ def concealed(
     if party is None:
         raise DisclosureError.shared("the study masks sums, and the sites have not met")
     arrays = [np.asarray(field.value, dtype=float) for _, _, field in iterate_fields(content)]
-    # Not elsewhere: cells that different sites withhold would differ by a site's number of rows.
-    counts = asked.summed == "rows"
-    gaps = [spec.gaps and counts for _, spec, _ in iterate_fields(content)]
     told = [~np.isnan(array).ravel() for array in arrays]
     values = [np.nan_to_num(array).ravel() for array in arrays]
-    # How many records are behind a cell that some sites withhold, nobody else could say.
-    records = [n_records * one.astype(float) for one, own in zip(told, gaps, strict=True) if own]
     # Sites that were told of different sites are in no sum together.
     question = digest(pack([question, party.graph, party.roster]))
-    masked = party.mask(np.concatenate([*values, *records]), question)
+    masked = party.mask(np.concatenate(values), question)
     site.keys[KEYS] = _kept(party) | {"step": asked.name, "question": question}
     return Concealed(
         epoch=party.epoch,
@@ -386,7 +375,7 @@ class Totals:
     told : dict of str to int array
         How many sites tell each cell.
     records : dict of str to array
-        Of fields with gaps, where `rows` are asked for: rows at the sites that tell each cell.
+        Of fields with gaps, in plain where `rows` are asked for: rows at the sites that tell each.
     silent : tuple of str
         Of these sites the ones that tell no cell.
     """
@@ -470,8 +459,7 @@ def total(
     reply : type
         Message with which the step replies.
     rows : str
-        Its field with the number of a site's rows, of a step that sums "rows"; without it no
-        `records` are given.
+        Its field with the number of a site's rows, for the `records` of a run in plain.
     at_least : int, optional
         Overrides the study's quorum.
     narrower : callable, optional
@@ -655,19 +643,11 @@ def _secret(what: str, shares: Mapping[str, bytes], masks: Masks, least: int, pr
 def _named(reply: type, replies: Mapping[str, Concealed], numbers: FloatArray) -> Totals:
     """Totals by field."""
     sites = tuple(sorted(replies))
-    shapes = replies[sites[0]].shapes
-    fields = message_type(reply).fields
     telling = np.sum([replies[site].told for site in sites], axis=0)
-    cells = len(telling)
-    values, told, records = {}, {}, {}
-    at, beside = 0, cells
-    for (name, spec), shape in zip(fields.items(), shapes, strict=True):
-        size = math.prod(shape)
-        values[name] = numbers[at : at + size].reshape(shape)
-        told[name] = telling[at : at + size].reshape(shape)
-        if spec.gaps and len(numbers) > cells:
-            records[name] = numbers[beside : beside + size].reshape(shape)
-            beside += size
-        at += size
+    values, told, at = {}, {}, 0
+    for name, shape in zip(message_type(reply).fields, replies[sites[0]].shapes, strict=True):
+        end = at + math.prod(shape)
+        values[name], told[name] = numbers[at:end].reshape(shape), telling[at:end].reshape(shape)
+        at = end
     silent = tuple(site for site in sites if not replies[site].told.any())
-    return Totals(sites, values, told, records, silent)
+    return Totals(sites, values, told, {}, silent)
