@@ -70,7 +70,7 @@ def moments_total(
 ) -> tuple[messages.GroupTotals, State]:
     """Tell sums about 0 of each group, over the columns that all sites can tell."""
     require_masks(site)
-    # Before any look at the rows: what is refused is not remembered, so it must tell nothing.
+    # Before any look at the rows: a refusal must tell nothing of them.
     wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
     could = state.get("could", {"groups": [], "columns": []})
     if message.groups not in could["groups"]:

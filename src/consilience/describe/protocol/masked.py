@@ -195,7 +195,7 @@ def sums_total(
 ) -> tuple[SumTotals, State]:
     """Add up rows, columns and levels that every site can tell."""
     require_masks(site)
-    # Before any look at the rows: what is refused is not remembered, so it must tell nothing.
+    # Before any look at the rows: a refusal must tell nothing of them.
     if "could" not in state or not np.isin(message.told, state["could"]).all():
         raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
     request = Request(
