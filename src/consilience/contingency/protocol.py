@@ -29,7 +29,7 @@ Absence: a site that does not answer is left out, down to the quorum; one that w
 is named in the result, and the run stops where all do. With masked sums it stops where fewer than
 three sites tell a table, before any does: the total might be one site's own.
 Leakage: the coordinator knows the table of each site that tells one, and of the others that they do
-not.
+not; with masked sums the pooled table, the statistic within sites, and how many sites tell.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ class ContingencyTable(Method[ContingencyTableResult]):
             fault = "a contingency table counts known levels: set missing to 'complete-rows'"
         else:
             return
-        raise StudyError(fault, public=fault)
+        raise StudyError.shared(fault)
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """One round: send the levels, add the tables."""

@@ -147,7 +147,7 @@ def _require_offered(columns: BoolArray, state: State) -> None:
     """Check, before any look at the rows, that the site said it could tell these columns."""
     if "could" not in state or (columns & ~np.asarray(state["could"])).any():
         sentence = "the study asks for a column that this site did not say it could tell"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
 
 
 @step("deviations", once=MASKED_SUMS, summed=True)

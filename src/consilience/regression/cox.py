@@ -116,7 +116,7 @@ def _ordered(rows: Rows, ties: str) -> _Ordered:
                 "Efron's way with ties has one term for each event, and weights of frequency make "
                 f"more than {_MOST_EVENTS:,} of them: set ties to 'breslow'"
             )
-            raise DataError(sentence, public=sentence)
+            raise DataError.shared(sentence)
         times = np.rint(count).astype(np.int64)
         of = np.repeat(np.arange(k), times)
         rank = np.arange(len(of)) - np.repeat(np.cumsum(times) - times, times)

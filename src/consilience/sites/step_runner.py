@@ -138,7 +138,7 @@ class StepContext:
                 "masked sums rest on the keys that a study names: the steward approves the study "
                 "first ('consilience site approve')"
             )
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         from consilience.wire.signing import unseal
 
         listed = json.loads(self._study)["sites"]["keys"].get(site, []) if self._study else []
@@ -147,7 +147,7 @@ class StepContext:
                 if unseal(signed, public=public, context=introduced(self.run, site)) == data:
                     return
         sentence = f"site {site[:60]!r} has not signed its keys by one that the study names"
-        raise WireError(sentence, public=sentence)
+        raise WireError.shared(sentence)
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key, round and step, whatever site asks."""
@@ -377,7 +377,7 @@ def _opened(message: Any, ring: Keyring | None) -> Any:
     for name, spec, _ in iterate_fields(message):
         if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
             sentence = f"field {name!r} is for one site's eyes, before the sites were introduced"
-            raise WireError(sentence, public=sentence)
+            raise WireError.shared(sentence)
     return message
 
 
@@ -396,7 +396,7 @@ def _sealed(content: Any, context: StepContext) -> Any:
             continue
         if context.role(evidence.recipient) != spec.audience:
             sentence = f"field {name!r} is for a {spec.audience}, which its recipient is not"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         recipients[name] = evidence.recipient
     if not recipients:
         return content
@@ -482,7 +482,7 @@ def _asked_once(step: Step, prior: Record, context: StepContext, work: Work) -> 
     sealed = digest(work.request.message, seed, *pack_parts(prior.state), *units)
     if work.series.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(sentence)
     return {name: {"message": sealed}}
 
 
@@ -505,7 +505,7 @@ def _counted_up(step: Step, message: Any, work: Work, context: StepContext) -> d
         total = work.series.get(f"tally {name}", {"asked": 0})["asked"] + asked
         if asked and total > most:
             sentence = f"more questions on the same rows than a site answers in a run ({name})"
-            raise DisclosureError(sentence, public=sentence)
+            raise DisclosureError.shared(sentence)
         found[f"tally {name}"] = {"asked": total}
     return found
 

@@ -608,10 +608,10 @@ def question_digest(step: str, round_: int, message: bytes, about: Iterable[byte
     round_ : int
     message : bytes
     about : iterable of bytes
-        How the table was read, and by which questions its rows were put in other units.
+        How the table was read, all questions that were answered before, and the seed.
     """
     return digest(pack([_LABEL, step, round_, digest(message), [digest(one) for one in about]]))
 
 
 def _wrong(sentence: str) -> WireError:
-    return WireError(sentence, public=sentence)
+    return WireError.shared(sentence)

@@ -75,11 +75,11 @@ def moments_total(
     could = state.get("could", {"groups": [], "columns": []})
     if message.groups not in could["groups"]:
         sentence = "this site did not say that it could tell as many groups of rows"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     ascending = len(wanted) > 1 and bool((np.diff(wanted) > 0).all())
     if not ascending or not np.isin(wanted, could["columns"]).all():
         sentence = "the columns are not among those that this site said it could tell"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     asked = messages.Moments(settings=messages.Settings(message.groups))
     own, _ = at_site.moments(asked, data, state, site)
     counts, told = own.counts.value, np.flatnonzero(~np.isnan(own.means.value[0]))

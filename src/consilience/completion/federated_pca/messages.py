@@ -57,14 +57,14 @@ def model_of(arrays: Any, p: int) -> tuple[PPCAModel, NDArray[np.int64]]:
         columns = np.asarray(arrays["columns"], dtype=np.int64)
         parts = {name: part.astype(np.float64) for name, part in parts.items()}
     except (LookupError, TypeError, ValueError):
-        raise ProtocolError(_UNUSABLE, public=_UNUSABLE) from None
+        raise ProtocolError.shared(_UNUSABLE) from None
     m, k = len(columns), len(np.atleast_1d(parts["variances"]))
     shapes = {"mean": (m,), "directions": (m, k), "variances": (k,), "noise": (1,)}
     fits = columns.ndim == 1 and all(parts[name].shape == shape for name, shape in shapes.items())
     fits = fits and m > 0 and bool((np.diff(columns) > 0).all())
     fits = fits and bool(columns[0] >= 0) and bool(columns[-1] < p)
     if not fits or not _within_reason(parts):
-        raise ProtocolError(_UNUSABLE, public=_UNUSABLE)
+        raise ProtocolError.shared(_UNUSABLE)
     noise = float(parts["noise"][0])
     return PPCAModel(parts["mean"], parts["directions"], parts["variances"], noise), columns
 

@@ -82,7 +82,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     x, limits = data.in_own_units()[0], site.limits
     columns = disclosure.tellable_columns(x, limits, data.coded)
     if len(columns) < 2:
-        raise DataError(TOO_NARROW, public=TOO_NARROW)
+        raise DataError.shared(TOO_NARROW)
     least = 2 * limits.min_records if limits.min_records > 1 else 1
     leaves = leaves_of(data, site)
     n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
@@ -109,7 +109,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             for rows in members
         ):
             return Groups(of, number, columns)
-    raise DataError(TOO_FEW, public=TOO_FEW)
+    raise DataError.shared(TOO_FEW)
 
 
 def merged(leaves: IntArray, number: int) -> IntArray:
@@ -214,7 +214,7 @@ def moments(
     if np.isinf(data.features).any():
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
-        raise DataError(TOO_LARGE, public=TOO_LARGE)
+        raise DataError.shared(TOO_LARGE)
     groups = groups_of(data, n_splits_of(message.settings, data, site), site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "

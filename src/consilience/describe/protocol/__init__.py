@@ -178,7 +178,7 @@ class Describe(Method[DescribeResult]):
             elif by and by[0] not in categories:
                 fault = f"curves name the groups {by[0]!r}, which is no feature with levels"
         if fault:
-            raise StudyError(fault, public=fault)
+            raise StudyError.shared(fault)
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Two rounds: sums, then bins at edges that follow from them."""

@@ -197,7 +197,7 @@ def sums_total(
     require_masks(site)
     # Before any look at the rows: a refusal must tell nothing of them.
     if "could" not in state or not np.isin(message.told, state["could"]).all():
-        raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
+        raise ProtocolError.shared(_NOT_OFFERED)
     request = Request(
         settings=message.settings,
         numbers=message.numbers,
@@ -229,8 +229,7 @@ def squares_total(
     """Add up squared deviations of the same columns from the pooled means."""
     require_masks(site)
     if "known" not in state:
-        sentence = "squares are asked for before sums"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared("squares are asked for before sums")
     known, means, spreads = (np.array(state[name]) for name in ("known", "means", "spreads"))
     # About the site's own mean, and moved, as its rows would lose digits far away.
     moved = known * (spreads + (means - message.mean.value) ** 2)
@@ -263,11 +262,11 @@ def bins_total(
     # Before any look at the rows, as above: else edges could be tried until one is answered.
     for name, edges in _edges_of(message):
         if not np.isin(edges, could.get(name, [])).all():
-            raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
+            raise ProtocolError.shared(_NOT_OFFERED)
     own = _bins(message, data, site, some=True)
     counts = np.asarray(own.counts.value, dtype=float)
     if np.isnan(counts).any():
-        raise ProtocolError(_NOT_OFFERED, public=_NOT_OFFERED)
+        raise ProtocolError.shared(_NOT_OFFERED)
     return BinTotals(counts=replaced(own.counts, counts)), state
 
 

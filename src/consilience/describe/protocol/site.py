@@ -546,7 +546,7 @@ def _kinds(rows: _Rows, curve: Sequence[str], groups: int) -> tuple[IntArray, In
     else:
         y = rows.numbers[:, rows.number_names.index(event)]
         if not ((y == 0) | (y == 1) | np.isnan(y)).all():
-            raise DataError(EVENT, public=EVENT)
+            raise DataError.shared(EVENT)
         kind = np.select([y == 1, y == 0], [0, 1], -1)
     group = np.zeros(len(kind), dtype=np.int64)
     if by:

@@ -133,11 +133,11 @@ def class_totals(
     could = state.get("could", {"groups": [], "columns": []})
     if message.groups not in could["groups"]:
         sentence = "this site did not say that it could tell as many groups of rows"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     ascending = len(wanted) > 0 and bool((np.diff(wanted) > 0).all())
     if not ascending or not np.isin(wanted, could["columns"]).all():
         sentence = "the columns are not among those that this site said it could tell"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     s, k = message.settings, len(message.settings.levels)
     rows, (x, centre, scale) = at_site.by_class(data, s, site, state), data.in_own_units()
     n_cells, told = message.groups * k, np.array(could["columns"])

@@ -271,7 +271,7 @@ def digest_of(data: SiteData) -> str:
 
 def _cannot(sentence: str) -> DataError:
     """An error whose sentence may leave the site: it holds no value."""
-    return DataError(sentence, public=sentence)
+    return DataError.shared(sentence)
 
 
 def _draws(

@@ -208,8 +208,7 @@ def party_of(site: SiteContext) -> wire.Party | None:
 def require_masks(site: SiteContext) -> None:
     """Check that the reply will be masked: in plain another step tells the same, once in a run."""
     if party_of(site) is None:
-        sentence = "the step is one of masked sums, and the sites have not met"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared("the step is one of masked sums, and the sites have not met")
 
 
 @step("secure_sums.introduce", once=True)
@@ -243,8 +242,7 @@ def meet(message: Meet, data: SiteData, state: State, site: SiteContext) -> tupl
 def _require_quorum(sites: Collection[str], site: SiteContext) -> None:
     """Check that as many sites take part as the study asks for: the coordinator says which do."""
     if len(sites) < site.quorum:
-        sentence = f"{len(sites)} sites take part and the study asks for {site.quorum}"
-        raise WireError(sentence, public=sentence)
+        raise WireError.shared(f"{len(sites)} sites take part and the study asks for {site.quorum}")
 
 
 def _require_moderate(data: SiteData) -> None:
@@ -260,7 +258,7 @@ def _require_moderate(data: SiteData) -> None:
                 f"masked sums are of numbers up to {LARGEST:g}, and a column here has larger ones: "
                 "give the columns in other units"
             )
-            raise DataError(sentence, public=sentence)
+            raise DataError.shared(sentence)
 
 
 def _largest(x: FloatArray) -> float:
@@ -329,15 +327,14 @@ def open_sum(
     party, kept = party_of(site), site.keys.get(KEYS, {})
     about = (kept.get("step"), kept.get("question"), kept.get("epoch"))
     if party is None or about != (message.step, message.question, message.epoch):
-        sentence = "the sum is not the one to which this site contributed last"
-        raise WireError(sentence, public=sentence)
+        raise WireError.shared("the sum is not the one to which this site contributed last")
     _require_quorum(message.next_keys, site)
     tallied = f"tally {_sum_name(message)}"
     same = tallied[: tallied.index(":") + 1]
     # The same message again, after a crash, has the same answer.
     if any(name.startswith(same) and name != tallied for name in site.series):
         sentence = f"a masked sum is opened once in a run, and this one was (sum {message.epoch})"
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(sentence)
     # Of all steps: sums of one tell those of another, as means do those of scaled columns.
     now, begins = set(message.next_keys), f"tally {_set_name(())}"
     for name in site.series:
@@ -348,7 +345,7 @@ def open_sum(
                     "totals of this run were opened for one or two sites more, or less: the "
                     "difference would be what these contributed"
                 )
-                raise DisclosureError(sentence, public=sentence)
+                raise DisclosureError.shared(sentence)
     own, keys, party = party.open(
         message.question, message.next_keys, message.blobs, message.earlier
     )

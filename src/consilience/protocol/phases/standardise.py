@@ -137,7 +137,7 @@ def apply(message: Scale, data: SiteData, state: State, site: SiteContext) -> tu
     rules = json.loads(site.preparation) if site.preparation else {}
     if np.isnan(message.fill.value).any() != (rules.get("missing") == "keep"):
         sentence = "missing cells are filled, or kept, as the study's preparation says"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     return Applied(), state
 
 

@@ -155,7 +155,7 @@ def products(
     told = list(state.get("told", ()))
     if not (np.diff(columns) > 0).all() or not set(columns.tolist()) <= set(told):
         sentence = "the columns in use are not among those that the site has told sums of"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the question goes on with other settings than the totals")
     own, state = moments(messages.Request(settings=message.settings), data, state, site)
@@ -423,7 +423,7 @@ class PooledRegression(Method[PooledRegressionResult]):
             )
         else:
             return
-        raise StudyError(fault, public=fault)
+        raise StudyError.shared(fault)
 
     def _fault_of_times(self, ctx: CoordinatorContext) -> str:
         """What does not go together in a Cox regression; empty where all does."""

@@ -96,8 +96,7 @@ def response_of(family: str, data: SiteData) -> FloatArray:
         "gamma": bool((y > 0).all() or not y.any()),
     }
     if not fits.get(family, True):
-        sentence = f"the response of a {family} regression must be {WANTED[family]}"
-        raise DataError(sentence, public=sentence)
+        raise DataError.shared(f"the response of a {family} regression must be {WANTED[family]}")
     return y
 
 
@@ -116,7 +115,7 @@ def _apart(data: SiteData, settings: messages.Settings) -> tuple[SiteData, Float
     at = data.feature_names.index(settings.time)
     time = data.in_own_units()[0][:, at]
     if not time.any():
-        raise DataError(NO_TIMES, public=NO_TIMES)
+        raise DataError.shared(NO_TIMES)
     names = tuple(name for name in data.feature_names if name != settings.time)
     coded = tuple(
         group._replace(columns=tuple(j - (j > at) for j in group.columns)) for group in data.coded
@@ -148,7 +147,7 @@ def _beside(data: SiteData, settings: messages.Settings, limits: Limits) -> list
         return found
     weight = whole_steps(data.weight, limits.min_records, above=0.0)[0]
     if settings.weights == "frequency" and not (weight == np.floor(weight)).all():
-        raise DataError(NO_FREQUENCY, public=NO_FREQUENCY)
+        raise DataError.shared(NO_FREQUENCY)
     return [*found, weight]
 
 
@@ -158,7 +157,7 @@ def moments(
 ) -> tuple[messages.Moments, State]:
     """Tell rows, means and products of the columns that may be told, the response after them."""
     if message.settings.by_rounds and not site.per_record:
-        raise DisclosureError(NO_SUMS, public=NO_SUMS)  # they would be told for nothing
+        raise DisclosureError.shared(NO_SUMS)  # they would be told for nothing
     data, _ = _apart(data, message.settings)
     y = response_of(message.settings.family, data)
     x, centre, scale = data.in_own_units()
@@ -173,7 +172,7 @@ def moments(
         z[:, place] = column
     ends, p = np.stack([z.min(axis=0), z.max(axis=0)]), x.shape[1]
     if not (np.abs(ends) <= _LARGEST).all():
-        raise DataError(_NOT_FINITE, public=_NOT_FINITE)
+        raise DataError.shared(_NOT_FINITE)
     cells: dict[str, Any] = {
         "cells": np.zeros(len(z), dtype=np.int64),
         "n_cells": 1,
@@ -189,7 +188,7 @@ def moments(
             # Of too many columns the guard over runs keeps the last ones back, the response first.
             _check_size(len(z), p + more, site.limits)
             fault = NOT_BESIDE if p in columns else NO_RESPONSE
-            raise DataError(fault, public=fault)
+            raise DataError.shared(fault)
         products = _products(z, columns, data, site.limits, cells)
     if message.settings.weighted:
         kept = _apart_by_weight(z, columns, p, data, site.limits)
@@ -197,7 +196,7 @@ def moments(
             columns, products = kept, _products(z, kept, data, site.limits, cells)
     _check_size(len(z), len(columns), site.limits)
     if np.isnan(products.value).any():
-        raise DataError(FEW_ENTITIES, public=FEW_ENTITIES)
+        raise DataError.shared(FEW_ENTITIES)
     centre, scale = np.append(centre, np.zeros(more)), np.append(scale, np.ones(more))
     hidden = np.ones((1, p + more), dtype=bool)
     hidden[:, columns] = False
@@ -258,7 +257,7 @@ def _apart_by_weight(
         told = told[disclosure.tellable_columns(z[apart][:, told], limits, inside, first=place)]
         lost = not (told == p).any()
         if lost or np.isnan(_products(z, told, data, limits, cells).value).any():
-            raise DataError(NOT_BESIDE, public=NOT_BESIDE)
+            raise DataError.shared(NOT_BESIDE)
     return np.append(told, columns[-1])
 
 
@@ -279,7 +278,7 @@ def _check_size(n: int, m: int, limits: Limits) -> None:
     """Refuse more columns than the rows allow to be told."""
     few = limits.min_records > 1 and n < max(limits.min_records, 2 * m)
     if few or m > limits.columns_for(n, products=True):
-        raise DataError(TOO_FEW, public=TOO_FEW)
+        raise DataError.shared(TOO_FEW)
 
 
 def _rows_of(
@@ -293,7 +292,7 @@ def _rows_of(
     ordered = bool((np.diff(columns) > 0).all())
     if not ordered or not set(columns.tolist()) <= set(state.get("told", ())):
         sentence = "the columns in use are not among those that the site has told moments of"
-        raise ProtocolError(sentence, public=sentence)
+        raise ProtocolError.shared(sentence)
     if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the question goes on with other settings than the moments")
     data, time = _apart(data, message.settings)
@@ -325,7 +324,7 @@ def _keep_ties(settings: messages.Settings, site: SiteContext) -> None:
     told = (site.kept or {}).get("ties", settings.ties)
     if told != settings.ties and site.limits.min_records > 1:
         fault = OTHER_TIES.format(told)
-        raise DisclosureError(fault, public=fault)
+        raise DisclosureError.shared(fault)
     site.keep({"ties": told})
 
 
@@ -368,7 +367,7 @@ def sums(
 ) -> tuple[messages.Sums, State]:
     """Tell loss, score and curvature at coefficients that the coordinator chose."""
     if not site.per_record:
-        raise DisclosureError(NO_SUMS, public=NO_SUMS)
+        raise DisclosureError.shared(NO_SUMS)
     settings = message.settings
     rows = _rows_of(message, data, state, site.limits)
     if not settings.by_rounds:
@@ -379,11 +378,11 @@ def sums(
     if secure_sums.KEYS in site.keys:
         # Far away at all sites but one, the total would be what this one adds.
         if (message.constants.value != constant).any():
-            raise ProtocolError(ONE_CONSTANT, public=ONE_CONSTANT)
+            raise ProtocolError.shared(ONE_CONSTANT)
         # About a point far away sums are rounded, and points of one's choice would tell sites' own.
         about = np.append(message.columns.value, message.centre.value)
         if not np.array_equal(about, state.get("about", ())):
-            raise ProtocolError(OTHER_CENTRE, public=OTHER_CENTRE)
+            raise ProtocolError.shared(OTHER_CENTRE)
     theta = np.concatenate([[constant][: settings.constants], np.asarray(message.slopes.value)])
     alpha = float(message.alpha.value[0])
     if not alpha > 0 or (settings.family == kernels.NEGATIVE and settings.alpha not in (0, alpha)):
@@ -397,7 +396,7 @@ def sums(
             piece, own = cox.summed(rows, theta, ties=settings.ties, squares=squares)
             least = site.limits.min_records
             if least > 1 and performance.is_steep(rows, piece, least):
-                raise DisclosureError(FEW_AT_RISK, public=FEW_AT_RISK)
+                raise DisclosureError.shared(FEW_AT_RISK)
             piece = _without_counts(settings, _in_numbers(piece, site), rows, site.limits)
             return messages.Sums(**_told_of_cox(settings, piece, own, judged)), state
         piece, terms = kernels.summed(settings.family, rows, theta, squares=squares, **how)
@@ -532,7 +531,7 @@ def own_fit(
             "this site bounds how far one person may show in what it tells, which a fit beside "
             "moments would not keep to (its steward grants fits by foreign_models)"
         )
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(sentence)
     if not message.settings.one_shot:
         raise ProtocolError("an own fit was asked for, and this fit goes by rounds")
     settings, alpha = message.settings, message.settings.alpha
@@ -594,7 +593,7 @@ def judge(
             "this site counts no rows by risks that a coordinator's coefficients predict (its "
             "steward grants it by per_record): set performance to false"
         )
-        raise DisclosureError(sentence, public=sentence)
+        raise DisclosureError.shared(sentence)
     rows = _rows_of(message, data, state, site.limits)
     cuts = np.asarray(message.cuts.value)
     if message.sites.count(site.site) != 1 or not (np.diff(cuts) > 0).all():
