@@ -314,10 +314,12 @@ class Elsewhere(PooledRegression):
 
 
 def asked_elsewhere(
-    *changes: Any, family: str = "binomial", policy: Any = "consortium"
+    *changes: Any, family: str = "binomial", policy: Any = "consortium", tables: Any = None
 ) -> list[str]:
     columns = Columns(features=NAMES, target="y")
-    made = Federation.local(sites_of(family), columns=columns, policy=policy, sums="secure")
+    if tables is None:
+        tables = counts() if family == FAMILY else sites_of(family)
+    made = Federation.local(tables, columns=columns, policy=policy, sums="secure")
     method = Elsewhere(family=family)
     with (
         mock.patch.object(Elsewhere, "asked", changes),
@@ -343,7 +345,7 @@ def test_rounds_that_are_refused_are_counted() -> None:
     assert said == [31, 1] and not any("Concealed" in one for one in answers)
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", "poisson", FAMILY])
 def test_no_refusal_of_a_site_of_one_record_says_where_its_rows_are(family: str) -> None:
     """Infinite sums go into the total, and questions are counted as where records are protected."""
     slopes = np.full(len(NAMES), 1e300)
@@ -353,6 +355,23 @@ def test_no_refusal_of_a_site_of_one_record_says_where_its_rows_are(family: str)
     told = {re.sub(r".*told=(array\([^)]*\)).*", r"\1", one, flags=re.DOTALL) for one in answers}
     assert len(answers) == 30 and len(told) == 1 and "True" in min(told)
     assert "more questions on the same rows" in last
+
+
+@pytest.mark.parametrize("family", ["poisson", "gamma"])
+def test_squares_next_to_nothing_are_not_refused(family: str) -> None:
+    """Below 1e-308 numbers have few digits, and those of squares are not those of squares."""
+    sign = -1 if family == "poisson" else 1
+    asked = [
+        lambda c, to=to: {
+            "constants": np.full(len(c.constants.value), sign * to),
+            "slopes": sign * 0.1 * np.arange(1, len(c.slopes.value) + 1),
+        }
+        for to in np.linspace(700, 760, 30)
+    ]
+    people = sites_of(family)["s00"]
+    tables = {f"p{i:02}": people.iloc[[i]] for i in range(24)}
+    answers = asked_elsewhere(*asked, family=family, policy="simulation", tables=tables)
+    assert len(answers) == 30 and all(one.startswith("Concealed") for one in answers)
 
 
 def other_columns(centre: Any) -> dict[str, Any]:

@@ -383,7 +383,8 @@ class ContingencyTable(Method[ContingencyTableResult]):
                     "or leave sums = 'secure' out of the study; the sites' logs say more"
                 )
             ask = Ask("parts", asked, to=could.sites)
-            totals = yield from total(ctx, ask, Parts, at_least=len(could.sites))
+            k = len(could.sites)
+            totals = yield from total(ctx, ask, Parts, at_least=k, tellers=LEAST_SITES)
             withheld = totals.silent
             told = tuple(site for site in totals.sites if site not in withheld)
             table = np.rint(totals.values["counts"]).reshape(shape)

@@ -95,6 +95,9 @@ class Driver:
     def retry_refused(self) -> int | None:
         """Forget from the first round on in which a site refused or was absent.
 
+        Where sums are masked, from the last total on that was opened: with sites that are not in
+        it another one would tell what they add.
+
         Returns
         -------
         int or None
@@ -103,24 +106,27 @@ class Driver:
         Raises
         ------
         RunError
-            A masked sum was opened since: with the site it would tell what the site adds.
+            There is none after it.
         """
-        for round_ in sorted(self._journal.asks):
-            for site in self._journal.asks[round_].to:
-                known = self._journal.replies.get((round_, site))
-                if known is None:
-                    continue
-                if known.kind == "absent" or Reply.from_bytes(known.data).status == "refused":
-                    later = {ask.step for k, ask in self._journal.asks.items() if k > round_}
-                    if open_sum.name in later:
-                        raise RunError(
-                            f"masked sums of this run were opened without site {site!r}, which did "
-                            f"not answer in round {round_}, and sites open no others: resume the "
-                            "run without asking again, or start another one"
-                        )
-                    self._transcript.asked_again(round_)
-                    self._journal.retry_from(round_)
-                    return round_
+        asks, replies = self._journal.asks, self._journal.replies
+        silent = {
+            at
+            for at, known in replies.items()
+            if known.kind == "absent" or Reply.from_bytes(known.data).status == "refused"
+        }
+        opened = [k for k, s in replies if asks[k].step == open_sum.name and (k, s) not in silent]
+        # Who did not help to open the last total is in it all the same.
+        again = sorted(at for at in silent if at[0] >= max(opened, default=0))
+        if again:
+            self._transcript.asked_again(again[0][0])
+            self._journal.retry_from(again[0][0])
+            return again[0][0]
+        for round_, site in sorted(silent):
+            raise RunError(
+                f"masked sums of this run were opened without site {site!r}, which did not answer "
+                f"in round {round_}, and sites open no others: resume the run without asking "
+                "again, or start another one"
+            )
         return None
 
     # ------------------------------------------------------------------ one ask

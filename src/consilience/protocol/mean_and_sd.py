@@ -242,7 +242,8 @@ class MeanAndSD(Method[MeanAndSDResult]):
             could = yield from total(ctx, Ask("possible", SumsRequest()), Possible)
             every = np.rint(could.values["columns"]) == len(could.sites)
             asked = Ask("totals", SharedRequest(columns=every), to=could.sites)
-            first = yield from total(ctx, asked, Sums, at_least=len(could.sites))
+            k = len(could.sites)
+            first = yield from total(ctx, asked, Sums, at_least=k, tellers=k)
             n = int(first.values["n"])
             rows = np.where(every, n, 0.0)
         if n < 2:
@@ -258,7 +259,8 @@ class MeanAndSD(Method[MeanAndSDResult]):
         mean = first.values["totals"] / some
         centre = Centre(mean=point(mean, ctx.feature_names))
         asked = Ask("deviations", centre, to=first.sites)
-        second = yield from total(ctx, asked, Deviations, at_least=len(first.sites))
+        k = len(first.sites)
+        second = yield from total(ctx, asked, Deviations, at_least=k, tellers=k)
         sd = np.sqrt(second.values["squares"] / np.maximum(some - 1, 1))
         note_cut(ctx, ctx.feature_names, sd**2)
         return MeanAndSDResult(ctx.feature_names, n, mean, sd)

@@ -272,7 +272,8 @@ def _masked(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
     some = np.where(n > 0, n, np.nan)
     centre = Centre(mean=point(first.values["totals"] / some, ctx.feature_names))
     asked = Ask("moments.squares", centre, to=first.sites)
-    second = yield from total(ctx, asked, Squares, at_least=len(first.sites))
+    k = len(first.sites)
+    second = yield from total(ctx, asked, Squares, at_least=k, tellers=k)
     mean, variance = first.values["totals"] / some, second.values["squares"] / some
     note_cut(ctx, ctx.feature_names, variance)
     return Moments(n, np.nan_to_num(mean), np.nan_to_num(variance), {})

@@ -445,6 +445,7 @@ def total(
     rows: str = "",
     at_least: int | None = None,
     narrower: Callable[[BoolArray], Any] | None = None,
+    tellers: int = 0,
 ) -> Generator[Ask, Replies, Totals]:
     """Ask a step that sums and return the totals over sites.
 
@@ -462,6 +463,8 @@ def total(
     narrower : callable, optional
         ``narrower(cells) -> message``, of the cells that all sites tell: asked instead where some
         tell what others do not. A total of those would tell them apart, and is not opened.
+    tellers : int
+        Of each cell that anybody tells: with fewer no total is opened either.
 
     Raises
     ------
@@ -492,6 +495,12 @@ def total(
         _check_alike(ctx.masks, asked.step, replies)
         if _some_tell(replies).any():
             raise ProtocolError(f"sites tell other cells of step {asked.step!r} than they said")
+    telling = np.sum([reply.told for reply in replies.values()], axis=0)
+    if ((telling > 0) & (telling < tellers)).any():
+        raise QuorumError(
+            f"fewer sites tell a part of step {asked.step!r} than said they could: start another "
+            "run"
+        )
     numbers = yield from _opened(ctx, asked.step, replies)
     return _named(reply, replies, numbers)
 

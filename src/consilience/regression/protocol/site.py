@@ -404,20 +404,26 @@ def sums(
         return messages.Sums(**_told(settings, piece, terms, judged)), state
 
 
-_OF_RESPONSE = ("least", "constant", "shape")
+_OF_RESPONSE = ("least", "constant")
+_NOTHING = 1e-280
 
 
 def _in_numbers(piece: kernels.Piece, site: SiteContext) -> kernels.Piece:
     """Where sums are masked one that is no number, at made-up coefficients, is above all totals.
 
-    Refused, or withheld, it would say that it is this site's.
+    Refused, or withheld, it would say that it is this site's. So would a matrix of squares next to
+    nothing, whose few digits are not those of squares: masks cut them anyway.
     """
-    odd = {
-        name: np.full_like(value, 2.0**90)  # all of it: a matrix stays one of squares
-        for name, value in vars(piece).items()
+    odd = {}
+    for name, value in vars(piece).items():
         # Sums over the response alone may be left out, at whatever coefficients.
-        if value is not None and name not in _OF_RESPONSE and not np.isfinite(value).all()
-    }
+        if value is None or name in _OF_RESPONSE:
+            continue
+        if not np.isfinite(value).all():
+            odd[name] = np.full_like(value, 2.0**90)  # all of it: a matrix stays one of squares
+        elif np.ndim(value) == 2:
+            some = np.diag(value) > _NOTHING
+            odd[name] = np.where(some[:, None] & some, value, 0.0)
     return dataclasses.replace(piece, **odd) if secure_sums.KEYS in site.keys else piece
 
 
