@@ -1,4 +1,4 @@
-"""Contingency table of two categorical columns, in one round, with tests of their association.
+"""Contingency table of two categorical columns, with tests of their association, in one round.
 
 ==============================  ==================================================
 coordinator                     site
@@ -368,7 +368,7 @@ class ContingencyTable(Method[ContingencyTableResult]):
         raise StudyError.shared(fault)
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
-        """One round: send the levels, add the tables."""
+        """One round, two sums where they are masked: send the levels, add the tables."""
         names = ctx.columns.features
         rows, columns = (ctx.columns.levels[name] for name in names)
         asked, shape = Levels(rows=rows, columns=columns), (len(rows), len(columns))
