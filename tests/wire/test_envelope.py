@@ -51,6 +51,13 @@ def test_every_field_of_a_request_is_checked(field: str, value: Any) -> None:
         Request.from_bytes(pack(raw))
 
 
+@pytest.mark.parametrize("field", ["round", "attempt", "after_round", "after_attempt"])
+def test_a_negative_number_is_no_place_in_a_run(field: str) -> None:
+    """A site would not find what it answered there, and forget that it did."""
+    with pytest.raises(WireError, match=f"request.{field} is negative"):
+        Request.from_bytes(dataclasses.replace(REQUEST, **{field: -1}).to_bytes())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("field", ["kind", "schema", "status", "verdicts", "message", "reason"])
 @pytest.mark.parametrize("value", [None, 2, (1,), ({},), np.arange(3)], ids=repr)
 def test_fields_of_a_reply_are_checked(field: str, value: Any) -> None:

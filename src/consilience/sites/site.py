@@ -70,7 +70,6 @@ from consilience.sites.step_runner import (
     refused,
     step_of,
     sums_of,
-    without_last_question,
 )
 from consilience.wire.codec import MAX_BYTES, decode_message, decode_question, digest
 from consilience.wire.envelope import Reply, Request
@@ -346,7 +345,7 @@ class Site:
             request_digest=record.request_digest,
             reply=refusal.to_bytes(),
             held_after=(),
-            series=without_last_question(record.series),
+            series=record.series,
             changes=record.changes,
         )
         self.home.commit(run, withdrawn, prior)

@@ -262,8 +262,7 @@ class SiteStore(ABC):
             "changes": change,
         }
         self._write_checked({**record.__dict__, **about}, *_record_parts(run, *place))
-        # As new, or the newest one changed: an answer that the steward did not let leave.
-        last = (change, record.series) if record.series and change >= changes else (changes, series)
+        last = (change, record.series) if change > changes else (changes, series)
         self._series[run] = ({*seen, place}, *last)
 
     def _keep_long(self, place: tuple[str, int, int], name: str, array: Any) -> None:

@@ -327,17 +327,16 @@ def _answered(work: Work, counted: dict[str, Any]) -> Outcome:
         seal=lambda content: _sealed(content, context),
     )
     said, leaving, content = reviewed.verdicts, reviewed.message, reviewed.content
-    line = chain = work.series.get(_ASKED, {"digest": ""})["digest"]
     outside = (*secure_sums.STEPS, opening.read, opening.told)
     if step not in outside and (masks or not context._study):
         # An answer depends on all questions before it, of whatever line, and on the seed: of sites
         # that were asked others the masks do not cancel. Without a study's text they may meet yet.
+        chain = work.series.get(_ASKED, {"digest": ""})["digest"]
         before = (prior.opening, chain.encode(), str(request.seed).encode())
         line = question_digest(request.step, request.round, request.message, before)
+        asked[_ASKED] = {"digest": line}
         if masks and not _is_public(step.reply):
             said, leaving, content = _masked(step, reviewed, context, line)
-    if line:
-        asked[_ASKED] = {"digest": line, "before": chain}
     verdicts = Reply.verdicts_to_wire(said)
     envelope = _envelope(work, "reply", leaving, "", verdicts)
     transforms = prior.transforms
@@ -546,14 +545,6 @@ def _envelope(
 ) -> Reply:
     r = work.request
     return Reply(r.run, r.round, r.attempt, r.step, r.site, status, message, reason, verdicts)
-
-
-def without_last_question(series: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's series as if the last question, whose answer never left, had not been answered."""
-    found = dict(series)
-    if _ASKED in found:
-        found[_ASKED] = {"digest": found[_ASKED]["before"]}
-    return found
 
 
 def step_of(request: Request) -> Step:

@@ -47,6 +47,9 @@ class _Envelope:
             # Exact types: True would pass for a round, and a subclass for what it is not.
             if type(raw[name]) is not known.get(declared, type(raw[name])):
                 raise WireError(f"{cls.__name__.lower()}.{name} has the wrong type")
+            # The site finds its records of a run again by these numbers, as digits.
+            if name.endswith(("round", "attempt")) and raw[name] < 0:
+                raise WireError(f"{cls.__name__.lower()}.{name} is negative")
         return cls(**raw)
 
 
