@@ -22,7 +22,6 @@ from collections.abc import Generator
 
 import numpy as np
 
-from consilience.arrays import IntArray
 from consilience.completion.federated_pca import messages
 from consilience.completion.federated_pca import site as at_site
 from consilience.exceptions import ProtocolError, QuorumError
@@ -36,7 +35,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, require_masks, total
+from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, agreed, require_masks, total
 from consilience.wire.disclosure import aggregate, relayed, replaced
 from consilience.wire.message import Disclosure
 
@@ -70,16 +69,7 @@ def moments_total(
 ) -> tuple[messages.GroupTotals, State]:
     """Tell sums about 0 of each group, over the columns that all sites can tell."""
     require_masks(site)
-    # Before any look at the rows: a refusal must tell nothing of them.
-    wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
-    could = state.get("could", {"groups": [], "columns": []})
-    if message.groups not in could["groups"]:
-        sentence = "this site did not say that it could tell as many groups of rows"
-        raise ProtocolError.shared(sentence)
-    ascending = len(wanted) > 1 and bool((np.diff(wanted) > 0).all())
-    if not ascending or not np.isin(wanted, could["columns"]).all():
-        sentence = "the columns are not among those that this site said it could tell"
-        raise ProtocolError.shared(sentence)
+    wanted = agreed(message.columns, message.groups, state, least=2)
     asked = messages.Moments(settings=messages.Settings(message.groups))
     own, _ = at_site.moments(asked, data, state, site)
     counts, told = own.counts.value, np.flatnonzero(~np.isnan(own.means.value[0]))

@@ -50,7 +50,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.phases import holdout
-from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, require_masks, total
+from consilience.protocol.phases.secure_sums import ALL, MASKED, WRONG, agreed, require_masks, total
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Released, aggregate, relayed, replaced
 from consilience.wire.message import Disclosure, is_gram
@@ -128,19 +128,10 @@ def class_totals(
 ) -> tuple[messages.ClassTotals, State]:
     """Tell sums about 0 of each group and class, over the columns that all sites can tell."""
     require_masks(site)
-    # Before any look at the rows: that a question is refused must tell nothing of them.
-    wanted: IntArray = np.asarray(message.columns.value, dtype=np.int64)
-    could = state.get("could", {"groups": [], "columns": []})
-    if message.groups not in could["groups"]:
-        sentence = "this site did not say that it could tell as many groups of rows"
-        raise ProtocolError.shared(sentence)
-    ascending = len(wanted) > 0 and bool((np.diff(wanted) > 0).all())
-    if not ascending or not np.isin(wanted, could["columns"]).all():
-        sentence = "the columns are not among those that this site said it could tell"
-        raise ProtocolError.shared(sentence)
+    wanted = agreed(message.columns, message.groups, state)
     s, k = message.settings, len(message.settings.levels)
     rows, (x, centre, scale) = at_site.by_class(data, s, site, state), data.in_own_units()
-    n_cells, told = message.groups * k, np.array(could["columns"])
+    n_cells, told = message.groups * k, np.array(state["could"]["columns"])
     cells = _cells(rows, data, message.groups, k, site)
     means, _ = at_site.spreads_of(x, cells, n_cells, data, site.limits)
     products = _products(data, cells, n_cells, told, site)

@@ -211,6 +211,23 @@ def require_masks(site: SiteContext) -> None:
         raise DisclosureError.shared("the step is one of masked sums, and the sites have not met")
 
 
+def agreed(columns: Released, groups: int, state: State, least: int = 1) -> IntArray:
+    """Columns of a question, which this site said it could tell in so many groups of rows.
+
+    Before any look at the rows: that a question is refused must tell nothing of them.
+    """
+    wanted: IntArray = np.asarray(columns.value, dtype=np.int64)
+    could = state.get("could", {"groups": [], "columns": []})
+    if groups not in could["groups"]:
+        sentence = "this site did not say that it could tell as many groups of rows"
+        raise ProtocolError.shared(sentence)
+    ascending = len(wanted) >= least and bool((np.diff(wanted) > 0).all())
+    if not ascending or not np.isin(wanted, could["columns"]).all():
+        sentence = "the columns are not among those that this site said it could tell"
+        raise ProtocolError.shared(sentence)
+    return wanted
+
+
 @step("secure_sums.introduce", once=True)
 def introduce_site(
     message: Introduce, data: SiteData, state: State, site: SiteContext
