@@ -176,14 +176,14 @@ def test_show(ran: Workspace) -> None:
     folder = ran.out / "tables"
     written = call("show", ran.out, "--tables", folder).stdout.split()
     assert [Path(name).stem for name in written] == list(load_run(ran.out).result.frames)
-    assert (folder / "moments.csv").read_text().startswith("column,mean,sd\n")
+    assert (folder / "moments.csv").read_text().startswith("column,mean,sd,rows\n")
     told = json.loads(call("show", ran.out, "--json").stdout)["tables"]["moments"]
-    assert set(told) == {"column", "mean", "sd"}
+    assert set(told) == {"column", "mean", "sd", "rows"}
     assert "[1] Consilience" in call("show", ran.out, "--methods").stdout
     said = call("show", ran.out).stdout
     assert said.startswith("120 rows.")
     assert re.search(r"^column\s*$", said, re.MULTILINE) and "boston (strict)" in said
-    for what in ("Parameters +none", "Seed +3", "numpy \\d", "mean-and-sd version 3"):
+    for what in ("Parameters +none", "Seed +3", "numpy \\d", "mean-and-sd version 4"):
         assert re.search(what, said), what
 
 

@@ -210,6 +210,9 @@ def test_a_coordinator_that_codes_otherwise_gets_no_table() -> None:
     blanked = data.without_content(["x1"])
     assert np.isnan(step(message, blanked, {}, limits)[0].counts.value).all()
     assert "some rows have none of the declared levels" in said[0]
+    # A masked run asks twice, and its log says it once.
+    (parts,) = (one for one in ContingencyTable.steps if one.name == "parts")
+    assert np.isnan(parts(message, blanked, {}, limits)[0].counts.value).all() and len(said) == 1
     for coded in (whole[:1], (*whole, whole[0]), (whole[0], Coded((2, 3), False))):
         with pytest.raises(DataError, match="not all levels of two columns"):
             step(message, dataclasses.replace(data, coded=coded), {}, limits)

@@ -5,6 +5,7 @@ import pytest
 
 from consilience.exceptions import QuorumError
 from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.report import html
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import federation_of
 from tests.reference.moments_naive import pooled_moments
@@ -68,6 +69,10 @@ def test_a_column_that_one_site_withholds_is_that_of_the_others() -> None:
     others = np.concatenate(list(tables.values())[1:])[:, 3]
     assert run.result.mean[3] == pytest.approx(others.mean(), rel=1e-12)
     assert run.result.sd[3] == pytest.approx(others.std(ddof=1), rel=1e-12)
+    # Not of all rows: those of the site that withheld are not in the mean.
+    assert list(run.result.rows) == [111, 111, 111, len(others)]
+    error = others.std(ddof=1) / np.sqrt(len(others))
+    assert f"{error:.4f}</td>" in html.render(run)
 
 
 def test_a_rare_indicator_is_told_where_one_person_holds_all() -> None:

@@ -74,7 +74,7 @@ class NoisyCount(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         replies = ctx.require((yield Ask(self.step_name, NoisyRequest(epsilon=0.75))))
         counts = np.array([r.n.value[0] for r in replies.values()])
-        return MeanAndSDResult(("n",), 0, counts, counts)
+        return MeanAndSDResult(("n",), 0, counts, counts, counts)
 
 
 def _site(policy: Policy) -> Site:

@@ -106,6 +106,14 @@ class Table:
 @step("count")
 def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> tuple[Table, State]:
     """Count the rows in each cell; tell all cells or none."""
+    table, why = _told(message, data, site.limits.min_records)
+    if why:  # in the site's own log, which may name cells
+        site.note(f"The table stays here: {why}.")
+    return Table(counts=table), state
+
+
+def _told(message: Levels, data: SiteData, least: int) -> tuple[Released, str]:
+    """Rows in each cell, or gaps and why."""
     sizes = (len(message.rows), len(message.columns))
     if tuple(len(group.columns) for group in data.coded) != sizes or not all(
         group.whole for group in data.coded
@@ -121,15 +129,12 @@ def count(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
     cells = first.argmax(axis=1) * sizes[1] + second.argmax(axis=1)
     table = cell_counts(np.where(placed, cells, -1), sizes[0] * sizes[1])
     # Nobody and few look alike; where no record is protected an empty cell may be told.
-    least = site.limits.min_records
     small = np.argwhere(np.asarray(table.value).reshape(sizes) < least).tolist() * (least > 1)
-    withheld = len(small) > 0 or not placed.all()
-    if withheld:  # in the site's own log, which may name cells
-        cells_of = ", ".join(f"{message.rows[i]} with {message.columns[j]}" for i, j in small[:5])
-        few = [f"fewer than {least} rows have {cells_of}"] * bool(small)
-        without = ["some rows have none of the declared levels"] * (not placed.all())
-        site.note(f"The table stays here: {'; '.join(few + without)}.")
-    return Table(counts=table.withhold(np.full(table.value.shape, withheld))), state
+    cells_of = ", ".join(f"{message.rows[i]} with {message.columns[j]}" for i, j in small[:5])
+    few = [f"fewer than {least} rows have {cells_of}"] * bool(small)
+    without = ["some rows have none of the declared levels"] * (not placed.all())
+    withheld = bool(few + without)
+    return table.withhold(np.full(table.value.shape, withheld)), "; ".join(few + without)
 
 
 _FINEST = 1 / 64
@@ -167,8 +172,8 @@ class Parts:
 @step("parts", summed=True)
 def parts(message: Levels, data: SiteData, state: State, site: SiteContext) -> tuple[Parts, State]:
     """Tell what `count` tells, and what follows from it for the test within sites."""
-    reply, state = count(message, data, state, site)
-    table = np.asarray(reply.counts.value, dtype=float)
+    counts, _ = _told(message, data, site.limits.min_records)
+    table = np.asarray(counts.value, dtype=float)
     within = np.full(2, np.nan)
     if not np.isnan(table).any():
         own = pearson(table.reshape(len(message.rows), len(message.columns)))
@@ -176,7 +181,7 @@ def parts(message: Levels, data: SiteData, state: State, site: SiteContext) -> t
         # For given margins the statistic has mean df n / (n - 1): small sites would add up to more.
         told = own.statistic * (1 - 1 / max(table.sum(), 1.0))
         within = np.array([round(told / _FINEST) * _FINEST, own.df])
-    return Parts(counts=reply.counts, within=replaced(reply.counts, within)), state
+    return Parts(counts=counts, within=replaced(counts, within)), state
 
 
 @dataclass(frozen=True, eq=False)

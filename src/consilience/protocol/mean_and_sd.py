@@ -180,12 +180,15 @@ class MeanAndSDResult(Result):
     mean, sd : (p,) arrays
         Standard deviation with denominator n - 1. Of a column that some sites withhold, over the
         rows of the others; NaN where all do, or with masked sums where one does.
+    rows : (p,) array
+        Rows that each column rests on.
     """
 
     feature_names: tuple[str, ...]
     n: int
     mean: NDArray[np.float64]
     sd: NDArray[np.float64]
+    rows: NDArray[np.int64]
 
     def summary(self) -> str:
         """Return rows, means and standard deviations in one line."""
@@ -205,8 +208,9 @@ class MeanAndSDResult(Result):
 
     @Frame
     def moments(self) -> pd.DataFrame:
-        """Mean and standard deviation of each column."""
-        return lines({"mean": self.mean, "sd": self.sd}, column=self.feature_names)
+        """Mean and standard deviation of each column, and the rows they are of."""
+        of = {"mean": self.mean, "sd": self.sd, "rows": self.rows}
+        return lines(of, column=self.feature_names)
 
 
 @register
@@ -215,7 +219,7 @@ class MeanAndSD(Method[MeanAndSDResult]):
     """Pooled mean and standard deviation of every feature column."""
 
     name: ClassVar[str] = "mean-and-sd"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "What are the pooled means and standard deviations?"
     steps = (sums, deviations, possible, totals)
     roles: ClassVar[tuple[str, ...]] = ()
@@ -263,4 +267,4 @@ class MeanAndSD(Method[MeanAndSDResult]):
         second = yield from total(ctx, asked, Deviations, at_least=k, tellers=k)
         sd = np.sqrt(second.values["squares"] / np.maximum(some - 1, 1))
         note_cut(ctx, ctx.feature_names, sd**2)
-        return MeanAndSDResult(ctx.feature_names, n, mean, sd)
+        return MeanAndSDResult(ctx.feature_names, n, mean, sd, rows.astype(int))

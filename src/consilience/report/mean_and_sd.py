@@ -19,16 +19,16 @@ class MeanAndSDReport(TemplateReport[MeanAndSDResult]):
 
     def context(self, result: MeanAndSDResult, run: Run) -> dict[str, object]:
         """Means with their standard errors, and whether they are of scaled columns."""
-        error = result.sd / np.sqrt(result.n)
-        columns = zip(result.feature_names, result.mean, result.sd, error, strict=True)
+        error = result.sd / np.sqrt(result.rows)  # NaN where all withhold
+        columns = zip(result.feature_names, result.rows, result.mean, result.sd, error, strict=True)
         prepared = run.info.settings.get("preparation") or {}
         told = {line.site for line in run.transcript if line.field == "squares"}
         return {
             # Without a transcript all are taken to have answered.
             "n_sites": len(told) or len(run.info.sites),
             "rows": [
-                (name, *(w for v in (mean, sd, e) for w in numbers((v,), "withheld")))
-                for name, mean, sd, e in columns
+                (name, f"{n:,.0f}", *(w for v in of for w in numbers((v,), "withheld")))
+                for name, n, *of in columns
             ],
             "scaled": prepared.get("standardize", "none") != "none",
         }

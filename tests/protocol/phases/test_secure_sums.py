@@ -174,7 +174,9 @@ class Offered(MeanAndSD):
             reasons = [r.reason for r in replies.values() if isinstance(r, Refused)]
             assert all("did not say it could tell" in reason for reason in reasons)
             refusing.append(len(reasons))
-        return MeanAndSDResult(ctx.feature_names, 0, np.array(refusing, float), np.zeros(2))
+        return MeanAndSDResult(
+            ctx.feature_names, 0, np.array(refusing, float), np.zeros(2), np.zeros(2)
+        )
 
 
 @pytest.mark.parametrize("tell", range(5))
@@ -250,7 +252,7 @@ def test_a_site_that_is_lost_before_the_last_opening_is_counted(action: str) -> 
     ("script", "says"),
     [
         ({(3, "s2"): "absent"}, "s2 was absent"),
-        ({(OPENING, "s2"): "absent"}, "s2 did not help to open the last total"),
+        ({(OPENING, "s2"): "absent"}, "s2 missed a question of this run"),
         ({(SECOND, "s2"): "absent"}, "s2 was absent"),
         ({(THIRD, "s2"): "absent"}, "s2 was absent"),
         ({(OPENING, s): "absent" for s in ("s1", "s2", "s3")}, "s1, s2, s3 were absent"),
@@ -448,7 +450,7 @@ class Twice(MeanAndSD):
             message, reply = (moments.Shared(without=()), moments.Totals)
         again = yield from secure_sums.total(ctx, Ask(self.then, message), reply)
         apart = first.values["totals"] - again.values["totals"]
-        return MeanAndSDResult(ctx.feature_names, 0, apart, apart)
+        return MeanAndSDResult(ctx.feature_names, 0, apart, apart, apart)
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["one step", "two steps"])
@@ -568,7 +570,7 @@ class LeftApart(MeanAndSD):
         centre = Centre(mean=relayed(np.zeros(3), Disclosure.AGGREGATE))
         replies = ctx.require((yield Ask("deviations", centre)))
         asked = len({reply.question for reply in replies.values()})
-        return MeanAndSDResult(ctx.feature_names, asked, np.zeros(3), np.zeros(3))
+        return MeanAndSDResult(ctx.feature_names, asked, np.zeros(3), np.zeros(3), np.zeros(3))
 
 
 def test_sites_that_were_told_of_different_sites_are_in_no_sum_together() -> None:
@@ -764,7 +766,9 @@ class Elsewhere(MeanAndSD):
             centre = Centre(mean=relayed(np.full(3, point), Disclosure.AGGREGATE))
             found = yield Ask("deviations", centre)
             answers.append(sum(isinstance(r, secure_sums.Concealed) for r in found.values()))
-        return MeanAndSDResult(ctx.feature_names, 0, np.array(answers, float), np.zeros(3))
+        return MeanAndSDResult(
+            ctx.feature_names, 0, np.array(answers, float), np.zeros(3), np.zeros(3)
+        )
 
 
 def test_no_refusal_says_where_the_sums_of_a_site_begin_to_be_large() -> None:

@@ -499,7 +499,7 @@ def total(
     behind = [site for site in named if site not in ctx.sites]
     if at_least is not None and len(named) - len(behind) < at_least:
         raise QuorumError(
-            f"{listed(behind)} did not help to open the last total and cannot add to the next one: "
+            f"{listed(behind)} missed a question of this run and cannot add to the next total: "
             "resume the run when all are back"
         )
     asked = dataclasses.replace(asked, to=tuple(s for s in named if s in ctx.sites))
