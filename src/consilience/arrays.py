@@ -22,7 +22,9 @@ class Library:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._name), name)
+        found = getattr(importlib.import_module(self._name), name)
+        setattr(self, name, found)  # a second time it is found without a look for the library
+        return found
 
 
 # pyarrow has no types, so nothing is lost by it.

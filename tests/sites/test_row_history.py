@@ -226,4 +226,4 @@ def test_the_content_of_a_cell_is_that_of_its_number_or_text(name: str, decimal:
             bits = struct.pack("<d", math.nan)
             bits = hashlib.blake2b(text.encode(), digest_size=8).digest() if text else bits
         wanted.append(int.from_bytes(bits, "little"))
-    assert row_history._cells(table, name).tolist() == wanted
+    assert row_history._bits(row_history._cells(table, name)).tolist() == wanted

@@ -148,6 +148,8 @@ class _Loader:
             self.preparation = dataclasses.replace(preparation, indicators={})
         self.site = site_columns
         self.partition = partition
+        self.none_missing: Mask = np.zeros(table.n_rows, dtype=bool)
+        self.none_missing.flags.writeable = False
         self.missing: dict[str, Mask] = {}
         self.rare: dict[str, Mask] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
@@ -336,7 +338,7 @@ class _Loader:
             with np.errstate(over="ignore"):  # infinite values are refused below
                 values = values * unit.scale + unit.offset
         if all_finite(values) and not self._listed_levels(name):
-            self.odd[name], self.missing[name] = 0, np.broadcast_to(np.False_, len(values))
+            self.odd[name], self.missing[name] = 0, self.none_missing
             return values
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite) >= self.refused_from:

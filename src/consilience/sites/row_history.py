@@ -352,6 +352,8 @@ def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 # --------------------------------------------------------------------------------- content of rows
 
 Content = NDArray[np.uint64]
+_AT_ONCE = 1 << 15
+"""Cells that are hashed at a time: so many stay in a processor's cache."""
 
 
 def row_content(table: Table, names: tuple[str, ...], unit: str | None = None) -> Content:
@@ -385,7 +387,10 @@ def row_content(table: Table, names: tuple[str, ...], unit: str | None = None) -
         )
     content = np.zeros(table.n_rows, dtype=np.uint64)
     for name in names:
-        content += mixed(_cells(table, name) ^ _of_text(name))
+        cells, own = _cells(table, name), _of_text(name)
+        for start in range(0, len(content), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            content[part] += mixed(_bits(cells[part]) ^ own)
     content = mixed(content)
     if unit is None:
         return content
@@ -397,29 +402,31 @@ def row_content(table: Table, names: tuple[str, ...], unit: str | None = None) -
     return together
 
 
-def _cells(table: Table, name: str) -> Content:
-    """A number for each cell of a column; of empty cells the same."""
-    if table.kind(name) in ("number", "boolean"):
-        return _of_numbers(table.numbers(name)[0])
-    if table.kind(name) == "text" and (values := table.plain_numbers(name)) is not None:
-        return _of_numbers(values)
+def _cells(table: Table, name: str) -> NDArray[Any]:
+    """A number for each cell of a column, of empty cells the same; or the column, if of numbers."""
+    kind = table.kind(name)
+    if kind in ("number", "boolean"):
+        return table.numbers(name)[0]
+    if kind == "text" and (values := table.plain_numbers(name)) is not None:
+        return values
     positions, texts = table.categories(name)
     # The same number with either decimal mark.
     plain = [t.replace(",", ".") for t in texts] if table.decimal == "," else texts
     numeric = np.array([is_number(text) for text in plain], dtype=bool)
     known = np.empty(len(texts) + 1, dtype=np.uint64)
-    known[:-1][numeric] = _of_numbers(np.array([float(t) for t in plain if is_number(t)]))
+    known[:-1][numeric] = _bits(np.array([float(t) for t in plain if is_number(t)]))
     words = [text for text, is_one in zip(texts, numeric, strict=True) if not is_one]
     known[:-1][~numeric] = [_of_text(word) for word in words]
-    known[-1:] = _of_numbers(np.array([np.nan]))  # that of position -1: an empty cell
+    known[-1:] = _bits(np.array([np.nan]))  # that of position -1: an empty cell
     return known[positions]
 
 
-def _of_numbers(values: NDArray[np.float64]) -> Content:
-    """Bits of numbers; there is one zero and one NaN."""
-    values = values + 0.0
-    if not all_finite(values):
-        values[np.isnan(values)] = np.nan
+def _bits(values: NDArray[Any]) -> Content:
+    """Bits of numbers, of which there is one zero and one NaN; bits stay what they are."""
+    if values.dtype != np.uint64:
+        values = values + 0.0
+        if not all_finite(values):
+            values[np.isnan(values)] = np.nan
     return values.view(np.uint64)
 
 

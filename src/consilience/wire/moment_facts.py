@@ -373,8 +373,7 @@ def _known(column: FloatArray) -> FloatArray:
 
 def _values(column: FloatArray) -> tuple[FloatArray | None, IntArray]:
     """Values and their counts where there are at most four; None where there are more."""
-    first = np.unique(column[:32])
-    if np.count_nonzero(first == first) > 4:
+    if len(set(_known(column[:32]).tolist())) > 4:
         return None, np.zeros(0, dtype=np.int64)
     known = _known(column)
     values, counts = np.unique(known, return_counts=True)
@@ -648,14 +647,14 @@ class _Few:
         wide = np.diff(self.starts) > MOST_LEVELS
         if number > 2:
             apart |= wide[:, None] | wide
-        np.fill_diagonal(apart, True)
-        signs, variable = self._signs(~wide)
-        joined = ~apart[np.ix_(variable, variable)]
-        products, n = np.rint(signs.T @ signs), len(signs)
-        _part_threes(joined, products, variable, 4 * least - n)
-        _part_fours(joined, products, variable, 2 * n - 4 * least)
-        lost = np.argwhere(~joined)
-        apart[variable[lost[:, 0]], variable[lost[:, 1]]] = True
+            np.fill_diagonal(apart, True)
+            signs, variable = self._signs(~wide)
+            joined = ~apart[np.ix_(variable, variable)]
+            products, n = np.rint(signs.T @ signs), len(signs)
+            _part_threes(joined, products, variable, 4 * least - n)
+            _part_fours(joined, products, variable, 2 * n - 4 * least)
+            lost = np.argwhere(~joined)
+            apart[variable[lost[:, 0]], variable[lost[:, 1]]] = True
         np.fill_diagonal(apart, False)
         found[np.ix_(places, places)] = apart[np.ix_(of, of)]
         for columns in self.columns:
