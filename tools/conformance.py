@@ -154,5 +154,5 @@ def _text(path: Path) -> str:
     if re.search(r"\bCASES\b", text) and CASES.is_file():
         text += CASES.read_text(encoding="utf-8")
     if re.search(r"\bDEMOS\b", text):
-        text += (ROOT / "src/consilience/cli/demo.py").read_text(encoding="utf-8")
+        text += (ROOT / "src/consilience/cli/demos.toml").read_text(encoding="utf-8")
     return text

@@ -273,7 +273,7 @@ def gallery(index: str) -> str:
         made.append(f":::{{grid-item-card}} {demo.about}")
         picture = f"images/report-{name}.webp"
         if (ROOT / "docs" / picture).exists():
-            alt = f"First page of the report of the demonstration {name}"
+            alt = f"First page of a report: {demo.method or name}"
             made += [f":img-top: /{picture}", f":img-alt: {alt}"]
         made += [f":link: {guide(name, demo.method or name, index)}", ":link-type: doc"]
         made += [":class-card: report", "", f"`consilience demo {name}`", ":::", ""]

@@ -32,6 +32,7 @@ def _tables(n: int, *, entities: bool) -> dict[str, Any]:
         if entities:
             found[site]["entity"] = np.array([f"e{j // 4}" for j in range(rows)])
         found[site]["kind"] = np.where(np.arange(rows) % 4 < 2, "one", "other")
+        found[site]["half"] = np.where(np.arange(rows) % 2 < 1, "first", "second")
     return found
 
 
@@ -78,6 +79,7 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("is described", lambda run: "small" in run.result.sites),
             ("tells quantiles", lambda run: _tells_quantiles(run.result, "small")),
         ),
+        "contingency-table": (("tells its table", lambda run: "small" in run.result.sites),),
         "pooled-regression": (("is in the fit", lambda run: "small" in run.result.sites),),
         "matrix-completion": (
             ("is completed", lambda run: True),
@@ -176,6 +178,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         ClusterCountStudy,
         Columns,
         CommunityBayesStudy,
+        ContingencyTable,
         Describe,
         EnsembleClustering,
         FederatedCommunityBayes,
@@ -216,6 +219,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         ),
         "federated-pca": (FederatedPCA(), "pooled", None),
         "describe": (Describe(), "none", None),
+        "contingency-table": (ContingencyTable(), "none", None),
         "pooled-regression": (PooledRegression(), "none", "y"),
         "matrix-completion": (MatrixCompletionStudy(), "none", None),
         "cluster-count": (ClusterCountStudy(n_clusters=(1, 2, 3)), "none", None),
@@ -229,19 +233,23 @@ def _run(name: str, preset: str, n: int) -> Any:
     if name in over_columns:
         return measured_assisted.run_with(over_columns[name], preset, n)
     method, standardize, target = methods[name]
-    entities = name == "latent-class-regression"
+    entities, classed = name == "latent-class-regression", name == "contingency-table"
+    levels = {"kind": ("one", "other"), "half": ("first", "second")}
     tables = _tables(n, entities=entities)
     if method.several:
         tables = {"small": tables["small"]}
     federation = Federation.local(
         tables,
         columns=Columns(
-            features=("x0", "x1", "x2"),
+            features=("kind", "half") if classed else ("x0", "x1", "x2"),
             target=target,
             entity="entity" if entities else None,
-            levels={"kind": ("one", "other")} if target == "kind" else {},
+            levels={c: of for c, of in levels.items() if classed or c == target},
         ),
-        preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
+        preparation=Preparation(
+            standardize=standardize,  # type: ignore[arg-type]
+            categorical="onehot" if classed else "refuse",
+        ),
         policy=Policy(
             preset=preset,  # type: ignore[arg-type]
             foreign_models=method.foreign_models or preset != "strict",

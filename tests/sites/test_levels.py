@@ -68,6 +68,12 @@ def test_where_no_record_is_protected_every_level_is_there() -> None:
     assert load({"c": cells("r", each=1)}, few=1).data.foreign_levels == ("c",)
 
 
+def test_where_every_level_is_rare_the_log_of_the_site_says_why_no_row_is_complete() -> None:
+    with pytest.raises(DataError, match=r"or values that fewer than 10 rows have$") as caught:
+        load({"c": cells()[:18]})
+    assert caught.value.public == "fewer than 10 rows are complete"
+
+
 def test_one_number_is_one_level() -> None:
     """Six rows have 7 and six 7.0, which are 12 rows of one level."""
     numbers = ["1", "2"] * 44 + ["7"] * 6 + ["7.0"] * 6

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,15 @@ class Demo:
         What happens to missing cells.
     tables : str
         "wines", "cellar" (all wines, with gaps), "clinics", "ranges", "wards", "tumours" (at three
-        clinics), "clinic" (all tumours at one), "paths" (treatment by month), "transplants" or
-        "patients"; of the last the sites hold different columns.
+        clinics), "outlines" (the same in two levels), "clinic" (all tumours at one), "paths"
+        (treatment by month), "transplants" or "patients"; of the last the sites hold different
+        columns.
     to_go_on : sequence of (str, str)
         What else to try: a word, and a command or a place. FOLDER is the folder.
     method : str
         Where it is not the name of the demonstration.
     described : int
-        Of a description: so many of the first columns, and the last one, which is a class.
+        Of a description or a table: so many of the first columns, and the last one, a class.
     """
 
     about: str
@@ -74,6 +75,8 @@ class Tables:
         Other columns without a role.
     levels : sequence of str
         Of the target, where it is a class, or of the states of a sequence.
+    classed : mapping of str to sequence of str
+        Levels of other columns.
     preset : str
         Of the sites' policies.
     sequence : bool
@@ -88,6 +91,7 @@ class Tables:
     roles: Sequence[Sequence[str]] = ()
     unused: Sequence[str] = ()
     levels: Sequence[str] = ()
+    classed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     preset: str = "strict"
     sequence: bool = False
     data: str = ""
@@ -99,6 +103,8 @@ _WRITTEN = tomllib.loads(Path(__file__).with_name("demos.toml").read_text(encodi
 FILES: dict[str, str] = _WRITTEN["files"]
 TABLES = {name: Tables(**about) for name, about in _WRITTEN["tables"].items()}
 DEMOS = {name: Demo(**about) for name, about in _WRITTEN["demos"].items()}
+UNEVEN = 0.095
+"""Local variation of a nucleus' radius, on average, above which an outline is called so."""
 PARTNER_KEY = "keys/partner.key"
 
 
@@ -120,8 +126,8 @@ def demo(
     hospitals, under the policy "consortium". For latent-class-regression the visits of patients at
     four hospitals are simulated, for sequences the treatment of patients at three, month by month.
     For matrix-completion and cluster-count all wines are in one table, with a tenth of the cells
-    missing. For describe, federated-sparse-qda and federated-community-bayes 569 patients are at
-    three clinics, for sparse-qda and community-bayes at one.
+    missing. For describe, contingency-table, federated-sparse-qda and federated-community-bayes
+    569 patients are at three clinics, for sparse-qda and community-bayes at one.
     For assistance-test and assisted-glm a clinic and a laboratory hold different columns of 569
     patients, under the policy "consortium" with the consents that the study needs. A file that is
     already there and holds something else is never replaced.
@@ -190,9 +196,11 @@ def demo_files(method: str) -> dict[str, str]:
     # Two demonstrations may show one method.
     used = chosen.method or method
     levels = ""
-    if about.levels:  # of the target, which is a class, or of the states of a sequence
-        listed = ", ".join(f'"{level}"' for level in about.levels)
-        levels = f"levels = {{ {columns[0] if about.sequence else about.last} = [{listed}] }}\n"
+    if about.levels:
+        first = columns[0] if about.sequence else about.last
+        each = {first: about.levels, **about.classed}
+        listed = ", ".join(f"{column} = {_listed(of)}" for column, of in each.items())
+        levels = f"levels = {{ {listed} }}\n"
     files = {
         f"{method}.toml": FILES["study"].format(
             about=chosen.about,
@@ -223,14 +231,19 @@ def demo_files(method: str) -> dict[str, str]:
 
 def _offered(about: Tables) -> str:
     """What studies may name of a table, as the site's own file says it."""
-    levels = "[" + ", ".join(f'"{level}"' for level in about.levels) + "]"
+    levels = _listed(about.levels)
     told = [f'"*" = {levels}' if about.sequence else '"*" = "number"']
     told += [f'{column} = "id"' for _, column in about.roles]
     others = (about.last, *about.unused) if about.sequence else ()
     told += [f'{column} = "number"' for column in others if column]
     if about.levels and not about.sequence:
         told.append(f"{about.last} = {levels}")
+    told += [f"{column} = {_listed(of)}" for column, of in about.classed.items()]
     return ", ".join(told)
+
+
+def _listed(levels: Sequence[str]) -> str:
+    return "[" + ", ".join(f'"{level}"' for level in levels) + "]"
 
 
 def _tables(name: str) -> dict[str, Any]:
@@ -243,6 +256,7 @@ def _tables(name: str) -> dict[str, Any]:
         "wards": lambda: simulate_wards(1),
         "paths": lambda: simulate_treatments(1),
         "tumours": lambda: load.load_demo_tumours(3),
+        "outlines": _outlines,
         "clinic": lambda: load.load_demo_tumours(1),
         "wines": load.load_demo_sites,
         "cellar": load.load_demo_cellar,
@@ -256,6 +270,18 @@ def _tables(name: str) -> dict[str, Any]:
     n, b = len(patients), len(CLINICS)
     ends = [round(i * n / b) for i in range(b + 1)]
     return {site: patients.iloc[ends[i] : ends[i + 1]] for i, site in enumerate(CLINICS)}
+
+
+def _outlines() -> dict[str, Any]:
+    """Two categories of each tumour: how much the radius of its nuclei varies, and what it is."""
+    from consilience.datasets.load import load_demo_tumours
+
+    found = {}
+    for site, table in load_demo_tumours(3).items():
+        uneven = table["mean_smoothness"] > UNEVEN
+        kept = table[["diagnosis"]].assign(outline=uneven.map({True: "uneven", False: "even"}))
+        found[site] = kept[["outline", "diagnosis"]]
+    return found
 
 
 def _files_over_columns(method: str, chosen: Demo) -> dict[str, str]:

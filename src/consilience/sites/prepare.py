@@ -567,9 +567,11 @@ class _Loader:
         if keep.sum() < least:
             few = f"fewer than {least} rows" if least > 1 else "no row"
             verb = "are" if least > 1 else "is"
+            rare = any(np.any(self.rare.get(name, False)) for name in found)
+            or_rare = f", or values that fewer than {self.few} rows have" if rare else ""
             raise DataError(
                 f"{few} of {self.table.description} {verb} complete: "
-                f"columns {listed(found, 10, counted=False)} have missing values",
+                f"columns {listed(found, 10, counted=False)} have missing values{or_rare}",
                 public=f"{few} {verb} complete",
             )
         return self._matchable(keep)
