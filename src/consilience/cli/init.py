@@ -166,7 +166,7 @@ def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[
                 "missing_codes in the site file."
             )
         for name, count in ({} if kept is None else kept.dropped_by).items():
-            console.say(f"{site}: {count} of the dropped rows have no value on offer in {name}.")
+            console.say(f"{site}: no value on offer in {name}: {count} of the dropped rows.")
     for sentence in made.said:
         console.say(sentence)
     more = ", and grants what was consented to" if wishes.consents else ""

@@ -330,7 +330,9 @@ class SiteData:
             return self
         names = set(names)
         blank = [name in names for name in self.feature_names]
-        left = self.with_features(np.where(blank, 0.0, self.features))
+        blanked = np.where(blank, 0.0, self.features)
+        blanked.flags.writeable = False  # or it would be copied
+        left = self.with_features(blanked)
         coded = {f"{self.target_name}={level}" for level in self.levels.get(self.target_name, ())}
         if self.target is not None and not {self.target_name, *coded}.isdisjoint(names):
             left = dataclasses.replace(left, target=np.zeros_like(self.target))

@@ -555,10 +555,13 @@ def failing(
         hidden = alone | surplus
     finer: dict[tuple[int, int], bool] = {}
     while True:
-        bad = np.zeros((len(asked), len(asked)), dtype=bool)
         free = asked & ~hidden
+        told = [view.told & (view.fixed | ~asked | free) for view in views]
+        # Of thousands that are asked for few may be told: pairs of the others take room.
+        at = np.flatnonzero(np.logical_or.reduce(told))
+        bad = np.zeros((len(at), len(at)), dtype=bool)
         for v, view in enumerate(views):
-            columns = np.flatnonzero(view.told & (view.fixed | ~asked | free))
+            columns = np.flatnonzero(told[v])
             if not (view.rows.any() and (free[columns].any() or view.inside is not None)):
                 continue
             own = _part(x, view.rows, columns)
@@ -583,17 +586,18 @@ def failing(
                         f"{TOO_ALIKE}: ask for the rows of an earlier run", public=TOO_ALIKE
                     )
                 part = part | np.diag(with_rows)
-            bad[np.ix_(columns, columns)] |= part
-        bad &= free[:, None] | free
-        alone = free & ((bad & ~free).any(axis=1) | np.diagonal(bad))
+            places = np.searchsorted(at, columns)
+            bad[np.ix_(places, places)] |= part
+        left = free[at]
+        alone = left & ((bad & ~left).any(axis=1) | np.diagonal(bad))
         if not alone.any():
-            pairs = bad & free & free[:, None]
+            pairs = bad & left & left[:, None]
             if not pairs.any():
                 return hidden | _too_many(views, free, asked, known, limits, surplus)
             # Of those that are asked for together the worst gives way, the last of equal ones.
             faults = pairs.sum(axis=0)
             alone[len(faults) - 1 - int(np.argmax(faults[::-1]))] = True
-        hidden |= alone
+        hidden[at[alone]] = True
 
 
 def _part(x: FloatArray, rows: Mask, columns: IntArray) -> FloatArray:
