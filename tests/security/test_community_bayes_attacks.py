@@ -513,7 +513,7 @@ def test_models_that_say_the_same_of_all_rows_are_rounded_at_the_same_place() ->
     assert len(np.unique(values.mean(axis=0)[1:])) == 19
     assert len({one.tobytes() for one in said[1:]}) == 1
     assert len(np.unique(np.asarray(told.losses.value)[1:])) == 1
-    assert len(np.unique(at_rows._shifts(said, SEED, at_rows.CHOOSING))) == 2
+    assert len(np.unique(at_rows.shifts_of(said, SEED, at_rows.CHOOSING))) == 2
 
 
 def test_errors_of_candidates_are_told_with_consent_only() -> None:

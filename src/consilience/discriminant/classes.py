@@ -14,6 +14,7 @@ from consilience.exceptions import StudyError
 from consilience.parameters import Allowed, several
 from consilience.protocol.method import CoordinatorContext, Method, SiteData
 from consilience.protocol.next_study import CLEAR, Asked, Led, regression
+from consilience.protocol.phases.secure_sums import ALL
 from consilience.protocol.result import Frame, Result, ResultT, lines, of_rows
 
 if TYPE_CHECKING:
@@ -210,6 +211,11 @@ class SitesResult(ClassesResult):
     site_errors: FloatArray
     scaling: FloatArray
     remarks: tuple[str, ...] = ()
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums were masked: all sites are then one, `sites` its name."""
+        return self.sites == (ALL,)
 
     @Frame
     def site_rows(self) -> pd.DataFrame:

@@ -628,7 +628,8 @@ def step(
 def _adds_up(spec: FieldSpec) -> bool:
     """Whether a field holds numbers that sites' replies may be added up by."""
     plain = not spec.many and not spec.parts and not isinstance(spec.shape, str)
-    return plain and spec.disclosure is Disclosure.AGGREGATE and spec.kind in ("float", "int")
+    of_rows = spec.disclosure in (Disclosure.AGGREGATE, Disclosure.MODEL)
+    return plain and of_rows and spec.kind in ("float", "int")
 
 
 # --------------------------------------------------------------------------- the exchange

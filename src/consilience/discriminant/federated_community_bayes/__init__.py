@@ -68,6 +68,12 @@ which about how many tens of test rows lie. Runs add up: their number is bounded
 (`max_runs`, approved studies); rows are held out by one deal of the table for all runs. All sites
 know the model. With pooled scaling the coordinator also knows means and spreads of the columns.
 
+Leakage, masked sums (`masked.py`): the coordinator knows how many sites could tell each class,
+correlation, fit and set of figures, and of what all of them tell the totals: training rows by
+class, choosing and test rows, correlations weighed by rows, to a whole number at each site,
+curvatures and slopes of communities, sums of figures and of their squares. The exact fit asks for
+the same consent.
+
 Leakage, exact: in every round the coordinator chooses coefficients. At steep ones loss, gradient
 and curvature are sums over the rows near a plane, and differences of two rounds are single rows. No
 rule of size stops that, so sites answer only where their policy lets values of single records leave
@@ -86,15 +92,16 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.classes import CommunitiesResult, SitesMethod, SitesResult
 from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
-from consilience.discriminant.federated_community_bayes import messages, pooling
+from consilience.discriminant.federated_community_bayes import masked, messages, pooling
 from consilience.discriminant.federated_community_bayes.pooling import Survey, Tree
 from consilience.discriminant.federated_community_bayes.site import STEPS
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import Linkage
-from consilience.exceptions import ParameterError, QuorumError
+from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Replies, register
 from consilience.protocol.phases.holdout import say_share
+from consilience.protocol.phases.secure_sums import ALL
 from consilience.protocol.result import Frame, of_rows
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -190,6 +197,7 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
         n, held, sites = self.n_communities, int(self.n_held.sum()), len(self.sites)
+        where = ALL if self.masked else f"{sites} {'sites' if sites != 1 else 'site'}"
         was = "was given" if self.fixed else f"was chosen on {int(self.n_choosing.sum())} rows"
         parts = "one community" if n == 1 else f"{n} communities"
         judged = "No test rows tell what it is worth."
@@ -202,9 +210,8 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
             judged = f"Mean log loss on {held} test rows: {'; '.join(said)}."
         sentences = [
             f"{len(self.feature_names)} features fall into {parts} (the number {was}); "
-            f"{int(self.n_fitted.sum())} training rows of {sites} "
-            f"{'sites' if sites != 1 else 'site'} tell {len(self.levels)} classes of "
-            f"{self.target_name} apart.",
+            f"{int(self.n_fitted.sum())} training rows of {where} tell {len(self.levels)} classes "
+            f"of {self.target_name} apart.",
             judged,
             "The fit is that of the pooled training rows."
             if self.how == "exact"
@@ -258,6 +265,9 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
     -----
     The penalty means the same for all features only on one scale: set [preparation] standardize to
     "pooled". Sites need a class with twice as many training rows as columns to tell its ranks.
+
+    With masked sums all sites are one: each has every class, and what one of them keeps back is in
+    no total. Figures of choosing and test rows need rows of twice the coefficients at every site.
     """
 
     n_communities: int | str = allows(whole(1) | just("auto"), default="auto")
@@ -274,11 +284,14 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
     name: ClassVar[str] = "federated-community-bayes"
     version: ClassVar[int] = 5
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
-    steps = STEPS
+    steps = (*STEPS, *masked.STEPS)
+    tolerates: ClassVar = {**SitesMethod.tolerates, "keep": "any"}
     absence: ClassVar[str] = (
         "A site that misses the offer is left out, down to the quorum. One that misses the ranks "
         "or the fits is not in them; one that misses a round of sums is in no later one. One that "
-        "misses the end keeps no outputs and is not in the figures."
+        "misses the end keeps no outputs and is not in the figures. With masked sums a site that "
+        "is lost between the scaling of the columns and the last total stops the run until it is "
+        "back."
     )
     settles: ClassVar[frozenset[str]] = frozenset(("choosing",))
     leakage: ClassVar[str] = (
@@ -289,16 +302,29 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
         "wrong predictions, rounded. The exact fit tells loss, gradient and curvature at "
         "coefficients of the coordinator's choice, which can single rows out: only where policies "
         "let values of single records leave. With pooled scaling it also knows means and spreads "
-        "of the columns. All sites know the model."
+        "of the columns. All sites know the model. With masked sums the coordinator knows totals "
+        "alone: training rows by class, rank correlations weighed by rows, curvatures and slopes "
+        "of each community, log losses, their squares and wrong predictions of a few models, "
+        "rounded; and how many sites could tell each of them."
     )
     Result = FederatedCommunityBayesResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
+    masks_sums: ClassVar[bool] = True
 
     def check_together(self) -> None:
         """Check that rows choose, where the number of communities is chosen."""
         if self.n_communities == "auto" and not self.choosing > 0:
             raise ParameterError.of(
                 "choosing", "above 0 where the number of communities is chosen", self.choosing
+            )
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that classes and features go together, and units, where sums are masked."""
+        super().admit(ctx)
+        if ctx.secure and ctx.preparation.standardize != "pooled":
+            raise StudyError(
+                "masked sums of curvatures have a fixed resolution: set [preparation] standardize "
+                'to "pooled"'
             )
 
     # ------------------------------------------------------------------ the exchange
@@ -315,24 +341,22 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
             holdout=float(self.holdout),
         )
         say_share(ctx, s.choosing, s.holdout)
-        offered = ctx.require((yield Ask("offer", messages.Offer(settings=s))))
-        survey = pooling.survey_of(s, offered, chooses=len(wanted) > 1)
-        small = [site for site in offered if site not in survey.sites]
-        if len(survey.sites) < ctx.quorum:
-            raise QuorumError(
-                f"{len(survey.sites)} sites have enough training rows of some class and the study "
-                f"needs {ctx.quorum}: {', '.join(small)} have not"
-            )
-        tables = ctx.require((yield Ask("ranks", messages.Rank(settings=s), to=survey.sites)))
+        masks, several = ctx.masks is not None, len(wanted) > 1
+        if masks:
+            survey, own = yield from masked.ranks_of_all(ctx, s, several)
+            tables = {ALL: own}
+        else:
+            survey, tables = yield from self._ranks(ctx, s, several)
         told = sorted(tables)
         counts = np.stack([survey.counts[site] for site in told])
-        pooled = pooling.pool_ranks([tables[site].tables.value for site in told], counts, p)
+        pooled = pooling.pool_ranks([tables[site] for site in told], counts, p)
         # The base without communities is fitted too: it says what communities gain.
         tree = pooling.tree_of(survey, pooled, told, tuple(sorted({1, *wanted})), self.linkage)
         exact = self.fit == "exact" or (
             self.fit == "auto" and set(ctx.presets.values()) <= {"simulation"}
         )
-        fitted, rounds = yield from (self._exact if exact else self._one_shot)(ctx, survey, tree)
+        way = self._exact if exact else masked.one_shot if masks else self._one_shot
+        fitted, rounds = yield from way(ctx, survey, tree)
         cuts = tree.among(fitted, wanted, survey.total)
         made = {n: pooling.Candidate.of(c, fitted, survey.priors, p) for n, c in cuts.items()}
         numbers = [n for n in wanted if n in made]
@@ -346,8 +370,12 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
         if len(numbers) > 1:  # which is best on rows that no fit has seen
             models = relayed(np.stack([made[n].model for n in numbers]), MODEL)
             message = messages.Judge(settings=s, classes=classes, models=models)
-            sites = tuple(site for site in survey.sites if survey.choosing[site])
-            judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
+            if masks:
+                n = survey.choosing[ALL]
+                judged = yield from masked.judged(ctx, "judge_total", message, n)
+            else:
+                sites = tuple(site for site in survey.sites if survey.choosing[site])
+                judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
         choice = pooling.Choice.of(judged, survey, len(numbers))
         kept = made[numbers[choice.index]]
         nothing = np.zeros_like(kept.model)
@@ -365,7 +393,17 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
             coefficients=relayed(kept.phis, MODEL),
             models=relayed(np.stack(list(rules.values())), MODEL),
         )
-        concluded = ctx.require((yield Ask("conclude", last, to=survey.sites)), at_least=0)
+        concluded: Mapping[str, messages.Judged] = {}
+        if masks and survey.test[ALL]:
+            concluded = yield from masked.judged(ctx, "test_total", last, survey.test[ALL])
+            if not concluded:
+                ctx.note(
+                    "At some site one test row makes most of a figure: no rows judge the model."
+                )
+        end = Ask("keep", last, to=ctx.sites) if masks else Ask("conclude", last, to=survey.sites)
+        kept_by = ctx.require((yield end), at_least=0)
+        concluded = concluded if masks else kept_by
+        missing = [site for site in end.to or () if masks and site not in kept_by]
         rows = [multinomial.as_rows(phi) for phi in kept.phis]
         counts = np.stack([survey.counts[site] for site in survey.sites])
         return FederatedCommunityBayesResult(
@@ -403,8 +441,22 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
             remarks=(
                 *ctx.notes,
                 *pooling.remarks_of(survey, pooled, tree, numbers, made, choice),
+                *(f"{site} did not take the model at the end." for site in missing),
             ),
         )
+
+    def _ranks(self, ctx: CoordinatorContext, s: messages.Settings, several: bool) -> Answers:
+        """Rows of the sites, and the rank correlations of those that told them."""
+        offered = ctx.require((yield Ask("offer", messages.Offer(settings=s))))
+        survey = pooling.survey_of(s, offered, chooses=several)
+        small = [site for site in offered if site not in survey.sites]
+        if len(survey.sites) < ctx.quorum:
+            raise QuorumError(
+                f"{len(survey.sites)} sites have enough training rows of some class and the study "
+                f"needs {ctx.quorum}: {', '.join(small)} have not"
+            )
+        replies = ctx.require((yield Ask("ranks", messages.Rank(settings=s), to=survey.sites)))
+        return survey, {site: reply.tables.value for site, reply in replies.items()}
 
     def _wanted(self, p: int) -> tuple[int, ...]:
         """Numbers of communities to compare, ascending."""
@@ -450,13 +502,16 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
                 communities=relayed(tuple(tree.communities[c] for c in active), AGGREGATE),
                 coefficients=relayed(tuple(descent.asked[c] for c in active), MODEL),
             )
-            replies = ctx.require((yield Ask("slopes", message, to=sites, known=survey.told)))
-            if len(replies) < len(sites):
-                sites = tuple(sorted(replies))
+            if ctx.masks is not None:
+                told = yield from masked.slopes(ctx, message, survey)
+            else:
+                ask = Ask("slopes", message, to=sites, known=survey.told)
+                told = {site: r.sums.value for site, r in ctx.require((yield ask)).items()}
+            if len(told) < len(sites):
+                sites = tuple(sorted(told))
                 descent.restart()
             for i, c in enumerate(active):
-                sums = [np.asarray(replies[site].sums.value[i]) for site in sites]
-                descent.hear(c, sums, survey.total)
+                descent.hear(c, [np.asarray(told[site][i]) for site in sites], survey.total)
         if descent.active:
             ctx.note(f"The fit had not settled after {rounds} rounds: give a smaller C.")
         rows = np.sum([survey.counts[site][survey.classes] for site in sites], axis=0).astype(float)

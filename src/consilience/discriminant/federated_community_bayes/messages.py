@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import FloatArray
+from consilience.arrays import BoolArray, FloatArray
 from consilience.discriminant.classes import levels_of
 from consilience.parameters import Allowed, allows, is_number, number
 from consilience.wire.disclosure import Released
@@ -199,6 +199,82 @@ class Conclude:
         "what is judged: the classifier, the base without communities, class frequencies",
         to="all",
     )
+
+
+# --------------------------------------------------------------------------- with masked sums
+
+
+@message("federated-community-bayes/possible", version=1)
+class Possible:
+    """What a site could tell: 1 for yes, 0 for no."""
+
+    classes: Released = Aggregate("K", "classes that have training rows", low=0, high=1)
+    pairs: Released = Aggregate("K t", "rank correlations of two columns, by class", low=0, high=1)
+    parts: Released = Aggregate("2", "models on choosing rows, on test rows", low=0, high=1)
+
+
+@message("federated-community-bayes/shared-ranks", version=1)
+class SharedRanks:
+    """Ask for the rows and rank correlations that every site can tell."""
+
+    settings: Settings = states(Settings)
+    classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all", low=0)
+    pairs: BoolArray = Public("m t", "pairs of columns, by class", kind="bool", to="all")
+    parts: BoolArray = Public("2", "choosing rows, test rows", kind="bool", to="all")
+
+
+@message("federated-community-bayes/rank-totals", version=1)
+class RankTotals:
+    """What a site adds to numbers of rows, and to correlations that they weigh."""
+
+    counts: Released = Aggregate("m", "training rows", kind="int", low=1, high=_MOST_ROWS)
+    held: Released = Aggregate("2", "choosing and test rows; a gap where not asked for", gaps=True)
+    ranks: Released = Aggregate("m t", "rows times Spearman, to a whole number", gaps=True)
+
+
+@message("federated-community-bayes/fits-possible", version=1)
+class FitsPossible:
+    """Which fits a site could tell: 1 for yes, 0 for no."""
+
+    fits: Released = Aggregate("c", "by community", low=0, high=1)
+
+
+@message("federated-community-bayes/shared-fits", version=1)
+class SharedFits:
+    """Ask for the fits that every site can tell."""
+
+    settings: Settings = states(Settings)
+    places: Released = Aggregate("n", "places of communities", kind="int", to="all", low=0)
+
+
+@message("federated-community-bayes/fit-totals", version=1)
+class FitTotals:
+    """What a site adds to the parabola of each community."""
+
+    sums: Released = Model("d", "slope at 0 and curvature, packed, one community after the other")
+
+
+@message("federated-community-bayes/slope-totals", version=1)
+class SlopeTotals:
+    """What a site adds to sums at some coefficients."""
+
+    sums: Released = Aggregate("d", "loss, gradient and curvature, packed, as in `FitTotals`")
+
+
+@message("federated-community-bayes/figure-totals", version=1)
+class FigureTotals:
+    """What a site adds to figures of models, over rows that no fit has seen."""
+
+    losses: Released = Aggregate(
+        "a", "sum of log losses of the first; of what each other one's are lower by", gaps=True
+    )
+    squares: Released = Aggregate("a", "their sums of squares", gaps=True, low=0)
+    wrong: Released = Aggregate("a", "wrong predictions, of test rows", gaps=True)
+
+
+@message("federated-community-bayes/kept", version=1)
+class Kept:
+    """The site keeps the model."""
 
 
 def n_parameters(q: int, m: int) -> int:

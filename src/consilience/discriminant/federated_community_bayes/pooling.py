@@ -15,6 +15,7 @@ from consilience.discriminant.federated_community_bayes.messages import Judged, 
 from consilience.discriminant.kernels import communities as trees
 from consilience.discriminant.kernels import multinomial
 from consilience.exceptions import ProtocolError, QuorumError
+from consilience.protocol.phases.secure_sums import ALL
 
 _SINGULAR = 1e-12
 
@@ -121,15 +122,11 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
         present = np.flatnonzero(counts[b] > 0)
         own = messages.n_parameters(q, len(present))
         flat, curvature = messages.unpacked(values, own, own)
-        phi = flat.reshape(len(present) - 1, q + 1)
-        pull = ridge * phi
-        pull[:, 0] = 0.0
         # J: contrasts of the classes of the site from the common ones.
         back = np.linalg.pinv(multinomial.contrasts(len(present))) @ common[present]
         jacobian = np.kron(back, np.eye(q + 1))
         left += jacobian.T @ curvature @ jacobian
-        # H phi less the gradient, which is minus the pull of the penalty.
-        right += jacobian.T @ (curvature @ flat + pull.ravel())
+        right += jacobian.T @ slope_at_zero(flat, curvature, q, ridge)
         joined[np.ix_(present, present)] = True
         used.append(b)
     rows = counts[used].sum(axis=0).astype(float)
@@ -137,9 +134,25 @@ def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) 
     reached = np.linalg.matrix_power(joined.astype(float), m) > 0
     if not used or not reached.all():
         return Combined(None, rows)
+    return minimum_of(left, right, rows, q, ridge)
+
+
+def slope_at_zero(phi: FloatArray, curvature: FloatArray, q: int, ridge: float) -> FloatArray:
+    """Minus the slope, at coefficients of 0, of a site's parabola: its own fit and curvature."""
+    pull = ridge * phi.reshape(-1, q + 1)
+    pull[:, 0] = 0.0
+    # H phi less the gradient, which is minus the pull of the penalty.
+    return np.asarray(curvature @ phi + pull.ravel())
+
+
+def minimum_of(
+    left: FloatArray, right: FloatArray, rows: FloatArray, q: int, ridge: float
+) -> Combined:
+    """Minimum of a sum of parabolas, by their curvature and slope at 0, and the penalty."""
+    m = len(rows)
     free = np.zeros((m - 1, q + 1))
     free[:, 1:] = ridge
-    left += np.diag(free.ravel())
+    left = left + np.diag(free.ravel())
     # Of unit diagonal, so that the smallest eigenvalue has no units.
     scale = np.sqrt(np.maximum(np.diag(left), 0.0))
     scale = np.where(scale > 0, scale, 1.0)
@@ -488,10 +501,11 @@ def tree_of(
     """
     p = pooled.correlations.shape[1]
     if not pooled.told.any() and any(1 < n < p for n in wanted):
+        who = "not every site" if list(sites) == [ALL] else "no site"
         raise QuorumError(
-            "no site has a class with twice as many training rows as columns, so none may tell its "
-            "rank correlations: drop columns, let larger sites take part, or set n_communities to "
-            "1 or to the number of columns"
+            f"{who} has a class with twice as many training rows as columns, so its rank "
+            "correlations may not leave: drop columns, let larger sites take part, or set "
+            "n_communities to 1 or to the number of columns"
         )
     told = np.stack([survey.counts[site] for site in sites])
     weights = (told * pooled.told).sum(axis=0)[survey.classes]
@@ -564,36 +578,45 @@ def remarks_of(
 ) -> tuple[str, ...]:
     """What the reader should know of the way to the result."""
     levels, classes, found = survey.settings.levels, survey.classes, []
+    masked = survey.sites == (ALL,)
+    enough = "all" if masked else "enough"
     absent = [level for k, level in enumerate(levels) if k not in classes]
     if absent:
         found.append(f"No site has enough rows of {', '.join(absent)}: never predicted.")
+    told = "not told by every" if masked else "told by no"
     silent = [levels[k] for k in classes if not pooled.told[:, k].any()]
     if silent and pooled.told.any():
         found.append(
-            f"Ranks within {', '.join(silent)} were told by no site (fewer training rows than "
-            "twice the columns): the communities rest on the other classes."
+            f"Ranks within {', '.join(silent)} were {told} site "
+            "(fewer training rows than twice the columns): the communities rest on the other "
+            "classes."
         )
     if pooled.gaps.any() and pooled.told.any():
         found.append(
-            "Some pairs of columns have a small group of rows in common at every site, or differ "
-            "in few rows: they count as uncorrelated."
+            "Some pairs of columns have a small group of rows in common at "
+            f"{'some' if masked else 'every'} site, or differ in few rows: they count as "
+            "uncorrelated."
         )
     dropped = [n for n in tree.nodes if n not in numbers and n != 1]
     if dropped:
         some = ", ".join(str(n) for n in dropped)
         found.append(
-            f"Not every community of {some} communities has a fit that may leave enough sites."
+            f"Not every community of {some} communities has a fit that may leave {enough} sites."
         )
     if 1 not in made:
         found.append(
-            "One community of all columns has no fit that may leave enough sites, so nothing tells "
-            "what communities gain."
+            f"One community of all columns has no fit that may leave {enough} sites, so nothing "
+            "tells what communities gain."
         )
     if len(numbers) > 1 and np.isnan(choice.gain).all():
+        who, why = (
+            ("Some site may not", "one row makes most of a figure")
+            if masked
+            else ("No site may", "fewer than twice the coefficients of all columns")
+        )
         found.append(
-            "No site may tell how candidates do on its choosing rows (fewer than twice the "
-            "coefficients of all columns), so the fewest communities are kept: raise choosing, or "
-            "give n_communities."
+            f"{who} tell how candidates do on its choosing rows ({why}), so the fewest "
+            "communities are kept: raise choosing, or give n_communities."
         )
     few = made[numbers[choice.index]].rows < survey.total
     if few.any():

@@ -96,7 +96,8 @@ def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None 
     part = np.where(cells >= 0, TRAINING, LEFT_OUT)
     part[choosing], part[test] = CHOOSING, TEST
     if state is None:
-        thin = holdout.without_thin(data.features[part == TRAINING], site.limits)[1]
+        # Units of others must not decide what may leave.
+        thin = holdout.without_thin(data.in_own_units()[0][part == TRAINING], site.limits)[1]
     else:
         thin = np.asarray(state["thin"], dtype=np.int64)
     return Rows(holdout.made_constant(data.features, thin), codes, part, seed, thin)
@@ -237,22 +238,17 @@ def judged_models(
     Judged
         Mean log loss of the first model, and by how much that of each other one is lower.
     """
-    limits, models, p = site.limits, message.models.value, rows.x.shape[1]
-    classes = _classes(message.classes.value, rows.of(TRAINING)[1])
-    m, n_models, protected = len(classes), len(models), limits.min_records > 1
-    if models.shape[1:] != (m - 1, p + 1) or not n_models:
-        raise ProtocolError("judged models are none of the study's columns and classes")
-    y = np.searchsorted(classes, rows.codes[rows.part == part])
-    untold = [disclosure.rounded(float("nan"), n_records=0, step=1.0)] * n_models
-    few = len(y) < 2 * messages.n_parameters(p, m)
-    if not len(y) or (few and protected and not site.per_record):
+    limits, (models, y) = site.limits, asked_of(rows, part, message)
+    n_models, protected = len(models), limits.min_records > 1
+    untold = [UNTOLD] * n_models
+    if not may_judge(len(y), rows.x.shape[1], models.shape[1] + 1, site):
         nothing = disclosure.aggregate(np.full((0, n_models), np.nan))
         gaps = nothing.withhold(np.ones(n_models, dtype=bool))
         return Judged(losses=gaps, errors=gaps, wrong=disclosure.bundle(untold))
     values, wrong, said = figures_of(rows, part, models, y, least=limits.min_records)
     least, shifts = None, np.zeros(n_models)
     if protected:
-        least, shifts = steps_of(n_models, len(y), part), _shifts(said, rows.seed, part)
+        least, shifts = steps_of(n_models, len(y), part), shifts_of(said, rows.seed, part)
         values = values + least * shifts
     means = disclosure.weighted_means(
         values, limits=limits, entities=np.arange(len(y)), least=least
@@ -262,6 +258,25 @@ def judged_models(
         moved = np.array(wrong) + step * shifts
         untold = [disclosure.rounded(float(v), n_records=len(y), step=step) for v in moved]
     return Judged(losses=means.mean, errors=means.variance, wrong=disclosure.bundle(untold))
+
+
+UNTOLD = disclosure.rounded(float("nan"), n_records=0, step=1.0)
+
+
+def asked_of(
+    rows: Rows, part: int, message: messages.Judge | messages.Conclude
+) -> tuple[FloatArray, IntArray]:
+    """Models that are to be judged, and the class of each row of a part."""
+    classes, models = _classes(message.classes.value, rows.of(TRAINING)[1]), message.models.value
+    if models.shape[1:] != (len(classes) - 1, rows.x.shape[1] + 1) or not len(models):
+        raise ProtocolError("judged models are none of the study's columns and classes")
+    return models, np.searchsorted(classes, rows.codes[rows.part == part])
+
+
+def may_judge(n: int, p: int, m: int, site: SiteContext) -> bool:
+    """Whether n rows may judge models of p columns and m classes."""
+    few = n < 2 * messages.n_parameters(p, m)
+    return n > 0 and not (few and site.limits.min_records > 1 and not site.per_record)
 
 
 def figures_of(
@@ -321,7 +336,7 @@ def _no_larger_than_others(gain: FloatArray, least: int) -> FloatArray:
     return np.clip(gain, -bound, bound)
 
 
-def _shifts(said: list[IntArray], seed: int, part: int) -> FloatArray:
+def shifts_of(said: list[IntArray], seed: int, part: int) -> FloatArray:
     """Places of the rounding, (a,) in [-.5, .5): nobody else's knowledge, the same if asked again.
 
     So roundings of several sites even out, and nobody can put a mean between two of its steps.
@@ -335,13 +350,18 @@ def _shifts(said: list[IntArray], seed: int, part: int) -> FloatArray:
 
 def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
     """Steps of rounding where records are protected: no less than what any row could do, (a,)."""
+    # The smallest of 1, 2, 5 times a power of ten that is at least this (a hair less).
+    x = reach_of(n_models, part) / n_rows
+    power, lead = 10.0 ** np.floor(np.log10(x)), np.array([1.0, 2.0, 5.0, 10.0])
+    return np.asarray(lead[np.searchsorted(lead, x / power * (1 - 1e-9))] * power * (1 - 1e-9))
+
+
+def reach_of(n_models: int, part: int) -> FloatArray:
+    """What any row could do to the sums of figures, (a,)."""
     reach = np.full(n_models, LARGEST_LOSS)
     if part == CHOOSING:
         reach[1:] = 2.0 * LARGEST_GAIN
-    # The smallest of 1, 2, 5 times a power of ten that is at least this (a hair less).
-    x = reach / n_rows
-    power, lead = 10.0 ** np.floor(np.log10(x)), np.array([1.0, 2.0, 5.0, 10.0])
-    return np.asarray(lead[np.searchsorted(lead, x / power * (1 - 1e-9))] * power * (1 - 1e-9))
+    return reach
 
 
 NUMBERS_PER_CELL = 0.5
@@ -499,14 +519,28 @@ def conclude(
     """Judge the classifier on the test rows, and keep it."""
     s, rows = message.settings, by_part(data, message.settings, site, state)
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
+    require_three(message)
+    reply = judged_models(rows, TEST, message, site)
+    keep_model(message, rows, classes, data, site)
+    return reply, {"settings": plain(s)}
+
+
+def require_three(message: messages.Conclude) -> None:
+    """Check that no more models are judged than the end has."""
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
-    reply = judged_models(rows, TEST, message, site)
+
+
+def keep_model(
+    message: messages.Conclude, rows: Rows, classes: IntArray, data: SiteData, site: SiteContext
+) -> None:
+    """Keep the classifier, and what it says of the site's rows."""
+    levels = np.array(message.settings.levels)[classes]
     predictor = CommunityBayesPredictor(
         communities=_communities(message.communities.value, rows.x.shape[1]),
         rows=[multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
         priors=np.asarray(message.priors.value),
-        classes=np.array(s.levels)[classes],
+        classes=levels,
         feature_names=data.feature_names,
         scaling=data.scaling,
     )
@@ -518,11 +552,10 @@ def conclude(
     table = {
         "row": data.rows,
         "part": np.array(["left out", "training", "choosing", "test"])[rows.part + 1],
-        "predicted": np.array(s.levels)[classes][best],
+        "predicted": levels[best],
         "probability": chances[np.arange(len(best)), best],
     }
     site.table("predictions", table if data.id is None else {"id": data.id, **table})
-    return reply, {"settings": plain(s)}
 
 
 STEPS: tuple[Step, ...] = (offer, ranks, fit, slopes_, judge, conclude)

@@ -207,11 +207,6 @@ class FederatedSparseQDAResult(SitesResult, LinksResult):
     site_held: FloatArray
 
     @property
-    def masked(self) -> bool:
-        """Whether sums were masked: all sites are then one, `sites` its name."""
-        return self.sites == (ALL,)
-
-    @property
     def n_fitted(self) -> int:
         """Rows of the moments."""
         return int(self.n_by_class.sum())

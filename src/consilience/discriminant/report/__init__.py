@@ -140,7 +140,9 @@ class ClassesReport(TemplateReport[Any]):
     def context(self, result: Any, run: Run) -> dict[str, Any]:
         """Rules on held-out rows, the choice, and rows of the tables that all pages have."""
         # Sites that protect records round how many rows are in a wrong class.
-        coarse = self.over_sites and len(simulated(run)) < len(result.sites)
+        masked = getattr(result, "masked", False)
+        asked = () if not self.over_sites else run.presets if masked else result.sites
+        coarse = len(simulated(run)) < len(asked)
         rules = Rules(result, coarse)
         levels, by_class = [short(level, 40) for level in result.levels], result.n_by_class
         confusion = np.asarray(getattr(result, "confusion", np.empty((0, 0))), dtype=float)
@@ -167,8 +169,11 @@ class ClassesReport(TemplateReport[Any]):
         sites = [site_name(site) for site in result.sites]
         held = counts(getattr(result, "site_held", result.n_held))
         wrong = np.asarray(result.site_errors, dtype=float)
+        lines = [(s, *counts(row)) for s, row in zip(["all sites", *sites], told, strict=True)]
         return found | {
-            "rows": [(s, *counts(row)) for s, row in zip(["all sites", *sites], told, strict=True)],
+            # Of masked sums all sites are one, which has a line already.
+            "rows": lines[: 1 if masked else None],
+            "masked": masked,
             "gaps": np.isnan(told).any(),
             "judged": [f"wrong by {name}" for name in result.judged],
             "site_rows": [

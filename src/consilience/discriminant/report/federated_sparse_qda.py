@@ -26,12 +26,7 @@ class FederatedSparseQDAReport(SparseQDAReport):
         levels = np.array([short(level, 30) for level in result.levels], dtype=object)
         # A class whose columns a site withholds is not in the moments.
         used = zip(result.sites, np.asarray(result.used, dtype=bool), strict=True)
-        found = super().context(result, run)
-        # Of masked sums all sites are one, which has a line already.
-        rows = found["rows"][: 1 if result.masked else None]
-        return found | {
-            "rows": rows,
-            "masked": result.masked,
+        return super().context(result, run) | {
             "looked_at": [len(block) for block in asked],
             "first_looked_at": [community_words(names, block, 4) for block in asked[:6]],
             "silent": [
