@@ -13,6 +13,7 @@ import pytest
 
 from consilience.completion.federated_pca import FederatedPCA
 from consilience.describe.protocol import Describe
+from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, watch
@@ -41,8 +42,10 @@ METHODS = {
     "describe": Describe(bins={"x0": (-0.5, 0.5)}),
     "federated-pca": FederatedPCA(rank=1),
     "federated-sparse-qda": FederatedSparseQDA(n_alphas=3),
+    "federated-community-bayes": FederatedCommunityBayes(candidates=(1, 2), fit="one-shot"),
 }
-WITH_RESPONSE = ("pooled-regression", "latent-class-regression", "federated-sparse-qda")
+WITH_LEVELS = ("federated-sparse-qda", "federated-community-bayes")
+WITH_RESPONSE = ("pooled-regression", "latent-class-regression", *WITH_LEVELS)
 CLASSES = ("low", "high")
 ROWS = {name: np.random.default_rng(i).normal(size=(40 + i, 2)) for i, name in enumerate(NAMES)}
 
@@ -50,7 +53,7 @@ ROWS = {name: np.random.default_rng(i).normal(size=(40 + i, 2)) for i, name in e
 def study_of(keys: dict[str, Any], method: str = "mean-and-sd") -> Study:
     roles = {"target": "y"} if method in WITH_RESPONSE else {}
     roles |= {"entity": "e"} if method == "latent-class-regression" else {}
-    roles |= {"levels": {"y": CLASSES}} if method == "federated-sparse-qda" else {}
+    roles |= {"levels": {"y": CLASSES}} if method in WITH_LEVELS else {}
     plain = type(METHODS[method])().parameters()
     own = {k: v for k, v in METHODS[method].parameters().items() if v != plain[k]}
     return Study.from_settings(
@@ -79,13 +82,13 @@ def site_of(
     named = LISTED if keys is None else keys
     approved = (study_of(named, method).hash(),)
     # Classes of so few rows form where a policy lets sums of few leave.
-    of_classes = method in ("latent-class-regression", "federated-sparse-qda")
+    of_classes = method in ("latent-class-regression", *WITH_LEVELS)
     preset: Any = "simulation" if of_classes else "consortium"
     home, x = None if root is None else DiskStore(root / name), ROWS[name]
     y = (x[:, 0] + np.random.default_rng(len(x)).logistic(size=len(x)) > 0) * 1.0
     entity = np.array([f"e{i // 4:02}" for i in range(len(x))])
     roles: dict[str, Any] = {"target": y, "target_name": "y", "entity": entity}
-    if method == "federated-sparse-qda":
+    if method in WITH_LEVELS:
         roles |= {"target": np.array(CLASSES)[y.astype(int)], "levels": {"y": CLASSES}}
     loader = array_loader(x, **roles)
     return Site(name, loader, home=home, policy=Policy(preset=preset, approved_studies=approved))

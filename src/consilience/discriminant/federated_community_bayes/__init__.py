@@ -342,11 +342,8 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
         )
         say_share(ctx, s.choosing, s.holdout)
         masks, several = ctx.masks is not None, len(wanted) > 1
-        if masks:
-            survey, own = yield from masked.ranks_of_all(ctx, s, several)
-            tables = {ALL: own}
-        else:
-            survey, tables = yield from self._ranks(ctx, s, several)
+        ranks = masked.ranks_of_all if masks else self._ranks
+        survey, tables = yield from ranks(ctx, s, several)
         told = sorted(tables)
         counts = np.stack([survey.counts[site] for site in told])
         pooled = pooling.pool_ranks([tables[site] for site in told], counts, p)
@@ -370,12 +367,7 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
         if len(numbers) > 1:  # which is best on rows that no fit has seen
             models = relayed(np.stack([made[n].model for n in numbers]), MODEL)
             message = messages.Judge(settings=s, classes=classes, models=models)
-            if masks:
-                n = survey.choosing[ALL]
-                judged = yield from masked.judged(ctx, "judge_total", message, n)
-            else:
-                sites = tuple(site for site in survey.sites if survey.choosing[site])
-                judged = ctx.require((yield Ask("judge", message, to=sites)), at_least=0)
+            judged = yield from (masked.judged if masks else self._judged)(ctx, message, survey)
         choice = pooling.Choice.of(judged, survey, len(numbers))
         kept = made[numbers[choice.index]]
         nothing = np.zeros_like(kept.model)
@@ -393,17 +385,7 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
             coefficients=relayed(kept.phis, MODEL),
             models=relayed(np.stack(list(rules.values())), MODEL),
         )
-        concluded: Mapping[str, messages.Judged] = {}
-        if masks and survey.test[ALL]:
-            concluded = yield from masked.judged(ctx, "test_total", last, survey.test[ALL])
-            if not concluded:
-                ctx.note(
-                    "At some site one test row makes most of a figure: no rows judge the model."
-                )
-        end = Ask("keep", last, to=ctx.sites) if masks else Ask("conclude", last, to=survey.sites)
-        kept_by = ctx.require((yield end), at_least=0)
-        concluded = concluded if masks else kept_by
-        missing = [site for site in end.to or () if masks and site not in kept_by]
+        concluded = yield from (masked.concluded if masks else self._concluded)(ctx, last, survey)
         rows = [multinomial.as_rows(phi) for phi in kept.phis]
         counts = np.stack([survey.counts[site] for site in survey.sites])
         return FederatedCommunityBayesResult(
@@ -441,9 +423,19 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
             remarks=(
                 *ctx.notes,
                 *pooling.remarks_of(survey, pooled, tree, numbers, made, choice),
-                *(f"{site} did not take the model at the end." for site in missing),
             ),
         )
+
+    def _judged(self, ctx: CoordinatorContext, asked: messages.Judge, survey: Survey) -> Answers:
+        """What sites with choosing rows say of the candidates."""
+        sites = tuple(site for site in survey.sites if survey.choosing[site])
+        return ctx.require((yield Ask("judge", asked, to=sites)), at_least=0)
+
+    def _concluded(
+        self, ctx: CoordinatorContext, end: messages.Conclude, survey: Survey
+    ) -> Answers:
+        """What sites that keep the classifier say of it."""
+        return ctx.require((yield Ask("conclude", end, to=survey.sites)), at_least=0)
 
     def _ranks(self, ctx: CoordinatorContext, s: messages.Settings, several: bool) -> Answers:
         """Rows of the sites, and the rank correlations of those that told them."""

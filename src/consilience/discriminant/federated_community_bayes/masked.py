@@ -313,7 +313,7 @@ def _marks(found: Totals, name: str) -> IntArray:
 
 def ranks_of_all(
     ctx: CoordinatorContext, s: messages.Settings, chooses: bool
-) -> Generator[Ask, Replies, tuple[Survey, tuple[FloatArray, ...]]]:
+) -> Generator[Ask, Replies, tuple[Survey, dict[str, tuple[FloatArray, ...]]]]:
     """Rows of all sites, as if one had them, and its rank correlations by level.
 
     Parameters
@@ -367,7 +367,7 @@ def ranks_of_all(
             table[np.triu_indices(p, 1)] = np.where(known, own / n, np.nan)
             tables[k] = table + table.T
     reply = messages.Offered(*(relayed(v, _AGGREGATE) for v in (by_level, *held.astype(np.int64))))
-    return pooling.survey_of(s, {ALL: reply}, chooses=chooses), tuple(tables)
+    return pooling.survey_of(s, {ALL: reply}, chooses=chooses), {ALL: tuple(tables)}
 
 
 def _split(sums: FloatArray, sizes: list[int]) -> list[FloatArray]:
@@ -428,7 +428,7 @@ def slopes(
     return {ALL: parts}
 
 
-def judged(
+def _figures_of_all(
     ctx: CoordinatorContext, of: str, message: messages.Judge | messages.Conclude, n: int
 ) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
     """Figures of models over the n rows of all sites, as if one told them; none where some do not.
@@ -446,3 +446,27 @@ def judged(
     wrong = np.where(found.told["wrong"] > 0, found.values["wrong"] / n, np.nan)
     figures = (means, squares, tuple(map(float, wrong)))
     return {ALL: messages.Judged(*(relayed(value, _AGGREGATE) for value in figures))}
+
+
+def judged(
+    ctx: CoordinatorContext, message: messages.Judge, survey: Survey
+) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
+    """Figures of the candidates over the choosing rows of all sites."""
+    n = survey.choosing[ALL]
+    return (yield from _figures_of_all(ctx, "judge_total", message, n))
+
+
+def concluded(
+    ctx: CoordinatorContext, message: messages.Conclude, survey: Survey
+) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
+    """Have the classifier kept, after figures over the test rows of all sites."""
+    found, n = {}, survey.test[ALL]
+    if n:
+        found = yield from _figures_of_all(ctx, "test_total", message, n)
+        if not found:
+            ctx.note("At some site one test row makes most of a figure: no rows judge the model.")
+    sites = ctx.sites
+    kept = ctx.require((yield Ask("keep", message, to=sites)), at_least=0)
+    for site in (site for site in sites if site not in kept):
+        ctx.note(f"{site} did not take the model at the end.")
+    return found
