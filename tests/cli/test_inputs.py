@@ -310,6 +310,28 @@ def test_constant_columns(space: Workspace) -> None:
     assert result.sd[1] == 0.0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("ones", [0, 4, 36, 40])
+def test_a_column_of_which_a_site_tells_no_sums_stops_a_regression_before_it_runs(
+    ones: int, space: Workspace
+) -> None:
+    for site in SITES:
+        header, *rows = space.lines(site)
+        of = ones if site == "lyon" else 20
+        space.table(site, f"{header},mark", [f"{row},{int(i < of)}" for i, row in enumerate(rows)])
+    asked = {"method": "pooled-regression", "features": ("x", "mark"), "data": 'target = "y"'}
+    space.write(**asked)  # type: ignore[arg-type]
+    said = refused(space, 3)
+    assert "site lyon: of mark all rows have one value, or all but fewer than 10" in said
+    assert call("check", space.file).exit_code == 3
+    space.write(parameters='when_withheld = "without-column"', **asked)  # type: ignore[arg-type]
+    assert call("check", space.file).exit_code == 0
+    done = space.run()
+    assert done.exit_code == 0 and "Site lyon withholds mark" in done.stdout, done.output
+    space.site("lyon", more='[policy]\npreset = "simulation"\n')
+    space.write(**asked)  # type: ignore[arg-type]
+    assert call("check", space.file).exit_code == 0
+
+
 # --- directories and disks --------------------------------------------------------------------
 
 

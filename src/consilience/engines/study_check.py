@@ -23,6 +23,7 @@ from consilience.exceptions import (
     MissingExtraError,
     PrivacyError,
     StudyError,
+    listed,
 )
 from consilience.numerics.own_rows import compare_rows, row_digests
 from consilience.numerics.progress import LONG, about
@@ -44,7 +45,7 @@ from consilience.sites.encoding import is_number, plain_text
 from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.own_columns import SiteColumns, check_own_roles
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Report
+from consilience.sites.prepare import Loaded, Report
 from consilience.sites.revealed_rank import RevealedRank, column_factor, rank_of
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore
@@ -322,7 +323,9 @@ def _check(
             *_about_memory(table, loaded.data, policy),
             *_about_home(study, file, policy),
         ]
-        refusal, offer = None, None
+        refusal: ConsilienceError | None = _withheld_refusal(loaded, policy, method)
+        essential = refusal is not None
+        offer = None
         if reference is not None:
             refusal = own_rows_refusal(reference, loaded.data, policy)
         if study.partition == "columns":
@@ -338,7 +341,7 @@ def _check(
     foreign = _foreign(loaded.report, study.partition, table.labelled)
     # Nothing goes without the one who asks; of several partners some may do. Private rows go to
     # nobody.
-    essential = reference is not None or study.roles.get(file.name) == "initiator"
+    essential |= reference is not None or study.roles.get(file.name) == "initiator"
     stops = foreign is not None or (refusal is not None and essential)
     error_ = foreign if foreign is not None else refusal
     of = (policy, loaded.report, kinds, error_, stops, tuple(remarks))
@@ -503,18 +506,41 @@ def _about_size(data: SiteData, policy: Policy, method: Method) -> list[str]:
                 "each: the site will find fewer classes, or contribute counts only."
             )
     # Over columns no site releases sums of its columns.
-    for j, name in enumerate(data.feature_names if method.partition == "rows" else ()):
-        column = data.features[:, j]
-        found = column[~np.isnan(column)]
-        ones = int(np.count_nonzero(found))
-        if np.isin(found, (0.0, 1.0)).all() and 0 < min(ones, len(found) - ones) < least:
-            said.append(
-                f"Column {name} is 0 or 1 and one of them is in fewer than {least} rows: the site "
-                "withholds sums of it."
-            )
+    said += [
+        f"Column {name} is 0 or 1 and one of them is in fewer than {least} rows: the site "
+        "withholds sums of it."
+        for name in (_rare_marks(data, least) if method.partition == "rows" else ())
+    ]
     if policy.preset == "simulation":
         said.append("The preset simulation protects no record.")
     return said
+
+
+def _rare_marks(data: SiteData, least: int) -> list[str]:
+    """Columns of 0 and 1 of which one is in some rows, and in fewer than `least`."""
+    names = []
+    for name, column in zip(data.feature_names, data.features.T, strict=True):
+        found = column[~np.isnan(column)]
+        ones = int(np.count_nonzero(found))
+        if np.isin(found, (0.0, 1.0)).all() and 0 < min(ones, len(found) - ones) < least:
+            names.append(name)
+    return names
+
+
+def _withheld_refusal(loaded: Loaded, policy: Policy, method: Method) -> DataError | None:
+    """Columns of which a site that protects records tells no sums, where the study needs them."""
+    least = policy.min_records
+    if least == 1 or getattr(method, "when_withheld", "") != "stop":
+        return None
+    names = [n for n in loaded.data.feature_names if n in loaded.report.constant]
+    names += _rare_marks(loaded.data, least)
+    if not names:
+        return None
+    return DataError(
+        f"of {listed(names, 10, counted=False)} all rows have one value, or all but fewer than "
+        f"{least}: the site withholds its sums, and the study stops there. Leave the column or the "
+        'site out, or set when_withheld to "without-column" or "without-site"'
+    )
 
 
 def _about_home(study: Study, file: SiteFile, policy: Policy) -> list[str]:
