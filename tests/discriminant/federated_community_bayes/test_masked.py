@@ -18,6 +18,7 @@ from scipy.stats import rankdata
 from consilience import FederatedCommunityBayes, Federation, load_run
 from consilience.discriminant.federated_community_bayes import masked as masked_sums
 from consilience.discriminant.federated_community_bayes import messages, pooling
+from consilience.discriminant.federated_community_bayes import site as at_site
 from consilience.discriminant.federated_community_bayes.site import LARGEST_LOSS
 from consilience.discriminant.kernels import multinomial
 from consilience.engines.study_check import check_admitted
@@ -550,6 +551,43 @@ def test_units_of_others_do_not_decide_what_a_site_could_tell(
     for site, pairs in wanted.items():
         np.testing.assert_array_equal(added["possible", site].pairs.value, pairs)
         assert pairs.all() and not added["fits_possible", site].fits.value.any()
+
+
+def test_no_site_says_whether_its_rows_are_far_from_made_up_units(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Predictors refuse tables in other units: whether half of the rows are far is a median."""
+    true = standardise.transform
+
+    def smaller(message: Any, data: Any) -> Any:
+        scale = relayed(np.asarray(message.scale.value) / 100.0, Disclosure.AGGREGATE)
+        return true(dataclasses.replace(message, scale=scale), data)
+
+    step = prepare.steps_of(FederatedCommunityBayes)["standardise.apply"]
+    monkeypatch.setitem(vars(step), "transform", smaller)
+    remarks = run_of(holdout=0.2).result.remarks
+    assert not any("did not take the model" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize(("largest", "fine"), [(1e100, True), (1.1e100, False), (1e300, False)])
+def test_models_are_judged_where_scores_are_numbers(largest: float, fine: bool) -> None:
+    """In units of 1e-30 too: else made-up models would find the size of a site's largest row."""
+    codes = np.arange(80) % 2
+    x = 1e50 * np.random.default_rng(0).uniform(-1, 1, size=(80, 3))
+    rows = at_site.Rows(x, codes, np.full(80, at_site.TRAINING), 0, np.empty(0, dtype=int))
+    held = dataclasses.replace(rows, part=np.where(np.arange(80) < 40, 0, at_site.TEST))
+    models = relayed(np.full((2, 1, 4), largest), Disclosure.MODEL)
+    message = messages.Judge(
+        messages.Settings(("a", "b"), 1.0, 0.0, 0.2), aggregate([0, 1]), models
+    )
+    if not fine:
+        with pytest.raises(ProtocolError, match="none of the study's columns"):
+            at_site.asked_of(held, at_site.TEST, message)
+        return
+    asked, y = at_site.asked_of(held, at_site.TEST, message)
+    with np.errstate(over="raise", invalid="raise"):
+        values, _, _ = at_site.figures_of(held, at_site.TEST, asked, y, least=10)
+    assert np.isfinite(values).all()
 
 
 def test_sums_that_are_no_number_stop_the_run_for_all() -> None:

@@ -208,6 +208,8 @@ def row_factors(rows: FloatArray, weights: FloatArray, max_share: float) -> Floa
 
 STEEPEST = 10.0
 """Root mean square of the contrasts of a model over the site's rows."""
+LARGEST_COEFFICIENT = 1e100
+"""Of judged models: squares of scores are numbers in all units that a site takes."""
 LARGEST_LOSS = float(np.log(100.0))
 """Where records are protected, a class counts as no less likely than 1 in 100."""
 LARGEST_GAIN = 1.0
@@ -268,7 +270,9 @@ def asked_of(
 ) -> tuple[FloatArray, IntArray]:
     """Models that are to be judged, and the class of each row of a part."""
     classes, models = _classes(message.classes.value, rows.of(TRAINING)[1]), message.models.value
-    if models.shape[1:] != (len(classes) - 1, rows.x.shape[1] + 1) or not len(models):
+    fits = len(models) and models.shape[1:] == (len(classes) - 1, rows.x.shape[1] + 1)
+    # Beyond, whether scores are numbers would say how large a site's rows are.
+    if not fits or not (np.abs(models) <= LARGEST_COEFFICIENT).all():
         raise ProtocolError("judged models are none of the study's columns and classes")
     return models, np.searchsorted(classes, rows.codes[rows.part == part])
 
@@ -542,12 +546,10 @@ def keep_model(
         priors=np.asarray(message.priors.value),
         classes=levels,
         feature_names=data.feature_names,
-        scaling=data.scaling,
     )
-    site.output("predictor", predictor)
-    # In the columns' own units.
-    x = data.features if data.scaling is None else data.features * data.scaling[2] + data.scaling[1]
-    chances = predictor.predict_proba(x)
+    site.output("predictor", predictor.with_names(data.feature_names, data.scaling))
+    # In the units of the study: rows in their own are refused where they are far from made-up ones.
+    chances = predictor.predict_proba(data.features)
     best = chances.argmax(axis=1)
     table = {
         "row": data.rows,
