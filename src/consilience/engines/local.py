@@ -32,7 +32,7 @@ from consilience.sites.study import SiteFile, Study
 from consilience.wire.envelope import Reply, Request
 
 _POLL = 0.1
-_LONGEST = 1 << 16
+_LONGEST = 1 << 14
 """No refusal is longer: it has a sentence and no message."""
 _LOG = logging.getLogger(__name__)
 

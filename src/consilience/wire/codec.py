@@ -45,6 +45,7 @@ SEAL_OVERHEAD = 16
 """Bytes by which a sealed value is longer than what is in it."""
 _ATOMS = frozenset((type(None), bool, int, float, str))
 """Values without parts, which are on the wire as they are."""
+_NESTED, _ARRAY = (dict, list, tuple), frozenset("$dsb")
 _DTYPES = {
     name: np.dtype(name)
     for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
@@ -351,12 +352,24 @@ def _to_wire(value: Any, depth: int, long: list[Any]) -> Any:
     """What msgpack is given for a value; long buffers in it are put into `long`."""
     if type(value) in _ATOMS:
         return value
+    if isinstance(value, np.ndarray):
+        return _array_to_wire(value, long)
+    if isinstance(value, _NESTED) and depth + bool(value) > MAX_DEPTH:
+        raise ProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
+    # Most items have no parts: of these nothing more is asked.
+    if isinstance(value, dict):
+        if not all([isinstance(key, str) and key[:1] != "$" for key in value]):
+            raise ProtocolError("keys of a map on the wire are texts that do not start with $")
+        return {
+            key: v if type(v) in _ATOMS else _to_wire(v, depth + 1, long)
+            for key, v in value.items()
+        }
+    if isinstance(value, _NESTED):
+        return [v if type(v) in _ATOMS else _to_wire(v, depth + 1, long) for v in value]
     if isinstance(value, bytes):
         if len(value) >= _LONG:
             long.append(value)
         return value
-    if isinstance(value, np.ndarray):
-        return _array_to_wire(value, long)
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return value.item()
     if isinstance(value, int | float | str):
@@ -366,18 +379,6 @@ def _to_wire(value: Any, depth: int, long: list[Any]) -> Any:
         if not _is_sealed(raw):
             raise ProtocolError("a sealed value lacks its sites or its ciphertext")
         return {**raw, "b": _to_wire(value.data, depth, long)}
-    if isinstance(value, tuple | list | dict) and depth + bool(value) > MAX_DEPTH:
-        raise ProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
-    # Most items have no parts: of these nothing more is asked.
-    if isinstance(value, tuple | list):
-        return [v if type(v) in _ATOMS else _to_wire(v, depth + 1, long) for v in value]
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) and not key.startswith("$") for key in value):
-            raise ProtocolError("keys of a map on the wire are texts that do not start with $")
-        return {
-            key: v if type(v) in _ATOMS else _to_wire(v, depth + 1, long)
-            for key, v in value.items()
-        }
     raise ProtocolError(f"{type(value).__name__} does not cross the wire")
 
 
@@ -433,7 +434,7 @@ def _from_wire(raw: Any, depth: int) -> Any:
         if set(raw) != {"$", "f", "t", "b"} or not _is_sealed(raw):
             raise WireError("a malformed sealed value")
         return Sealed(raw["f"], raw["t"], raw["b"])
-    if isinstance(raw, list | dict) and depth + bool(raw) > MAX_DEPTH:
+    if isinstance(raw, _NESTED) and depth + bool(raw) > MAX_DEPTH:
         raise WireError(f"a message nested deeper than {MAX_DEPTH} levels was refused")
     if isinstance(raw, list):
         return tuple([v if type(v) in _ATOMS else _from_wire(v, depth + 1) for v in raw])
@@ -445,7 +446,7 @@ def _from_wire(raw: Any, depth: int) -> Any:
 
 
 def _array_from_wire(raw: dict[str, Any]) -> np.ndarray:
-    if set(raw) != {"$", "d", "s", "b"} or raw["$"] != "array":
+    if raw.keys() != _ARRAY or raw["$"] != "array":
         raise WireError("a malformed array")
     shape, buffer = raw["s"], raw["b"]
     dtype = _DTYPES.get(raw["d"]) if isinstance(raw["d"], str) else None

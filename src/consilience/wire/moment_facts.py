@@ -944,6 +944,8 @@ def _mostly_one(columns: FloatArray, least: int) -> IntArray:
     alike = (columns[:half] == columns[half : 2 * half]).sum(axis=0) > half - least
     # What more than half of the records have is at the median.
     near = np.flatnonzero(alike)
+    if not len(near):
+        return near
     middle = np.partition(columns[:, near], n // 2, axis=0)[n // 2]
     return np.asarray(near[n - (columns[:, near] == middle).sum(axis=0) < least])
 

@@ -141,6 +141,20 @@ def test_thin_by_the_limit_of_the_policy() -> None:
     assert without_thin(x, Limits(13, 0.5, 3))[1].tolist() == [1]
 
 
+@pytest.mark.parametrize("n", [5, 10, 11, 30, 200])
+def test_thin_columns_are_those_of_a_plain_count(n: int) -> None:
+    """Whatever settles a column sooner: few levels, all different, gaps in few rows and in most."""
+    rng = np.random.default_rng(n)
+    few = np.minimum(rng.integers(0, 12, size=(n, 40)), rng.integers(0, 12, size=40)).astype(float)
+    gaps = np.where(rng.random((n, 40)) < rng.random(40), np.nan, rng.normal(size=(n, 40)))
+    x = np.hstack([few, gaps, rng.normal(size=(n, 5))])
+    counts = [np.unique(column, return_counts=True)[1].max() for column in x.T]
+    expected = [j for j, most in enumerate(counts) if n - most < STRICT.min_records]
+    assert (0 < len(expected) < 85) is (n > 10)
+    with np.errstate(invalid="ignore"):
+        assert without_thin(x, STRICT)[1].tolist() == expected
+
+
 def test_empty_tables() -> None:
     kept, columns = without_thin(np.empty((0, 3)), STRICT)
     assert kept.shape == (0, 3) and columns.tolist() == [0, 1, 2]

@@ -44,7 +44,7 @@ from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import holdout
 from consilience.protocol.phases.holdout import held_out
 from consilience.wire import disclosure, estimators
-from consilience.wire.codec import digest
+from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.disclosure import Limits, Released, aggregate, count, weighted_means
 from consilience.wire.estimators.archive import packages_of
 
@@ -438,8 +438,9 @@ def _refits(
             }
             if t == 0:
                 earlier = kept.get(str(track), ())
-                # Fits of all rows wait here until a round is chosen.
-                kept[str(track)] = _with_last(earlier, message.round, facts, s.keep)
+                # Fits of all rows wait here until a round is chosen, packed once for all records.
+                packed = {"facts": pack(facts)}
+                kept[str(track)] = _with_last(earlier, message.round, packed, s.keep)
             elif message.round == 0:
                 # The site's own fit, to be compared with what is kept.
                 at_held = learner.predict(fitted, rows.x[rows.held])
@@ -488,6 +489,11 @@ def _with_last(
     return entries if len(entries) <= keep + 1 else (entries[0], *entries[-keep:])
 
 
+def _facts_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a fit."""
+    return dict(unpack(entry["facts"], max_bytes=1 << 40))
+
+
 # --------------------------------------------------------------------------- judge
 
 
@@ -509,7 +515,7 @@ def _judged(
         return _gaps(len(tracks), 2), _gaps(len(tracks), 2), state
     known = dict(state.get("judged", {}))
     if rows.limits.min_records > 1:
-        _check_forms(message.models.value, own["model"], rows.x.shape[1], rows.s)
+        _check_forms(message.models.value, _facts_of(own)["model"], rows.x.shape[1], rows.s)
     columns = []
     for track, models in zip(tracks, message.models.value, strict=True):
         losses = _loss_of_average(models, message.shares.value, rows)
@@ -629,7 +635,7 @@ def conclude(
         losses, _ = rows.means(ways, differences=False)
         beside = _without_few(ways[:, :2] - ways[:, 2:], rows.held_weight, rows.limits)
         differences, errors = rows.means(beside)
-    facts = _latest(fits, message.round)
+    facts = _facts_of(_latest(fits, message.round))
     reply = Concluded(
         model=_as_estimator(facts, facts["model"]),
         losses=losses,

@@ -37,6 +37,7 @@ from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import CoordinatorContext, SiteContext, SiteData
 from consilience.wire.disclosure import Limits
+from consilience.wire.moment_facts import at_most
 
 PARTS = 5
 """Parts of a table, of which a protected site holds out one or two."""
@@ -317,16 +318,21 @@ def without_thin(x: FloatArray, limits: Limits) -> tuple[FloatArray, IntArray]:
     """
     if limits.min_records <= 1:
         return x, np.empty(0, dtype=np.int64)
-    few = [j for j in range(x.shape[1]) if len(x) - _most_common(x[:, j]) < limits.min_records]
+    few = [j for j, column in enumerate(x.T) if _is_thin(column, limits.min_records)]
     thin = np.array(few, dtype=np.int64)
     return made_constant(x, thin), thin
 
 
-def _most_common(column: FloatArray) -> int:
-    """Rows with the most common value, or with the median: of many rows only the first matters."""
-    if len(column) < _FEW:
-        return int(np.unique(column, return_counts=True)[1].max(initial=0))
-    return int(np.sum(column == np.median(column)))  # a value that most rows have
+def _is_thin(column: FloatArray, least: int) -> bool:
+    """Whether fewer rows than `least` have another value than most: a bound settles it mostly."""
+    n = len(column)
+    if n - at_most(column, 3) >= least and not np.isnan(column).any():
+        return False
+    if n < _FEW:
+        most = int(np.unique(column, return_counts=True)[1].max(initial=0))
+    else:
+        most = int(np.sum(column == np.median(column)))  # a value that most rows have
+    return n - most < least
 
 
 def made_constant(x: FloatArray, thin: IntArray) -> FloatArray:
