@@ -34,15 +34,23 @@ def cell_facts(
 
     Or of the squares of the columns about a point (d,). No more than a column is copied at a time.
     """
-    total = _sums(x, about)
+    n, d = x.shape
+    # A column by itself, and columns that are in one piece each, numpy adds up by pairs.
+    alone = d == 1 or (x.flags.f_contiguous and not x.flags.c_contiguous)
+    total = np.zeros(d) if alone else _sums(x, about)
     gaps = np.isnan(total)
     if gaps.any():  # a sum of which a value is missing is no number
         total = _sums(x, about, known=True)
-    records, share = np.zeros(x.shape[1], dtype=np.int64), np.zeros(x.shape[1])
-    known = np.full(x.shape[1], len(x), dtype=np.int64)
-    for j in range(x.shape[1]):
+    records, share = np.zeros(d, dtype=np.int64), np.zeros(d)
+    known = np.full(d, n, dtype=np.int64)
+    for j in range(d):
         column = _column(x, j, about)
+        if alone:
+            with np.errstate(invalid="ignore", over="ignore"):
+                total[j] = column.sum()
+            gaps[j] = np.isnan(total[j])
         if gaps[j] and (missing := np.isnan(column)).any():
+            total[j] = np.where(missing, 0.0, column).sum() if alone else total[j]
             column = column[~missing]
         known[j] = len(column)
         if not len(column):
@@ -72,18 +80,11 @@ def _sums(x: FloatArray, about: FloatArray | None, *, known: bool = False) -> Fl
     """Sum of each column, or of its squares about a point; of the values that are there, if asked.
 
     Rows are added one after the other, in blocks of any size: so no sum depends on how many there
-    are. A column by itself, and columns that are in one piece each, numpy adds up by pairs.
+    are.
     """
     n, d = x.shape
-    alone = d == 1 or (x.flags.f_contiguous and not x.flags.c_contiguous)
-    total, size = np.zeros(d), n if alone else max(_AT_ONCE // max(d, 1), 16)
+    total, size = np.zeros(d), max(_AT_ONCE // max(d, 1), 16)
     with np.errstate(invalid="ignore", over="ignore"):
-        if alone:
-            for j in range(d):
-                column = _column(x, j, about)
-                gaps = np.isnan(column) if known else None
-                total[j] = (column if gaps is None else np.where(gaps, 0.0, column)).sum()
-            return total
         for start in range(0, n, size):
             part = x[start : start + size]
             room = np.empty((len(part) + 1, d))

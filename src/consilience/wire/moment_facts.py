@@ -1025,15 +1025,18 @@ def block_facts(
                 seen = _Seen.of(part)
             place = k, slice(int(ends[b]), int(ends[b + 1]))
             upper = np.triu_indices(len(block))
-            products = _products(part, whole)
+            products = _products(part, whole, seen.means)
             value[place] = ((products + products.T) / 2)[upper]
             within = coded_within(coded, block)
             facts.append((place, _of_block(by_column, seen, behind, limits, within)))
     return value, facts
 
 
-def _products(part: FloatArray, whole: bool) -> FloatArray:
-    """Sums of products of rows about their means; a missing value adds nothing."""
+def _products(part: FloatArray, whole: bool, means: FloatArray) -> FloatArray:
+    """Sums of products of rows about their means; a missing value adds nothing.
+
+    The means of columns in one piece each are known to the last digit, those of others nearly.
+    """
     n, p = part.shape
     if n <= _AT_ONCE or not whole:
         there = part
@@ -1041,11 +1044,11 @@ def _products(part: FloatArray, whole: bool) -> FloatArray:
             mean = part.mean(axis=0) if whole else np.nanmean(part, axis=0)
             there = part - mean if whole else np.nan_to_num(part - mean)
         return np.asarray(there.T @ there)
-    mean, found = part.mean(axis=0)[:, None], np.zeros((p, p))
+    mean, found = means if part.flags.f_contiguous else part.mean(axis=0), np.zeros((p, p))
     room, some = np.empty((p, LOOK)), np.empty((p, p))
     for start in range(0, n, LOOK):  # so that no copy of the table is made
         own = part[start : start + LOOK].T
-        away = np.subtract(own, mean, out=room[:, : own.shape[1]])
+        away = np.subtract(own, mean[:, None], out=room[:, : own.shape[1]])
         found += np.matmul(away, away.T, out=some)
     return found
 
