@@ -95,7 +95,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "training rows by class, rank correlations weighed by rows": "rank-totals.*",
         "curvatures and slopes of each community": "fit-totals.sums slope-totals.sums",
         "log losses, their squares and wrong predictions of a few models": "figure-totals.*",
-        "how many sites could tell each of them": "possible.* fits-possible.*",
+        "how many sites could tell each of them": "possible.* fits-possible.* figures-possible.*",
     },
     "latent-class-regression": {
         "sums of squares and products of features and response": "offered.sums sums.sums",

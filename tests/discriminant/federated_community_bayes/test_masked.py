@@ -184,7 +184,7 @@ def test_the_coordinator_sees_no_number_of_a_site() -> None:
     steps = {line.step for line in told if line.disclosure == "masked"}
     assert steps == {
         "moments.totals", "moments.squares", "possible", "rank_totals", "fits_possible",
-        "fit_totals", "judge_total", "test_total",
+        "fit_totals", "judge_possible", "judge_total", "test_possible", "test_total",
     }  # fmt: skip
     result = run.result
     assert result.sites == (ALL,) and MASKED in result.remarks
@@ -358,42 +358,65 @@ def test_too_few_rows_that_would_judge() -> None:
     assert any("some site has too few test rows" in r.lower() for r in result.remarks)
 
 
-@pytest.mark.parametrize("step", ["judge_total", "test_total"])
-def test_figures_that_a_site_withholds_are_not_opened(
-    step: str, monkeypatch: pytest.MonkeyPatch, added: Any
+ASKED: dict[str, Any] = {
+    "candidates": (1, 2, 6),
+    "n_communities": "auto",
+    "choosing": 0.2,
+    "holdout": 0.2,
+}
+LARGE = tables_of([200, 220, 240], p=6)
+
+
+@pytest.fixture
+def withholding(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], None]:
+    """Have figures withheld by a site of so many rows of a part, from some look at them on."""
+
+    def begin(rows: int, place: int, first: int) -> None:
+        true, looks = masked_sums.disclosure.weighted_means, []
+
+        def withheld(values: Any, **more: Any) -> Any:
+            found = true(values, **more)
+            looks.extend([1] * (len(values) == rows))
+            hidden = np.arange(values.shape[1]) == place
+            mine = len(values) == rows and len(looks) > first
+            return dataclasses.replace(found, mean=found.mean.withhold(hidden & mine))
+
+        monkeypatch.setattr(masked_sums.disclosure, "weighted_means", withheld)
+
+    return begin
+
+
+def test_a_figure_that_a_site_withholds_is_in_no_total(added: Any, withholding: Any) -> None:
+    """The others are told all the same: errors, and by how much rules differ."""
+    whole = run_of(LARGE, **ASKED)
+    kept = whole.site("s1").to_frame("predictions")["part"].value_counts()
+    assert kept["test"] == kept["choosing"]
+    withholding(int(kept["test"]), 0, 0)
+    run = run_of(LARGE, **ASKED)
+    for site in LARGE:
+        for step in ("judge_total", "test_total"):
+            told = added[step, site]
+            assert np.isnan(told.losses.value).tolist()[:2] == [True, False]
+            assert np.isnan(told.squares.value).tolist()[:2] == [True, False]
+    found, wanted = run.result, whole.result
+    assert np.isnan(found.log_loss).all() and np.isnan(found.candidate_loss).all()
+    np.testing.assert_array_equal(found.candidate_gain[1:], wanted.candidate_gain[1:])
+    np.testing.assert_array_equal(found.errors, wanted.errors)
+    np.testing.assert_array_equal(found.log_loss_gain[1:], wanted.log_loss_gain[1:])
+    assert found.chosen == wanted.chosen
+    for rows in ("choosing", "test"):
+        assert any(f"one of the {rows} rows makes most" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_figure_that_a_site_said_it_could_tell_is_told_or_none_is(
+    place: int, withholding: Any
 ) -> None:
-    """It had said that it could tell some: their total without it would be that of two."""
-    tables, true = tables_of([200, 220, 240], p=6), masked_sums.disclosure.weighted_means
-    part = {"judge_total": "choosing", "test_total": "test"}[step]
-
-    def withheld(values: Any, **more: Any) -> Any:
-        found = true(values, **more)
-        mine = len(values) == counts[part]
-        hidden = np.arange(len(found.mean.value)) == (0 if mine else -1)
-        return dataclasses.replace(found, mean=found.mean.withhold(hidden))
-
-    asked: dict[str, Any] = {"candidates": (1, 2), "n_communities": "auto", "choosing": 0.2,
-                             "holdout": 0.2}  # fmt: skip
-    whole = run_of(tables, **asked)
-    kept = whole.site("s1").to_frame("predictions")["part"]
-    counts = {"choosing": int((kept == "choosing").sum()), "test": int((kept == "test").sum())}
-    other = {"choosing": "test", "test": "choosing"}[part]
-    if counts[part] == counts[other]:
-        counts[other] = -1
-    monkeypatch.setattr(masked_sums.disclosure, "weighted_means", withheld)
-    added.clear()
-    run = run_of(tables, **asked)
-    told = added[step, "s1"]
-    assert np.isnan(told.losses.value).all() and np.isnan(told.squares.value).all()
-    opened = [x.step for x in run.transcript if x.direction == "to-site" and x.field == "step"]
-    assert step not in {str(x) for x in opened}
-    result = run.result
-    if step == "test_total":
-        assert np.isnan(result.log_loss).all() and np.isnan(result.errors).all()
-        assert any("one test row makes most" in remark for remark in result.remarks)
-    else:
-        assert result.n_communities == 1 and np.isnan(result.candidate_gain).all()
-        assert any("Some site may not tell how candidates do" in r for r in result.remarks)
+    """The total without it would be that of two."""
+    rows = run_of(LARGE, **ASKED).site("s1").to_frame("predictions")["part"].value_counts()
+    withholding(int(rows["choosing"]), place, 1)
+    with pytest.raises(QuorumError, match="fewer sites tell a part of step 'judge_total'"):
+        run_of(LARGE, **ASKED)
 
 
 # --------------------------------------------------------------------------- made-up questions
@@ -477,8 +500,11 @@ def test_a_site_tells_only_what_it_offered(step: str, change: Any) -> None:
 
 @pytest.mark.parametrize(
     ("step", "classes", "parts"),
-    [("judge_total", [0, 1], [1, 1]), ("judge_total", [0, 1, 2], [0, 1]),
-     ("test_total", [0, 1], [1, 1]), ("test_total", [0, 1, 2], [1, 0]),
+    [("judge_possible", [0, 1], [1, 1]), ("judge_possible", [0, 1, 2], [0, 1]),
+     ("judge_total", [0, 1, 2], [0, 1, 1]), ("judge_total", [0, 1, 2], [1, 1]),
+     ("judge_total", [0, 1, 2], [1, 0, 1]), ("test_total", [0, 1, 2], [1, 0, 1]),
+     ("test_possible", [0, 1], [1, 1]), ("test_possible", [0, 1, 2], [1, 0]),
+     ("test_total", [0, 1, 2], [0, 1, 1]),
      ("slope_totals", [0, 1], [1, 1]), ("slope_totals", [0, 1, 2, 3], [1, 1])],
 )  # fmt: skip
 def test_it_looks_at_no_row_for_what_was_not_offered(
@@ -487,8 +513,13 @@ def test_it_looks_at_no_row_for_what_was_not_offered(
     """There is no table at all here: the refusal can hang on nothing in it."""
     monkeypatch.setattr(masked_sums, "require_masks", lambda site: None)
     asked = {one.name: one for one in masked_sums.STEPS}[step]
-    message = SimpleNamespace(classes=aggregate(classes), models=SimpleNamespace(value=()))
-    for state in ({}, {"classes": np.arange(3), "parts": parts}):
+    told = np.array([True, False])
+    message = SimpleNamespace(
+        classes=aggregate(classes), models=SimpleNamespace(value=()), told=told
+    )
+    part = at_site.CHOOSING if step == "judge_total" else at_site.TEST
+    judged = {"part": part if parts[0] else -1, "figures": np.array(parts[1:], dtype=bool)}
+    for state in ({}, {"classes": np.arange(3), "parts": parts, "judged": judged}):
         with pytest.raises(ProtocolError, match=NOT_OFFERED):
             asked(message, None, state, None)
 
@@ -612,9 +643,9 @@ def test_steps_of_masked_sums_are_refused_in_plain(step: Any) -> None:
 def test_no_more_models_are_judged_than_in_plain() -> None:
     many = SimpleNamespace(models=SimpleNamespace(value=np.zeros((21, 1, 3))))
     with pytest.raises(DisclosureError, match="more numbers of communities"):
-        masked_sums.judge_total(many, None, {}, None)
+        masked_sums.judge_possible(many, None, {}, None)
     with pytest.raises(ProtocolError, match="three models"):
-        masked_sums.test_total(many, None, {}, None)
+        masked_sums.test_possible(many, None, {}, None)
 
 
 def test_the_exact_fit_needs_consent_with_masks_too() -> None:
@@ -701,7 +732,7 @@ def test_a_site_that_is_lost_after_it_gave_is_in_the_model(round_: int) -> None:
     assert late == (round_ == KEEP)
 
 
-@pytest.mark.parametrize("round_", range(POSSIBLE, KEEP + 5))
+@pytest.mark.parametrize("round_", range(POSSIBLE, KEEP + 9))
 def test_a_run_that_stopped_goes_on_with_the_same_answer(round_: int, tmp_path: Path) -> None:
     class Killed(Exception):
         pass

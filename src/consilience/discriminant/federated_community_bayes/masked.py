@@ -18,9 +18,13 @@ exact, in place of them
 slope_totals: Slope, 1 .. R     ->  sums loss, gradient and curvature of its rows
   coefficients by community     <-  SlopeTotals: packed; with consent (per_record)
                                                                                AGGREGATE
-judge_total: Judge              ->  judges numbers of communities, choosing rows
+judge_possible: Judge           ->  judges numbers of communities, choosing rows
+                                <-  FiguresPossible: each log loss             AGGREGATE
+judge_total: SharedFigures      ->
                                 <-  FigureTotals: losses and squares (a)       AGGREGATE
-test_total: Conclude            ->  judges the classifier on test rows
+test_possible: Conclude         ->  judges the classifier on test rows
+                                <-  FiguresPossible                            AGGREGATE
+test_total: SharedFigures       ->
                                 <-  FigureTotals: and wrong predictions (a)    AGGREGATE
 keep: Conclude                  ->  keeps the predictor
                                 <-  Kept                                          PUBLIC
@@ -66,7 +70,6 @@ from consilience.protocol.phases.secure_sums import (
     ALL,
     MASKED,
     WRONG,
-    ClosedError,
     Totals,
     require_masks,
     total,
@@ -220,7 +223,7 @@ def _figures(
     state: State,
     site: SiteContext,
 ) -> messages.FigureTotals:
-    """Sums of figures over the rows of a part, all of them or none."""
+    """Sums of figures over the rows of a part; a gap where one may not leave."""
     require_masks(site)
     _classes_of(state, message.classes)
     _require(bool(state["parts"][part - CHOOSING]))
@@ -235,37 +238,80 @@ def _figures(
         sums = reach * np.rint(sums / reach + at)
         squares = reach**2 * np.ceil(squares / reach**2)
         wrong = limits.min_records * np.rint(wrong / limits.min_records + at)
-    gaps = np.isnan(means.mean.value).any()
-    untold = [at_site.UNTOLD] * len(models)
+    gaps, untold = np.isnan(means.mean.value), [at_site.UNTOLD] * len(models)
     if part == TEST:
         step = min(1.0, max(limits.min_records, 1) / len(y))
         untold = [disclosure.rounded(v, n_records=len(y), step=step) for v in shares]
     return messages.FigureTotals(
         losses=replaced(means.mean, np.where(gaps, np.nan, sums)),
         squares=replaced(means.variance, np.where(gaps, np.nan, squares)),
-        wrong=replaced(
-            disclosure.bundle(untold), np.where(gaps or part == CHOOSING, np.nan, wrong)
-        ),
+        wrong=replaced(disclosure.bundle(untold), wrong if part == TEST else np.nan * wrong),
     )
+
+
+def _could_judge(
+    message: messages.Judge | messages.Conclude,
+    part: int,
+    data: SiteData,
+    state: State,
+    site: SiteContext,
+) -> tuple[messages.FiguresPossible, State]:
+    """Count this site where it could tell a figure, and keep the models for the next question."""
+    could = ~np.isnan(_figures(message, part, data, state, site).losses.value)
+    marks = replaced(aggregate(np.ones(data.n_rows)), could.astype(float))
+    kept = {"models": message.models.value, "part": part, "figures": could}
+    return messages.FiguresPossible(marks), {**state, "judged": kept}
+
+
+def _judge(
+    message: messages.SharedFigures, part: int, data: SiteData, state: State, site: SiteContext
+) -> messages.FigureTotals:
+    """Figures of the models that were asked for last."""
+    require_masks(site)
+    asked = state.get("judged", {"part": None})
+    _require(asked["part"] == part and asked["figures"].shape == message.told.shape)
+    _require(not (message.told & ~asked["figures"]).any())
+    models = relayed(asked["models"], Disclosure.MODEL)
+    judge = messages.Judge(message.settings, relayed(state["classes"], _AGGREGATE), models)
+    own, hidden = _figures(judge, part, data, state, site), ~message.told
+    return messages.FigureTotals(
+        own.losses.withhold(hidden), own.squares.withhold(hidden), own.wrong
+    )
+
+
+@step("judge_possible", once=True, summed=True)
+def judge_possible(
+    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.FiguresPossible, State]:
+    """Count this site where it could tell figures of candidates."""
+    if len(message.models.value) > messages.MAX_CANDIDATES:
+        raise DisclosureError.shared("more numbers of communities than a site judges")
+    return _could_judge(message, CHOOSING, data, state, site)
 
 
 @step("judge_total", once=True, summed=True)
 def judge_total(
-    message: messages.Judge, data: SiteData, state: State, site: SiteContext
+    message: messages.SharedFigures, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.FigureTotals, State]:
     """Judge numbers of communities on the choosing rows."""
-    if len(message.models.value) > messages.MAX_CANDIDATES:
-        raise DisclosureError.shared("more numbers of communities than a site judges")
-    return _figures(message, CHOOSING, data, state, site), state
+    return _judge(message, CHOOSING, data, state, site), state
+
+
+@step("test_possible", once=True, summed=True)
+def test_possible(
+    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.FiguresPossible, State]:
+    """Count this site where it could tell figures of the classifier."""
+    at_site.require_three(message)
+    return _could_judge(message, TEST, data, state, site)
 
 
 @step("test_total", once=True, summed=True)
 def test_total(
-    message: messages.Conclude, data: SiteData, state: State, site: SiteContext
+    message: messages.SharedFigures, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.FigureTotals, State]:
     """Judge the classifier on the test rows."""
-    at_site.require_three(message)
-    return _figures(message, TEST, data, state, site), state
+    return _judge(message, TEST, data, state, site), state
 
 
 @step("keep", once=True)
@@ -286,7 +332,9 @@ STEPS = (
     fits_possible,
     fit_totals,
     slope_totals,
+    judge_possible,
     judge_total,
+    test_possible,
     test_total,
     keep,
 )
@@ -429,20 +477,21 @@ def slopes(
 
 
 def _figures_of_all(
-    ctx: CoordinatorContext, of: str, message: messages.Judge | messages.Conclude, n: int
+    ctx: CoordinatorContext, part: str, message: messages.Judge | messages.Conclude, n: int
 ) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
-    """Figures of models over the n rows of all sites, as if one told them; none where some do not.
+    """Figures of models over the n rows of all sites, as if one told them.
 
     Standard errors are those of rows about the mean of all sites.
     """
-    try:
-        found = yield from _total(ctx, of, message, messages.FigureTotals)
-    except ClosedError:
-        return {}
-    if not found.told["losses"].all():
-        return {}
-    means = found.values["losses"] / n
-    squares = np.maximum(found.values["squares"] / n - means**2, 0.0) / n
+    found = yield from _total(ctx, f"{part}_possible", message, messages.FiguresPossible)
+    told = _marks(found, "losses") == len(found.sites)
+    if not told.all():
+        rows = {"judge": "choosing", "test": "test"}[part]
+        ctx.note(f"At some site one of the {rows} rows makes most of a figure, which nobody tells.")
+    request = messages.SharedFigures(message.settings, told)
+    found = yield from _total(ctx, f"{part}_total", request, messages.FigureTotals)
+    means = np.where(told, found.values["losses"] / n, np.nan)
+    squares = np.maximum(np.where(told, found.values["squares"] / n, np.nan) - means**2, 0.0) / n
     wrong = np.where(found.told["wrong"] > 0, found.values["wrong"] / n, np.nan)
     figures = (means, squares, tuple(map(float, wrong)))
     return {ALL: messages.Judged(*(relayed(value, _AGGREGATE) for value in figures))}
@@ -452,20 +501,17 @@ def judged(
     ctx: CoordinatorContext, message: messages.Judge, survey: Survey
 ) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
     """Figures of the candidates over the choosing rows of all sites."""
-    n = survey.choosing[ALL]
-    return (yield from _figures_of_all(ctx, "judge_total", message, n))
+    return (yield from _figures_of_all(ctx, "judge", message, survey.choosing[ALL]))
 
 
 def concluded(
     ctx: CoordinatorContext, message: messages.Conclude, survey: Survey
 ) -> Generator[Ask, Replies, dict[str, messages.Judged]]:
     """Have the classifier kept, after figures over the test rows of all sites."""
-    found, n = {}, survey.test[ALL]
+    found, n, sites = {}, survey.test[ALL], ctx.sites
     if n:
-        found = yield from _figures_of_all(ctx, "test_total", message, n)
-        if not found:
-            ctx.note("At some site one test row makes most of a figure: no rows judge the model.")
-    sites = ctx.sites
+        found = yield from _figures_of_all(ctx, "test", message, n)
+        sites = ctx.sites
     kept = ctx.require((yield Ask("keep", message, to=sites)), at_least=0)
     for site in (site for site in sites if site not in kept):
         ctx.note(f"{site} did not take the model at the end.")

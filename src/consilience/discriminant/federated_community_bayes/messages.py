@@ -261,6 +261,21 @@ class SlopeTotals:
     sums: Released = Aggregate("d", "loss, gradient and curvature, packed, as in `FitTotals`")
 
 
+@message("federated-community-bayes/figures-possible", version=1)
+class FiguresPossible:
+    """Which figures of models a site could tell: 1 for yes, 0 for no."""
+
+    losses: Released = Aggregate("a", "log losses, as in `FigureTotals`", low=0, high=1)
+
+
+@message("federated-community-bayes/shared-figures", version=1)
+class SharedFigures:
+    """Ask for the figures that every site can tell, of the same models."""
+
+    settings: Settings = states(Settings)
+    told: BoolArray = Public("a", "which log losses", kind="bool", to="all")
+
+
 @message("federated-community-bayes/figure-totals", version=1)
 class FigureTotals:
     """What a site adds to figures of models, over rows that no fit has seen."""

@@ -610,12 +610,12 @@ def remarks_of(
         )
     if len(numbers) > 1 and np.isnan(choice.gain).all():
         who, why = (
-            ("Some site may not", "one row makes most of a figure")
+            ("Not every", "one row makes most of a figure")
             if masked
-            else ("No site may", "fewer than twice the coefficients of all columns")
+            else ("No", "fewer than twice the coefficients of all columns")
         )
         found.append(
-            f"{who} tell how candidates do on its choosing rows ({why}), so the fewest "
+            f"{who} site may tell how candidates do on its choosing rows ({why}), so the fewest "
             "communities are kept: raise choosing, or give n_communities."
         )
     few = made[numbers[choice.index]].rows < survey.total

@@ -454,10 +454,6 @@ def introduce(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     )
 
 
-class ClosedError(QuorumError):
-    """A total is not opened: fewer sites tell a part of it than said that they could."""
-
-
 def total(
     ctx: CoordinatorContext,
     asked: Ask,
@@ -518,7 +514,7 @@ def total(
             raise ProtocolError(f"sites tell other cells of step {asked.step!r} than they said")
     telling = np.sum([reply.told for reply in replies.values()], axis=0)
     if ((telling > 0) & (telling < tellers)).any():
-        raise ClosedError(
+        raise QuorumError(
             f"fewer sites tell a part of step {asked.step!r} than said they could: start another "
             "run"
         )
