@@ -606,7 +606,7 @@ def test_result_round_trip_summary_and_frame() -> None:
     assert "features fall into" in result.summary() and "log loss" in result.summary()
     for nothing in (
         {"n_held": np.zeros_like(result.n_held)},
-        {"log_loss": np.full_like(result.log_loss, np.nan)},
+        dict.fromkeys(("log_loss", "errors"), np.full_like(result.log_loss, np.nan)),
     ):
         told = dataclasses.replace(result, **nothing).summary()
         assert "No test rows tell what it is worth." in told and "log loss" not in told

@@ -404,6 +404,8 @@ def test_a_figure_that_a_site_withholds_is_in_no_total(added: Any, withholding: 
     np.testing.assert_array_equal(found.errors, wanted.errors)
     np.testing.assert_array_equal(found.log_loss_gain[1:], wanted.log_loss_gain[1:])
     assert found.chosen == wanted.chosen
+    assert f"Of {found.n_held[0]} test rows: communities " in found.summary()
+    assert "% wrong; one community " in found.summary() and "log loss on" not in found.summary()
     for rows in ("choosing", "test"):
         assert any(f"one of the {rows} rows makes most" in remark for remark in found.remarks)
 

@@ -201,13 +201,17 @@ class FederatedCommunityBayesResult(SitesResult, CommunitiesResult):
         was = "was given" if self.fixed else f"was chosen on {int(self.n_choosing.sum())} rows"
         parts = "one community" if n == 1 else f"{n} communities"
         judged = "No test rows tell what it is worth."
-        if held and np.isfinite(self.log_loss[0]):
-            rules = zip(self.judged, self.log_loss, self.error_rates, strict=True)
+        figures = np.array([self.log_loss, self.error_rates]).T
+        if held and np.isfinite(figures[0]).any():
             said = (
-                f"{rule} {loss:.3f}" + ("" if np.isnan(wrong) else f", {wrong:.1%} wrong")
-                for rule, loss, wrong in rules
+                np.array([rule, f" {loss:.3f}", f" {wrong:.1%} wrong"])[[True, *known]]
+                for rule, (loss, wrong), known in zip(
+                    self.judged, figures, np.isfinite(figures), strict=True
+                )
             )
-            judged = f"Mean log loss on {held} test rows: {'; '.join(said)}."
+            what = "Of" if np.isnan(figures[0, 0]) else "Mean log loss on"
+            words = "; ".join(one[0] + ",".join(one[1:]) for one in said)
+            judged = f"{what} {held} test rows: {words}."
         sentences = [
             f"{len(self.feature_names)} features fall into {parts} (the number {was}); "
             f"{int(self.n_fitted.sum())} training rows of {where} tell {len(self.levels)} classes "
