@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -52,3 +53,27 @@ def share_between(rows: np.ndarray, labels: Sequence[int]) -> float:
         ]
         between += max(steps) > 1 / 3
     return between / len(labels)
+
+
+def scored(column: Sequence[float], like: Sequence[float]) -> list[float]:
+    """Normal scores of mean ranks among the values of `like`."""
+    scores = []
+    for x in column:
+        rank = sum(y < x for y in like) + sum(y == x for y in like) / 2
+        scores.append(NormalDist().inv_cdf(rank / len(like)))
+    return scores
+
+
+def at_correlation(
+    told: np.ndarray, drawn: np.ndarray, rows: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Statistics less their least squares on ``sum_k n_k m_k' (C_d - C) m_k``."""
+    z = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    part = np.zeros(len(drawn))
+    for d, table in enumerate(drawn):
+        off = np.corrcoef(table.T) - np.corrcoef(rows.T)
+        for k in set(labels.tolist()):
+            mean = z[labels == k].mean(axis=0)
+            part[d] += (labels == k).sum() * mean @ off @ mean
+    fit = np.linalg.lstsq(np.stack([np.ones(len(part)), part], axis=1), told, rcond=None)[0]
+    return told - fit[1] * part

@@ -512,7 +512,7 @@ def linked(labels: IntArray, *, cells: IntArray, n_cells: int) -> Released:
     return Released(labels, Disclosure.AGGREGATE, evidence, _KEY)
 
 
-def rounded(value: float, *, n_records: int, step: float) -> Released:
+def rounded(value: float, *, n_records: int, step: float, offset: float = 0.0) -> Released:
     """Release a statistic of many records, rounded to the order in which one record moves it.
 
     Parameters
@@ -524,11 +524,13 @@ def rounded(value: float, *, n_records: int, step: float) -> Released:
         abstention.
     step : float
         Rounding step, at least ``1/n_records``.
+    offset : float
+        Part of a step that is added to multiples of it; independent of the records.
     """
     if n_records == 0:
         value = float("nan")
     # Steps are not powers of two, so a product has digits beyond the step: they are cut off.
-    shown = float(np.round(np.round(value / step) * step, 12))
+    shown = float(np.round((np.round(value / step - offset) + offset) * step, 12))
     evidence = Support(
         "rounded", n_records, np.asarray(n_records, dtype=np.int64), steps=np.asarray(float(step))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,21 @@ def test_of_one_class_or_equal_rows_nothing_is_said() -> None:
 # --- draws -----------------------------------------------------------------------------------
 
 
+def test_scores_equal_the_textbook() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(30, 2)).round(1)  # with ties
+    x[rng.random(x.shape) < 0.2] = np.nan
+    found = one_cloud.scored(np.stack([x, x[::-1]]), x)
+    for j in range(2):
+        seen = ~np.isnan(x[:, j])
+        wanted = reference.scored(x[seen, j].tolist(), x[seen, j].tolist())
+        np.testing.assert_allclose(found[0, seen, j], wanted, atol=1e-12)
+    np.testing.assert_array_equal(found[1], found[0, ::-1])
+    assert (np.isnan(found[0]) == np.isnan(x)).all()
+    # A monotone change of a column changes nothing.
+    np.testing.assert_array_equal(one_cloud.scored(np.exp(x), np.exp(x)), found[0])
+
+
 def test_a_cloud_has_the_margins_and_the_correlation() -> None:
     rng = np.random.default_rng(1)
     covariance = 0.6 * np.ones((4, 4)) + 0.4 * np.eye(4)
@@ -77,10 +93,30 @@ def test_a_cloud_has_the_margins_and_the_correlation() -> None:
     drawn = one_cloud.cloud_draws(x, rng.standard_normal((40, 80, 4)))
     np.testing.assert_array_equal(np.sort(drawn, axis=1)[7], np.sort(x, axis=0))
 
-    cut = np.clip(x, *np.quantile(x, [0.02, 0.98], axis=0))
-    average = np.mean([np.corrcoef(one_cloud.clipped(draw, x).T) for draw in drawn], axis=0)
-    # Of a mean of 40 correlations of 80 rows the standard error is .018 at most.
-    assert np.abs(average - np.corrcoef(cut.T)).max() < 0.03
+    wanted = np.corrcoef(one_cloud.scored(x, x).T)
+    off = np.array([np.corrcoef(one_cloud.scored(draw, x).T) - wanted for draw in drawn])
+    # One of 80 rows: draws without the correlation of the rows would be off by .07 (root of the
+    # mean square). What four levels allow is less than what ranks do.
+    assert np.sqrt((off[:, :3, :3] ** 2).mean()) < 0.01
+    assert np.sqrt((off[:, 3] ** 2).mean()) < 0.035
+    assert np.abs(off.mean(axis=0)).max() < 0.02
+
+
+def test_statistics_at_the_correlation_of_the_rows_equal_the_textbook() -> None:
+    rng = np.random.default_rng(3)
+    rows, labels = rows_and_labels(3)
+    drawn = rng.permuted(np.repeat(rows[None], 12, axis=0), axis=1)
+    told = one_cloud.separation(drawn, np.repeat(labels[None], 12, axis=0))
+    wanted = reference.at_correlation(told, drawn, rows, labels)
+    gaps = np.where(np.arange(12) < 2, np.nan, told)
+    found = one_cloud.at_correlation([told, gaps], drawn, rows, labels)
+    np.testing.assert_allclose(found[0], wanted, atol=1e-12)
+    known = reference.at_correlation(told[2:], drawn[2:], rows, labels)
+    np.testing.assert_allclose(found[1][2:], known, atol=1e-12)
+    assert np.isnan(found[1][:2]).all()
+    # Draws that have it stay as they are.
+    same = np.repeat(rows[None], 12, axis=0)
+    np.testing.assert_array_equal(one_cloud.at_correlation([told], same, rows, labels)[0], told)
 
 
 def test_missing_values_stay_where_they_are_and_fewer_rows_have_the_quantiles() -> None:
@@ -142,6 +178,14 @@ def test_levels_are_ordered_along_what_columns_have_in_common() -> None:
 # --- scores ----------------------------------------------------------------------------------
 
 
+def compared(x: np.ndarray, drawn: np.ndarray, labels: Any, least: int = 1) -> Compared:
+    """Rows beside draws as sites see them."""
+    seen, scores = one_cloud.scored(x, x), one_cloud.scored(drawn, x)
+    told = one_cloud.separation(scores, labels(drawn), least)
+    told = one_cloud.at_correlation([told], scores, seen, labels(x))[0]
+    return Compared(one_cloud.separation(seen[None], labels(x)[None], least)[0], told)
+
+
 def test_scores_are_standard_deviations_cut_to_ten() -> None:
     draws = np.array([1.0, 2.0, 3.0])
     assert Compared(4.0, draws).score == pytest.approx(2.0)
@@ -188,6 +232,31 @@ def test_what_halves_have_in_common_by_chance_varies_more_than_draws() -> None:
     assert mean.var() / single == pytest.approx(1 / 2 + 1 / (2 * n_splits), abs=0.06)
 
 
+def test_draws_hang_together_over_splits_at_least_as_rows_do() -> None:
+    """Halves of two splits share half of their rows: the mean of P like partitions has half of
+    the variance of one."""
+    rng = np.random.default_rng(5)
+    tables = rng.normal(size=(6, 99))  # of three splits, with nothing in common
+    for mixed in (0.0, 1.0):
+        others = tables + mixed * rng.normal(size=tables.shape)
+        parts = [Compared(3.0, x, 1.0, y) for x, y in zip(tables, others, strict=True)]
+        alike = np.mean([np.corrcoef(x, y)[0, 1] for x, y in zip(tables, others, strict=True)])
+        wanted = (1 + 2 * alike) / 6 * tables.var(axis=1, ddof=1).mean()
+        mean = one_cloud.averaged(parts).draws
+        assert mean.var(ddof=1) == pytest.approx(wanted)
+        assert mean.mean() == pytest.approx(tables.mean())
+    # Draws that hang together more are left alone, and of equal ones nothing is said.
+    draws = np.array([1.0, 2.0, 3.0])
+    for elsewhere in (draws, np.ones(3)):
+        parts = [Compared(3.0, draws, 1.0, elsewhere)] * 6
+        assert one_cloud.averaged(parts).score == pytest.approx(1.0)
+    # As simulated: sums of noise over both halves of random splits.
+    noise = rng.normal(size=(4000, 40))
+    halves = [rng.permutation(40) < 20 for _ in range(3)]
+    both = [noise[:, half].sum(axis=1) for split in halves for half in (split, ~split)]
+    assert np.mean(both, axis=0).var() / 20 == pytest.approx((1 + 2) / 6, abs=0.04)
+
+
 def test_a_small_class_of_a_skewed_cloud_holds_its_level() -> None:
     """300 tables of which some two thirds have six rows in the class: .05, standard error .02."""
     rng = np.random.default_rng(8)
@@ -196,8 +265,7 @@ def test_a_small_class_of_a_skewed_cloud_holds_its_level() -> None:
     for _ in range(300):
         x = np.exp(rng.multivariate_normal(np.zeros(3), 0.3 + 0.7 * np.eye(3), size=50))
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
-        told = one_cloud.separation(drawn, labels(drawn), 6)
-        scores.append(Compared(one_cloud.separation(x[None], labels(x)[None], 6)[0], told).score)
+        scores.append(compared(x, drawn, labels, 6).score)
     said = np.array(scores)[~np.isnan(scores)]
     assert 100 < len(said) < 250
     assert (said > 1.645).mean() <= 0.05 + 3 * 0.02
@@ -222,8 +290,7 @@ def test_a_partition_found_elsewhere_holds_its_level(correlation: float) -> None
         x = rng.multivariate_normal(np.zeros(3), covariance, size=50)
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 50, 3)))
         labels = lambda rows: (rows.sum(axis=-1) > 0.2).astype(int)  # noqa: E731
-        found = one_cloud.separation(x[None], labels(x)[None])[0]
-        above += Compared(found, one_cloud.separation(drawn, labels(drawn))).score > 1.645
+        above += compared(x, drawn, labels).score > 1.645
     assert 0 <= above / 120 <= 0.05 + 3 * 0.02
 
 
@@ -234,6 +301,5 @@ def test_two_classes_are_found() -> None:
         x = rng.normal(size=(60, 3)) + 2.0 * rng.integers(2, size=(60, 1))
         drawn = one_cloud.cloud_draws(x, rng.standard_normal((39, 60, 3)))
         labels = lambda rows: (rows.sum(axis=-1) > 3).astype(int)  # noqa: E731
-        told = one_cloud.separation(drawn, labels(drawn))
-        found += Compared(one_cloud.separation(x[None], labels(x)[None])[0], told).score > 1.645
+        found += compared(x, drawn, labels).score > 1.645
     assert found >= 16

@@ -45,6 +45,7 @@ def told(
         [gone, gone],
         least,
         rounding_step,
+        np.random.default_rng(0),
     )
     return {name: float(one.value) for name, one in made.items()}
 
@@ -93,19 +94,41 @@ def test_nothing_is_said_of_few_rows_or_one_class() -> None:
 def test_scores_are_rounded_and_rest_on_classes_that_are_large_enough() -> None:
     rows = Rows.of(two_groups(), "", (), seed=1)
     halves = [np.arange(100), np.arange(100, 200)]
-    made = evidence(
-        rows,
-        halves,
-        [((Split(1.5),), FEATURES, CENTRES)] * 2,
-        [np.zeros(200, dtype=bool)] * 2,
-        10,
-        rounding_step,
+    partitions: Any = [((Split(1.5),), FEATURES, CENTRES)] * 2
+    outside = [np.zeros(200, dtype=bool)] * 2
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        made = evidence(rows, halves, partitions, outside, 10, rounding_step, rng)
+        offsets = dict(zip(("apart", "related"), np.random.default_rng(seed).random(2)))
+        for name in ("apart", "related", "between"):
+            assert made[name].evidence is not None
+            assert made[name].evidence.records == 10  # type: ignore[union-attr]
+            step, label = 0.1 if name == "between" else 0.5, Split(1.5).label
+            value = float(made[name].value) / step - offsets.get(name, 0.0)
+            assert value == pytest.approx(round(value), abs=1e-9)
+            both = [rows.compare(halves[1 - i], label, 10)[name] for i in range(2)]
+            mean = kernel.averaged(both, by_chance=name == "related")
+            exact = mean.found if name == "between" else mean.score / np.sqrt(1 + step**2 / 12)
+            assert abs(float(made[name].value) - min(exact, 10 - step / 2)) <= step / 2 + 1e-9
+
+
+def test_each_partition_is_held_beside_one_of_another_split() -> None:
+    """Its draws are told by that too, so that draws do not hang together less than rows."""
+    x = two_groups()
+    halves = [np.arange(100), np.arange(100, 200)] * 2
+    splits = [Split(at) for at in (1.4, 1.5, 1.6, 1.7)]
+    partitions: Any = [((one,), FEATURES, CENTRES) for one in splits]
+    outside, rng = [np.zeros(200, dtype=bool)] * 4, np.random.default_rng(0)
+    rows = Rows.of(x, "", (), seed=1)
+    evidence(rows, halves, partitions, outside, 10, rounding_step, rng)
+    # Of its own half rows and two kinds of draws; of another's draws of one cloud.
+    assert [[len(asked) for asked in one.asked] for one in splits] == (
+        [[100, 9900, 9900, 9900]] * 2 + [[9900, 100, 9900, 9900]] * 2
     )
-    for name in ("apart", "related", "between"):
-        assert made[name].evidence is not None
-        assert made[name].evidence.records == 10  # type: ignore[union-attr]
-        value, step = float(made[name].value), 0.1 if name == "between" else 0.5
-        assert value == pytest.approx(step * round(value / step))
+    own = rows.compare(halves[1], splits[0].label, 10, splits[2].label)["apart"]
+    same = rows.compare(halves[1], splits[0].label, 10, splits[0].label)["apart"]
+    np.testing.assert_array_equal(same.draws, same.elsewhere)
+    assert own.elsewhere is not None and np.corrcoef(own.draws, own.elsewhere)[0, 1] > 0.5
 
 
 def test_draws_of_large_tables_stand_for_some_of_the_rows() -> None:
@@ -125,8 +148,10 @@ def test_rows_of_small_classes_take_no_part() -> None:
         return np.digitize(rows.mean(axis=1), [1.5, 10.0])
 
     found = Rows.of(x, "", (), seed=1).compare(np.arange(100), label, 10)
-    told = kernel.clipped(x, x)[3:][None], label(x[3:])[None]
+    classes = label(x[3:])[None]
+    told = kernel.scored(x, x)[3:][None], classes
     assert found["apart"].found == pytest.approx(kernel.separation(*told)[0])
+    told = kernel.clipped(x, x)[3:][None], classes
     assert found["between"].found == kernel.share_between(*told)[0]
 
 

@@ -5,12 +5,13 @@ partition, the rows B are independent of it; were they one cloud, they would be 
 rows that have the margins of B and its correlation and no other structure. `separation` (of
 numbers) or `information` (of codes) of B is compared with that of such draws:
 
-* `cloud_draws`: a Gaussian copula with exactly the margins of B. The normals behind it are whitened
-  and coloured so that the *drawn* values correlate, in their mean over draws, as those of B do.
-  (Fitted to all rows, with the other half among them, the test would be conservative: what half A
-  has too much of a correlation, B lacks.) Statistics look at columns that are cut at their 2nd and
-  98th percentile: a large value of a heavy tail goes with larger ones in other columns than its
-  rank says, which draws do not know, and one record would move the score far.
+* `cloud_draws`: a Gaussian copula with exactly the margins of B. The normals behind each draw are
+  whitened and coloured so that the *drawn* values correlate as those of B do, in every draw: the
+  correlation of B is given, and draws that vary in it vary more than B can. (Fitted to all rows,
+  with the other half among them, the test would be conservative: what half A has too much of a
+  correlation, B lacks.) Statistics look at the normal scores of ranks: a large value goes with
+  larger ones in other columns than its rank says, which draws do not know, so that of values rows
+  would be less apart than draws; and one record would move the score far.
 * `chain_draws`: sequences of one Markov chain whose steps depend on time, with lengths and gaps of
   B.
 * `shuffled_draws`: each column by itself. Are columns related at all?
@@ -24,7 +25,11 @@ rows which were chosen for being apart are so.
 
 Over several partitions of the same rows what the statistic is above the mean of its draws is
 averaged, and so is that of each draw: the normals of a row are the same in all of them, so that
-draws hang together over partitions as the rows do. Beside unrelated columns that is not enough:
+draws hang together over partitions as the rows do, or nearly. Halves of two splits have half of
+their rows in common, and statistics of rows hang together by half of how alike (a correlation over
+the same draws) their partitions are; draws of few rows, which take the correlation of one half
+each, do so less. The mean over P splits has ``(1 + (P - 1) alike) / (2 P)`` of the variance of one,
+and draws are spread at least as much. Beside unrelated columns that is not enough:
 what halves A and B have in common by chance counts from A to B and from B to A, at all sites, while
 partitions of draws are given. To first order a statistic is u_A'u_B there, with u the sum over rows
 of what draws a partition and is judged by it; over P splits in halves the mean of 2 P such products
@@ -38,8 +43,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import rankdata
+from scipy.special import ndtr, ndtri
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.clustering.kernels.cell_suppression import Entries
@@ -47,9 +51,7 @@ from consilience.clustering.kernels.cell_suppression import Entries
 N_DRAWS = 99
 MOST_DRAWN = 1_000
 """Rows of one draw; the spread of a statistic over draws of fewer rows follows from theirs."""
-_STEPS = 5  # of the calibration, after which the mean over draws is met to a hundredth
-_ALL = 20  # columns up to which all draws count for the calibration
-_SOME = 10  # draws that do with more columns
+_STEPS = 3  # towards the correlation of each draw, after which ranks allow little more
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
 _CUT = 10.0
 _FEWEST = 0.2  # share of draws that have a statistic, from which on it is judged
@@ -165,14 +167,27 @@ def _x_log_x(values: FloatArray) -> float:
 # --------------------------------------------------------------------------- draws
 
 
+def scored(rows: FloatArray, like: FloatArray) -> FloatArray:
+    """Normal scores of ranks among the columns of `like`; NaN stays.
+
+    Source: van der Waerden's scores; ties have that of their mean rank.
+    """
+    scores = np.empty(rows.shape)
+    for j in range(like.shape[1]):
+        known, column = np.sort(like[~np.isnan(like[:, j]), j]), rows[..., j]
+        n = max(len(known), 1)
+        place = (np.searchsorted(known, column) + np.searchsorted(known, column, "right")) / (2 * n)
+        place = np.clip(place, 0.5 / n, 1 - 0.5 / n)
+        scores[..., j] = np.where(np.isnan(column), np.nan, ndtri(place))
+    return scores
+
+
 def clipped(rows: FloatArray, like: FloatArray) -> FloatArray:
-    """Columns cut at the 2nd and 98th percentile of those of `like`; NaN stays.
+    """Columns cut at the 2nd and 98th percentile of those of `like`.
 
     One record moves what is computed of them by no more than any other does.
     """
-    if np.isnan(like).all(axis=0).any():
-        like = np.where(np.isnan(like).all(axis=0), 0.0, like)
-    low, high = np.nanquantile(like, [0.02, 0.98], axis=0)
+    low, high = np.quantile(like, [0.02, 0.98], axis=0)
     return np.asarray(np.clip(rows, low, high))
 
 
@@ -190,33 +205,68 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
     -------
     (D, m0, p) array
         Sorted by column each draw is the same: all values of `rows`, or as many of their quantiles.
+        The normal scores of each correlate as those of `rows` do, as nearly as ranks allow.
     """
     _, m0, p = normals.shape
     margins, unseen = _margins(rows, m0)
-    # Of what statistics look at: of heavy tails one row would decide the correlation.
-    looked_at = clipped(rows, rows)
-    target = _correlation(_standardised(looked_at, looked_at)[None])[0]
-    scores = _standardised(clipped(margins, rows), looked_at)
+    looked_at = scored(rows, rows)
+    target = _correlation(_standardised(looked_at, looked_at)[None])
+    scores = _standardised(scored(margins, rows), looked_at)
     white = normals - normals.mean(axis=1, keepdims=True)
     if m0 > 3 * p:
         covariance = np.einsum("dmi,dmj->dij", white, white) / m0
         root = np.linalg.cholesky(covariance)
         white = np.linalg.solve(root, white.transpose(0, 2, 1)).transpose(0, 2, 1)
-    ranks = np.apply_along_axis(rankdata, 0, np.nan_to_num(_standardised(rows, rows)))
-    # Of normals with correlation r the ranks have 6 / pi arcsin(r / 2).
-    start = 2 * np.sin(np.pi / 6 * _correlation(_standardised(ranks, ranks)[None]))
-    latent, root, least = start, np.eye(p)[None], np.inf
-    some = white if p <= _ALL else white[:_SOME]
+    latent = np.repeat(target, len(white), axis=0)
+    ranks, least = np.zeros(white.shape, dtype=np.int64), np.full(len(white), np.inf)
     for _ in range(_STEPS):
         latent, roots = _positive(latent)
-        drawn = np.take_along_axis(scores[None], _ranks(some @ roots, unseen), axis=1)
-        got = _correlation(drawn).mean(axis=0, keepdims=True)
-        off = float(np.abs(got - target).max())
-        if off < least:  # with heavy tails steps may lead away again
-            root, least = roots, off
-        latent = latent + target - got
+        tried = _ranks(white @ roots, unseen)
+        off = target - _correlation(np.take_along_axis(scores[None], tried, axis=1))
+        most = np.abs(off).max(axis=(1, 2))
+        nearer = most < least  # of few levels steps may lead away again
+        ranks[nearer], least[nearer] = tried[nearer], most[nearer]
+        latent = latent + off
         latent[:, np.arange(p), np.arange(p)] = 1.0
-    return np.take_along_axis(margins[None], _ranks(white @ root, unseen), axis=1)
+    return np.take_along_axis(margins[None], ranks, axis=1)
+
+
+def at_correlation(
+    told: Sequence[FloatArray], drawn: FloatArray, rows: FloatArray, labels: IntArray
+) -> list[FloatArray]:
+    """Statistics of draws as they would be had each draw exactly the correlation of the rows.
+
+    Parameters
+    ----------
+    told : sequence of (D,) array
+        Statistics; NaN stays.
+    drawn : (D, m0, p) array
+        Scores of draws.
+    rows : (m, p) array
+        Scores of rows.
+    labels : (m,) int array
+        Classes of rows.
+
+    Returns
+    -------
+    list of (D,) array
+        Less their regression on that part of the differences of correlations which the statistic
+        is made of, ``sum_k n_k m_k' (C_d - C) m_k`` for classes of n_k rows with means m_k. Of few
+        rows or levels draws cannot have all correlations of the rows at once.
+    """
+    known = _standardised(rows, rows)
+    off = _correlation(_standardised(drawn, rows)) - _correlation(known[None])
+    chosen = (labels == np.arange(labels.max() + 1)[:, None]).astype(np.float64)
+    sums = chosen @ known
+    between = (sums / np.maximum(chosen.sum(axis=1), 1)[:, None]).T @ sums
+    part, left = (off * between).sum(axis=(1, 2)), []
+    for one in told:
+        said = ~np.isnan(one)
+        centred = part[said] - part[said].mean() if said.any() else part[said]
+        size = float(centred @ centred)
+        slope = centred @ one[said] / size if size > _NOTHING else 0.0
+        left.append(np.asarray(one - slope * part))
+    return left
 
 
 def shuffled_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
@@ -377,11 +427,14 @@ class Compared:
         NaN where it cannot be said of a draw.
     shrink : float
         Spread of the statistic of all rows over that of draws, which may have fewer.
+    elsewhere : (D,) array, optional
+        Of the same draws by a partition of another split.
     """
 
     found: float
     draws: FloatArray
     shrink: float = 1.0
+    elsewhere: FloatArray | None = None
 
     @property
     def said(self) -> bool:
@@ -416,17 +469,30 @@ def averaged(parts: Sequence[Compared], *, by_chance: bool = False) -> Compared:
     draws = np.array([part.draws for part in said])
     means = np.nanmean(draws, axis=1)
     above = draws - means[:, None]
-    missing = np.isnan(above)
+    missing, n = np.isnan(above), len(said)
     every = np.where(missing, 0.0, above).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
     spread = float(every[~missing.all(axis=0)].std(ddof=1))
-    if by_chance and spread > _NOTHING:
-        share = min(1.0, 0.5 + 1.0 / len(said))
-        every *= float(np.sqrt(share * np.nanvar(draws, axis=1, ddof=1).mean())) / spread
+    alike = [_alike(part.draws, part.elsewhere) for part in said if part.elsewhere is not None]
+    if by_chance:
+        share = min(1.0, 0.5 + 1.0 / n)
+    else:
+        share = (1.0 + (n - 2) * float(np.mean(alike)) / 2) / n if alike else 0.0
+    wanted = float(np.sqrt(share * np.nanvar(draws, axis=1, ddof=1).mean()))
+    if spread > _NOTHING and (by_chance or wanted > spread):
+        every *= wanted / spread
     return Compared(
         float(np.mean([part.found for part in said])),
         np.where(missing.all(axis=0), np.nan, means.mean() + every),
         float(np.mean([part.shrink for part in said])),
     )
+
+
+def _alike(first: FloatArray, second: FloatArray) -> float:
+    """Correlation over the draws that both know, 0 where one of them is the same in all."""
+    both = ~np.isnan(first) & ~np.isnan(second)
+    if both.sum() < 3 or min(first[both].std(), second[both].std()) < _NOTHING:
+        return 0.0
+    return float(np.corrcoef(first[both], second[both])[0, 1])
 
 
 def combined(scores: FloatArray, n_rows: FloatArray) -> float:

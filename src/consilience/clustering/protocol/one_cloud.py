@@ -65,7 +65,11 @@ class Rows:
         )
 
     def compare(
-        self, which: IntArray, label: Callable[[NDArray[Any]], IntArray], least: int
+        self,
+        which: IntArray,
+        label: Callable[[NDArray[Any]], IntArray],
+        least: int,
+        another: Callable[[NDArray[Any]], IntArray] | None = None,
     ) -> dict[str, Compared]:
         """Statistics of a partition on some rows, beside those of draws of them.
 
@@ -77,6 +81,8 @@ class Rows:
             Class of each of some rows.
         least : int
             Rows of smaller classes are left out, of draws too.
+        another : callable, optional
+            The same of a partition of another split.
 
         Returns
         -------
@@ -98,8 +104,11 @@ class Rows:
         # One cloud, and columns that have nothing to do with one another.
         apart: NDArray[Any]
         related: NDArray[Any]
+        placed: FloatArray | None = None  # rows and draws of them in places of an order
+        drawn_places = np.empty(0)
         if not self.kind:
-            apart = one_cloud.cloud_draws(rows, normals)
+            placed = rows
+            apart = drawn_places = one_cloud.cloud_draws(rows, normals)
             related = one_cloud.shuffled_draws(rows, normals)
         else:
             loose = one_cloud.shuffled_draws(np.where(rows < 0, np.nan, rows), normals)
@@ -108,24 +117,33 @@ class Rows:
                 apart = one_cloud.chain_draws(rows, self.sizes[0], normals)
             else:
                 placed = one_cloud.level_scores(rows, self.sizes)
-                apart = one_cloud.levels_of(one_cloud.cloud_draws(placed, normals), rows, placed)
+                drawn_places = one_cloud.cloud_draws(placed, normals)
+                apart = one_cloud.levels_of(drawn_places, rows, placed)
         compared = {}
-        draws: tuple[tuple[str, Any], ...] = (("apart", apart), ("related", related))
-        for name, drawn in draws:
-            classes = label(drawn.reshape(-1, drawn.shape[2])).reshape(len(drawn), -1)
-            drawn = self._seen(drawn, rows)
-            told = self._statistics(drawn, classes, least)
-            compared[name] = Compared(float(found[0]), told, shrink)
-            if name == "apart" and not self.kind:
-                between = one_cloud.share_between(drawn, classes, least)
-                seen = self._seen(rows, rows)[None]
-                share = one_cloud.share_between(seen, labels[None], least)
-                compared["between"] = Compared(float(share[0]), between, shrink)
+        for name, drawn in (("apart", apart), ("related", related)):
+            flat, seen = drawn.reshape(-1, drawn.shape[2]), self._seen(drawn, rows)
+            classes = label(flat).reshape(len(drawn), -1)
+            told = [self._statistics(seen, classes, least)]
+            if name == "apart":
+                if another is not None:
+                    others = another(flat).reshape(len(drawn), -1)
+                    told.append(self._statistics(seen, others, least))
+                if placed is not None:
+                    scores = one_cloud.scored(drawn_places, placed)
+                    known = one_cloud.scored(placed, placed)
+                    told = one_cloud.at_correlation(told, scores, known, labels)
+                if not self.kind:
+                    cut = one_cloud.clipped(drawn_places, rows)
+                    between = one_cloud.share_between(cut, classes, least)
+                    cut = one_cloud.clipped(rows, rows)[None]
+                    share = one_cloud.share_between(cut, labels[None], least)
+                    compared["between"] = Compared(float(share[0]), between, shrink)
+            compared[name] = Compared(float(found[0]), told[0], shrink, *told[1:])
         return compared
 
     def _seen(self, tables: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
-        """What statistics look at: numbers without their tails."""
-        return tables if self.kind else one_cloud.clipped(tables, rows)
+        """What statistics look at: of numbers their ranks."""
+        return tables if self.kind else one_cloud.scored(tables, rows)
 
     def _statistics(self, tables: NDArray[Any], labels: IntArray, least: int) -> FloatArray:
         """Separation of each table, or information."""
@@ -146,6 +164,7 @@ def evidence(
     outside: Sequence[NDArray[np.bool_]],
     least: int,
     step: Callable[[int], float],
+    rng: np.random.Generator,
 ) -> dict[str, Released]:
     """What a site tells of the partitions of all halves, by field of the message.
 
@@ -162,18 +181,22 @@ def evidence(
         Records that any class must have.
     step : callable
         Rounding step of a figure that rests on a number of records.
+    rng : numpy Generator
+        Of the offsets of what scores are rounded to.
     """
     least = max(least, _FEWEST)
     found: dict[str, list[Compared]] = {name: [] for name in (*COMPARISONS, "between")}
-    for i, ((models, features, centres), left_out) in enumerate(
-        zip(partitions, outside, strict=True)
-    ):
-        if not models or len(centres) < 2:
+    labels = [
+        partial(_final, models, features, centres) if models and len(centres) > 1 else None
+        for models, features, centres in partitions
+    ]
+    for i, (label, left_out) in enumerate(zip(labels, outside, strict=True)):
+        if label is None:
             continue
         other = parts[i + 1 if i % 2 == 0 else i - 1]
         other = other[~left_out[other]]
-        label = partial(_final, models, features, centres)
-        for name, one in rows.compare(other, label, least).items():
+        another = labels[(i + 2) % len(labels)] if len(labels) > 2 else None
+        for name, one in rows.compare(other, label, least, another).items():
             found[name].append(one)
     averages = {
         name: one_cloud.averaged(parts, by_chance=name == "related")
@@ -185,9 +208,12 @@ def evidence(
     coarse = max(step(least), step(isqrt(judged) // 4))
     told = {}
     for name in COMPARISONS:
-        # Rounding adds its own error.
+        # Rounding adds its own error. Without an offset sums over sites of one step would take few
+        # values: at a level of .05 three sites would have .02 or .08.
         score = averages[name].score / np.sqrt(1 + coarse**2 / 12)
-        told[name] = rounded(score, n_records=0 if np.isnan(score) else least, step=coarse)
+        score, offset = float(np.clip(score, coarse / 2 - 10, 10 - coarse / 2)), rng.random()
+        n_records = 0 if np.isnan(score) else least
+        told[name] = rounded(score, n_records=n_records, step=coarse, offset=offset)
     between = averages["between"]
     said = between.said
     shares = {"between": between.found, "cloud_between": np.nanmean(between.draws) if said else 0.0}

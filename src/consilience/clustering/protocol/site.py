@@ -205,6 +205,7 @@ def label(
         state["outlying"][1:],
         site.limits.min_records,
         rounding_step,
+        stream(state["seed"], "offsets"),
     )
     reply = messages.Profile(
         means=model(means, kind="centroids", n_records=int((shown >= 0).sum()), cells=shown),
