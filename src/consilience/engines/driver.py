@@ -134,12 +134,12 @@ class Driver:
     def _answer(self, ask: Ask) -> Replies:
         self._round += 1
         messages = self._addressed(ask)
-        # A message that goes to all sites is one object: models of many sites are encoded once.
-        bytes_of = {
-            id(m): encode_message(m) for m in {id(m): m for m in messages.values()}.values()
-        }
+        # A message that goes to all sites is one object: it is encoded and hashed once.
+        distinct = {id(m): m for m in messages.values()}
+        bytes_of = {key: encode_message(m) for key, m in distinct.items()}
         encoded = {site: bytes_of[id(m)] for site, m in messages.items()}
-        sealed = digest(b"".join(digest(encoded[s]).encode() for s in sorted(encoded)))
+        hashed = {key: digest(data).encode() for key, data in bytes_of.items()}
+        sealed = digest(b"".join(hashed[id(m)] for _, m in sorted(messages.items())))
         to, info = tuple(sorted(messages)), self._store.info
         # Before anything is sent: a resumed run must put the same question, or say that it differs.
         self._journal.ask(self._round, JournaledAsk(ask.step, to, ask.wait, sealed))
