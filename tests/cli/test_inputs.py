@@ -317,7 +317,7 @@ def test_a_column_of_which_a_site_tells_no_sums_stops_a_regression_before_it_run
     for site in SITES:
         header, *rows = space.lines(site)
         of = ones if site == "lyon" else 20
-        space.table(site, f"{header},mark", [f"{row},{int(i < of)}" for i, row in enumerate(rows)])
+        space.table(site, f"{header},mark", [f"{row},{2 + (i < of)}" for i, row in enumerate(rows)])
     asked = {"method": "pooled-regression", "features": ("x", "mark"), "data": 'target = "y"'}
     space.write(**asked)  # type: ignore[arg-type]
     said = refused(space, 3)
@@ -327,6 +327,12 @@ def test_a_column_of_which_a_site_tells_no_sums_stops_a_regression_before_it_run
     assert call("check", space.file).exit_code == 0
     done = space.run()
     assert done.exit_code == 0 and "Site lyon withholds mark" in done.stdout, done.output
+    # Of a site that tells nothing at all a quorum may do without.
+    header, *rows = space.lines("lyon")
+    space.table("lyon", header, rows[:8])
+    space.write(more_sites="quorum = 2", **asked)  # type: ignore[arg-type]
+    assert call("check", space.file).exit_code == 0
+    space.table("lyon", header, rows)
     space.site("lyon", more='[policy]\npreset = "simulation"\n')
     space.write(**asked)  # type: ignore[arg-type]
     assert call("check", space.file).exit_code == 0

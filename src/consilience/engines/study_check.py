@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.engines.local import check_site_files
 from consilience.exceptions import (
@@ -529,18 +530,34 @@ def _rare_marks(data: SiteData, least: int) -> list[str]:
 
 def _withheld_refusal(loaded: Loaded, policy: Policy, method: Method) -> DataError | None:
     """Columns of which a site that protects records tells no sums, where the study needs them."""
-    least = policy.min_records
+    least, data = policy.min_records, loaded.data
     if least == 1 or getattr(method, "when_withheld", "") != "stop":
         return None
-    names = [n for n in loaded.data.feature_names if n in loaded.report.constant]
-    names += _rare_marks(loaded.data, least)
+    # Of these the site tells nothing at all, which a quorum may allow.
+    if data.n_rows < 2 * least or data.target is None or _few_differ(data.target, least):
+        return None
+    names = [
+        name
+        for name, column in zip(data.feature_names, data.features.T, strict=True)
+        if name != getattr(method, "time", "") and _few_differ(column, least)
+    ]
     if not names:
         return None
     return DataError(
         f"of {listed(names, 10, counted=False)} all rows have one value, or all but fewer than "
         f"{least}: the site withholds its sums, and the study stops there. Leave the column or the "
-        'site out, or set when_withheld to "without-column" or "without-site"'
+        'site out, or set when_withheld to "without-column"'
     )
+
+
+def _few_differ(column: NDArray[Any], least: int) -> bool:
+    """Whether all rows with a value have the same one, but fewer than `least`."""
+    if column.dtype.kind != "f":
+        return len(column) - int(np.unique(column, return_counts=True)[1].max(initial=0)) < least
+    known = column[~np.isnan(column)]
+    # What more than half of the rows have is at the median.
+    middle = np.partition(known, len(known) // 2)[len(known) // 2] if len(known) else 0.0
+    return int(np.count_nonzero(known != middle)) < least
 
 
 def _about_home(study: Study, file: SiteFile, policy: Policy) -> list[str]:

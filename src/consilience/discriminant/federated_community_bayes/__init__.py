@@ -306,8 +306,8 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
         "wrong predictions, rounded. The exact fit tells loss, gradient and curvature at "
         "coefficients of the coordinator's choice, which can single rows out: only where policies "
         "let values of single records leave. With pooled scaling it also knows means and spreads "
-        "of the columns. All sites know the model. With masked sums the coordinator knows totals "
-        "alone: training rows by class, rank correlations weighed by rows, curvatures and slopes "
+        "of the columns. All sites know the model. With masked sums the coordinator knows "
+        "totals: training rows by class, rank correlations weighed by rows, curvatures and slopes "
         "of each community, log losses, their squares and wrong predictions of a few models, "
         "rounded; and how many sites could tell each of them."
     )

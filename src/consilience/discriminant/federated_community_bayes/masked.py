@@ -37,8 +37,9 @@ this coordinator asks for what all of them tell: a total of some could be one si
 The minimum of the sum of the sites' parabolas needs their curvatures and slopes as totals only, and
 so do the exact fit, and figures of rows. What is no sum over rows has digits from which a site's
 numbers could be found (docs/proofs/secure-sums.md). So correlations count to a whole number of
-rows, sums of figures to what any one row could do to them, squares are about 0, and a fit leaves
-only where its columns have ten different rows or more.
+rows, sums of figures to what any one row could do to them, squares are about 0. A site's own fit is
+its minimum whatever its curvature is, which says how much it counts: there each row has a factor
+that only the site knows, and a fit leaves only where its columns have ten different rows or more.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from consilience.discriminant.federated_community_bayes import site as at_site
 from consilience.discriminant.federated_community_bayes.pooling import Survey, Tree
 from consilience.discriminant.federated_community_bayes.site import CHOOSING, TEST, TRAINING
 from consilience.exceptions import DisclosureError, ProtocolError, QuorumError
+from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import (
     Ask,
@@ -82,6 +84,9 @@ LEAST_ROWS = 10
 """Of a class whose ranks are told: fewer have correlations on a grid as coarse as the rounding."""
 LEAST_DIFFERENT = 10
 """Different rows, in the columns of a community, behind a fit: of fewer all could be tried."""
+FACTORS = 0.75, 1.25
+"""Of rows in the curvature of a fit, uniform: a fit that is little else than the shares of the
+classes would otherwise tell each site's rows by class as fractions of them."""
 _AGGREGATE = Disclosure.AGGREGATE
 
 # --------------------------------------------------------------------------- at a site
@@ -100,7 +105,17 @@ def _in_numbers(sums: FloatArray) -> FloatArray:
 
 
 def _classes_of(state: State, classes: Released) -> None:
-    _require(np.array_equal(classes.value, state.get("classes", ())))
+    _require("classes" in state and np.array_equal(classes.value, state["classes"]))
+
+
+def fits_of(
+    message: messages.Fit, data: SiteData, state: State, site: SiteContext
+) -> messages.Fitted:
+    """Fits with curvatures in which each row counts by a factor of the site's own."""
+    rows = at_site.by_part(data, message.settings, site, state)
+    # The same ones whenever they are asked for: other ones would even out.
+    factors = stream(rows.seed, "factors").uniform(*FACTORS, size=len(rows.part))
+    return at_site.fits_of(message, rows, factors[rows.part == TRAINING], data, site)
 
 
 def _ranks(rows: at_site.Rows, k: int, data: SiteData, site: SiteContext) -> tuple[Any, FloatArray]:
@@ -170,7 +185,7 @@ def fits_possible(
     """Count this site where it could tell the fit of a community."""
     require_masks(site)
     _require("classes" in state)
-    own, _ = at_site.fit(message, data, state, site)
+    own = fits_of(message, data, state, site)
     x = at_site.by_part(data, message.settings, site, state).of(TRAINING)[0]
     communities = message.communities.value
     able = [
@@ -193,7 +208,7 @@ def fit_totals(
     _require(ascending and bool(np.isin(places, state.get("fits", ())).all()))
     s, communities = message.settings, state["communities"]
     asked = messages.Fit(settings=s, communities=relayed(communities, _AGGREGATE))
-    own, _ = at_site.fit(asked, data, state, site)
+    own = fits_of(asked, data, state, site)
     parts = []
     for place in places.tolist():
         q, fit = len(communities[place]), own.fits.value[place]
@@ -396,11 +411,12 @@ def ranks_of_all(
             "numbers of communities, and a masked total is of all sites: give n_communities"
         )
     if asked_parts[1] and not judges[1]:
-        ctx.note(
-            "Some site has too few test rows (twice the coefficients of all columns) to judge the "
-            "model, and a masked total is of all sites: no rows judge it."
+        # Beside a run without test rows the difference would be those of the sites that have some.
+        raise QuorumError(
+            "some site has too few test rows (twice the coefficients of all columns) to judge the "
+            "model, and a masked total is of all sites: set holdout to 0"
         )
-    told, parts = pairs[classes] == sites, asked_parts & judges
+    told, parts = pairs[classes] == sites, asked_parts
     request = messages.SharedRanks(s, relayed(classes, _AGGREGATE), told, parts)
     values = (yield from _total(ctx, "rank_totals", request, messages.RankTotals)).values
     counts, held, ranks = (np.rint(values[name]) for name in ("counts", "held", "ranks"))

@@ -409,8 +409,15 @@ def fit(
     message: messages.Fit, data: SiteData, state: State, site: SiteContext
 ) -> tuple[messages.Fitted, State]:
     """Fit every community to the site's own rows, and tell coefficients and curvature."""
-    s, rows = message.settings, by_part(data, message.settings, site, state)
-    x, codes = rows.of(TRAINING)
+    rows = by_part(data, message.settings, site, state)
+    return fits_of(message, rows, np.ones((rows.part == TRAINING).sum()), data, site), state
+
+
+def fits_of(
+    message: messages.Fit, rows: Rows, factors: FloatArray, data: SiteData, site: SiteContext
+) -> messages.Fitted:
+    """Fits of communities, with curvatures in which rows count by factors."""
+    s, (x, codes) = message.settings, rows.of(TRAINING)
     communities = _communities(message.communities.value, x.shape[1])
     present, local = np.unique(codes, return_inverse=True)
     thin = thin_pairs(x, site.limits, data.coded)
@@ -423,10 +430,10 @@ def fit(
         numbers = messages.n_numbers(len(columns), len(present))
         if len(present) < 2 or numbers > left or thin[np.ix_(columns, columns)].any():
             continue
-        made = _fitted(x[:, columns], local.ravel(), len(present), s.ridge, site.limits)
+        made = _fitted(x[:, columns], local.ravel(), len(present), s.ridge, site.limits, factors)
         if made is not None:
             found[c], left = made, left - numbers
-    return messages.Fitted(fits=disclosure.together(found, "fit")), state
+    return messages.Fitted(fits=disclosure.together(found, "fit"))
 
 
 def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
@@ -439,7 +446,7 @@ def _communities(given: tuple[IntArray, ...], p: int) -> tuple[IntArray, ...]:
 
 
 def _fitted(
-    x: FloatArray, codes: IntArray, m: int, ridge: float, limits: Limits
+    x: FloatArray, codes: IntArray, m: int, ridge: float, limits: Limits, factors: FloatArray
 ) -> Released | None:
     """A fit that may leave, or None."""
     size = messages.n_parameters(x.shape[1], m)
@@ -451,11 +458,12 @@ def _fitted(
         return None
     q, design = multinomial.contrasts(m), multinomial.design_of(x)
     each = multinomial.row_weights(np.exp(multinomial.log_probabilities(design, phi, q)), q)
+    each = each * factors[:, None, None]
     upper = np.triu_indices(m - 1)
     if limits.min_records > 1 and limits.max_share < 1:
         # No row makes more than its share of the curvature.
-        factors = row_factors(design, each[:, upper[0], upper[1]], limits.max_share)
-        each = each * factors[:, None, None]
+        less = row_factors(design, each[:, upper[0], upper[1]], limits.max_share)
+        each = each * less[:, None, None]
     weights = np.column_stack([np.trace(each, axis1=1, axis2=2), each[:, upper[0], upper[1]]])
     value = messages.packed(phi, curvature=multinomial.weighted_products(design, each))
     made = disclosure.local_fit(value, rows=design, weights=weights, n_parameters=size)
