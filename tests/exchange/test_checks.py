@@ -99,7 +99,7 @@ def test_a_method_that_tolerates_more_than_it_says(monkeypatch: pytest.MonkeyPat
 def test_a_method_that_hides_who_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def coordinate(self: Any, ctx: CoordinatorContext) -> Exchange:
         replies = yield Ask("sums", SumsRequest())
-        return MeanAndSD.Result((), len(replies.present), np.ones(2), np.ones(2))
+        return MeanAndSD.Result((), len(replies.present), np.ones(2), np.ones(2), np.ones(2))
 
     monkeypatch.setattr(MeanAndSD, "coordinate", coordinate)
     with pytest.raises(CheckFailed, match="no note of the run names the site"):
@@ -109,7 +109,7 @@ def test_a_method_that_hides_who_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_method_that_goes_on_below_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     def coordinate(self: Any, ctx: CoordinatorContext) -> Exchange:
         replies = ctx.require((yield Ask("sums", SumsRequest())), at_least=1)
-        return MeanAndSD.Result((), len(replies), np.ones(2), np.ones(2))
+        return MeanAndSD.Result((), len(replies), np.ones(2), np.ones(2), np.ones(2))
 
     monkeypatch.setattr(MeanAndSD, "coordinate", coordinate)
     with pytest.raises(CheckFailed, match="the run ended with a site below its quorum"):
