@@ -326,7 +326,8 @@ def test_a_column_of_which_a_site_tells_no_sums_stops_a_regression_before_it_run
     space.write(parameters='when_withheld = "without-column"', **asked)  # type: ignore[arg-type]
     assert call("check", space.file).exit_code == 0
     done = space.run()
-    assert done.exit_code == 0 and "Site lyon withholds mark" in done.stdout, done.output
+    assert done.exit_code == 0
+    assert "Site lyon withholds mark" in " ".join(done.stdout.split())
     # Of a site that tells nothing at all a quorum may do without.
     header, *rows = space.lines("lyon")
     space.table("lyon", header, rows[:8])
