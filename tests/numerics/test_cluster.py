@@ -118,6 +118,29 @@ def test_a_task_that_always_takes_its_worker_with_it_ends_in_a_sentence(
         list(Cluster(client).map(die, ITEMS))
 
 
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [(KeyError("tcp://127.0.0.1:1"), True), (OSError(), True), (KeyError("a"), False)],
+)
+def test_a_worker_that_is_lost_while_something_is_sent_to_it_is_done_without(
+    client: Any, error: Exception, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scatter, lost = client.scatter, [error]
+
+    def sends(*arguments: Any, **more: Any) -> Any:
+        if lost:
+            raise lost.pop()
+        return scatter(*arguments, **more)
+
+    monkeypatch.setattr(client, "scatter", sends)
+    if again:
+        found = dict(Cluster(client).map(np.sum, ITEMS))
+        assert [found[i] for i in range(len(ITEMS))] == [item.sum() for item in ITEMS]
+    else:
+        with pytest.raises(KeyError):
+            list(Cluster(client).map(np.sum, ITEMS))
+
+
 def test_a_task_inside_a_task_takes_no_place(client: Any) -> None:
     """Each worker has one thread; both are inside a task when its own tasks are asked for."""
 

@@ -317,7 +317,9 @@ class Cluster:
                 return ask(*arguments, **more)
             except Exception as error:
                 gone = self._client.status != "running"
-                if not gone and not isinstance(error, OSError | TimeoutError):
+                # A scheduler that notes what a worker was sent does not know one that is lost.
+                unknown = isinstance(error, KeyError) and "://" in str(error)
+                if not (gone or unknown or isinstance(error, OSError | TimeoutError)):
                     raise
                 if gone or time.monotonic() > since + self._patience:
                     raise EngineError(
