@@ -104,7 +104,7 @@ def test_the_one_shot_fit_is_that_of_the_run_in_plain(
 
 
 def test_factors_of_rows_move_a_fit_by_a_small_part_of_its_standard_errors() -> None:
-    """Of thirty data sets .037 standard errors in the mean square, and .096 at most, were seen."""
+    """Of thirty data sets .039 standard errors in the mean square, and .088 at most, were seen."""
     moved = []
     for seed in range(8):
         tables = tables_of([60, 70, 80], p=3, n_blocks=1, n_classes=2, seed=seed)
@@ -340,8 +340,25 @@ def test_fits_that_are_little_but_shares_do_not_tell_the_classes_of_a_site(
     sums = parts[0][:, None, None] + parts[1][:, None] + parts[2]
     shared = ways[0][:, None, None] + ways[1][:, None] + ways[2] == sum(a for a, _ in true)
     gap = abs(told - sum(a * b / (a + b) for a, b in true))
-    nearer = int((np.abs(sums[shared] - told) <= gap).sum())
-    assert nearer == 1 if factors == (1.0, 1.0) else nearer > 20
+    if factors == (1.0, 1.0):
+        assert int((np.abs(sums[shared] - told) <= gap).sum()) == 1
+        return
+    # What the coordinator knows of the sum of the factors is its spread, that of 211 uniform ones
+    # times weights of a quarter; by chance one draw may be near what it would be without factors.
+    spread = 0.25 * (factors[1] - factors[0]) * np.sqrt(sum(rows) / 12)
+    assert 1e-3 < gap < 4 * spread
+    assert int((np.abs(sums[shared] - told) <= spread).sum()) > 100
+
+
+@pytest.mark.parametrize("policy", ["simulation", "strict"])
+def test_factors_of_rows_follow_from_the_table_alone(policy: str, added: Any) -> None:
+    """Other seeds of a study, which are public, and other units do not draw them anew."""
+    told = []
+    for seed in (0, 1):
+        method = FederatedCommunityBayes(n_communities=2, fit="one-shot", **ALL_ROWS)
+        method.run(secure(TABLES, policy), seed=seed)
+        told.append(added["fit_totals", "s0"].sums.value)
+    np.testing.assert_array_equal(*told)
 
 
 # --------------------------------------------------------------------------- what some keep back

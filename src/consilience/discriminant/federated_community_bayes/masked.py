@@ -113,8 +113,11 @@ def fits_of(
 ) -> messages.Fitted:
     """Fits with curvatures in which each row counts by a factor of the site's own."""
     rows = at_site.by_part(data, message.settings, site, state)
-    # The same ones whenever they are asked for: other ones would even out.
-    factors = stream(rows.seed, "factors").uniform(*FACTORS, size=len(rows.part))
+    # The same ones in all units, and whenever they are asked for: other ones would even out. Draws
+    # of sites that protect no record are public, and these hide how many rows a site has.
+    parts = (data.in_own_units()[0], rows.codes)
+    seed = holdout.secret_seed("factors", *((str(part.dtype), part) for part in parts))
+    factors = stream(seed, "factors").uniform(*FACTORS, size=len(rows.part))
     return at_site.fits_of(message, rows, factors[rows.part == TRAINING], data, site)
 
 

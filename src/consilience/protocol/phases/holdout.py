@@ -297,6 +297,11 @@ def sealed_seed(site: SiteContext, purpose: str, *parts: tuple[str, NDArray[Any]
     """
     if site.limits.min_records <= 1:
         return int(site.rng.integers(2**63 - 1))
+    return secret_seed(purpose, *parts)
+
+
+def secret_seed(purpose: str, *parts: tuple[str, NDArray[Any]]) -> int:
+    """Seed from a digest of arrays, each with a word on its form, whatever is protected."""
     sealed = hashlib.sha256(purpose.encode())
     for form, values in parts:
         sealed.update(form.encode() + np.ascontiguousarray(values).tobytes())

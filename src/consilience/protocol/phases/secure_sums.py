@@ -74,7 +74,7 @@ from consilience.wire.message import (
 SECURE = "secure"
 ALL = "all sites"
 """Name of the one site that totals are of, where a method goes on as with one."""
-MASKED = "Sums were masked, so nothing is known of single sites, nor whether they differ."
+MASKED = "Sums were masked: the result says nothing of single sites, nor whether they differ."
 WRONG = (
     "the masked sums of the sites add up to what no rows have, so some site sent wrong ones: let "
     "the sites look at their tables, or ask without masks"
