@@ -555,6 +555,8 @@ def _few_differ(column: NDArray[Any], least: int) -> bool:
     if column.dtype.kind != "f":
         return len(column) - int(np.unique(column, return_counts=True)[1].max(initial=0)) < least
     known = column[~np.isnan(column)]
+    if len(known) < least:
+        return False  # which is another fault
     # What more than half of the rows have is at the median.
     middle = np.partition(known, len(known) // 2)[len(known) // 2] if len(known) else 0.0
     return int(np.count_nonzero(known != middle)) < least

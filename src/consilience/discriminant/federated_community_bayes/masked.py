@@ -55,7 +55,6 @@ from consilience.discriminant.federated_community_bayes import site as at_site
 from consilience.discriminant.federated_community_bayes.pooling import Survey, Tree
 from consilience.discriminant.federated_community_bayes.site import CHOOSING, TEST, TRAINING
 from consilience.exceptions import DisclosureError, ProtocolError, QuorumError
-from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import (
     Ask,
@@ -113,11 +112,9 @@ def fits_of(
 ) -> messages.Fitted:
     """Fits with curvatures in which each row counts by a factor of the site's own."""
     rows = at_site.by_part(data, message.settings, site, state)
-    # The same ones in all units, and whenever they are asked for: other ones would even out. Draws
-    # of sites that protect no record are public, and these hide how many rows a site has.
-    parts = (data.in_own_units()[0], rows.codes)
-    seed = holdout.secret_seed("factors", *((str(part.dtype), part) for part in parts))
-    factors = stream(seed, "factors").uniform(*FACTORS, size=len(rows.part))
+    # The same ones in all units, runs and sets of columns: other ones would even out.
+    low, high = FACTORS
+    factors = low + (high - low) * holdout.independent(data, "factors")
     return at_site.fits_of(message, rows, factors[rows.part == TRAINING], data, site)
 
 

@@ -121,10 +121,19 @@ def uniform(data: SiteData, *label: str | int) -> FloatArray:
     *label
         What they are for: another label gives others.
     """
-    n = max(data.n_read, int(data.rows.max(initial=-1)) + 1)
+    n = _n_table(data)
     found = np.asarray(stream(0, *label, _secret(data)).permutation(n)[data.rows] + 0.5)
     found /= n
     return found
+
+
+def independent(data: SiteData, *label: str | int) -> FloatArray:
+    """The same, drawn one by one: of all rows they add up to what nobody knows."""
+    return np.asarray(stream(0, *label, _secret(data)).random(_n_table(data))[data.rows])
+
+
+def _n_table(data: SiteData) -> int:
+    return max(data.n_read, int(data.rows.max(initial=-1)) + 1)
 
 
 def parts_of_table(data: SiteData, entity: NDArray[np.str_] | None = None) -> IntArray:
@@ -297,11 +306,6 @@ def sealed_seed(site: SiteContext, purpose: str, *parts: tuple[str, NDArray[Any]
     """
     if site.limits.min_records <= 1:
         return int(site.rng.integers(2**63 - 1))
-    return secret_seed(purpose, *parts)
-
-
-def secret_seed(purpose: str, *parts: tuple[str, NDArray[Any]]) -> int:
-    """Seed from a digest of arrays, each with a word on its form, whatever is protected."""
     sealed = hashlib.sha256(purpose.encode())
     for form, values in parts:
         sealed.update(form.encode() + np.ascontiguousarray(values).tobytes())
