@@ -12,6 +12,7 @@ from consilience.latent_regression.kernels import evidence as ev
 from consilience.latent_regression.kernels.latent_class import Blocks, blocks_of
 from consilience.numerics.random import stream
 from tests.reference import latent_class as reference
+from tests.reference import latent_degrees as degrees
 
 
 def grouped(
@@ -78,6 +79,58 @@ def test_no_variance_between_entities_is_found_as_none() -> None:
     fit = ev.mixed_model(blocks(centred), [0])
     one = ev.mixed_model(blocks(centred), [])
     assert fit.ratio[0, 0] == 0 and fit.deviance == one.deviance
+
+
+def log_likelihood(rows: ev.Rows, mean: np.ndarray, g: np.ndarray, sigma2: float) -> float:
+    """Of all events given the shared coefficients, from the whole covariance of each entity."""
+    total = 0.0
+    for x, y in by_entity(blocks(rows)):
+        one = degrees.Entity(x, y, np.ones(len(y)), np.ones(len(y)))
+        total += reference.normal_log_density(y, x @ mean, degrees.own_covariance(one, g, sigma2))
+    return total
+
+
+@pytest.mark.parametrize("spread", [(0.7, 0.0, 0.0), (0.7, 0.6, 0.5)])
+def test_mixed_model_around_known_coefficients_is_the_likeliest_that_aic_prefers(
+    spread: tuple[float, ...],
+) -> None:
+    rows, mean = grouped(6, 40, spread=spread), np.array([0.5, 0.0, -0.5])
+    fit = ev.known_beforehand(blocks(rows), mean, 1.0, 1.0)
+    np.testing.assert_array_equal(fit.mean, mean)
+    assert np.count_nonzero(fit.ratio) == (1 if spread[1] == 0 else 9)
+    best = log_likelihood(rows, mean, fit.ratio, fit.sigma2)
+    for scale in (0.95, 1.05):
+        assert log_likelihood(rows, mean, fit.ratio, fit.sigma2 * scale) < best
+        assert log_likelihood(rows, mean, fit.ratio * scale, fit.sigma2) < best
+    # the other set of own coefficients is less likely by what its number of variances weighs
+    others = [(0,)] if spread[1] else [(0, 1, 2)]
+    rest = rows._replace(y=rows.y - rows.x @ mean)
+    other = ev.mixed_model(blocks(rest), others[0], penalty=np.inf)
+    of_other = log_likelihood(rows, mean, other.ratio, other.sigma2)
+    assert other.deviance == pytest.approx(-2 * of_other, rel=1e-10)
+    assert best - of_other > (5.0 if spread[1] else -5.0)
+
+
+def test_few_entities_have_the_variances_that_are_given() -> None:
+    rows = grouped(7, 4)
+    fit = ev.known_beforehand(blocks(rows), np.ones(3), 0.5, 2.0)
+    assert fit.sigma2 == 0.5
+    np.testing.assert_array_equal(fit.ratio, 4.0 * np.eye(3))
+
+
+def test_further_events_are_predicted_as_by_the_textbook() -> None:
+    rows, mean = grouped(8, 20), np.array([0.5, 0.0, -0.5])
+    fit = ev.known_beforehand(blocks(rows), mean, 1.0, 1.0)
+    assert np.count_nonzero(fit.ratio)
+    x = stream(8, "further").normal(size=(40, 3))
+    entity = np.repeat(np.arange(20), 2)
+    found, variance = ev.own_predictions(fit, blocks(rows), x, entity)
+    for e, (known, y) in enumerate(by_entity(blocks(rows))):
+        one = degrees.Entity(known, y, np.ones(len(y)), np.ones(len(y)))
+        own, spread = degrees.own_posterior(one, mean, fit.ratio, fit.sigma2)
+        for i in np.flatnonzero(entity == e):
+            assert found[i] == pytest.approx(x[i] @ (mean + own), rel=1e-9)
+            assert variance[i] == pytest.approx(fit.sigma2 + x[i] @ spread @ x[i], rel=1e-9)
 
 
 # ------------------------------------------------------------------ what is left out

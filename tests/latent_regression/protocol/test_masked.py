@@ -16,7 +16,7 @@ from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError
 from consilience.latent_regression.protocol import masked as masked_sums
 from consilience.latent_regression.protocol import site as at_site
-from consilience.latent_regression.protocol.messages import MARKS, ClassTotals
+from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, ClassTotals
 from consilience.numerics.random import stream
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange
 from consilience.protocol.phases.secure_sums import ALL, MASKED, Concealed, total
@@ -388,7 +388,7 @@ def test_figures_of_a_site_leave_together_or_not_at_all(monkeypatch: pytest.Monk
     def with_a_gap(message: Any, here: Any, *more: Any) -> Any:
         found = true_figures(message, here, *more)
         if first in here.events.agent_names:
-            hidden = np.arange(9) == 6
+            hidden = np.arange(N_FIGURES) == 7
             parts = (found.mean, found.variance, found.effective)
             found = type(found)(*(part.withhold(hidden) for part in parts))
         return found

@@ -83,12 +83,15 @@ def result_of(
         site_class_sizes=counts,
         heldout_weight=np.full(b, 2400.0),
         heldout_mse=mse,
-        heldout_log_score=np.tile([-1.75, -1.75 + 0.5 * gain], (b, 1)),
+        heldout_log_score=np.tile([-1.75, -1.75 + 0.3 * gain, -1.75 + 0.5 * gain], (b, 1)),
         coverage=np.full(b, 0.9) + 0.01 * rng.normal(size=b),
         interval_width=np.full(b, 4.1),
         heldout_gain=mse[:, 0] - mse[:, 2],
         heldout_gain_error=np.full(b, 0.04),
         heldout_effective=np.full(b, 500.0),
+        heldout_ahead=np.full(b, 0.2 * gain),
+        heldout_ahead_error=np.full(b, 0.01),
+        entities_per_site=300.0,
         mean=np.zeros((k, p + 1)),
         covariance=np.tile(np.eye(p + 1), (k, 1, 1)),
         centre=np.zeros(p + 1),
@@ -137,6 +140,8 @@ def not_held_out() -> LatentClassRegressionResult:
         heldout_gain=gone,
         heldout_gain_error=gone,
         heldout_effective=gone,
+        heldout_ahead=gone,
+        heldout_ahead_error=gone,
     )
 
 
@@ -166,7 +171,9 @@ def jumping() -> LatentClassRegressionResult:
 CASES: dict[str, Any] = {
     "gain": result_of,
     "no-gain": lambda: result_of(gain=-0.02),
-    "mixed-models": lambda: result_of(heldout_mse=result_of().heldout_mse[:, [0, 2, 1, 3]]),
+    "mixed-models": lambda: result_of(
+        heldout_mse=result_of().heldout_mse[:, [0, 2, 1, 3]], heldout_ahead=np.full(4, -0.05)
+    ),
     "one-class": one_class,
     "small-cells": small_cells,
     "not-held-out": not_held_out,

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
-from consilience.latent_regression.protocol.result import OWN, Saved
+from consilience.latent_regression.protocol.result import MIXED, Saved
 from consilience.latent_regression.report import figures_latent
 from consilience.latent_regression.report import latent_class_regression as words
 from consilience.protocol.mean_and_sd import MeanAndSDResult
@@ -77,21 +77,21 @@ def test_headline_says_which_outcome_came(case: str, tone: str, text: str) -> No
     assert text in answered(said)
 
 
-def test_a_ridge_for_each_entity_that_predicts_better_is_not_hidden() -> None:
+def test_a_mixed_model_that_predicts_better_is_not_hidden() -> None:
     (said,) = (s for s in headline(CASES["mixed-models"]()).more if "mixed model may fit" in s)
-    more, low, high = re.findall(r"(\d+\.\d)% larger .* (\S+)% to (\S+)%", said)[0]
-    assert float(low) < float(more) < float(high)  # the interval is of what is said
-    assert any(
-        "A ridge regression for each entity predicts worse" in s for s in headline(result_of()).more
+    assert "A mixed model of each site predicts better" in said
+    number = r"(\N{MINUS SIGN}?\d+(?:\.\d+)?)"
+    below, low, high = (
+        float(v.replace("\N{MINUS SIGN}", "-"))
+        for v in re.findall(rf"{number} below its own .* {number} to {number}\)", said)[0]
     )
-    # Two sites tell of no interval beside it, and the answer is not called good all the same.
-    two = result_of(n_sites=2)
-    two.heldout_mse[:, 1] = 0.9 * two.heldout_mse[:, 2]
-    assert headline(two).tone == "plain"
-    assert any("predicts better" in s for s in headline(two).more)
-    same = result_of()
-    same.heldout_mse[:, 1] = same.heldout_mse[:, 2]
-    assert any("no clear difference" in s for s in headline(same).more)
+    assert low < -below < high
+    assert any("mixed model of each site predicts worse" in s for s in headline(result_of()).more)
+    # Beside an error that is not told nothing is clear, and the answer is not called good.
+    for error in (np.nan, 0.1):
+        unsure = result_of(heldout_ahead_error=np.full(4, error))
+        assert headline(unsure).tone == "plain"
+        assert any("no clear difference from a mixed" in s for s in headline(unsure).more)
 
 
 def test_intervals_that_miss_what_they_promise_are_said_to() -> None:
@@ -128,11 +128,18 @@ def test_labels_that_never_settle_are_said_to() -> None:
         ({}, "kinds", "4 classes is 25.0% below that of one ridge (± 1.0%), and"),
         ({"gain": -0.09}, "no evidence of kinds", "n_classes = 1"),
         ({"heldout_gain_error": np.full(4, 0.6)}, "no evidence of kinds", "n_classes = 1"),
-        ({"heldout_log_score": np.tile([-1.7, -1.8], (4, 1))}, "no evidence of kinds", "again"),
-        ({"own": 0.7}, "degrees, not kinds", "A mixed model may fit better."),
-        ({"own": 0.7, "gain": -0.09}, "degrees, not kinds", "9.0% above that of one ridge ("),
         (
-            {"own": 0.7, "n_classes": 1, "gain": 0.0},
+            {"heldout_log_score": np.full((4, 3), -1.7) - [0, 0.1, 0.1]},
+            "no evidence of kinds",
+            "again",
+        ),
+        ({"mixed": 0.7}, "degrees, not kinds", "A mixed model may fit better."),
+        ({"heldout_ahead_error": np.full(4, 0.1)}, "degrees, not kinds", "+0.050 ± 0.050"),
+        ({"heldout_ahead": np.full(4, -0.05)}, "degrees, not kinds", "-0.050 ± 0.005"),
+        ({"entities_per_site": 4.9}, "kinds or degrees", "too few entities to fit a mixed model"),
+        ({"mixed": 0.7, "gain": -0.09}, "degrees, not kinds", "9.0% above that of one ridge ("),
+        (
+            {"mixed": 0.7, "n_classes": 1, "gain": 0.0},
             "degrees, not kinds",
             "error of one class is 0.0% below",
         ),
@@ -140,11 +147,11 @@ def test_labels_that_never_settle_are_said_to() -> None:
     ],
 )
 def test_kinds_or_degrees_come_first(changes: dict[str, Any], verdict: str, words: str) -> None:
-    """`own`: error of a ridge for each entity in shares of one ridge's, 1.1 unless given."""
+    """`mixed`: error of the mixed model in shares of one ridge's, 1.1 unless given."""
     given = dict(changes)
-    own = given.pop("own", 1.1)
+    mixed = given.pop("mixed", 1.1)
     result = result_of(**given)
-    result.heldout_mse[:, OWN] = own * result.heldout_mse[:, 0]
+    result.heldout_mse[:, MIXED] = mixed * result.heldout_mse[:, 0]
     assert result.verdict == verdict
     said = result.summary().split(". ")[0] + "."
     assert said.lower().startswith(f"{verdict}: on held-out events")
@@ -206,15 +213,15 @@ def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
     # A single entity deviates from its own mean by nothing.
     single = result_of(heldout_gain_error=np.zeros(4))
     assert words.saved(single).among == "sites"
-    two = result_of(n_sites=2, heldout_gain_error=np.zeros(2))
+    two = result_of(n_sites=2, heldout_gain_error=np.zeros(2), heldout_ahead_error=np.zeros(2))
     assert np.isnan(words.saved(two).half) and "95% interval" not in answered(headline(two))
 
 
-def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() -> None:
+def test_what_is_saved_over_a_mixed_model_has_an_interval_over_sites() -> None:
     mse = np.array([[1, 4.0, 2.0, 8], [1, 4.0, 3.0, 8], [1, 4.0, 1.0, 8], [1, 1.0, 0.0, 8]])
     held = np.array([10.0, 10.0, 20.0, 0.0])
     result = result_of(heldout_mse=mse, heldout_weight=held)
-    own = words.saved_over(result, OWN)
+    own = words.saved_over(result, MIXED)
     shares = np.array([0.5, 0.25, 0.75])
     weight = np.array([0.25, 0.25, 0.5])
     assert own.share == pytest.approx(float(weight @ shares))
@@ -222,7 +229,7 @@ def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() 
     # Student's distribution with 2 degrees of freedom.
     assert own.half == pytest.approx(4.3027 * spread, rel=1e-4)
     assert words.n_telling(result) == 3
-    two = words.saved_over(result_of(n_sites=2), OWN)
+    two = words.saved_over(result_of(n_sites=2), MIXED)
     assert np.isfinite(two.share) and np.isnan(two.half) and two.clear == 0
 
 

@@ -37,6 +37,8 @@ from consilience.latent_regression.kernels.marginal_likelihood import Noise
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 KINDS, DEGREES, NO_KINDS = "kinds", "degrees, not kinds", "no evidence of kinds"
+KINDS_OR_DEGREES = "kinds or degrees"
+"""Over sites that are too small for a mixed model of their own."""
 LEAST_ENTITIES = 5
 """With two events or more, below which nothing is compared."""
 MOST_ENTITIES = 2000
@@ -109,8 +111,8 @@ def mixed_model(
         their own; none: one regression for all.
     penalty : float
         Added to the diagonal of ``sum X'H^-1 X``: of a normal prior of the shared coefficients,
-        ``N(0, sigma2 / penalty)``. It is needed where columns follow from one another.
-
+        ``N(0, sigma2 / penalty)``. It is needed where columns follow from one another. Infinite:
+        the shared coefficients are known to be 0, and the likelihood is not restricted.
     gain : float
         Of the deviance in a step, below which the variances have converged.
 
@@ -164,12 +166,16 @@ def _state(blocks: Blocks, j: IntArray, ratio: FloatArray, penalty: float) -> _S
     a_each = s - np.swapaxes(across, 1, 2) @ felt
     c_each = r - _apply(np.swapaxes(felt, 1, 2), own)
     squares = float(blocks.squares.sum() - (own * _apply(middle, own)).sum())
-    precision = a_each.sum(axis=0) + penalty * np.eye(f)
-    linear = c_each.sum(axis=0)
-    mean = np.linalg.solve(precision, linear)
-    free = max(float(blocks.n.sum()) - f, 1.0)
+    log_dets = np.linalg.slogdet(inner)[1].sum()
+    free, mean, shared = float(blocks.n.sum()), np.zeros(f), np.zeros((f, f))
+    precision, linear = np.diag(np.full(f, np.inf)), c_each.sum(axis=0)
+    if np.isfinite(penalty):
+        precision = a_each.sum(axis=0) + penalty * np.eye(f)
+        mean, shared = np.linalg.solve(precision, linear), np.linalg.inv(precision)
+        free -= f
+        log_dets += np.linalg.slogdet(precision)[1]
+    free = max(free, 1.0)
     sigma2 = max((squares - float(mean @ linear)) / free, SMALLEST_SIGMA2)
-    log_dets = np.linalg.slogdet(inner)[1].sum() + np.linalg.slogdet(precision)[1]
     deviance = free * (np.log(sigma2) + 1.0 + _LOG_2PI) + log_dets
     # Z'H^-1 Z, Z'H^-1 X and Z'H^-1 (y - X w)
     by_z = z @ middle
@@ -177,7 +183,7 @@ def _state(blocks: Blocks, j: IntArray, ratio: FloatArray, penalty: float) -> _S
     w = across - by_z @ across
     g = own - across @ mean
     g = g - _apply(by_z, g)
-    spread = np.tensordot(w @ np.linalg.inv(precision), w, axes=([0, 2], [0, 2]))
+    spread = np.tensordot(w @ shared, w, axes=([0, 2], [0, 2]))
     slope = d.sum(axis=0) - spread
     slope = slope - g.T @ g / sigma2
     flat = d.reshape(len(d), q * q)
@@ -318,6 +324,60 @@ def mixed_scores(fit: MixedFit, halves: Halves) -> Scores:
         scores.log_score[:] += every - density
         scores.error[:] += _squared(left, np.einsum("nf,nf->n", left.x, moved[_owner(left)]))
     return scores
+
+
+def known_beforehand(blocks: Blocks, mean: FloatArray, sigma2: float, delta2: float) -> MixedFit:
+    """Mixed model of entities whose shared coefficients are known, from their own events alone.
+
+    By maximum likelihood, with random intercepts or with random slopes of all columns too,
+    whichever Akaike's criterion prefers.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    mean : (F,) array
+        The shared coefficients.
+    sigma2, delta2 : float
+        Variances of noise and own coefficients, taken of fewer than `LEAST_ENTITIES` entities with
+        two events.
+    """
+    f = blocks.n_features
+    rest = replace(
+        blocks,
+        cross=blocks.cross - blocks.products @ mean,
+        squares=blocks.squares - (2 * blocks.cross - blocks.products @ mean) @ mean,
+    )
+    if np.count_nonzero(blocks.n >= 2) < LEAST_ENTITIES:
+        g = delta2 / sigma2 * np.eye(f)
+        return MixedFit(mean, sigma2, g, np.nan, np.eye(f), (blocks.products, blocks.cross))
+    found = []
+    for random in (0,), range(f if f <= MOST_COLUMNS else 0):
+        fit = mixed_model(rest, random, penalty=np.inf, gain=_GAIN)
+        found.append((fit.deviance + len(random) * (len(random) + 1), fit))
+    return replace(min(found, key=lambda each: each[0])[1], mean=mean)
+
+
+def own_predictions(
+    fit: MixedFit, blocks: Blocks, x: FloatArray, entity: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance of further events of entities, whose shared coefficients are known.
+
+    Parameters
+    ----------
+    fit : MixedFit
+    blocks : Blocks
+        What is known of the entities.
+    x : (n, F) array
+    entity : (n,) array of int
+        Place of each event's entity in `blocks`.
+    """
+    root = np.broadcast_to(_root(fit.ratio), blocks.products.shape)
+    moved = _normal(blocks, np.broadcast_to(fit.mean, blocks.cross.shape), root, fit.sigma2)[1]
+    turned = np.swapaxes(root, 1, 2)
+    left = np.eye(x.shape[1]) + turned @ blocks.products @ root
+    spread = root @ np.linalg.solve(left, turned)
+    away = np.einsum("nf,nfg,ng->n", x, spread[entity], x)
+    return (x * moved[entity]).sum(axis=1), fit.sigma2 * (1.0 + away)
 
 
 def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Scores:

@@ -20,7 +20,7 @@ from consilience.wire.message import Aggregate, Model, Public, is_gram, message,
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
 MAX_BETAS = 20
-N_FIGURES = 9
+N_FIGURES = 11
 _ROUNDING = 1e-9
 MARKS = 2
 """Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
@@ -187,15 +187,15 @@ class Conclude:
     mapping: NDArray[np.int64] = Public("c", "final class of each cell", kind="int", to="site")
 
 
-@message("latent-class-regression/concluded", version=1)
+@message("latent-class-regression/concluded", version=2)
 class Concluded:
     """What the classes are worth on events that were held out."""
 
     figures: Released = Aggregate(
         f"{N_FIGURES}",
-        "means over held-out events: squared errors of ridge, ridge by entity, classes, mean; log "
-        "scores of ridge and classes; events inside intervals, width of intervals; squared error "
-        "of ridge less that of classes",
+        "means over held-out events: squared errors of ridge, mixed model, classes, mean; log "
+        "scores of the first three; events inside intervals, width of intervals; squared error of "
+        "ridge less that of classes; log score of classes less that of the mixed model",
         gaps=True,
     )
     variances: Released = Aggregate(
@@ -206,7 +206,7 @@ class Concluded:
     )
 
 
-@message("latent-class-regression/losses", version=1)
+@message("latent-class-regression/losses", version=2)
 class Losses:
     """The same as what adds up over sites, for masked sums: all of it or nothing."""
 

@@ -16,7 +16,13 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     LatentClassPredictor,
     Units,
 )
-from consilience.latent_regression.kernels.evidence import DEGREES, KINDS, NO_KINDS
+from consilience.latent_regression.kernels.evidence import (
+    DEGREES,
+    KINDS,
+    KINDS_OR_DEGREES,
+    LEAST_ENTITIES,
+    NO_KINDS,
+)
 from consilience.latent_regression.protocol.coordinator import Ending, Rounds
 from consilience.latent_regression.protocol.events import AS_BEFORE, NEW, WITHHELD
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, Concluded
@@ -28,7 +34,7 @@ from consilience.protocol.result import Frame, Result, lines
 if TYPE_CHECKING:
     import pandas as pd
 
-RIDGE, OWN, CLASSES, NULL = range(4)
+RIDGE, MIXED, CLASSES, NULL = range(4)
 """Columns of `heldout_mse`."""
 HARDLY = 0.01
 """Share of the error below which a difference is called none."""
@@ -88,9 +94,10 @@ class LatentClassRegressionResult(Result):
     site_class_sizes : (B, K) array
         Entities as counted in each site's last sums.
     heldout_mse : (B, 4) array
-        Mean squared error on held-out events: ridge, ridge by entity, classes, mean.
-    heldout_log_score : (B, 2) array
-        Mean log density: ridge, classes.
+        Mean squared error on held-out events: ridge, mixed model, classes, mean. The mixed model
+        is each site's own: intercepts or slopes of its entities around the ridge of all.
+    heldout_log_score : (B, 3) array
+        Mean log density: ridge, mixed model, classes.
     heldout_weight : (B,) array
         Events of the site, for averages over sites.
     coverage, interval_width : (B,) arrays
@@ -99,6 +106,10 @@ class LatentClassRegressionResult(Result):
         events of an entity count together.
     heldout_effective : (B,) array
         Effective number of held-out events, coarsely where records are protected.
+    heldout_ahead, heldout_ahead_error : (B,) arrays
+        Mean log density of classes less that of the mixed model, and its standard error, likewise.
+    entities_per_site : float
+        Average over sites.
     mean, covariance : arrays (K, F), (K, F, F)
         Of the coefficients in the units of the fit.
     centre, scale : (p + 1,) arrays
@@ -156,6 +167,9 @@ class LatentClassRegressionResult(Result):
     heldout_gain: FloatArray
     heldout_gain_error: FloatArray
     heldout_effective: FloatArray
+    heldout_ahead: FloatArray
+    heldout_ahead_error: FloatArray
+    entities_per_site: float
     mean: FloatArray
     covariance: FloatArray
     centre: FloatArray
@@ -173,16 +187,21 @@ class LatentClassRegressionResult(Result):
     def verdict(self) -> str | None:
         """Kinds or degrees, by held-out events; None where none are told.
 
-        Kinds, where classes have less squared error than one ridge beyond chance (95%), no lower
-        log score, and less squared error than a ridge for each entity. Degrees, where that holds
-        beside one ridge only, or where a ridge for each entity has less error than one ridge.
+        Kinds, where classes have less squared error than one ridge beyond chance (95%) and no
+        lower log score, and beside the mixed model a higher log score beyond chance and less
+        squared error. Degrees, where they are ahead of one ridge only, or where the mixed model
+        has less error than one ridge. Kinds or degrees, where they are ahead of one ridge and
+        sites have fewer than five entities on average, too few for a mixed model of their own.
         """
         gain, score = saved(self), self.pooled_log_score
         if not np.isfinite(gain.share):
             return None
-        if self.n_classes > 1 and gain.clear > 0 and not score[1] < score[0]:
-            return KINDS if saved_over(self, OWN).better else DEGREES
-        return DEGREES if saved_over(self, RIDGE, by=OWN).better else NO_KINDS
+        if self.n_classes > 1 and gain.clear > 0 and not score[CLASSES] < score[RIDGE]:
+            if self.entities_per_site < LEAST_ENTITIES:
+                return KINDS_OR_DEGREES
+            beyond = lead(self).clear > 0 and saved_over(self, MIXED).share > 0
+            return KINDS if beyond else DEGREES
+        return DEGREES if saved_over(self, RIDGE, by=MIXED).better else NO_KINDS
 
     @property
     def pooled_mse(self) -> FloatArray:
@@ -249,8 +268,9 @@ class LatentClassRegressionResult(Result):
         if np.isfinite(mse[2]):
             sentences.append(
                 f"On held-out events the mean squared error of the classes is {mse[2]:.4g}; one "
-                f"regression for all has {mse[0]:.4g}, one for each entity {mse[1]:.4g}, the mean "
-                f"{mse[3]:.4g} (log score {score[1]:.3f} against {score[0]:.3f} of one regression)."
+                f"regression for all has {mse[0]:.4g}, a mixed model {mse[1]:.4g}, the mean "
+                f"{mse[3]:.4g} (log score {score[CLASSES]:.3f} against {score[RIDGE]:.3f} of one "
+                "regression)."
             )
             if np.isfinite(self.pooled_coverage):
                 sentences.append(
@@ -277,17 +297,22 @@ class LatentClassRegressionResult(Result):
         yield partner(asked)
 
     def _kinds_or_degrees(self) -> str:
-        verdict, gain, own = self.verdict, saved(self), saved_over(self, OWN)
+        verdict, gain, ahead = self.verdict, saved(self), lead(self)
         if verdict is None:
             return "No events were held out, so nothing measures what the classes tell."
         classes = f"{self.n_classes} classes" if self.n_classes > 1 else "one class"
-        half = gain.half / Z95
-        error = f" (\N{PLUS-MINUS SIGN} {half:.1%})" if math.isfinite(half) else ""
+        error, of_lead = _error(gain, ".1%"), _error(ahead, ".3f")
         said = (
             f"{verdict[0].upper()}{verdict[1:]}: on held-out events the squared error of {classes} "
-            f"is {_below(gain.share)} that of one ridge{error}, and {_below(own.share)} that of a "
-            "ridge for each entity."
+            f"is {_below(gain.share)} that of one ridge{f' ({error})' if error else ''}"
         )
+        if verdict == KINDS_OR_DEGREES:
+            said += "; sites have too few entities to fit a mixed model beside them."
+        else:
+            said += (
+                f", and {_below(saved_over(self, MIXED).share)} that of a mixed model (log density "
+                f"of an event {ahead.share:+.3f}{' ' * bool(of_lead)}{of_lead})."
+            )
         if verdict == NO_KINDS and self.n_classes > 1:
             said += " Read the data as one regression: run again with n_classes = 1."
         return said + (" A mixed model may fit better." if verdict == DEGREES else "")
@@ -331,7 +356,7 @@ class LatentClassRegressionResult(Result):
     @Frame
     def held_out(self) -> pd.DataFrame:
         """Every site's errors on held-out events, of the classes and of simpler models."""
-        models = ("one_regression", "regression_by_entity", "classes", "mean")
+        models = ("one_regression", "mixed_model", "classes", "mean")
         told = {"events": self.heldout_weight}
         told |= {f"mse_{name}": mse for name, mse in zip(models, self.heldout_mse.T, strict=True)}
         told |= {"gain": self.heldout_gain, "gain_error": self.heldout_gain_error}
@@ -351,11 +376,12 @@ class LatentClassRegressionResult(Result):
 
 @dataclass(frozen=True)
 class Saved:
-    """Squared error that the classes save over another model, in shares of that model's.
+    """What the classes have over another model.
 
     Attributes
     ----------
     share : float
+        Squared error that they save, in shares of that model's; or log density of an event.
     half : float
         Half of a 95% interval; NaN where nothing tells.
     among : str
@@ -386,21 +412,35 @@ def _below(share: float) -> str:
     return f"{abs(share):.1%} {'below' if share >= 0 else 'above'}"
 
 
+def _error(found: Saved, form: str) -> str:
+    half = found.half / Z95
+    return f"\N{PLUS-MINUS SIGN} {half:{form}}" if math.isfinite(half) else ""
+
+
 def saved(result: Any) -> Saved:
     """What the classes save over one ridge for all: sites say by how much, with its error."""
-    gain, weight = weighted(result, result.heldout_gain)
-    if not len(gain):
-        return saved_over(result, RIDGE)
     told = np.isfinite(result.heldout_gain)
     told_mse = np.where(told, result.heldout_mse[:, RIDGE], np.nan)
     unit = float(result.pooled(told_mse[:, None])[0])
-    error, part = weighted(result, np.where(told, result.heldout_gain_error, np.nan))
+    found = _over_entities(result, result.heldout_gain / unit, result.heldout_gain_error / unit)
+    return found if math.isfinite(found.half) else saved_over(result, RIDGE)
+
+
+def lead(result: Any) -> Saved:
+    """Log density of an event under the classes less that under the mixed model."""
+    return _over_entities(result, result.heldout_ahead, result.heldout_ahead_error)
+
+
+def _over_entities(result: Any, values: FloatArray, errors: FloatArray) -> Saved:
+    """Mean over sites of what each tells with its error."""
+    found, weight = weighted(result, values)
+    error, part = weighted(result, np.where(np.isfinite(values), errors, np.nan))
+    mean = float(weight @ found) if len(found) else math.nan
     # The events of a site with one entity deviate from their own mean by nothing, taken together.
-    if len(error) < len(gain) or not (error > 0).all():
-        return saved_over(result, RIDGE)
+    if not len(found) or len(error) < len(found) or not (error > 0).all():
+        return Saved(mean)
     # error of a weighted mean over independent sites
-    half = Z95 * float(np.sqrt((part**2 * error**2).sum()))
-    return Saved(float(weight @ gain) / unit, half / unit)
+    return Saved(mean, Z95 * float(np.sqrt((part**2 * error**2).sum())))
 
 
 def saved_over(result: Any, model: int, by: int = CLASSES) -> Saved:
@@ -494,13 +534,16 @@ def build_result(
         withheld=by_status[WITHHELD],
         site_class_sizes=site_sizes,
         heldout_mse=figures[:, 0, :4],
-        heldout_log_score=figures[:, 0, 4:6],
+        heldout_log_score=figures[:, 0, 4:7],
         heldout_weight=n_events,
-        coverage=figures[:, 0, 6],
-        interval_width=figures[:, 0, 7],
-        heldout_gain=figures[:, 0, 8],
-        heldout_gain_error=np.sqrt(figures[:, 1, 8]),
-        heldout_effective=figures[:, 2, 8],
+        coverage=figures[:, 0, 7],
+        interval_width=figures[:, 0, 8],
+        heldout_gain=figures[:, 0, 9],
+        heldout_gain_error=np.sqrt(figures[:, 1, 9]),
+        heldout_effective=figures[:, 2, 9],
+        heldout_ahead=figures[:, 0, 10],
+        heldout_ahead_error=np.sqrt(figures[:, 1, 10]),
+        entities_per_site=float(np.nansum(n_entities)) / _n_sites(ctx, n_entities),
         mean=ending.mean,
         covariance=ending.covariance,
         centre=survey.centre,
@@ -509,6 +552,12 @@ def build_result(
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
         remarks=tuple(_remarks(ctx, rounds, len(cells))),
     )
+
+
+def _n_sites(ctx: CoordinatorContext, n_entities: FloatArray) -> int:
+    """Sites that tell their entities, or whose total tells them."""
+    telling = int(np.isfinite(n_entities).sum())
+    return max(telling if ctx.masks is None else len(ctx.masks.roster), 1)
 
 
 def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterator[str]:

@@ -21,6 +21,7 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     Units,
 )
 from consilience.latent_regression.kernels import prediction, sampling
+from consilience.latent_regression.kernels.evidence import known_beforehand, own_predictions
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
@@ -534,23 +535,26 @@ def _figures(
     low, high = prediction.mixture_interval(*mixture, here.s.level)
     ridge, variance = np.asarray(message.ridge.value), float(message.ridge_variance.value)
     by_all = x @ ridge
-    # A ridge regression for every entity alone, towards the regression of all.
-    penalty = classes.sigma2 / classes.delta2 * np.eye(len(ridge))
-    rest = blocks.cross - blocks.products @ ridge
-    own = np.linalg.solve(blocks.products + penalty, rest[:, :, None])[:, :, 0]
-    by_own = by_all + (x * own[entities]).sum(1)
-    # the ridge has a normal distribution of its own
-    log_ridge = -0.5 * (np.log(2 * math.pi * variance) + (y - by_all) ** 2 / variance)
+    # degrees: own coefficients of every entity around those of all
+    fit = known_beforehand(blocks, ridge, float(classes.sigma2), float(classes.delta2))
+    by_own, spread = own_predictions(fit, blocks, x, entities)
+
+    def log_normal(mean: FloatArray, variance: FloatArray | float) -> FloatArray:
+        return np.asarray(-0.5 * (np.log(2 * math.pi * variance) + (y - mean) ** 2 / variance))
+
+    log_classes, log_own = mixture.log_density(y), log_normal(by_own, spread)
     columns = [
         (y - by_all) ** 2 * unit**2,
         (y - by_own) ** 2 * unit**2,
         (y - mixed) ** 2 * unit**2,
         y**2 * unit**2,
-        log_ridge - math.log(unit),
-        mixture.log_density(y) - math.log(unit),
+        log_normal(by_all, variance) - math.log(unit),
+        log_own - math.log(unit),
+        log_classes - math.log(unit),
         ((y >= low) & (y <= high)).astype(float),
         (high - low) * unit,
         ((y - by_all) ** 2 - (y - mixed) ** 2) * unit**2,
+        log_classes - log_own,
     ]
     # Made-up classes could single out an entity: means are rounded to what any one does to them,
     # and to what its being in its class makes of a response that is not known.
@@ -559,14 +563,14 @@ def _figures(
     # in which all but one entity are known would tell that entity's response, since what it adds is
     # then known to the rounding of the others.
     h = events.root[held] ** 2
-    spread = 0.5 * math.sqrt(float((h * (y - by_all) ** 2).sum() / h.sum()))
+    half = 0.5 * math.sqrt(float((h * (y - by_all) ** 2).sum() / h.sum()))
     weights = mixture.weights
     common = mixture._replace(weights=np.broadcast_to(weights.mean(axis=0), weights.shape))
     moved = ((weights - common.weights) * mixture.means).sum(axis=1)
     felt = np.column_stack([moved, mixture.slope(y) - common.slope(y)])
-    error, score = by_entity(h[:, None] * np.abs(felt), entities).max(axis=0) * spread / h.sum()
+    error, score = by_entity(h[:, None] * np.abs(felt), entities).max(axis=0) * half / h.sum()
     steps = np.zeros(N_FIGURES)
-    steps[[2, 8]], steps[5] = error * unit**2, score
+    steps[[2, 9]], steps[[6, 10]] = error * unit**2, score
     return weighted_means(
         np.column_stack(columns),
         h[:, None],

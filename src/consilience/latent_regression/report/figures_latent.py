@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.latent_regression.protocol.result import CLASSES, NULL, OWN, RIDGE
+from consilience.latent_regression.protocol.result import CLASSES, MIXED, NULL, RIDGE
 from consilience.report import charts
 from consilience.report.charts import NAMED, Z95
 
@@ -400,7 +400,7 @@ def unexplained(result: Any) -> FloatArray:
 
 MARKS: tuple[tuple[int, str, str, str, str], ...] = (
     (RIDGE, "s", charts.PAPER, charts.MUTED, "one ridge for all"),
-    (OWN, "^", charts.PAPER, charts.MUTED, "a ridge for each entity"),
+    (MIXED, "^", charts.PAPER, charts.MUTED, "mixed model"),
     (CLASSES, "D", charts.BLUE, charts.BLUE, "classes"),
 )
 

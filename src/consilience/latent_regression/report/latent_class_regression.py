@@ -11,11 +11,11 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.latent_regression.protocol.result import (
     CLASSES,
-    HARDLY,
+    MIXED,
     NULL,
-    OWN,
     RIDGE,
     LatentClassRegressionResult,
+    lead,
     saved,
     saved_over,
     weighted,
@@ -58,10 +58,9 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
         unknown = ~np.isfinite(site_shares(result))
         nobody = unknown.all(axis=1)
         mse = np.array([over_sites(result, column) for column in result.heldout_mse.T])
-        covered = over_sites(result, result.coverage)
+        covered, score = over_sites(result, result.coverage), result.heldout_log_score
         missed = abs(covered - result.level) - np.nan_to_num(figures_latent.chance(result)[0])
-        own = saved_over(result, OWN)
-        better = own.clear if math.isfinite(own.half) else int(np.sign(np.nan_to_num(own.share)))
+        mixed = saved_over(result, MIXED)
         lately = result.trace_moved[-LATELY:]
         moved = float(np.nanmean(lately)) if np.isfinite(lately).any() else math.nan
         counts, path = release_counts(result) * (not result.masked), result.merge_path
@@ -82,15 +81,15 @@ class LatentClassRegressionReport(TemplateReport[LatentClassRegressionResult]):
             "n_telling": n_telling(result),
             "gain": saved(result),
             "kinds_or_degrees": result.verdict,
-            "own": own,
-            "own_better": better if abs(own.share) >= HARDLY else 0,
+            "mixed": mixed,
+            "lead": lead(result),
             "moved": moved,
             "restless": moved > RESTLESS,
             "covered": covered,
             "covers": not missed > MISSED_COVERAGE,
             "width": over_sites(result, result.interval_width),
             "no_better_than_mean": min(mse[CLASSES], mse[RIDGE]) >= mse[NULL],
-            "score_gain": over_sites(result, np.diff(result.heldout_log_score)[:, 0]),
+            "score_gain": over_sites(result, score[:, CLASSES] - score[:, RIDGE]),
             "left_by_classes": mse[CLASSES] / mse[NULL],
             "left_by_ridge": mse[RIDGE] / mse[NULL],
             "errors_missing": not np.isfinite(result.heldout_mse).all(),
@@ -242,7 +241,7 @@ def error_rows(result: Any) -> Rows:
     columns = (
         ("all sites", *map(site_name, result.sites)),
         [_count(v) for v in (np.nansum(held) or math.nan, *held)],
-        *(numbers(every(mse[:, model])) for model in (NULL, RIDGE, OWN, CLASSES)),
+        *(numbers(every(mse[:, model])) for model in (NULL, RIDGE, MIXED, CLASSES)),
         with_halves([gain.share * unit, *result.heldout_gain], [gain.half * unit, *error]),
         *(numbers(every(score)) for score in result.heldout_log_score.T),
         [percent(v) for v in every(result.coverage)],
