@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine
-from consilience.completion.kernels.low_rank_paths import SoftPath
+from consilience.completion.estimators.entry_plans import SoftPath
 from consilience.completion.kernels.soft_impute import alpha_max, choose_solver, soft_path
 from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.numerics.entries import Entries

@@ -32,7 +32,7 @@ from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from benchmarks.ensemble_patterns import machine
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
 from consilience.averaging.tall.tables import ParquetTable, with_levels
-from consilience.learners.losses import record_losses
+from consilience.learners.candidates import record_losses
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
 

@@ -189,7 +189,7 @@ def _class(path: str, thing: type) -> list[str]:
 
 def _method(kind: type[Method]) -> list[str]:
     """What a method declares beside its docstring."""
-    from consilience.cli.methods import ladder
+    from consilience.cli.main import ladder
 
     doc = inspect.getdoc(inspect.getmodule(kind)) or ""
     parts = [_title("Parameters: defaults and what is allowed", "-")]

@@ -1,6 +1,6 @@
 """Standard errors of a joint GLM in one process: exchanges of targets and further directions.
 
-As in ``in_one_process``, on the kernels of ``consilience.assisted.kernels.joint_intervals``.
+As in ``in_one_process``, on the kernels of ``consilience.assisted.kernels.joint_glm``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.joint_intervals import (
+from consilience.assisted.kernels.joint_glm import (
     CERTIFIED,
     Residual,
     Solution,

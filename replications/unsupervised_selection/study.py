@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
-from consilience.completion.kernels.low_rank_paths import HardPath, OptSpacePath, UnshrunkRankPath
+from consilience.completion.estimators.entry_plans import HardPath, OptSpacePath, UnshrunkRankPath
+from consilience.completion.kernels.low_rank import leave_one_out_hard
 from consilience.datasets.simulate_matrices import LowRankTable
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds

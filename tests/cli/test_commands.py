@@ -15,7 +15,7 @@ import pytest
 
 from consilience.cli.console import clean
 from consilience.cli.demo import DEMOS, demo_files
-from consilience.cli.methods import ladder, parameter_docs
+from consilience.cli.main import ladder, parameter_docs
 from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
 from consilience.protocol import BUILT_IN

@@ -12,8 +12,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from consilience.collaborators import local_selection
 from consilience.collaborators.local_selection import Selection, predict, select
 from consilience.exceptions import ParameterError
-from consilience.learners.candidates import as_text, label
-from consilience.learners.losses import constant_prediction, record_losses
+from consilience.learners.candidates import as_text, constant_prediction, label, record_losses
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(61, 3))

@@ -16,8 +16,8 @@ from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 from consilience.describe import kernels
 from consilience.describe.kernels import common_first, cuts_to_tell, default_edges
 from consilience.describe.protocol import Bins, Describe, Edges, Settings
-from consilience.describe.protocol.memory import Memory
 from consilience.describe.protocol.result import ALL, DescribeResult
+from consilience.describe.protocol.site import Memory
 from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, ParameterError
 from consilience.protocol.method import Columns, Preparation

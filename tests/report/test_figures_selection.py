@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from consilience import report as room
-from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
+from consilience.completion.kernels.low_rank import leave_one_out_hard
 from consilience.exceptions import ParameterError
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.report import figures_selection

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.assisted.kernels.glm import Family, family, fit  # noqa: E402
-from consilience.assisted.kernels.joint_intervals import contraction, inflated, local_errors  # noqa: E402
+from consilience.assisted.kernels.joint_glm import contraction, inflated, local_errors  # noqa: E402
 from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
 from consilience.exceptions import ParameterError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402

@@ -19,8 +19,11 @@ from consilience.datasets.simulate_matrices import (  # noqa: E402
 )
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds  # noqa: E402
-from consilience.numerics.entry_paths import KMeansPath, KPODPath  # noqa: E402
-from consilience.numerics.held_out_entries import held_out_errors  # noqa: E402
+from consilience.numerics.held_out_entries import (  # noqa: E402
+    KMeansPath,
+    KPODPath,
+    held_out_errors,
+)
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate, share  # noqa: E402
 

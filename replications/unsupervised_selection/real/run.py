@@ -21,8 +21,8 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.completion.estimators.entry_plans import HardPath, UnshrunkRankPath  # noqa: E402
 from consilience.completion.kernels.low_rank import thin_svd  # noqa: E402
-from consilience.completion.kernels.low_rank_paths import HardPath, UnshrunkRankPath  # noqa: E402
 from consilience.completion.selection import NuclearNormCV, RankCV  # noqa: E402
 from consilience.numerics.centring import centre_of  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.completion.kernels.low_rank_paths import HardPath  # noqa: E402
+from consilience.completion.estimators.entry_plans import HardPath  # noqa: E402
 from consilience.datasets.simulate_matrices import Noise, simulate_low_rank  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds  # noqa: E402

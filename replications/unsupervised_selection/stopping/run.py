@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.completion.kernels.low_rank_paths import HardPath  # noqa: E402
+from consilience.completion.estimators.entry_plans import HardPath  # noqa: E402
 from consilience.datasets.simulate_matrices import (  # noqa: E402
     Factors,
     Noise,

@@ -2,16 +2,142 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
+import inspect
 import os
 import platform
+import re
+from typing import TYPE_CHECKING
 
 import typer
 
 from consilience import __version__
-from consilience.cli import demo, doctor, init, methods, run, runs, status
+from consilience.cli import console, demo, doctor, init, run, runs, status
+from consilience.cli.doctor import method_names
 from consilience.cli.errors import House
+
+# --- ``consilience methods``: what there is, and what each method does and discloses.
+
+if TYPE_CHECKING:
+    from consilience.protocol.method import Method
+
+
+def methods(
+    name: str | None = typer.Argument(
+        None,
+        metavar="[NAME]",
+        help="Show this one: parameters, exchange, absence, leakage.",
+        autocompletion=method_names,
+    ),
+) -> None:
+    """List the methods, or show one of them.
+
+    Each method answers one question; NAME shows its parameters and what it discloses.
+    """
+    from consilience.protocol.method import all_methods, get_method
+
+    if name is not None:
+        _show(get_method(name))
+        return
+    found = all_methods()
+    several = {one: kind for one, kind in found.items() if not kind.several}
+    console.table(
+        ("method", "sites share", "question"),
+        (
+            (one, "columns" if kind.partition == "rows" else "rows", kind.title)
+            for one, kind in several.items()
+        ),
+    )
+    console.heading("For the table of one site")
+    console.table(
+        ("method", "for several sites", "question"),
+        ((one, kind.several, kind.title) for one, kind in found.items() if kind.several),
+    )
+    with_gaps = [one for one, kind in found.items() if kind.accepts_missing]
+    if with_gaps:
+        console.heading('With missing cells: [preparation] missing = "keep"')
+        console.say(", ".join(with_gaps), indent=2)
+    console.heading("Under strict, with foreign_models = true in the site's [policy]")
+    console.say(", ".join(one for one, kind in found.items() if kind.foreign_models), indent=2)
+    console.say("So are empty cells that a study fills or keeps, with any method.", indent=2)
+
+
+def _show(kind: type[Method]) -> None:
+    console.line(f"{kind.name} (version {kind.version})")
+    console.say(kind.title)
+    if kind.several:
+        console.say(f"Takes the table of one site. For several sites: {kind.several}.")
+    if kind.accepts_missing:
+        console.say('Works with missing cells: [preparation] missing = "keep".')
+    if kind.foreign_models:
+        console.say("Under strict a site grants it: foreign_models = true in its [policy].")
+    console.heading("Parameters, for [parameters] of a study file")
+    docs = parameter_docs(inspect.getdoc(kind) or "")
+    shown = dataclasses.fields(kind)  # type: ignore[arg-type]
+    if not shown:
+        console.say("None.", indent=2)
+    for item in shown:
+        typed, text = docs.get(item.name, (str(item.type), ""))
+        # Whether it is optional is said by its default.
+        typed = typed.removesuffix(", optional")
+        console.line(f"  {item.name} : {typed}{_default(item)}")
+        if text:
+            console.say(text, indent=6)
+    console.heading("Exchange")
+    for row in ladder(inspect.getdoc(inspect.getmodule(kind)) or "").splitlines():
+        console.line(f"  {row}".rstrip())
+    console.heading("When a site does not answer")
+    console.say(kind.absence, indent=2)
+    console.heading("What the coordinator knows afterwards")
+    console.say(kind.leakage, indent=2)
+    if kind.foreign_models:
+        console.say(
+            "Who makes up models, or chooses settings for it, can learn more: what, and in how "
+            "many runs, is in the steward's guide under Models of others.",
+            indent=2,
+        )
+
+
+def ladder(doc: str) -> str:
+    """Return a method's text up to its statements on absence and leakage, which are shown apart."""
+    return re.split(r"\n\n(?=(?:Absence|Leakage): )", doc)[0]
+
+
+def _default(item: dataclasses.Field[object]) -> str:
+    if item.default is not dataclasses.MISSING:
+        return f", default {item.default!r}" if item.default is not None else ", optional"
+    if item.default_factory is not dataclasses.MISSING:
+        return f", default {item.default_factory()!r}"
+    return ", required"
+
+
+def parameter_docs(doc: str) -> dict[str, tuple[str, str]]:
+    """Return type and text of each parameter from a numpydoc docstring.
+
+    Parameters
+    ----------
+    doc : str
+        Docstring without indentation.
+    """
+    lines = doc.splitlines()
+    found: dict[str, tuple[str, list[str]]] = {}
+    current: list[str] = []
+    inside = False
+    for i, line in enumerate(lines):
+        # Sections of numpydoc are known by the line under their names.
+        underlined = i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1].strip())
+        if underlined and not line.startswith(" "):
+            inside = line.strip() == "Parameters"
+        elif inside and line.startswith(" "):
+            current.append(line.strip())
+        elif inside and (match := re.fullmatch(r"([\w, ]+?)\s*:\s*(.+)", line)):
+            current = []
+            for name in match[1].split(","):
+                found[name.strip()] = (match[2], current)
+    return {name: (typed, " ".join(text)) for name, (typed, text) in found.items()}
+
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}
 """Groups of commands with a module of their own, which defines ``app``."""
@@ -48,7 +174,7 @@ def consilience(
 
 app.command()(demo.demo)
 app.command()(init.init)
-app.command()(methods.methods)
+app.command()(methods)
 app.command()(run.check)
 app.command()(run.run)
 app.command()(runs.show)

@@ -18,8 +18,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
-from consilience.learners.candidates import Task, build, folds, label
-from consilience.learners.losses import record_losses
+from consilience.learners.candidates import Task, build, folds, label, record_losses
 
 ROWS_PER_COEFFICIENT = 3
 """Below this least squares is shrunken: its variance is more than half of that of the noise."""

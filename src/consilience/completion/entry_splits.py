@@ -14,8 +14,7 @@ from consilience.exceptions import ParameterError
 from consilience.numerics import held_out_entries
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, block_folds, entry_folds
-from consilience.numerics.entry_paths import path_of
-from consilience.numerics.held_out_entries import EntryCurve
+from consilience.numerics.held_out_entries import EntryCurve, path_of
 from consilience.numerics.random import seed_of
 from consilience.parameters import is_whole
 

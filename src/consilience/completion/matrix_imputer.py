@@ -13,7 +13,7 @@ from consilience.completion.estimators import entry_input
 from consilience.completion.estimators.entry_input import RowCompletion
 from consilience.completion.selection import NuclearNormCV
 from consilience.exceptions import ParameterError
-from consilience.numerics.entry_paths import copied
+from consilience.numerics.held_out_entries import copied
 
 
 class MatrixImputer(OneToOneFeatureMixin, RowCompletion, TransformerMixin, BaseEstimator):

@@ -25,8 +25,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
 from consilience.numerics.centring import CENTRES, centre_of, rating_values
 from consilience.numerics.entries import Entries
-from consilience.numerics.entry_paths import copied
-from consilience.numerics.held_out_entries import EntryCurve
+from consilience.numerics.held_out_entries import EntryCurve, copied
 
 # --- What searches over held-out entries share: the curve, the choice, the model that is kept.
 
@@ -389,7 +388,7 @@ def one_step(parameter: str, entries: Entries, given: Any, center: str, cv: str)
     DataError
         The matrix has missing entries.
     """
-    from consilience.completion.kernels import leave_one_entry_out
+    from consilience.completion.kernels import low_rank
 
     if cv not in ONE_STEP:
         allowed = 'a number of folds, an EntrywiseKFold, "one-step" or "one-step-as-printed"'
@@ -407,14 +406,14 @@ def one_step(parameter: str, entries: Entries, given: Any, center: str, cv: str)
         plan = entry_plans.plan_ranks(entries, np.zeros(0, dtype=np.int64), ranks=ranks)
         tried = list(plan.path.parameters)
         natural = (tried[0] == 0, False)
-        predictions = leave_one_entry_out.hard_predictions(x, tried, variant=ONE_STEP[cv])
+        predictions = low_rank.hard_predictions(x, tried, variant=ONE_STEP[cv])
     else:
         plan = entry_plans.plan_alphas(entries, alphas=given, center=center)
         tried = [float(alpha) for alpha in plan.path.parameters]
         if isinstance(given, str):
             tried = (tried[0] * np.geomspace(1.0, 1e-3, 19)).tolist()
         natural = plan.natural(tried[0], tried[-1])
-        predictions = leave_one_entry_out.soft_predictions(x, tried, variant=ONE_STEP[cv])
+        predictions = low_rank.soft_predictions(x, tried, variant=ONE_STEP[cv])
     errors, spread = [], []
     for predicted in predictions:
         squares = (predicted - x) ** 2

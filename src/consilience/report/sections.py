@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
-from consilience.engines.federation import Run
+# Under its own name too, for the pages of wings: they import no engine.
+from consilience.engines.federation import Run as Run
 from consilience.parameters import table_size
 from consilience.protocol import BUILT_IN
 from consilience.report.charts import minus, short

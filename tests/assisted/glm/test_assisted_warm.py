@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.assisted import phases
-from consilience.assisted.glm import AssistedGLM, model_cache, training
+from consilience.assisted.glm import AssistedGLM, training
 from consilience.assisted.kernels import glm
 from consilience.assisted.kernels.joint_glm import SpanModel
 from consilience.engines.local import LocalEngine
@@ -22,7 +22,7 @@ from tests.assisted.assisted import Parties, parties
 
 def forget_everything(one: site.Site) -> None:
     """As in a process that has just started."""
-    model_cache._LEFT.clear()
+    training._LEFT.clear()
     training._ROWS.clear()
     phases._KNOWN.clear()
     align_ids._PLACES.clear()
@@ -114,12 +114,12 @@ def test_another_state_gets_a_model_of_its_own() -> None:
         return made[-1]
 
     inputs = {"y": y, "alpha": 0.0}
-    first = model_cache.model(data, inputs, None, lambda: build(None))
+    first = training.cached_model(data, inputs, None, lambda: build(None))
     state = copy.deepcopy(first.to_state())
-    model_cache.leave(data, inputs, first)
-    assert model_cache.model(data, inputs, state, lambda: build(state)) is first
+    training.leave(data, inputs, first)
+    assert training.cached_model(data, inputs, state, lambda: build(state)) is first
     # It was taken out: whoever fails with it leaves nothing behind.
-    second = model_cache.model(data, inputs, state, lambda: build(state))
+    second = training.cached_model(data, inputs, state, lambda: build(state))
     assert second is made[1]
     other = {**state, "eta": np.nextafter(state["eta"], 9.0)}
     for asked, known in (
@@ -127,20 +127,20 @@ def test_another_state_gets_a_model_of_its_own() -> None:
         ({**inputs, "alpha": 0.1}, state),
         (inputs, other),
     ):
-        model_cache.leave(data, inputs, second)
+        training.leave(data, inputs, second)
         n = len(made)
-        assert model_cache.model(data, asked, known, lambda s=known: build(s)) is made[n]
-    model_cache.leave(data, inputs, second)
+        assert training.cached_model(data, asked, known, lambda s=known: build(s)) is made[n]
+    training.leave(data, inputs, second)
     twin = SiteData(data.features, data.feature_names, data.rows)
-    assert model_cache.model(twin, inputs, state, lambda: build(state)) is not second
-    model_cache._LEFT.clear()
+    assert training.cached_model(twin, inputs, state, lambda: build(state)) is not second
+    training._LEFT.clear()
 
 
 def test_the_same_is_the_same_to_the_bit() -> None:
     x = np.array([0.0, np.nan, 1.0])
-    assert model_cache.same({"a": x, "b": (1, "x")}, {"a": x.copy(), "b": (1, "x")})
-    assert not model_cache.same({"a": x}, {"a": np.array([-0.0, np.nan, 1.0])})
-    assert not model_cache.same({"a": x}, {"a": x.astype(np.float32)})
-    assert not model_cache.same({"a": x}, {"a": x, "b": x})
-    assert not model_cache.same({"a": x}, {"a": x[:2]})
-    assert not model_cache.same({"a": 1}, {"a": 1.0})
+    assert training.same({"a": x, "b": (1, "x")}, {"a": x.copy(), "b": (1, "x")})
+    assert not training.same({"a": x}, {"a": np.array([-0.0, np.nan, 1.0])})
+    assert not training.same({"a": x}, {"a": x.astype(np.float32)})
+    assert not training.same({"a": x}, {"a": x, "b": x})
+    assert not training.same({"a": x}, {"a": x[:2]})
+    assert not training.same({"a": 1}, {"a": 1.0})

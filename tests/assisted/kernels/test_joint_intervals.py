@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from consilience.assisted.kernels.glm import family
-from consilience.assisted.kernels.joint_intervals import (
+from consilience.assisted.kernels.joint_glm import (
     bounded_factor,
     contraction,
     enough_for,

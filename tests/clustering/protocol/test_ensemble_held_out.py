@@ -20,8 +20,7 @@ from consilience.clustering.protocol.site import judge
 from consilience.exceptions import DisclosureError, ParameterError, QuorumError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.numerics.entry_paths import KMeansPath
-from consilience.numerics.held_out_entries import held_out_errors
+from consilience.numerics.held_out_entries import KMeansPath, held_out_errors
 from tests.clustering.protocol.test_ensemble_clustering import (
     SIZES,
     cluster,

@@ -10,29 +10,27 @@ import pytest
 
 from consilience.completion.estimators import entry_plans
 from consilience.completion.estimators.entry_plans import (
+    HardPath,
+    OptSpacePath,
+    PPCAPath,
+    SoftPath,
+    UnshrunkRankPath,
     plan_alphas,
     plan_clusters,
     plan_estimator,
     plan_ranks,
 )
 from consilience.completion.estimators.low_rank import HardImpute
-from consilience.completion.kernels.low_rank_paths import (
-    HardPath,
-    OptSpacePath,
-    PPCAPath,
-    SoftPath,
-    UnshrunkRankPath,
-)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.numerics.entry_paths import (
+from consilience.numerics.held_out_entries import (
+    EntryCurve,
     EstimatorPath,
     KMeansPath,
     KPODPath,
     path_of,
 )
-from consilience.numerics.held_out_entries import EntryCurve
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(16, 2)) @ rng.normal(size=(2, 7)) + 0.2 * rng.normal(size=(16, 7)) + 1.0

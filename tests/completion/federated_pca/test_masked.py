@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, FederatedPCA, Federation
-from consilience.completion.federated_pca import masked as masked_sums
+from consilience.completion import federated_pca
 from consilience.completion.federated_pca.messages import Settings, SharedMoments
 from consilience.engines.federation import load_run
 from consilience.engines.study_check import check_admitted
@@ -199,7 +199,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_answer(round_: int, tmp_path: 
 
 
 def test_totals_that_no_rows_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = masked_sums.total
+    true = federated_pca.total
 
     def wrong(ctx: Any, asked: Any, reply: Any, **more: Any) -> Any:
         found = yield from true(ctx, asked, reply, **more)
@@ -207,7 +207,7 @@ def test_totals_that_no_rows_have_are_refused(monkeypatch: pytest.MonkeyPatch) -
             found.values["products"][0, 0] = -1.0
         return found
 
-    monkeypatch.setattr(masked_sums, "total", wrong)
+    monkeypatch.setattr(federated_pca, "total", wrong)
     with pytest.raises(ProtocolError, match="what no rows have"):
         FederatedPCA().run(federation(TABLES), seed=0)
 
@@ -255,7 +255,7 @@ def test_a_site_tells_only_what_it_offered(wanted: Any, n_groups: int, says: str
         method.run(federation(rare, policy="consortium"), seed=0)
 
 
-@pytest.mark.parametrize("step", masked_sums.STEPS)
+@pytest.mark.parametrize("step", federated_pca.STEPS)
 def test_steps_of_masked_sums_are_refused_in_plain(step: Any) -> None:
     context = SimpleNamespace(keys={})
     with pytest.raises(DisclosureError, match="have not met"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.completion.kernels.leave_one_entry_out import (
+from consilience.completion.kernels.low_rank import (
     hard_predictions,
     leave_one_out_hard,
     leave_one_out_soft,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.completion.kernels import soft_impute_als as als
+from consilience.completion.kernels import soft_impute_solvers as als
 from consilience.completion.kernels.low_rank import LowRankFit
 from consilience.completion.kernels.soft_impute import (
     alpha_max,
@@ -18,9 +18,8 @@ from consilience.completion.kernels.soft_impute import (
     soft_path,
     unshrink,
 )
-from consilience.completion.kernels.soft_impute_als import SparseSolver
-from consilience.completion.kernels.soft_impute_dense import relative_gap
 from consilience.completion.kernels.soft_impute_kernels import LANES, ridge_step
+from consilience.completion.kernels.soft_impute_solvers import SparseSolver, relative_gap
 from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries

@@ -95,7 +95,7 @@ def test_center() -> None:
 
 
 def test_one_step() -> None:
-    from consilience.completion.kernels.leave_one_entry_out import leave_one_out_soft
+    from consilience.completion.kernels.low_rank import leave_one_out_soft
 
     full = low_rank(missing=0.0)
     alphas = [40.0, 20.0, 10.0, 5.0]

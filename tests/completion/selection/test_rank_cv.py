@@ -234,7 +234,7 @@ def test_number_of_workers_does_not_matter() -> None:
 
 
 def test_one_step_is_the_mean_over_every_entry() -> None:
-    from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
+    from consilience.completion.kernels.low_rank import leave_one_out_hard
 
     x = low_rank(20, 10, missing=0.0)
     search = RankCV(cv="one-step", ranks=range(6), refit=False).fit(x)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from consilience.discriminant.kernels import anderson, joint_precision_block
-from consilience.discriminant.kernels.anderson import Anderson
+from consilience.discriminant.kernels import joint_precision_block
 from consilience.discriminant.kernels.joint_precision import onward
 from consilience.discriminant.kernels.joint_precision_block import (
+    Anderson,
     Point,
     Problem,
     Support,
@@ -270,7 +270,9 @@ def test_anderson_is_that_of_the_textbook() -> None:
     for step in range(9):
         values.append(a @ states[-1] + b)
         found = past.next(values[-1] - states[-1], values[-1])
-        wanted = textbook.anderson(states, values, anderson.MEMORY) if step else values[-1]
+        wanted = (
+            textbook.anderson(states, values, joint_precision_block.MEMORY) if step else values[-1]
+        )
         np.testing.assert_allclose(found, wanted, atol=1e-5)
         states.append(wanted)
     # Far nearer to the fixed point than as many plain steps.

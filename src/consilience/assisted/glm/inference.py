@@ -4,7 +4,7 @@ Where a policy keeps some directions of a partner's columns back, the initiator 
 targets (its coefficients, and new people) within what it knows, and sends the partner the solutions
 but for the partner's own part (`aim`). The partner says what its equations still hide, and sends
 the directions that matter most, as far as its policy goes (`refine`). What is hidden in the end
-gives a factor on the standard errors (see ``assisted.kernels.joint_intervals``).
+gives a factor on the standard errors (see ``assisted.kernels.joint_glm``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from consilience.assisted.glm import messages, training
 from consilience.assisted.glm.messages import GAP
 from consilience.assisted.glm.prediction import AssistedPredictor, Unseen
 from consilience.assisted.glm.training import Joint, none_for, settings_of, summary_for
-from consilience.assisted.kernels import glm, joint_intervals
+from consilience.assisted.kernels import glm, joint_glm
 from consilience.assisted.kernels.glm import row_blocks
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, quantile, sandwich
@@ -74,11 +74,11 @@ class Known:
         `together` takes it as of one partner: they are then 1 less squared canonical correlations.
         """
         owner = np.repeat(np.arange(len(self.backs)), [back.shape[1] for back in self.backs])
-        return joint_intervals.ritz_values(self.design, w, owner * (not together))
+        return joint_glm.ritz_values(self.design, w, owner * (not together))
 
     def correlation(self, w: FloatArray) -> float:
         """Careful estimate of the largest canonical correlation below 1, at weights w (n,)."""
-        return joint_intervals.largest_correlation(self.ritz_values(w))
+        return joint_glm.largest_correlation(self.ritz_values(w))
 
 
 def orthonormal(block: FloatArray) -> tuple[FloatArray | None, FloatArray]:
@@ -221,7 +221,7 @@ def _enough(
     w = weights * working_weights(s.training_family(), joint.y, eta)
     # what partners hide adds up, as variances do
     rho = found.correlation(w)
-    share = joint_intervals.enough_for(s.interval_accuracy, rho) / np.sqrt(len(found.backs))
+    share = joint_glm.enough_for(s.interval_accuracy, rho) / np.sqrt(len(found.backs))
     return float(np.nan_to_num(share))
 
 
@@ -259,12 +259,12 @@ def refine(
     # a coefficient of the initiator has no part in these columns; a new person has a row
     targets = np.zeros((weights.shape[1] - 1, p))
     targets[len(targets) - len(chosen) :] = x[chosen]
-    answer = joint_intervals.partner_residual(
+    answer = joint_glm.partner_residual(
         x,
         w,
         w[:, None] * whole[:, 1:],
         targets,
-        enough=max(float(place["enough"]), joint_intervals.CERTIFIED),
+        enough=max(float(place["enough"]), joint_glm.CERTIFIED),
     )
     directions = answer.directions[:, :0] if message.last else answer.directions
     while directions.shape[1] and not own.known(site, directions)[2]:
@@ -489,9 +489,9 @@ def _certainty(
     relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
     rho = known.correlation(w)
     variance = np.einsum("id,de,ie->i", targets, known.covariances.model, targets)
-    factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
+    factor = joint_glm.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
     certain = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0)
-    return certain, np.where(relative <= joint_intervals.CERTIFIED, 1.0, factor)
+    return certain, np.where(relative <= joint_glm.CERTIFIED, 1.0, factor)
 
 
 # --------------------------------------------------------------------------- beside the own model
@@ -697,14 +697,14 @@ def _intervals(
             # no further direction of a partner's columns is needed
             y, v, eta, fam = joint.y, rows.training_weights, final.eta, s.training_family()
             w, score = v * working_weights(fam, y, eta), v * fam.score(y, eta)
-            own, robust = joint_intervals.local_errors(joint.x, w, score, joint.x, constant=True)
+            own, robust = joint_glm.local_errors(joint.x, w, score, joint.x, constant=True)
             if s.interval == "paper":
                 # One interval for each party's part, at a level that holds for all of them.
                 level = 1 - (1 - s.level) / (1 + len(variances))
                 error = np.asarray(np.sqrt(robust) + np.sum(np.sqrt(variances), axis=0))
             elif len(variances) == 1 and len(joint.course) >= 5:
-                rho = joint_intervals.contraction(joint.course[:, 1])
-                error = joint_intervals.inflated(own, variances[0], rho) if rho < 1 else error
+                rho = joint_glm.contraction(joint.course[:, 1])
+                error = joint_glm.inflated(own, variances[0], rho) if rho < 1 else error
     # limits of the predictor, mapped by the monotone inverse link
     reach = float(norm.ppf((1 + level) / 2)) * error
     if final.known is not None and s.interval == "joint":

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.assisted import phases
-from consilience.assisted.glm import messages, model_cache
+from consilience.assisted.glm import messages
 from consilience.assisted.glm.messages import GAP, SPAN, Settings
 from consilience.assisted.kernels import glm
-from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
-from consilience.assisted.kernels.joint_intervals import local_errors
+from consilience.assisted.kernels.joint_glm import Alternation, SpanModel, local_errors
 from consilience.assisted.kernels.local_fits import Partner, working_weights
 from consilience.assisted.kernels.mechanisms import Kept, RandomizedResponse, opendp
 from consilience.assisted.phases import NOTHING, OwnColumns, may_release
@@ -27,6 +27,73 @@ from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases.holdout import held_out
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Released, addressed, model, per_record
+
+# --- Models that stay in this process between the steps of a run, so as not to build them anew.
+#
+# A model stands for the state that it was left with and for nothing else: a step gets it only with
+# the very same rows, inputs and state, byte for byte, and otherwise builds one from the state, with
+# the same results. Nothing here needs to survive, and nothing outlives the rows of its run.
+
+
+class Model(Protocol):
+    """What can be kept: its state is all that its answers depend on."""
+
+    def to_state(self) -> Mapping[str, Any]:
+        """Arrays from which the model goes on."""
+
+
+M = TypeVar("M", bound=Model)
+_LEFT: WeakKeyDictionary[SiteData, tuple[Any, Model]] = WeakKeyDictionary()
+
+
+def cached_model(data: SiteData, inputs: State, state: State | None, build: Callable[[], M]) -> M:
+    """Model of a state: the one that was left with it here, or else a new one.
+
+    It is taken out: a step that fails leaves nothing behind.
+
+    Parameters
+    ----------
+    data : SiteData
+        The very rows, in this process.
+    inputs : mapping
+        Everything else that the model is built from.
+    state : mapping or None
+        As ``to_state`` gave it.
+    build : callable
+        Makes a model of the same rows, inputs and state.
+    """
+    left = _LEFT.pop(data, None)
+    if left is not None and state is not None:
+        known, kept = left
+        if same(known, inputs) and same(kept.to_state(), state):
+            return kept  # type: ignore[return-value]
+    return build()
+
+
+def leave(data: SiteData, inputs: State, kept: Model) -> None:
+    """Leave a model for the next step of the run."""
+    _LEFT[data] = (inputs, kept)
+
+
+def forget(data: SiteData) -> None:
+    """Leave nothing: no step of the run needs a model any more."""
+    _LEFT.pop(data, None)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two nests hold the same numbers, bit for bit."""
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        if one.dtype == np.float64:  # the bits: NaN is itself, and 0.0 is not -0.0
+            one, other = one.view(np.int64), other.view(np.int64)
+        return bool(np.array_equal(one, other))
+    return type(one) is type(other) and bool(one == other)
+
 
 _ROWS: WeakKeyDictionary[SiteData, tuple[Any, Rows]] = WeakKeyDictionary()
 
@@ -322,7 +389,7 @@ def receive(
     sent = np.asarray(before)
     partner, inputs = _partner(own, data, state, s)
     require_rows(used > 0, partner.rank, s, "partner")
-    model_cache.leave(data, inputs, partner)
+    leave(data, inputs, partner)
     state |= {"partner": partner.to_state(), "sent": sent, "pending": none}
     return messages.Received(rank=own.known(site, none)[1]), state
 
@@ -364,7 +431,7 @@ class Joint:
         of["offset"] = self.rows.offset
         self.model: SpanModel | Alternation
         if s.acceleration == SPAN:
-            self.model = model_cache.model(
+            self.model = cached_model(
                 data, self.inputs, known, lambda: SpanModel(self.x, self.y, fam, **of)
             )
         else:
@@ -394,7 +461,7 @@ class Joint:
     def leave(self) -> None:
         """Spare the next step to build the model anew."""
         if isinstance(self.model, SpanModel):
-            model_cache.leave(self.data, self.inputs, self.model)
+            leave(self.data, self.inputs, self.model)
 
     def include(self, partner: str, columns: FloatArray) -> None:
         """Take in what a partner sent before the first turn; its coefficients are unit vectors."""
@@ -599,7 +666,7 @@ def contribute(
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
     if leaves:
-        model_cache.leave(data, inputs, partner)
+        leave(data, inputs, partner)
     reply = messages.Contributed(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
@@ -637,7 +704,7 @@ def _partner(
     y, v = np.asarray(state["y"]), np.asarray(state["weights"])
     inputs = {"settings": s, "y": y, "weights": v}
     of: dict[str, Any] = {"weights": v, "penalty": s.penalty(), "state": known}
-    partner = model_cache.model(data, inputs, known, lambda: Partner(own.centred, y, fam, **of))
+    partner = cached_model(data, inputs, known, lambda: Partner(own.centred, y, fam, **of))
     if known is not None and s.acceleration == SPAN:
         partner.betas = np.array(state["sent"])
     return partner, inputs
@@ -649,7 +716,7 @@ def finish(
 ) -> tuple[messages.Finished, State]:
     """Send the directions that are left, where the policy lets all of them be known."""
     s = settings_of(message, site, "partner", "place")
-    model_cache.forget(data)
+    forget(data)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
     if len(weights):

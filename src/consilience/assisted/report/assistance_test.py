@@ -11,8 +11,16 @@ import numpy as np
 from consilience.assisted.report import figures_assisted
 from consilience.assisted.report.figures_assisted import KINDS, power_at, power_axis, tested_kinds
 from consilience.assisted.test import AssistanceTestResult
-from consilience.report.run import Run
-from consilience.report.sections import DASH, equals, listed, numbers, p_value, percent, site_name
+from consilience.report.sections import (
+    DASH,
+    Run,
+    equals,
+    listed,
+    numbers,
+    p_value,
+    percent,
+    site_name,
+)
 from consilience.report.words import TemplateReport
 
 ENOUGH_POWER = 0.8

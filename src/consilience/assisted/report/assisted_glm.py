@@ -13,8 +13,7 @@ from consilience.assisted.glm.result import AssistedGLMResult
 from consilience.assisted.report import figures_assisted
 from consilience.report import sections
 from consilience.report.charts import minus
-from consilience.report.run import Run
-from consilience.report.sections import DASH, number, numbers, site_name
+from consilience.report.sections import DASH, Run, number, numbers, site_name
 from consilience.report.words import TemplateReport
 
 Row = tuple[str, ...]

@@ -86,8 +86,8 @@ from consilience.averaging.protocol.messages import MAX_ROUNDS, MAX_TRACKS, Sett
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.exceptions import ParameterError, StudyError
 from consilience.learners import candidates
+from consilience.learners.candidates import LOSSES
 from consilience.learners.collaborative_predictor import CollaborativePredictor
-from consilience.learners.losses import LOSSES
 from consilience.numerics.reference_average import SCHEDULES
 from consilience.parameters import FLAG, LEFT_OUT, allows, number, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, register

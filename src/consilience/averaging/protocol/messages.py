@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.averaging.estimators.conventions import NAMES as CONVENTIONS
-from consilience.learners.losses import LOSSES
+from consilience.learners.candidates import LOSSES
 from consilience.numerics.reference_average import SCHEDULES
 from consilience.parameters import FLAG, Allowed, allows, number, one_of, several, whole
 from consilience.wire import estimators

@@ -33,10 +33,9 @@ from consilience.averaging.protocol.messages import (
     Used,
 )
 from consilience.exceptions import DataError, DisclosureError, ParameterError, ProtocolError
-from consilience.learners.candidates import build
+from consilience.learners.candidates import build, record_losses
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.foreign_models import predict_all, whatever_the_rows_are, within_reach
-from consilience.learners.losses import record_losses
 from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
 from consilience.parameters import plain

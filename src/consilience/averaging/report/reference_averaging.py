@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.averaging.report import figures_reference as figures
 from consilience.report.charts import Z95, short
-from consilience.report.run import Run
-from consilience.report.sections import DASH, listed, numbers, percent, site_name, size
+from consilience.report.sections import DASH, Run, listed, numbers, percent, site_name, size
 from consilience.report.words import TemplateReport
 
 MOST_COEFFICIENTS = 40

@@ -40,7 +40,7 @@ from consilience.averaging.tall.passes import (
 )
 from consilience.averaging.tall.tables import HeldTable, ParquetTable, number_of_splits
 from consilience.exceptions import DataError, RunError
-from consilience.learners.losses import record_losses
+from consilience.learners.candidates import record_losses
 from consilience.numerics.parallel import Workers
 from consilience.numerics.random import seed_of
 from consilience.numerics.reference_average import (

@@ -46,8 +46,7 @@ from consilience.numerics.agreement import (
 )
 from consilience.numerics.entries import Entries as TableEntries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.numerics.entry_paths import KMeansPath
-from consilience.numerics.held_out_entries import held_out_predictions
+from consilience.numerics.held_out_entries import KMeansPath, held_out_predictions
 from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step

@@ -16,8 +16,7 @@ from consilience.clustering.report import figures_classes, figures_sequences
 from consilience.report import charts, figures, figures_selection
 from consilience.report.charts import short
 from consilience.report.figures_selection import curve_of
-from consilience.report.run import Run
-from consilience.report.sections import DASH, Block, Table, number, numbers, percent
+from consilience.report.sections import DASH, Block, Run, Table, number, numbers, percent
 from consilience.report.words import TemplateReport
 
 

@@ -27,10 +27,9 @@ from consilience.collaborators.local_selection import Selection, predict, select
 from consilience.collaborators.protocol import messages
 from consilience.collaborators.protocol.messages import Settings
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
-from consilience.learners.candidates import build, label
+from consilience.learners.candidates import build, constant_prediction, label, record_losses
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.learners.foreign_models import predict_all, whatever_the_rows_are, within_reach
-from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step

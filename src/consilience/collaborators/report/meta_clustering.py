@@ -14,8 +14,7 @@ from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
 from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.collaborators.report import figures_meta
 from consilience.report.charts import Z95, short
-from consilience.report.run import Run
-from consilience.report.sections import DASH, listed, number, percent, plural, site_name
+from consilience.report.sections import DASH, Run, listed, number, percent, plural, site_name
 from consilience.report.words import TemplateReport
 
 SPELLED_OUT = 12

@@ -10,31 +10,113 @@ gaps were filled with, and its error that of rank 0.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.kernels import low_rank_paths
-from consilience.completion.kernels.soft_impute import alpha_max, choose_solver, step_seconds
+from consilience.completion.kernels.hard_impute import hard_path
+from consilience.completion.kernels.optspace import optspace_path
+from consilience.completion.kernels.ppca import ppca_path
+from consilience.completion.kernels.soft_impute import (
+    alpha_max,
+    choose_solver,
+    rank_path,
+    soft_path,
+    step_seconds,
+    unshrink,
+)
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics import entry_paths, held_out_entries
+from consilience.numerics import held_out_entries
 from consilience.numerics.centring import centre_of, check_center
 from consilience.numerics.entries import Entries
-from consilience.numerics.held_out_entries import EntryCurve, EntryPath
+from consilience.numerics.held_out_entries import EntryCurve, EntryPath, Fits
+
+# --- Paths of low-rank fits that a search over held-out entries can judge, a class for each model.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftPath(Fits):
+    """Nuclear-norm penalties, decreasing.
+
+    Parameters
+    ----------
+    unshrink : bool
+        Refit the singular values by least squares.
+    max_rank, solver
+        As of :class:`consilience.SoftImpute`.
+    """
+
+    unshrink: bool = False
+    max_rank: int | None = None
+    solver: str = "auto"
+    parameter: ClassVar[str] = "alpha"
+    warm: ClassVar[bool] = True
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits along decreasing penalties."""
+        how: dict[str, Any] = {"max_rank": self.max_rank, "solver": self.solver, **self.given()}
+        return soft_path(train, parameters, start=start, **how)
+
+    def judged(self, train: Entries, fit: Any) -> Any:
+        """The fit, with singular values refitted where that is asked for."""
+        return unshrink(train, fit) if self.unshrink else fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnshrunkRankPath(Fits):
+    """Ranks of SOFT-IMPUTE+: the smallest penalty of each rank, singular values refitted."""
+
+    warm: ClassVar[bool] = True
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Penalised fits of increasing rank."""
+        return rank_path(train, parameters, start=start, **self.given())
+
+    def judged(self, train: Entries, fit: Any) -> Any:
+        """The fit with singular values refitted."""
+        return unshrink(train, fit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardPath(Fits):
+    """Ranks of HARD-IMPUTE, each from zero."""
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing rank."""
+        return hard_path(train, parameters, **self.given())
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptSpacePath(Fits):
+    """Ranks of OptSpace."""
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing rank."""
+        return optspace_path(train, parameters, **self.given())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPCAPath(Fits):
+    """Ranks of probabilistic principal components, which estimate their own mean."""
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing rank."""
+        return ppca_path(train, parameters, **self.given())
+
 
 RANK_MODELS: dict[str, Callable[..., EntryPath]] = {
-    "hard": low_rank_paths.HardPath,
-    "soft-unshrunk": low_rank_paths.UnshrunkRankPath,
-    "optspace": low_rank_paths.OptSpacePath,
-    "ppca": low_rank_paths.PPCAPath,
+    "hard": HardPath,
+    "soft-unshrunk": UnshrunkRankPath,
+    "optspace": OptSpacePath,
+    "ppca": PPCAPath,
 }
 CLUSTER_MODELS: dict[str, Callable[..., EntryPath]] = {
-    "observed-kmeans": entry_paths.KMeansPath,
-    "kpod": entry_paths.KPODPath,
+    "observed-kmeans": held_out_entries.KMeansPath,
+    "kpod": held_out_entries.KPODPath,
 }
 
 _FIRST = 10  # ranks, or classes, of a grid before it grows
@@ -206,7 +288,7 @@ def plan_estimator(
         grid = _Counts.of_ranks(entries, folds, values, lowest=1)
     else:
         grid = _Counts.of_clusters(entries, values, first)
-    path = entry_paths.EstimatorPath(
+    path = held_out_entries.EstimatorPath(
         estimator=estimator, name=name, parameters=grid.first, parameter=parameter
     )
     return grid.plan(path)
@@ -381,7 +463,7 @@ def plan_alphas(
     grid = _Alphas(largest, costly)
     first, grows = grid.start(alphas)
     how: dict[str, Any] = {"solver": solver, "tol": tol, "max_iter": max_iter}
-    path = low_rank_paths.SoftPath(
+    path = SoftPath(
         parameters=first, center=center, unshrink=bool(unshrink), max_rank=max_rank, **how
     )
     # Below the penalty at which every fit has full rank the fitted matrix stays the same; near the

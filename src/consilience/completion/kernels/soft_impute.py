@@ -19,8 +19,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 
 if TYPE_CHECKING:
-    from consilience.completion.kernels.soft_impute_als import SparseSolver
-    from consilience.completion.kernels.soft_impute_dense import DenseSolver
+    from consilience.completion.kernels.soft_impute_solvers import DenseSolver, SparseSolver
 
 
 SOLVERS = ("auto", "dense", "als")
@@ -77,7 +76,7 @@ def alpha_max(entries: Entries) -> float:
         full = np.nan_to_num(entries.dense())
         gram = full.T @ full if n >= p else full @ full.T
         return float(np.sqrt(max(0.0, np.linalg.eigvalsh(gram)[-1])))
-    from consilience.completion.kernels.soft_impute_als import SparseRest
+    from consilience.completion.kernels.soft_impute_solvers import SparseRest
 
     return SparseRest(entries).norm()
 
@@ -236,10 +235,10 @@ def _solver(entries: Entries, solver: str, start: LowRankFit | None) -> DenseSol
     if solver == "auto":
         solver = choose_solver(entries)
     if solver == "dense":
-        from consilience.completion.kernels.soft_impute_dense import DenseSolver
+        from consilience.completion.kernels.soft_impute_solvers import DenseSolver
 
         return DenseSolver(entries, start)
-    from consilience.completion.kernels.soft_impute_als import SparseSolver
+    from consilience.completion.kernels.soft_impute_solvers import SparseSolver
 
     return SparseSolver(entries, start)
 

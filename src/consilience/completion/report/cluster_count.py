@@ -11,8 +11,7 @@ import numpy as np
 from consilience.completion.one_table.cluster_count import ClusterCountResult
 from consilience.completion.report import selection_study
 from consilience.report import figures
-from consilience.report.run import Run
-from consilience.report.sections import DASH, numbers, percent
+from consilience.report.sections import DASH, Run, numbers, percent
 
 
 class ClusterCountReport(selection_study.EntryStudyReport[ClusterCountResult]):

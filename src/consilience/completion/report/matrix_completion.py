@@ -11,8 +11,7 @@ import numpy as np
 from consilience.completion.one_table.matrix_completion import RULES, MatrixCompletionResult
 from consilience.completion.report import selection_study
 from consilience.report.charts import Z95
-from consilience.report.run import Run
-from consilience.report.sections import DASH, numbers, with_error
+from consilience.report.sections import DASH, Run, numbers, with_error
 
 
 class MatrixCompletionReport(selection_study.EntryStudyReport[MatrixCompletionResult]):

@@ -18,8 +18,7 @@ from consilience.describe.kernels import below
 from consilience.describe.protocol.result import ALL, NOTABLE, DescribeResult, indented
 from consilience.report import charts
 from consilience.report.charts import short
-from consilience.report.run import Run
-from consilience.report.sections import number, p_value, percent, site_name
+from consilience.report.sections import Run, number, p_value, percent, site_name
 from consilience.report.words import TemplateReport
 
 MOST = 40

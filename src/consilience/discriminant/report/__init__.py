@@ -13,8 +13,16 @@ from consilience.discriminant.report import figures_choice
 from consilience.discriminant.report.figures_choice import Candidates
 from consilience.report.charts import Z95, short
 from consilience.report.disclosure import simulated
-from consilience.report.run import Run
-from consilience.report.sections import DASH, Tone, listed, numbers, percent, site_name, with_error
+from consilience.report.sections import (
+    DASH,
+    Run,
+    Tone,
+    listed,
+    numbers,
+    percent,
+    site_name,
+    with_error,
+)
 from consilience.report.words import TemplateReport
 
 

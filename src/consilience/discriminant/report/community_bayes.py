@@ -11,8 +11,7 @@ from consilience.discriminant.one_table.community_bayes import CommunityBayesStu
 from consilience.discriminant.report import ClassesReport, apart, counts, figures
 from consilience.discriminant.report.figures_choice import tree_of
 from consilience.report.charts import short
-from consilience.report.run import Run
-from consilience.report.sections import DASH, listed, numbers, with_error
+from consilience.report.sections import DASH, Run, listed, numbers, with_error
 
 NAMED = 10
 """Columns that are named of each community; of more, the first."""

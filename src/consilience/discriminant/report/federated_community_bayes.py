@@ -8,8 +8,7 @@ import numpy as np
 
 from consilience.discriminant.federated_community_bayes import FederatedCommunityBayesResult
 from consilience.discriminant.report.community_bayes import CommunityBayesReport
-from consilience.report.run import Run
-from consilience.report.sections import site_name
+from consilience.report.sections import Run, site_name
 
 
 class FederatedCommunityBayesReport(CommunityBayesReport):

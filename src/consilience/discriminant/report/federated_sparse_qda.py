@@ -10,8 +10,7 @@ from consilience.discriminant.federated_sparse_qda import FederatedSparseQDAResu
 from consilience.discriminant.report.figures_choice import community_words
 from consilience.discriminant.report.sparse_qda import SparseQDAReport
 from consilience.report.charts import short
-from consilience.report.run import Run
-from consilience.report.sections import listed, site_name
+from consilience.report.sections import Run, listed, site_name
 
 
 class FederatedSparseQDAReport(SparseQDAReport):

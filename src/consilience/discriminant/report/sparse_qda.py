@@ -17,8 +17,7 @@ from consilience.discriminant.report.figures_choice import (
     network_of,
 )
 from consilience.report.charts import short
-from consilience.report.run import Run
-from consilience.report.sections import DASH, numbers
+from consilience.report.sections import DASH, Run, numbers
 
 LOOSE = 1e-6
 """Relative distance from the optimum above which a fit had not converged."""

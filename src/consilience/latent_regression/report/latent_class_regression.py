@@ -31,8 +31,7 @@ from consilience.latent_regression.report.figures_latent import (
 from consilience.protocol.phases.secure_sums import ALL
 from consilience.report import charts
 from consilience.report.charts import Z95
-from consilience.report.run import Run
-from consilience.report.sections import DASH, numbers, percent, plural, site_name
+from consilience.report.sections import DASH, Run, numbers, percent, plural, site_name
 from consilience.report.words import TemplateReport
 
 MISSED_COVERAGE = 0.03

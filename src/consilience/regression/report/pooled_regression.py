@@ -22,8 +22,7 @@ from consilience.regression.protocol.result import (
 )
 from consilience.report import charts
 from consilience.report.charts import minus, short
-from consilience.report.run import Run
-from consilience.report.sections import DASH, number, numbers, p_value, percent, site_name
+from consilience.report.sections import DASH, Run, number, numbers, p_value, percent, site_name
 from consilience.report.words import TemplateReport
 
 MOST = 40
