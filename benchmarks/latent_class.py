@@ -44,8 +44,8 @@ from consilience.latent_regression.kernels.latent_class import (
     totals_of,
 )
 from consilience.latent_regression.kernels.sampling import draw_labels, sweep
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from tests.reference.latent_class import event_by_event
 
 RESULTS = Path(__file__).parent / "results" / "latent_class.json"

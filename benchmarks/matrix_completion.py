@@ -123,7 +123,7 @@ def jester() -> Entries | None:
     """The ratings of jokes less their row and column means; None without the data."""
     if not os.environ.get("CONSILIENCE_DATA"):
         return None
-    from consilience.numerics.centring import centre_of
+    from consilience.numerics.entries import centre_of
     from replications.unsupervised_selection.real.run import ratings
 
     entries = ratings()

@@ -31,8 +31,8 @@ from consilience.collaborators.protocol.messages import Models, Settings
 from consilience.datasets.simulate_meta import GroupedSites, simulate_functions
 from consilience.learners.candidates import build
 from consilience.learners.foreign_models import predict_all
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from consilience.parameters import plain
 from consilience.protocol.method import SiteData
 from consilience.wire.disclosure import Limits, relayed

@@ -30,9 +30,9 @@ from consilience.clustering.kernels.ensemble import (
     pattern_features,
     summarise_by_turns,
 )
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

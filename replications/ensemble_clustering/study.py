@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.clustering.estimators.local_models import KMeansModel
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering import baselines
 from replications.ensemble_clustering.pipeline import cluster, fit_sites
 from replications.ensemble_clustering.simulate import Design, simulate_gaussian_sites

@@ -16,8 +16,7 @@ import pytest
 
 from consilience.completion.kernels.soft_impute import alpha_max, soft_path
 from consilience.datasets.simulate_matrices import simulate_low_rank
-from consilience.numerics.centring import centre_of
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Entries, centre_of
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.random import stream
 from replications.unsupervised_selection.clusters.run import OBSERVED

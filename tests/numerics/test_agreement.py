@@ -6,7 +6,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
 from consilience.exceptions import DataError
-from consilience.numerics import agreement as ag
+from consilience.numerics import two_way_tables as ag
 from consilience.numerics.random import stream
 from tests.reference.ensemble_naive import adjusted_rand, prediction_strength
 from tests.reference.latent_class import scale_reduction

@@ -37,7 +37,7 @@ from consilience.exceptions import ParameterError, RunError
 from consilience.protocol import BUILT_IN
 from consilience.protocol.method import get_method
 from consilience.report import charts, disclosure, figures, html, sections
-from consilience.report.words import said
+from consilience.report.sections import said
 from tests.granted import GRANTED
 from tests.report.told import answered
 

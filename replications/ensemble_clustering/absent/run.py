@@ -23,8 +23,8 @@ from consilience.clustering.estimators.local_models import (  # noqa: E402
     bic,
     fit_cluster_model,
 )
-from consilience.numerics.agreement import adjusted_rand_index  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
+from consilience.numerics.two_way_tables import adjusted_rand_index  # noqa: E402
 from replications.ensemble_clustering import baselines  # noqa: E402
 from replications.ensemble_clustering.pipeline import cluster  # noqa: E402
 from replications.ensemble_clustering.simulate import (  # noqa: E402

@@ -24,8 +24,7 @@ sys.path.insert(0, str(ROOT))
 from consilience.completion.estimators.entry_plans import HardPath, UnshrunkRankPath  # noqa: E402
 from consilience.completion.kernels.low_rank import thin_svd  # noqa: E402
 from consilience.completion.selection import NuclearNormCV, RankCV  # noqa: E402
-from consilience.numerics.centring import centre_of  # noqa: E402
-from consilience.numerics.entries import Entries  # noqa: E402
+from consilience.numerics.entries import Entries, centre_of  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds, held_out_part  # noqa: E402
 from consilience.numerics.held_out_entries import EntryPath, held_out_errors  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402

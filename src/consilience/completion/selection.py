@@ -23,8 +23,7 @@ from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
 from consilience.completion.kernels import assumptions
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
-from consilience.numerics.centring import CENTRES, centre_of, rating_values
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import CENTRES, Entries, centre_of, rating_values
 from consilience.numerics.held_out_entries import EntryCurve, copied
 
 # --- What searches over held-out entries share: the curve, the choice, the model that is kept.

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.centring import centre_of
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Entries, centre_of
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
 

@@ -20,10 +20,10 @@ from consilience.report.sections import (
     MethodReport,
     percent,
     plural,
+    said,
     site_name,
     size,
 )
-from consilience.report.words import said
 from consilience.wire.message import message_type
 from consilience.wire.transcript import Line
 

@@ -28,7 +28,7 @@ from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
 from consilience.parameters import table_size
 from consilience.protocol.method import Method, get_method
-from consilience.report import charts, disclosure, sections, words
+from consilience.report import charts, disclosure, sections
 from consilience.report.sections import (
     MOST_NAMES,
     Block,
@@ -80,7 +80,7 @@ def question(run: Run, method: type[Method]) -> list[Block]:
 
 
 def _said(slot: str, run: Run, facts: dict[str, Any]) -> list[Block]:
-    return words.said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
+    return sections.said(Path(__file__).with_suffix(".j2"), slot, {"run": run, **facts})
 
 
 def _named(columns: Any) -> str:
@@ -196,7 +196,7 @@ def methods_paragraph(run: Run) -> str:
         **disclosure.in_short(run),
     }
     return "\n\n".join(
-        words.said(Path(__file__).with_suffix(".j2"), "methods", {"run": run, **facts})
+        sections.said(Path(__file__).with_suffix(".j2"), "methods", {"run": run, **facts})
     )
 
 

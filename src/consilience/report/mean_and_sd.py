@@ -8,8 +8,7 @@ import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.protocol.mean_and_sd import MeanAndSDResult
-from consilience.report.sections import numbers
-from consilience.report.words import TemplateReport
+from consilience.report.sections import TemplateReport, numbers
 
 
 class MeanAndSDReport(TemplateReport[MeanAndSDResult]):

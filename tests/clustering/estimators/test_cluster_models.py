@@ -6,8 +6,8 @@ from scipy.stats import multivariate_normal
 
 from consilience.clustering.estimators import local_models as cm
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 
 KINDS = [("kmeans", "diag")] + [

@@ -17,7 +17,7 @@ from consilience.clustering.estimators.local_models import (
     KMeansModel,
     local_model_from_arrays,
 )
-from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering.absent.run import K, data_set
 from tests.reference import absent_classes as reference
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from consilience.clustering.kernels.ensemble import distinct_patterns, one_hot
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering import baselines, study
 from replications.ensemble_clustering.pipeline import cluster
 from replications.ensemble_clustering.simulate import simulate_gaussian_sites

@@ -5,7 +5,7 @@ import pytest
 
 from consilience.clustering.protocol.coordinator import weighted
 from consilience.clustering.protocol.site import halves, released_agreement, rounding_step
-from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire.codec import decode_message

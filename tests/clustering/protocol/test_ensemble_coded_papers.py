@@ -15,7 +15,7 @@ import pytest
 
 from consilience import EnsembleClustering, Policy
 from consilience.clustering.estimators.local_models import local_model_from_arrays
-from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering.categories.run import one as categories
 from replications.ensemble_clustering.categories.run import simulated as simulated_categories
 from replications.ensemble_clustering.coded_sites import (

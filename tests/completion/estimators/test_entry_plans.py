@@ -68,7 +68,7 @@ def test_held_out_values_are_never_looked_at(path: Any) -> None:
 
 @pytest.mark.parametrize("path", PATHS[:4], ids=lambda path: type(path).__name__)
 def test_rank_zero_or_the_largest_penalty_is_the_centre(path: Any) -> None:
-    from consilience.numerics.centring import centre_of
+    from consilience.numerics.entries import centre_of
 
     top = [1e4] if isinstance(path, SoftPath) else [0]
     alone = type(path)(parameters=top, center=path.center)

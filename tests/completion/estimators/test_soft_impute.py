@@ -21,8 +21,7 @@ from consilience.completion.estimators.low_rank import (
 )
 from consilience.completion.kernels.soft_impute import rank_path, unshrink
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.centring import CENTRES
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import CENTRES, Entries
 
 
 @parametrize_with_checks(

@@ -8,9 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from consilience.completion.kernels.hard_impute import hard_path
+from consilience.completion.kernels.hard_impute import hard_path, optspace_path
 from consilience.completion.kernels.low_rank import LowRankFit
-from consilience.completion.kernels.optspace import optspace_path
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from tests.numerics.low_rank_data import gappy

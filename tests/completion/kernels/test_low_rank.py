@@ -8,8 +8,7 @@ from sklearn.utils.extmath import svd_flip
 
 from consilience.completion.kernels.low_rank import LowRankFit, thin_svd
 from consilience.exceptions import ParameterError
-from consilience.numerics.centring import centre_of
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Entries, centre_of
 
 
 @pytest.mark.parametrize("shape", [(60, 7), (7, 60), (9, 9), (1, 4), (4, 1), (1, 1)])

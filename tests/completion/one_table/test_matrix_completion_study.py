@@ -23,8 +23,7 @@ from consilience.completion.one_table.matrix_completion import (
 )
 from consilience.engines.federation import Run
 from consilience.exceptions import ConsilienceError, ParameterError, StudyError
-from consilience.numerics.centring import centre_of
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Entries, centre_of
 from consilience.numerics.entry_folds import held_out_part
 from consilience.numerics.random import stream
 from consilience.protocol.method import Method

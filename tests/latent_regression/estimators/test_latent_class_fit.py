@@ -18,7 +18,7 @@ from consilience.latent_regression.estimators.latent_class_fit import (
 from consilience.latent_regression.estimators.latent_class_predictor import Units, units_of
 from consilience.latent_regression.kernels import marginal_likelihood as model
 from consilience.latent_regression.kernels.latent_class import Blocks, blocks_of
-from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.two_way_tables import adjusted_rand_index
 from tests.latent_regression.estimators.latent_class_data import LatentClasses, simulated
 
 

@@ -14,6 +14,7 @@ from consilience.assisted.test import AssistanceTestResult
 from consilience.report.sections import (
     DASH,
     Run,
+    TemplateReport,
     equals,
     listed,
     numbers,
@@ -21,7 +22,6 @@ from consilience.report.sections import (
     percent,
     site_name,
 )
-from consilience.report.words import TemplateReport
 
 ENOUGH_POWER = 0.8
 

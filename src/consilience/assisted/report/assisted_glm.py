@@ -13,8 +13,7 @@ from consilience.assisted.glm.result import AssistedGLMResult
 from consilience.assisted.report import figures_assisted
 from consilience.report import sections
 from consilience.report.charts import minus
-from consilience.report.sections import DASH, Run, number, numbers, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import DASH, Run, TemplateReport, number, numbers, site_name
 
 Row = tuple[str, ...]
 TOLD = {

@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.averaging.report import figures_reference as figures
 from consilience.report.charts import Z95, short
-from consilience.report.sections import DASH, Run, listed, numbers, percent, site_name, size
-from consilience.report.words import TemplateReport
+from consilience.report.sections import (
+    DASH,
+    Run,
+    TemplateReport,
+    listed,
+    numbers,
+    percent,
+    site_name,
+    size,
+)
 
 MOST_COEFFICIENTS = 40
 MOST_LEVELS = 8

@@ -91,9 +91,10 @@ class EnsembleClusteringResult(Result):
         margins and correlations (``apart``; ``apart_by_site``) and above columns that have nothing
         in common (``related``). ``between`` is the share of rows between classes, and
         ``cloud_between`` that of one cloud. ``strength`` is the prediction strength of the classes
-        of halves (see `consilience.numerics.agreement.prediction_strength`), ``fewer_strength``
-        that with one class fewer, for three or more. Empty where it was not asked for. The halves
-        are secret draws of the sites, so these figures differ a little from run to run.
+        of halves (see `consilience.numerics.two_way_tables.prediction_strength`),
+        ``fewer_strength`` that with one class fewer, for three or more. Empty where it was not
+        asked for. The halves are secret draws of the sites, so these figures differ a little from
+        run to run.
     class_support : dict of str to (K,) int array
         By site that sent a model: 1 for the final classes that this model had before the models of
         other sites told it of more; empty where no model lacked a class.
@@ -405,7 +406,7 @@ class EnsembleClusteringResult(Result):
         """Whether there is more than one class, and one fewer is clearly found again more surely.
 
         Classes of a prediction strength of .8 are sure enough, see the source of
-        `consilience.numerics.agreement.prediction_strength`; figures of sites are coarse.
+        `consilience.numerics.two_way_tables.prediction_strength`; figures of sites are coarse.
         """
         s = self.stability_figures
         strength, fewer = s.get("strength", np.nan), s.get("fewer_strength", np.nan)

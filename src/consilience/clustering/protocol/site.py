@@ -39,15 +39,15 @@ from consilience.clustering.kernels.mixtures import same_peak
 from consilience.clustering.protocol import messages, one_cloud
 from consilience.clustering.protocol.messages import CODED, Settings
 from consilience.exceptions import DataError, DisclosureError, ParameterError
-from consilience.numerics.agreement import (
-    adjusted_rand_from_table,
-    contingency_table,
-    prediction_strength,
-)
 from consilience.numerics.entries import Entries as TableEntries
 from consilience.numerics.entry_folds import entry_folds
 from consilience.numerics.held_out_entries import KMeansPath, held_out_predictions
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import (
+    adjusted_rand_from_table,
+    contingency_table,
+    prediction_strength,
+)
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.protocol.phases import entry_errors

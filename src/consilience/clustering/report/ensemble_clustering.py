@@ -16,8 +16,16 @@ from consilience.clustering.report import figures_classes, figures_sequences
 from consilience.report import charts, figures, figures_selection
 from consilience.report.charts import short
 from consilience.report.figures_selection import curve_of
-from consilience.report.sections import DASH, Block, Run, Table, number, numbers, percent
-from consilience.report.words import TemplateReport
+from consilience.report.sections import (
+    DASH,
+    Block,
+    Run,
+    Table,
+    TemplateReport,
+    number,
+    numbers,
+    percent,
+)
 
 
 class EnsembleClusteringReport(TemplateReport[EnsembleClusteringResult]):

@@ -14,8 +14,16 @@ from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
 from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.collaborators.report import figures_meta
 from consilience.report.charts import Z95, short
-from consilience.report.sections import DASH, Run, listed, number, percent, plural, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import (
+    DASH,
+    Run,
+    TemplateReport,
+    listed,
+    number,
+    percent,
+    plural,
+    site_name,
+)
 
 SPELLED_OUT = 12
 """Sites up to which a sentence names the members of each group."""

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.kernels.hard_impute import hard_path
-from consilience.completion.kernels.optspace import optspace_path
+from consilience.completion.kernels.hard_impute import hard_path, optspace_path
 from consilience.completion.kernels.ppca import ppca_path
 from consilience.completion.kernels.soft_impute import (
     alpha_max,
@@ -31,8 +30,7 @@ from consilience.completion.kernels.soft_impute import (
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import held_out_entries
-from consilience.numerics.centring import centre_of, check_center
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Entries, centre_of, check_center
 from consilience.numerics.held_out_entries import EntryCurve, EntryPath, Fits
 
 # --- Paths of low-rank fits that a search over held-out entries can judge, a class for each model.

@@ -25,14 +25,12 @@ from consilience.completion.estimators.entry_input import (
     observed_entries,
     row_weights,
 )
-from consilience.completion.kernels.hard_impute import MAX_ITER, TOL, hard_path
+from consilience.completion.kernels.hard_impute import MAX_ITER, TOL, hard_path, optspace_path
 from consilience.completion.kernels.low_rank import LowRankFit, check_ranks
-from consilience.completion.kernels.optspace import optspace_path
 from consilience.completion.kernels.ppca import PPCAFit, PPCAModel, from_moments, ppca_path
 from consilience.completion.kernels.soft_impute import rank_path, refit, soft_path
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.centring import Centre, centre_of
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import Centre, Entries, centre_of
 from consilience.numerics.row_units import check_units
 
 # --- What estimators of a low-rank matrix with missing entries share: centre, rows, completion.

@@ -17,8 +17,7 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.low_rank import Factors
 from consilience.completion.kernels.ppca import PPCAModel
 from consilience.exceptions import DataError
-from consilience.numerics.centring import CENTRES, Centre
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import CENTRES, Centre, Entries
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, places
 from consilience.numerics.observed_kmeans import nearest_centres
 from consilience.numerics.row_units import column_names, read_rows

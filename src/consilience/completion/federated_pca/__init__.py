@@ -19,7 +19,7 @@ rank is judged at entries that no fit has seen, and nothing more is asked. The m
 rank is that of `ProbabilisticPCA` on the pooled rows.
 
 Phases: opening, agree_levels, standardise (before all methods). With masked sums the moments of
-groups are asked for in two totals (below).
+groups are asked for in two totals.
 
 Source: Tipping and Bishop, JRSS B 61 (1999), section 3; Ya Le's Stanford thesis, chapter 3, for
 choosing ranks by held-out entries. Departures:

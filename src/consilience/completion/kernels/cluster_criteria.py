@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.agreement import prediction_strength
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import observed_kmeans_path
+from consilience.numerics.two_way_tables import prediction_strength
 
 NAMES = ("calinski-harabasz", "silhouette", "krzanowski-lai", "hartigan", "jump", "gap")
 """Criteria that look at one partition for each number of classes."""
@@ -304,8 +304,8 @@ def strength(
     -------
     Criterion
         `values` are means over halves, of both directions (see
-        :func:`consilience.numerics.agreement.prediction_strength`). Source: Tibshirani and Walther
-        2005.
+        :func:`consilience.numerics.two_way_tables.prediction_strength`). Source: Tibshirani and
+        Walther 2005.
     """
     n, found = len(x), np.empty((n_splits, max_clusters))
     for split in range(n_splits):

@@ -45,8 +45,7 @@ from consilience.completion.one_table import matrix as matrices
 from consilience.completion.one_table.entry_study import EntryStudy, EntryStudyResult, LocalSearch
 from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ParameterError
-from consilience.numerics.centring import CENTRES, centre_of
-from consilience.numerics.entries import Entries
+from consilience.numerics.entries import CENTRES, Entries, centre_of
 from consilience.numerics.entry_folds import held_out_part
 from consilience.numerics.random import stream
 from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, several, whole

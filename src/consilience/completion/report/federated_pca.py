@@ -11,8 +11,7 @@ from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.report.selection_study import judged
 from consilience.report import figures_selection
 from consilience.report.charts import short
-from consilience.report.sections import Run, numbers, percent, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import Run, TemplateReport, numbers, percent, site_name
 
 
 class FederatedPCAReport(TemplateReport[FederatedPCAResult]):

@@ -12,8 +12,7 @@ from consilience.completion.one_table.entry_study import EntryStudyResult
 from consilience.report import figures_selection
 from consilience.report.charts import short
 from consilience.report.figures_selection import curve_of
-from consilience.report.sections import Run, percent
-from consilience.report.words import TemplateReport
+from consilience.report.sections import Run, TemplateReport, percent
 
 R = TypeVar("R", bound=EntryStudyResult)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from consilience.contingency.protocol import LEAST_EXPECTED, SIGNIFICANT, ContingencyTableResult
 from consilience.report.charts import short
-from consilience.report.sections import Run, number, p_value, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import Run, TemplateReport, number, p_value, site_name
 
 
 class ContingencyTableReport(TemplateReport[ContingencyTableResult]):

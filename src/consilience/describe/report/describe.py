@@ -18,8 +18,7 @@ from consilience.describe.kernels import below
 from consilience.describe.protocol.result import ALL, NOTABLE, DescribeResult, indented
 from consilience.report import charts
 from consilience.report.charts import short
-from consilience.report.sections import Run, number, p_value, percent, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import Run, TemplateReport, number, p_value, percent, site_name
 
 MOST = 40
 """Columns of a figure; the page has a table of all."""

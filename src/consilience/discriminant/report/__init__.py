@@ -16,6 +16,7 @@ from consilience.report.disclosure import simulated
 from consilience.report.sections import (
     DASH,
     Run,
+    TemplateReport,
     Tone,
     listed,
     numbers,
@@ -23,7 +24,6 @@ from consilience.report.sections import (
     site_name,
     with_error,
 )
-from consilience.report.words import TemplateReport
 
 
 class Rules:

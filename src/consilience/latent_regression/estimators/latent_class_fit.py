@@ -34,9 +34,9 @@ from consilience.latent_regression.kernels.latent_class import (
     totals_of,
 )
 from consilience.latent_regression.kernels.prediction import posterior_weights
-from consilience.numerics.agreement import adjusted_rand_index, scale_reduction
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
+from consilience.numerics.two_way_tables import adjusted_rand_index, scale_reduction
 from consilience.parameters import (
     FLAG,
     LEFT_OUT,

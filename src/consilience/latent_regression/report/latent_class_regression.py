@@ -31,8 +31,15 @@ from consilience.latent_regression.report.figures_latent import (
 from consilience.protocol.phases.secure_sums import ALL
 from consilience.report import charts
 from consilience.report.charts import Z95
-from consilience.report.sections import DASH, Run, numbers, percent, plural, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import (
+    DASH,
+    Run,
+    TemplateReport,
+    numbers,
+    percent,
+    plural,
+    site_name,
+)
 
 MISSED_COVERAGE = 0.03
 """How far coverage may be from its level, beside chance, before the report says so."""

@@ -22,8 +22,16 @@ from consilience.regression.protocol.result import (
 )
 from consilience.report import charts
 from consilience.report.charts import minus, short
-from consilience.report.sections import DASH, Run, number, numbers, p_value, percent, site_name
-from consilience.report.words import TemplateReport
+from consilience.report.sections import (
+    DASH,
+    Run,
+    TemplateReport,
+    number,
+    numbers,
+    p_value,
+    percent,
+    site_name,
+)
 
 MOST = 40
 """Lines of a figure; the page has a table of all."""
