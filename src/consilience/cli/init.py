@@ -98,7 +98,8 @@ def init(
     from consilience.protocol.method import get_method
 
     kind, needs = get_method(method), needs_of(method)
-    asking = _at_terminal()
+    # A question that is written to a file, as R does, is seen by nobody.
+    asking = sys.stdin.isatty() and sys.stderr.isatty()
     named = _files(
         files or _words("Tables, one for each site", asking, "name one file for each site")
     )
@@ -107,7 +108,8 @@ def init(
     given = {"target": target, "id": id_, "entity": entity, "agent": agent, "weight": weight}
     roles = {role: name for role, name in given.items() if name is not None}
     if asking:
-        _tell_found(found)
+        for site, one in found.items():
+            console.complain(f"{site}: {one.table.n_rows} rows; {', '.join(one.table.names)}")
         wanted = [*needs.roles, *(["target"] if needs.target != "none" else [])]
         for role in wanted:
             if role not in roles:
@@ -136,16 +138,6 @@ def init(
         wishes = dataclasses.replace(wishes, consents=agreed)
     made = draft(wishes, found)
     _tell(made, found, wishes, write(made))
-
-
-def _at_terminal() -> bool:
-    # A question that is written to a file, as R does, is seen by nobody.
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _tell_found(found: Mapping[str, Found]) -> None:
-    for site, one in found.items():
-        console.complain(f"{site}: {one.table.n_rows} rows; {', '.join(one.table.names)}")
 
 
 def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[SiteCheck]) -> None:

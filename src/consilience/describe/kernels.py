@@ -598,7 +598,8 @@ def log_rank(strata: Sequence[Sequence[Sequence[Pair]]]) -> LogRank:
     observed, expected, covariance = np.zeros(g), np.zeros(g), np.zeros((g, g))
     part = 0
     for stratum in strata:
-        ends = _shared(pair.events.cuts for group in stratum for pair in group)
+        told = [set(pair.events.cuts.tolist()) for group in stratum for pair in group]
+        ends = np.array(sorted(set.intersection(*told))) if told else np.empty(0)
         starts = np.append(0.0, ends[:-1])
         d, exposed = np.zeros((2, g, len(ends)))
         for i, group in enumerate(stratum):
@@ -625,11 +626,6 @@ def log_rank(strata: Sequence[Sequence[Sequence[Pair]]]) -> LogRank:
     parts = (vectors.T @ (observed - expected))[varies]
     statistic = float((parts**2 / values[varies]).sum())
     return LogRank(observed, expected, statistic, df, float(chi2.sf(statistic, df)), part)
-
-
-def _shared(cuts: Iterable[FloatArray]) -> FloatArray:
-    sets = [set(one.tolist()) for one in cuts]
-    return np.array(sorted(set.intersection(*sets))) if sets else np.empty(0)
 
 
 def pairs_of(edges: FloatArray, counts: FloatArray) -> list[list[Pair] | None]:

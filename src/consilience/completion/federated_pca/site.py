@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
@@ -158,13 +157,6 @@ def _seed(data: SiteData, site: SiteContext) -> int:
     return int.from_bytes(sealed.digest()[:8], "little") >> 1
 
 
-def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np.bool_]:
-    """Pairs of columns whose products may not leave, and on the diagonal means either."""
-    unsafe = moment_facts(x, limits=limits, coded=coded).unsafe
-    means = aggregate(x, mean=True).withhold_unsafe(limits)
-    return np.asarray(unsafe | np.diag(np.isnan(means.value)))
-
-
 def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) -> bool:
     """Whether the moments of a group may leave, as the gate will see it.
 
@@ -180,7 +172,10 @@ def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) ->
     # Of all rows, and of protected ones alone: the site's guard has seen to these.
     if least > 1 and hanging_together(x, least, joint, coded):
         return False
-    return not _unsafe(x, limits, coded).any()
+    # Pairs of columns whose products may not leave, and means of columns.
+    unsafe = moment_facts(x, limits=limits, coded=coded).unsafe
+    means = aggregate(x, mean=True).withhold_unsafe(limits)
+    return not (unsafe.any() or np.isnan(means.value).any())
 
 
 def _of_few(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> bool:

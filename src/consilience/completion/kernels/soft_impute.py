@@ -257,17 +257,12 @@ def _fits(
     for alpha, rank in steps:
         lam = top if alpha is None else alpha
         if rank == 0 or top == 0.0 or (alpha is not None and alpha >= top):
-            yield _nothing(entries, lam, capped=lam < top)
+            (n, p), half = entries.shape, 0.5 * float(entries.values @ entries.values)
+            nothing = np.zeros((n, 0)), np.zeros(0), np.zeros((p, 0))
+            yield LowRankFit(*nothing, half, n_iter=1, gap=0.0, alpha=lam, capped=lam < top)
             continue
         found = found or _solver(entries, solver, start)
         yield found.solve(alpha, tol=tol, max_iter=max_iter, rank=rank, floor=SMALLEST * top)
-
-
-def _nothing(entries: Entries, alpha: float, capped: bool = False) -> LowRankFit:
-    n, p = entries.shape
-    half = 0.5 * float(entries.values @ entries.values)
-    u, s, v = np.zeros((n, 0)), np.zeros(0), np.zeros((p, 0))
-    return LowRankFit(u, s, v, half, n_iter=1, gap=0.0, alpha=alpha, capped=capped)
 
 
 def _complete_path(

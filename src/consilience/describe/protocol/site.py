@@ -508,7 +508,9 @@ def _levels(rows: _Rows, site: SiteContext) -> tuple[Released, list[BoolArray]]:
         lacks = part[:, -1].any()
         judged = part if lacks else part[:, :-1]
         coded = [Coded(tuple(range(judged.shape[1])), whole)]
-        unsafe = _unsafe_levels(judged, coded, site)
+        unsafe = np.zeros(judged.shape[1], dtype=bool)
+        if site.limits.min_records > 1:
+            unsafe = unsafe_columns(judged, limits=site.limits, coded=coded)
         if (part[:, -1] == 0).sum() < site.limits.min_records:
             unsafe[:] = True
         # No row without a value is told as 0, like few of them.
@@ -517,12 +519,6 @@ def _levels(rows: _Rows, site: SiteContext) -> tuple[Released, list[BoolArray]]:
             site.note(f"Some levels of {name} are not told: few rows have them, or would follow.")
     flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
     return cell_counts(flat.astype(np.int64), start), hidden
-
-
-def _unsafe_levels(part: FloatArray, coded: Sequence[Coded], site: SiteContext) -> BoolArray:
-    if site.limits.min_records <= 1:
-        return np.zeros(part.shape[1], dtype=bool)
-    return unsafe_columns(part, limits=site.limits, coded=coded)
 
 
 def _tables(
