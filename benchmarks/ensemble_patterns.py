@@ -25,7 +25,7 @@ from consilience.clustering.kernels.ensemble import (
     distinct_patterns,
     pattern_features,
 )
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering.simulate import simulate_gaussian_sites

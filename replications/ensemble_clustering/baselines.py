@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.clustering.kernels.ensemble import PatternTable, assign, one_hot
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

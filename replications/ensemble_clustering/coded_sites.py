@@ -30,7 +30,7 @@ from consilience.clustering.kernels.ensemble import (
     pattern_features,
     summarise_by_turns,
 )
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 from consilience.numerics.two_way_tables import adjusted_rand_index
 

@@ -28,7 +28,7 @@ from consilience.clustering.kernels.ensemble import (
     pattern_features,
     summarise_site,
 )
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 
 FloatArray = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from consilience import exceptions
-from consilience.cli.errors import INTERRUPTED, UNFORESEEN
+from consilience.cli.console import INTERRUPTED, UNFORESEEN
 from tools.table_cli import PAGE, page
 
 CODES = PAGE.with_name("exit-codes.md")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
+from consilience.numerics.observed_kmeans import FewerClustersWarning, weighted_kmeans
 from consilience.numerics.random import stream
 
 

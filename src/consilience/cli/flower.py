@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.errors import Sentences
+from consilience.cli.console import Sentences
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.run import EngineName, Plan, execute, tell
 from consilience.cli.site import StopOnSignal

@@ -15,8 +15,8 @@ import typer
 
 from consilience import __version__
 from consilience.cli import console, demo, doctor, init, run, runs, status
+from consilience.cli.console import House
 from consilience.cli.doctor import method_names
-from consilience.cli.errors import House
 
 # --- ``consilience methods``: what there is, and what each method does and discloses.
 

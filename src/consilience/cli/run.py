@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.console import clean, complain, on_terminal
-from consilience.cli.errors import INTERRUPTED
+from consilience.cli.console import INTERRUPTED, clean, complain, on_terminal
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.runs import REPORT, RUNS, SITES, STUDY, plain_run
 from consilience.exceptions import ConsilienceError, QuorumError, RunError, StudyError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.errors import Sentences
+from consilience.cli.console import Sentences
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.exceptions import DamageError, RunError, StudyError
 

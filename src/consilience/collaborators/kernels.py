@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 from consilience.parameters import LEFT_OUT, check, number, whole
 
 LONE_THRESHOLD = 1.85

@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience.clustering.estimators.mixture import LatentClassAnalysis
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from consilience.numerics.observed_kmeans import FewerClustersWarning
 
 CANARY = "ZZ-patient-4711"
 

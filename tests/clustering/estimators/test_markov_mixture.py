@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from consilience.clustering.estimators.mixture import MarkovMixture
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from consilience.numerics.observed_kmeans import FewerClustersWarning
 from replications.ensemble_clustering.simulate_sequences import SHORT, simulate_sequences
 
 NAMES = list("abc")

@@ -7,7 +7,7 @@ from consilience.clustering.estimators.local_models import KMeansModel, fit_clus
 from consilience.clustering.kernels import ensemble as en
 from consilience.clustering.kernels.ensemble import distinct_patterns
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 from replications.ensemble_clustering.simulate import simulate_gaussian_sites
 from tests.reference import ensemble_naive as naive

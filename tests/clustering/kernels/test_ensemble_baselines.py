@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from consilience.clustering.kernels.ensemble import distinct_patterns, one_hot
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.observed_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 from consilience.numerics.two_way_tables import adjusted_rand_index
 from replications.ensemble_clustering import baselines, study

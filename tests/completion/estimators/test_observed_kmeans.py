@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from consilience.numerics.observed_kmeans import FewerClustersWarning
 from tests.reference import observed_kmeans as textbook
 
 BOTH = pytest.mark.parametrize("kind", [ObservedKMeans, KPOD])

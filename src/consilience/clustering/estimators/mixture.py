@@ -30,8 +30,8 @@ from consilience.clustering.kernels.multinomial_mixture import CategoryPatterns,
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
 from consilience.datasets.simulate_treatments import draw_chains
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.observed_kmeans import FewerClustersWarning
 from consilience.numerics.parallel import one_thread
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import seed_of, stream
 from consilience.numerics.row_units import numbers_of, of_arrow
 from consilience.parameters import check, just, whole

@@ -107,7 +107,7 @@ from consilience.clustering.protocol.coordinator import VoteCount, compared_site
 from consilience.clustering.protocol.messages import CODED, COVARIANCES, MODELS, Settings
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
-from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
+from consilience.numerics.observed_kmeans import FewerClustersWarning, weighted_kmeans
 from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, whole
 from consilience.protocol.method import (
     Ask,

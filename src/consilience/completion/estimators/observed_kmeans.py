@@ -25,7 +25,7 @@ from consilience.completion.estimators.entry_input import (
 from consilience.completion.estimators.predictors import scaled_up
 from consilience.numerics import observed_kmeans as solvers
 from consilience.numerics.entries import Entries
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from consilience.numerics.observed_kmeans import FewerClustersWarning
 from consilience.numerics.random import seed_of, stream
 
 # --- K-means of a table with gaps, as an estimator.
