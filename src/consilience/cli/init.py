@@ -98,8 +98,7 @@ def init(
     from consilience.protocol.method import get_method
 
     kind, needs = get_method(method), needs_of(method)
-    # A question that is written to a file, as R does, is seen by nobody.
-    asking = sys.stdin.isatty() and sys.stderr.isatty()
+    asking = _at_terminal()
     named = _files(
         files or _words("Tables, one for each site", asking, "name one file for each site")
     )
@@ -138,6 +137,11 @@ def init(
         wishes = dataclasses.replace(wishes, consents=agreed)
     made = draft(wishes, found)
     _tell(made, found, wishes, write(made))
+
+
+def _at_terminal() -> bool:
+    # A question that is written to a file, as R does, is seen by nobody.
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _tell(made: Draft, found: Mapping[str, Found], wishes: Wishes, checks: list[SiteCheck]) -> None:

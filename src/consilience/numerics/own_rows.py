@@ -142,11 +142,7 @@ def compare_rows(own: Digests, reference: Digests, min_records: int) -> OwnRows:
     """
     if min_records < 1:
         raise ParameterError.of("min_records", "at least 1", min_records)
-    # How often each distinct row is in the table and among the offered: (2, distinct).
-    both = np.concatenate([_checked(own), _checked(reference)])
-    names, places = np.unique(both.view((np.void, DIGEST_BYTES)).ravel(), return_inverse=True)
-    parts = places[: len(own)], places[len(own) :]
-    counts = np.stack([np.bincount(part, minlength=len(names)) for part in parts]).astype(np.int64)
+    counts = _counts(_checked(own), _checked(reference))
     if len(own) == 0 or len(reference) == 0:
         return OwnRows(0, 0, 0.0, 1.0, False)
     matches = int(((counts[0] == 1) & (counts[1] > 0)).sum())
@@ -166,6 +162,14 @@ def _checked(digests: Digests) -> Digests:
     if found.ndim != 2 or found.shape[1] != DIGEST_BYTES:
         raise DataError("digests of rows must be 32 bytes each: make them with row_digests")
     return found
+
+
+def _counts(own: Digests, reference: Digests) -> NDArray[np.int64]:
+    """How often each distinct row is in the table and among the offered: (2, distinct)."""
+    both = np.concatenate([own, reference]).view(np.dtype((np.void, DIGEST_BYTES))).ravel()
+    names, places = np.unique(both, return_inverse=True)
+    parts = places[: len(own)], places[len(own) :]
+    return np.stack([np.bincount(part, minlength=len(names)) for part in parts]).astype(np.int64)
 
 
 def _chance(counts: NDArray[np.int64]) -> float:
