@@ -103,6 +103,7 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "how well a few values of beta fit": "sums.fit",
         "mean errors, log scores and intervals": "concluded.*",
         "With masked sums the coordinator knows this of all": "class-totals.* losses.*",
+        "how many could hold events out": "possible.*",
     },
     "meta-clustering": {
         "models, number of rows and column means": "selected.n selected.models",

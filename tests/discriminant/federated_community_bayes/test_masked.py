@@ -30,7 +30,7 @@ from consilience.exceptions import (
     StudyError,
 )
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange
-from consilience.protocol.phases import prepare, secure_sums, standardise
+from consilience.protocol.phases import holdout, prepare, secure_sums, standardise
 from consilience.protocol.phases.secure_sums import ALL, MASKED
 from consilience.sites.policy import Policy
 from consilience.sites.study import Study
@@ -371,7 +371,8 @@ def test_factors_of_rows_follow_from_the_table_alone(
     assert len(first) == 6 and len(values) == 2
     for again in first[1:]:
         np.testing.assert_array_equal(again, first[0])
-    assert abs(first[0].mean() - 0.5) > 1e-4  # evenly dealt ones would add up to what is known
+    n = len(first[0])  # evenly dealt ones would add up to what is known
+    assert not np.allclose(np.sort(first[0]), (np.arange(n) + 0.5) / n)
 
 
 # --------------------------------------------------------------------------- what some keep back
@@ -438,6 +439,40 @@ def test_too_few_rows_that_would_judge() -> None:
     with pytest.raises(QuorumError, match=r"too few test rows .* set holdout to 0"):
         run_of(tables, holdout=0.2)
     assert np.isnan(run_of(tables, holdout=0.0).result.log_loss).all()
+
+
+def test_a_part_that_some_site_has_not_is_held_out_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A site with a second part alone would be the difference of runs with shares of .2 and .4."""
+    true = holdout.admits
+    size = len(TABLES["s0"])
+
+    def admits(rows: Any, *more: Any) -> Any:
+        return true(rows, *more)[: 1 if rows.sum() <= size else 2]
+
+    monkeypatch.setattr(holdout, "admits", admits)
+    assert np.isfinite(run_of(holdout=0.2).result.log_loss).all()
+    with pytest.raises(QuorumError, match=r"too few test rows .* set holdout to 0"):
+        run_of(holdout=0.4)
+
+
+@pytest.mark.parametrize("shares", [(0.2, 0.0), (0.0, 0.2)])
+def test_a_site_without_a_part_is_in_no_total_of_a_study_that_holds_it_out(
+    shares: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a coordinator asks for no row of it; there is no table at all here."""
+    monkeypatch.setattr(masked_sums, "require_masks", lambda site: None)
+    asked = messages.SharedRanks(
+        messages.Settings(LEVELS, 1.0, *shares),
+        aggregate([0, 1, 2]),
+        np.zeros((3, 1), dtype=bool),
+        np.zeros(2, dtype=bool),
+    )
+    pairs, parts = np.ones((3, 1), dtype=bool), np.zeros(2, dtype=bool)
+    state: Any = {"could": {"classes": np.arange(3), "pairs": pairs, "parts": parts}}
+    with pytest.raises(ProtocolError, match=NOT_OFFERED):
+        masked_sums.rank_totals(asked, None, state, None)  # type: ignore[arg-type]
 
 
 ASKED: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,12 +15,13 @@ import pytest
 from consilience import Federation, LatentClassRegression
 from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, ProtocolError, QuorumError
+from consilience.latent_regression.protocol import events as at_events
 from consilience.latent_regression.protocol import masked as masked_sums
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.messages import MARKS, N_FIGURES, ClassTotals
 from consilience.numerics.random import stream
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange
-from consilience.protocol.phases.secure_sums import ALL, MASKED, Concealed, total
+from consilience.protocol.phases.secure_sums import ALL, KEYS, MASKED, Concealed, total
 from consilience.sites.step_runner import StepContext
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
@@ -67,6 +69,7 @@ def both(tables: Any, policy: Any = "simulation", **settings: Any) -> tuple[Any,
     with pytest.MonkeyPatch.context() as patch:
         # Draws of a site follow from the number of the round, and masks take rounds of their own.
         patch.setattr(StepContext, "stream", without_round)
+        patch.setattr(at_events, "_draws", dealt_as_masked)
         plain, masked = (
             method.run(federation(tables, policy, sums=sums), seed=3)
             for sums in ("plain", "secure")
@@ -76,6 +79,14 @@ def both(tables: Any, policy: Any = "simulation", **settings: Any) -> tuple[Any,
 
 def without_round(self: Any, *key: str | int) -> np.random.Generator:
     return stream(self.seed, "agent", *key)
+
+
+DRAWS = at_events._draws
+
+
+def dealt_as_masked(site: Any, *more: Any) -> Any:
+    """Hold out events in a run in plain as in one with masked sums."""
+    return DRAWS(SimpleNamespace(limits=site.limits, keys={KEYS: {}}), *more)
 
 
 def check_equal(found: Any, wanted: Any) -> None:
@@ -149,6 +160,108 @@ def test_classes_that_some_sites_withhold_are_the_sums_of_the_others() -> None:
     assert (withheld >= plain.result.withheld.max(axis=1)).all()
     assert (withheld <= plain.result.withheld.sum(axis=1)).all()
     assert any("ask without masks" in remark for remark in masked.result.remarks)
+
+
+# --------------------------------------------------------------------------- held-out events
+
+
+def offered_by(tables: Any, policy: Any, seed: int = 3, **settings: Any) -> tuple[Any, Any]:
+    """The total of the moments of all events in the sums, and the run."""
+    seen: dict[str, Any] = {}
+    true_total = masked_sums.total
+
+    def noted(ctx: Any, asked: Any, *of: Any, **more: Any) -> Any:
+        found = yield from true_total(ctx, asked, *of, **more)
+        seen[asked.step] = found.values
+        return found
+
+    with mock.patch.object(masked_sums, "total", noted):
+        run = study(rounds=1, **settings).run(federation(tables, policy, sums="secure"), seed=seed)
+    return seen["offer"]["sums"][0], run
+
+
+SMALL_AND_LARGE = tables_of((1, 1, 1, 4), n_entities=8.0, n_events=5.0)
+"""42, 33 and 25 events, and 234: parts of a fifth are large enough at the last site alone."""
+ONE_EACH = {
+    site: table.drop_duplicates("entity") if site == "site-1" else table
+    for site, table in tables_of((2, 2, 2)).items()
+}
+"""Of entities with one event each none can be held out."""
+
+
+@pytest.mark.parametrize(
+    ("tables", "policy"), [(SMALL_AND_LARGE, "strict"), (ONE_EACH, "simulation")]
+)
+def test_events_are_held_out_by_all_sites_or_by_none(tables: Any, policy: str) -> None:
+    """Two totals, one of them without held-out events, told those of the one site that had some."""
+    whole, _ = offered_by(tables, policy, holdout=0.0)
+    found, run = offered_by(tables, policy, holdout=0.2)
+    np.testing.assert_array_equal(found, whole)
+    able = 1 if policy == "strict" else 2
+    assert any(f"{able} of {len(tables)} sites have enough events" in note for note in run.notes)
+    assert np.isnan(run.result.heldout_mse).all()
+
+
+@pytest.mark.parametrize("policy", ["strict", "simulation"])
+def test_where_all_sites_hold_events_out_totals_differ_by_those_of_all(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[int, int] = {}
+
+    def noted(*of: Any, **more: Any) -> Any:
+        made = events_of(*of, **more)
+        held[len(made.held)] = int(made.held.sum())
+        return made
+
+    events_of = at_site.events_of
+    monkeypatch.setattr(at_site, "events_of", noted)
+    tables = tables_of((3, 4, 4), n_entities=8.0, n_events=6.0)
+    whole, _ = offered_by(tables, policy, holdout=0.0)
+    found, run = offered_by(tables, policy, holdout=0.2)
+    assert len(held) == 3 and min(held.values()) > 10
+    assert whole[0] - found[0] == sum(held.values())
+    assert not any("enough events" in note for note in run.notes)
+    # By one deal of each table, whatever the seed and the share: else runs would differ by few.
+    np.testing.assert_array_equal(offered_by(tables, policy, 4, holdout=0.1)[0], found)
+
+
+def test_a_second_part_is_held_out_by_all_sites_or_by_none() -> None:
+    """Shares of .2 and .4 would differ by the second part of the one site that has two."""
+    drawn = tables_of((1,) * 12 + (6,), n_entities=9.0, n_events=6.0)
+    tables = {**dict.fromkeys(("a", "b", "c"), drawn["site-5"]), "d": drawn["site-12"]}
+    in_plain = [
+        study(holdout=h, rounds=1).run(federation(tables, "strict"), seed=3).result.n_events
+        for h in (0.2, 0.4)
+    ]
+    assert (in_plain[0] > in_plain[1]).tolist() == [False, False, False, True]
+    whole, one, two = (offered_by(tables, "strict", holdout=h)[0] for h in (0.0, 0.2, 0.4))
+    assert one[0] < whole[0]
+    np.testing.assert_array_equal(two, whole)
+
+
+class Claiming(LatentClassRegression):
+    """Goes on as if all sites had said that they could hold events out."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        with mock.patch.object(masked_sums, "round", lambda able: len(ctx.sites), create=True):
+            return (yield from super().coordinate(ctx))
+
+
+def test_a_coordinator_that_claims_that_all_could_is_refused() -> None:
+    method = Claiming(n_classes=2, start="random", holdout=0.2)
+    with pytest.raises(QuorumError, match="this site did not say that it could"):
+        method.run(federation(SMALL_AND_LARGE, "strict", sums="secure"), seed=3)
+
+
+@pytest.mark.parametrize("said", [None, 0.4])
+def test_events_are_held_out_only_as_a_site_said(said: float | None) -> None:
+    """There is no table at all here: the refusal can hang on nothing in it."""
+    settings = at_site.Settings(4, "random", "exact", True, 0.2, 0.9)
+    state = {} if said is None else {"holds": vars(dataclasses.replace(settings, holdout=said))}
+    with pytest.raises(ProtocolError, match="this site did not say that it could"):
+        at_site.offer(
+            at_site.Offer(settings=settings), None, state, SimpleNamespace(keys={KEYS: {}})
+        )
 
 
 # --------------------------------------------------------------------------- what is refused
@@ -329,7 +442,17 @@ def test_a_site_that_is_lost_when_the_last_sum_is_opened_is_in_it() -> None:
     assert found.result.to_files() == wanted.result.to_files()
 
 
-@pytest.mark.parametrize("round_", range(OFFER - 2, OFFER + 2 * N_SUMS))
+@pytest.mark.parametrize("action", ["absent", "refused"])
+def test_a_site_that_is_lost_after_it_said_it_could_hold_events_out_stops_the_run(
+    action: str,
+) -> None:
+    script: Any = {(OFFER + 2, "site-2"): action}
+    made = scripted(federation(tables_of((1, 2, 1, 2, 1)), sums="secure", quorum=4), script)
+    with pytest.raises(QuorumError, match="site-2"):
+        study(holdout=0.2).run(made, seed=3)
+
+
+@pytest.mark.parametrize("round_", range(OFFER - 2, OFFER + 2 * N_SUMS + 2))
 def test_a_run_that_stopped_goes_on_with_the_same_answer(round_: int, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
@@ -356,7 +479,7 @@ def test_no_number_of_a_site_leaves_but_in_masks() -> None:
     lines = [line for line in run.transcript if line.direction == "from-site"]
     assert {line.disclosure for line in lines} == {"masked", "public"}
     steps = {line.step for line in lines if line.disclosure == "masked"}
-    assert steps == {"offer", "begin_total", "round_total", "conclude_total"}
+    assert steps == {"possible", "offer", "begin_total", "round_total", "conclude_total"}
 
 
 def test_all_sites_are_asked_the_same() -> None:

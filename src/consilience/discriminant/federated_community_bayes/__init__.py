@@ -286,7 +286,7 @@ class FederatedCommunityBayes(SitesMethod[FederatedCommunityBayesResult]):
     max_rounds: int = allows(whole(1, messages.MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = (*STEPS, *masked.STEPS)
     tolerates: ClassVar = {**SitesMethod.tolerates, "keep": "any"}

@@ -164,7 +164,9 @@ def rank_totals(
     _require(len(classes) > 0 and np.array_equal(classes, could["classes"]))
     alike = message.pairs.shape == could["pairs"][classes].shape
     _require(alike and not (message.pairs & ~could["pairs"][classes]).any())
-    _require(not (message.parts & ~could["parts"]).any())
+    # Held out by some sites alone, asked for or not, a part would be the difference of two runs.
+    held_out = np.array([message.settings.choosing > 0, message.settings.holdout > 0])
+    _require(not ((message.parts | held_out) & ~could["parts"]).any())
     rows = at_site.by_part(data, message.settings, site, state)
     training = np.where(rows.part == TRAINING, rows.codes, -1)
     counts = disclosure.cell_counts(training, k)

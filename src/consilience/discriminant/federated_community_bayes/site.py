@@ -28,6 +28,7 @@ from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, Step, asked_at_most, step
 from consilience.protocol.phases import holdout
+from consilience.protocol.phases.secure_sums import KEYS
 from consilience.wire import disclosure
 from consilience.wire.disclosure import Limits, Released
 from consilience.wire.moment_facts import Coded, moment_facts
@@ -91,7 +92,10 @@ def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None 
     order = stream(seed, "parts", f"{s.choosing:g}", f"{s.holdout:g}").permutation(len(codes))
     cells = np.where(holdout.with_common_levels(codes, len(s.levels), site.limits), codes, -1)
     shares = [s.choosing, s.holdout]
-    choosing, test = holdout.held_out(data, cells, shares, site.limits, order=order, spare=1)
+    masked = KEYS in site.keys
+    choosing, test = holdout.held_out(
+        data, cells, shares, site.limits, order=order, spare=1, masked=masked
+    )
     # Rows of a class that is too small take no part at all.
     part = np.where(cells >= 0, TRAINING, LEFT_OUT)
     part[choosing], part[test] = CHOOSING, TEST

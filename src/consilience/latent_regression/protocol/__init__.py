@@ -151,7 +151,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         Whether each class has an intercept.
     holdout : float
         Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
-        an event, protected sites hold out one or two fifths, or nothing.
+        an event, protected sites hold out one or two fifths, or nothing, and so do all with masked
+        sums: all sites, or none.
     level : float
         Of intervals.
 
@@ -182,7 +183,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude, *masked.STEPS)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
@@ -193,7 +194,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         "A site that misses the offer or the beginning is left out of it, down to the quorum. One "
         "that misses a round is in the sums by what it sent before, and is asked again. One that "
         "misses the end keeps no outputs and is not in the held-out figures. With masked sums a "
-        "site that is lost after the offer stops the run."
+        "site that is lost after the first of them stops the run."
     )
     leakage: ClassVar[str] = (
         "The coordinator knows sums of squares and products of features and response, and numbers "
@@ -203,8 +204,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         "events, all rounded. Protected sites release classes that change by groups of "
         "min_records events of min_entities entities only, within a run: several runs on the same "
         "events are bounded by max_runs. All sites know the smoothed sums and the model. Labels "
-        "never leave. With masked sums the coordinator knows this of all sites together, and which "
-        "sites tell a figure."
+        "never leave. With masked sums the coordinator knows this of all sites together, which "
+        "sites tell a figure, and how many could hold events out."
     )
     Result = LatentClassRegressionResult
     predictor: ClassVar[Any] = LatentClassPredictor
@@ -256,6 +257,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
             holdout=float(self.holdout),
             level=float(self.level),
         )
+        if ctx.masks is not None:
+            s = yield from masked.held_out(ctx, s)
         say_share(ctx, s.holdout)
         asked, all_tell = Offer(settings=s), False
         if ctx.masks is None:

@@ -39,6 +39,7 @@ from consilience.latent_regression.protocol.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import drawing_seed, held_out
+from consilience.protocol.phases.secure_sums import KEYS
 from consilience.protocol.phases.standardise import moved
 from consilience.wire.disclosure import Limits, may_leave
 
@@ -288,9 +289,10 @@ def _draws(
     named = zip(seeds.tolist(), agent_names, strict=True)
     keys = np.array([agent_key(seed, str(name)) for seed, name in named], dtype=np.uint64)
     held = np.zeros(len(agent), dtype=bool)
-    if site.limits.min_records > 1:
-        cells = np.where(weighs, 0, -1)
-        (out,) = held_out(data, cells, [settings.holdout], site.limits, within=entity)
+    masked = KEYS in site.keys
+    if site.limits.min_records > 1 or masked:
+        cells, shares = np.where(weighs, 0, -1), [settings.holdout]
+        (out,) = held_out(data, cells, shares, site.limits, within=entity, masked=masked)
         held[out] = True
     elif settings.holdout > 0:
         chance = np.ones(len(agent))

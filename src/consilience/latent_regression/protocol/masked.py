@@ -3,6 +3,8 @@
 ==================================  ====================================================
 coordinator                         site
 ==================================  ====================================================
+possible: Offer                 ->  where events are to be held out: could it?
+                                <-  Possible                                    AGGREGATE
 offer: Offer                    ->
                                 <-  Offered                                     AGGREGATE
 begin_total: Begin              ->  puts every entity into a class by chance
@@ -20,11 +22,13 @@ known to be aligned.
 
 What is added up over different sites in two cells would tell one site's number by its difference.
 So labels that moved are told as a number, whose share is of the entities that the sums count, and
-figures on held-out events all together or not at all.
+figures on held-out events all together or not at all. Events are held out by all sites or by none:
+how many could is asked first, and a site that said it could not answers no study that holds some.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +37,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.exceptions import ProtocolError
 from consilience.latent_regression.protocol import site as at_site
-from consilience.latent_regression.protocol.events import WITHHELD
+from consilience.latent_regression.protocol.events import WITHHELD, events_of
 from consilience.latent_regression.protocol.messages import (
     MARKS,
     Begin,
@@ -41,10 +45,14 @@ from consilience.latent_regression.protocol.messages import (
     Conclude,
     Concluded,
     Losses,
+    Offer,
     Offered,
+    Possible,
     Round,
+    Settings,
     Sums,
 )
+from consilience.parameters import plain
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -62,7 +70,7 @@ from consilience.protocol.phases.secure_sums import (
     require_masks,
     total,
 )
-from consilience.wire.disclosure import relayed, replaced
+from consilience.wire.disclosure import aggregate, relayed, replaced
 from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
@@ -99,6 +107,19 @@ def _parts(own: Sums) -> ClassTotals:
         moved=replaced(own.moved, moved),
         fit=replaced(own.fit, fit),
     )
+
+
+@step("possible", once=True, summed=True)
+def possible(
+    message: Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[Possible, State]:
+    """Count this site where it could hold events out."""
+    require_masks(site)
+    events = events_of(data, message.settings, site)
+    could = bool(events.held.any())
+    marks = replaced(aggregate(np.ones((data.n_rows, 1))), np.array([float(could)]))
+    kept = {"holds": plain(message.settings) if could else {}, "seeds": events.seeds}
+    return Possible(holds=marks), kept
 
 
 @step("begin_total", once=True, summed=True)
@@ -142,7 +163,7 @@ def conclude_total(
     return found, state
 
 
-STEPS = (begin_total, round_total, conclude_total)
+STEPS = (possible, begin_total, round_total, conclude_total)
 
 
 # --------------------------------------------------------------------------- at the coordinator
@@ -162,11 +183,33 @@ def _checked(reply: Any, message: Any, known: Mapping[str, Any]) -> Any:
     return reply
 
 
+def held_out(ctx: CoordinatorContext, s: Settings) -> Generator[Ask, Replies, Settings]:
+    """Settings under which all sites hold events out, or none does."""
+    if not s.holdout:
+        return s
+    found = yield from total(ctx, Ask("possible", Offer(settings=s)), Possible)
+    able, sites = round(float(found.values["holds"][0])), len(found.sites)
+    if not 0 <= able <= sites:
+        raise ProtocolError(WRONG)
+    if able == sites:
+        return s
+    # The totals of a run with and of one without them would differ by those of some sites.
+    ctx.note(
+        f"{able} of {sites} sites have enough events to hold some out, and masked totals are of "
+        "all: no site did."
+    )
+    return dataclasses.replace(s, holdout=0.0)
+
+
 def offered(
-    ctx: CoordinatorContext, message: Any
+    ctx: CoordinatorContext, message: Offer
 ) -> Generator[Ask, Replies, tuple[dict[str, Offered], bool]]:
     """What all sites bring, as if one site told it, and whether each site has told."""
-    found = yield from total(ctx, Ask("offer", message), Offered)
+    # Whoever misses the first total of a run is left out of it.
+    sites, least = ctx.sites, None
+    if ctx.masks.epoch:
+        sites, least = ctx.masks.roster, len(ctx.masks.roster)
+    found = yield from total(ctx, Ask("offer", message, to=sites), Offered, at_least=least)
     told = found.told["sums"]
     sums = np.where(told > 0, found.values["sums"], np.nan)
     one = Offered(sums=relayed(sums, _AGGREGATE))

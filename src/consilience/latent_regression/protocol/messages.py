@@ -87,6 +87,13 @@ class Offered:
         return None if fine else "sums of no events, or of numbers that are too large"
 
 
+@message("latent-class-regression/possible", version=1)
+class Possible:
+    """Whether a site could hold events out: 1 for yes, 0 for no."""
+
+    holds: Released = Aggregate("1", "sites", low=0, high=1)
+
+
 @message("latent-class-regression/begin", version=2)
 class Begin:
     """Put every entity into a class: by a fit of the site's own, or by chance."""

@@ -170,7 +170,12 @@ def _here(
 def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
     """Tell the moments of all events in the sums, or nothing where they rest on too little."""
     s = message.settings
-    events = events_of(data, s, site)
+    if s.holdout > 0 and secure_sums.KEYS in site.keys and state.get("holds") != plain(s):
+        # Before any look at the rows. Where others hold none out, the totals of two runs, one of
+        # them without held-out events, would differ by this site's own.
+        sentence = "the study holds events out, and this site did not say that it could"
+        raise ProtocolError.shared(sentence)
+    events = events_of(data, s, site, state.get("seeds"))
     here = _Here(s, events, events.z, site)
     marks = np.zeros((len(events.z), 2))
     for column, codes in enumerate((events.entity, events.agent)):

@@ -16,7 +16,8 @@ What a cell admits follows from its own rows. So in all runs that tell of a cell
 under any share, seed, columns and levels, figures are those of admitted parts and of the rest, and
 so is any linear combination of them (``docs/proofs/held-out-rows.md``). Rows of an entity are dealt
 together, where the study names entities. A policy that protects no record (``min_records = 1``) has
-the share that was asked for, drawn by a public stream.
+the share that was asked for, drawn by a public stream. In a run with masked sums it has not: there
+a site of a single person must not be the only one by whose rows two runs differ.
 
 The second part is what a site does to its own rows before any fit of them leaves, so that no fit
 tells of a few. Where a policy protects no record (``min_records`` of 1) nothing is changed.
@@ -45,6 +46,8 @@ OPEN = 3
 """Parts that may be: some of the rows stay in every fit, so that there is always a rest."""
 MOST = 0.4
 """Share of a cell that a part may be."""
+TWO = 0.3
+"""Share from which two parts are held out."""
 
 
 def held_out(
@@ -56,6 +59,7 @@ def held_out(
     order: IntArray | None = None,
     spare: int = 0,
     within: IntArray | None = None,
+    masked: bool = False,
 ) -> tuple[IntArray, ...]:
     """Choose the rows to hold out.
 
@@ -75,6 +79,9 @@ def held_out(
     within : (n,) int array, optional
         Rows of an entity are dealt singly rather than together, each entity by this number keeps
         one, and another entity column gives another deal.
+    masked : bool
+        Sums are masked, so runs may differ by rows of all sites or of none: rows are dealt whatever
+        is protected, and where fewer parts are left than were asked for, none is held out.
 
     Returns
     -------
@@ -82,9 +89,11 @@ def held_out(
         Positions among the rows of `data`, ascending, one array for each share and no row in two.
         All that is not there is used: what a run rests on is this partition and nothing else.
     """
-    if limits.min_records > 1:
+    if limits.min_records > 1 or masked:
         part = _dealt(data) if within is None else _dealt_within(data, within, cells >= 0)
         chosen = _admitted(part, cells, data.entity if within is None else None, shares, limits)
+        if masked and sum(map(len, chosen)) < sum((s > 0) + (s >= TWO) for s in shares):
+            chosen = [[] for _ in shares]
         return tuple(np.flatnonzero(np.isin(part, parts) & (cells >= 0)) for parts in chosen)
     order = np.arange(len(cells)) if order is None else order
     found: list[list[IntArray]] = [[] for _ in shares]
@@ -221,7 +230,7 @@ def _admitted(
         admitted = admits(rows, entities, limits)
         left = [p for p in left if p in admitted]
     chosen: list[list[int]] = [[] for _ in shares]
-    for wanted in (0.0, 0.3):  # a second part only where all have a first
+    for wanted in (0.0, TWO):  # a second part only where all have a first
         for parts, share in zip(chosen, shares, strict=True):
             if left and share > 0 and share >= wanted:
                 parts.append(left.pop(0))
