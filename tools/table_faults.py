@@ -50,8 +50,11 @@ run has been told of repeated sums and has counted, and is on disk as a whole be
 leaves, at the price of two waits for the disk (the file, and its name in the folder). A long array
 of the state that a step leaves as it was given stands in the record of the answer that made it, and
 later ones name that record: if it is damaged, so are they. Budgets are on disk before the step that
-they are charged for; directions, outputs and what is kept for the data before the record, so before
-the reply leaves.
+they are charged for; directions, outputs, what is kept for the data and lines of the log before the
+record, so before the reply leaves. What a question notes there waits together: once for each file,
+and once for each folder. An opening so waits twice for the ledger, once for the log and twice for
+its record, and twice for the rows of the run where no earlier run was over the same ones. Only
+`reading.json` is not waited for: the log says in words what became of the rows.
 """
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`

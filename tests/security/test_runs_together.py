@@ -34,7 +34,7 @@ from consilience.sites import row_guard
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.row_guard import RowGuard
-from consilience.sites.site import Site
+from consilience.sites.site import TABLES, Site
 from consilience.testing.fakes import Findings
 from consilience.wire.disclosure import Released, cell_counts, relayed
 from consilience.wire.message import Aggregate, Disclosure, message
@@ -299,6 +299,24 @@ def test_an_opening_is_of_one_table() -> None:
     with pytest.raises(Refused, match="not the one with which the run was opened"):
         asked.open()
     assert site.home.ledger("default")["runs"] == ["one"]
+
+
+def test_an_opening_that_an_earlier_release_noted_is_of_one_table() -> None:
+    """It was noted in a ledger of its own, and the number of its rows, too."""
+    table = patients(np.random.default_rng(0), 400)[["age", "lab"]]
+    site = site_of(table)
+    site.home.write_ledger(TABLES, {"one": "of another table"})
+    with pytest.raises(Refused, match="not the one with which the run was opened"):
+        Villain(site, "one", ["age", "lab"], "complete-rows").open()
+    Villain(site, "two", ["age", "lab"], "complete-rows").open()
+    ledger = site.home.ledger("default")
+    number = ledger.pop("row_sets")["two"]
+    guard = RowGuard(site.policy)
+    assert guard.other_runs("two", site.home).row_set == number  # type: ignore[union-attr]
+    site.home.write_ledger("default", ledger)
+    assert guard.other_runs("two", site.home) is None
+    site.home.write_ledger(row_guard._SETS, {"two": number})
+    assert guard.other_runs("two", site.home).row_set == number  # type: ignore[union-attr]
 
 
 def test_a_decoy_keeps_no_pair_back() -> None:

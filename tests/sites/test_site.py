@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.protocol.phases.opening import NAME as OPENING
 from consilience.protocol.phases.opening import Open
 from consilience.protocol.phases.standardise import Scale
+from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.sites.site_store import DiskStore, MemoryStore
@@ -100,6 +102,29 @@ def test_an_answer() -> None:
     found = sums(ask(one, after(OPEN)))
     np.testing.assert_allclose(found[0], X[X[:, 0] < 7].sum(axis=0))
     np.testing.assert_allclose(found[1], X[X[:, 0] >= 7].sum(axis=0))
+
+
+def test_an_answer_waits_for_its_record_and_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening also for rows, ledger and log; a run over the same rows not for the rows."""
+    waits, plain = [0], os.fsync
+
+    def fsync(handle: int) -> None:
+        waits[0] += 1
+        plain(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    table = {name: column.tolist() for name, column in zip(NAMES, X.T, strict=True)}
+    policy = Policy(preset="consortium", foreign_models=True)
+    for run, opened in (("run-1", 2 + 2 + 1 + 2), ("run-2", 2 + 1 + 2)):
+        one = memory_site("a", table, policy)
+        one.home = DiskStore(tmp_path)
+        first = dataclasses.replace(OPEN, run=run)
+        for request, wanted in ((first, opened), (after(first), 2), (after(first), 0)):
+            waits[0] = 0
+            assert ask(one, request).status == "reply"
+            assert waits[0] == wanted
 
 
 # --------------------------------------------------------------------------- repeats and restarts

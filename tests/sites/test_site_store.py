@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -194,3 +195,58 @@ def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
     for path in (tmp_path / "home").rglob("*"):
         if path.is_file():
             assert path.stat().st_mode & 0o077 == 0
+
+
+# ------------------------------------------------------------------------- what is written together
+
+
+def test_what_is_noted_together_waits_once_for_each_file_and_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, waits, plain = DiskStore(tmp_path), [], os.fsync
+
+    def fsync(handle: int) -> None:
+        waits.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path))
+        plain(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with home.together():
+        for n in (1, 2):
+            home.write_ledger("d", {"n": n})
+            home.write_kept("d", f"noise {n}", {"x": n})
+            home.log("read", said=n)
+            assert home.ledger("d") == {"n": n}, "what was noted is read"
+        assert not waits and DiskStore(tmp_path).ledger("d") == {}
+    assert len(waits) == 3 + 2 + 1 and waits.count("ledger") == waits.count("kept/d") == 1
+    assert DiskStore(tmp_path).ledger("d") == {"n": 2}
+    found, chain = DiskStore(tmp_path).checked_log()
+    assert [line["said"] for line in found] == [1, 2] and not chain.broken
+    del waits[:]
+    home.write_ledger("d", {"n": 3})
+    assert len(waits) == 2, "and by itself as before"
+
+
+def test_what_was_noted_counts_though_an_error_follows(tmp_path: Path) -> None:
+    home = DiskStore(tmp_path)
+    with pytest.raises(ZeroDivisionError), home.together():
+        home.write_ledger("d", {"n": 1})
+        home.log("read", said="so")
+        1 / 0  # noqa: B018
+    assert DiskStore(tmp_path).ledger("d") == {"n": 1} and len(home.read_log()) == 1
+    # Of a process that is gone nothing is written: nothing has left, either.
+    with pytest.raises(KeyboardInterrupt), home.together():
+        home.write_ledger("d", {"n": 2})
+        raise KeyboardInterrupt
+    assert home.ledger("d") == DiskStore(tmp_path).ledger("d") == {"n": 1}
+
+
+def test_a_copy_of_what_the_log_says_is_an_output_nobody_waits_for(
+    home: Callable[[], SiteStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: pytest.fail("it waits"))
+    for data in (b"1", b"22"):
+        home().write_copy("run", "reading.json", data)
+        assert home().output_names("run") == ("reading.json",)
+        assert home().read_output("run", "reading.json") == data
+    with pytest.raises(RunError):
+        home().write_copy("run", "../x", b"")

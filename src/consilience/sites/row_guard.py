@@ -49,7 +49,7 @@ KEPT = "rows of all releases"
 HIDDEN = "_hidden"
 """Ledger of the columns of which a run is told nothing."""
 _SETS = "_row_sets"
-"""Ledger of the number of the row set of each run."""
+"""Ledger of the number of the row set of each run, before it was in that of the data."""
 _SECRET = 16
 _NEW: dict[str, list[int]] = {"sets": [], "joint": []}
 _COVER = 4
@@ -308,7 +308,9 @@ class RowGuard:
         this = np.zeros(history.sets.shape[1], dtype=bool)
         this[atom[used]] = True
         number = int(np.argmax((history.sets == this).all(axis=1)))
-        home.write_ledger(_SETS, {**home.ledger(_SETS), run: number})
+        ledger = home.ledger(self._policy.data_id)
+        row_sets = {**ledger.get("row_sets", {}), run: number}
+        home.write_ledger(self._policy.data_id, {**ledger, "row_sets": row_sets})
         if method.tells == "other":
             others = sorted({*map(int, kept.get("other", [])), number})
             home.write_kept(self._policy.data_id, KEPT, {**kept, "other": others})
@@ -344,7 +346,8 @@ class RowGuard:
             of["sets"] = sorted({*of["sets"], number})
             of["joint"] = sorted({*of["joint"], *([number] if joint else [])})
         noted = {**kept, "told": record, "judged": judged}
-        home.write_kept(self._policy.data_id, KEPT, noted)
+        if record != kept.get("told") or judged != kept.get("judged"):
+            home.write_kept(self._policy.data_id, KEPT, noted)
         for name in judged[key]:
             said = (
                 f"Nothing of column {name} is told: by itself or beside what was told, few rows "
@@ -374,7 +377,8 @@ class RowGuard:
 
     def other_runs(self, run: str, home: SiteStore) -> OtherRuns | None:
         """What all runs so far tell of the rows of one of them."""
-        number = home.ledger(_SETS).get(run)
+        row_sets = home.ledger(self._policy.data_id).get("row_sets", {})
+        number = row_sets.get(run, home.ledger(_SETS).get(run))
         if self._policy.foreign_models or number is None:
             return None
         kept = home.kept(self._policy.data_id, KEPT) or {}

@@ -83,7 +83,10 @@ APPROVED = "_approved"
 COORDINATORS = "_coordinators"
 """Ledger of which coordinator began which run."""
 TABLES = "_tables"
-"""Ledger of the tables with which runs were opened, by the hash of their content."""
+"""Ledger of the tables with which runs were opened, by the hash of their content, before it was in
+their records."""
+_TABLE = "table"
+"""The same in the record of the opening, among what is remembered over the run."""
 PURGED = "_purged"
 """Ledger of the runs whose records were dropped."""
 
@@ -141,6 +144,7 @@ class Site:
         self.identity: SigningKey | None = None
         self.computed = 0
         self._damages: dict[str, str] = {}
+        self._opened_on: dict[str, str] = {}
         self._row_guard = RowGuard(self.policy)
 
     def answer(self, request: bytes) -> bytes | Held:
@@ -183,7 +187,8 @@ class Site:
         try:
             if known is not None:
                 raise WireError.shared("this round was already answered to another question")
-            work = self._complete(work)
+            with self.home.together():
+                work = self._complete(work)
             again = self._answered_before(work)
             if again is not None:
                 return again
@@ -274,23 +279,27 @@ class Site:
             if not self.confirm(work.request, outcome.content, verdicts):
                 error = DisclosureError.shared(NOT_RELEASED)
                 outcome = refused(work, NOT_RELEASED, error)
-        self._log(outcome)
         run = work.request.run
-        if outcome.files:
-            provenance = json.dumps(self._provenance(work), indent=1, sort_keys=True)
-            files = {**outcome.files, outputs.PROVENANCE: (provenance + "\n").encode()}
-            self.home.write_outputs(run, files)
-        if outcome.revealed is not None and outcome.revealed.directions.size:
-            # Another run may have added to it meanwhile.
-            ledger = self.home.ledger(self.policy.data_id)
-            both = RevealedRank.from_ledger(ledger).union(outcome.revealed)
-            self.home.write_ledger(self.policy.data_id, {**ledger, **both.to_ledger()})
-        if outcome.keeping is not None:
-            self.home.write_kept(self.policy.data_id, work.kept_name, outcome.keeping)
+        with self.home.together():
+            self._log(outcome)
+            if outcome.files:
+                provenance = json.dumps(self._provenance(work), indent=1, sort_keys=True)
+                files = {**outcome.files, outputs.PROVENANCE: (provenance + "\n").encode()}
+                self.home.write_outputs(run, files)
+            if outcome.revealed is not None and outcome.revealed.directions.size:
+                # Another run may have added to it meanwhile.
+                ledger = self.home.ledger(self.policy.data_id)
+                both = RevealedRank.from_ledger(ledger).union(outcome.revealed)
+                self.home.write_ledger(self.policy.data_id, {**ledger, **both.to_ledger()})
+            if outcome.keeping is not None:
+                self.home.write_kept(self.policy.data_id, work.kept_name, outcome.keeping)
         # In the record: a release that never left does no harm here, one that left and was
         # forgotten would. The run has one memory, however many lines of questions there are.
         changed = any(last is not work.series.get(name) for name, last in outcome.series.items())
         series = outcome.series if changed else {}
+        if run in self._opened_on:
+            table = {"hash": self._opened_on.pop(run)}
+            series = {**self.home.series(run), **outcome.series, _TABLE: table}
         record = dataclasses.replace(outcome.record, series=series, changes=0)
         if holds(self.hold, outcome.content):
             after = (work.request.after_round, work.request.after_attempt)
@@ -589,29 +598,31 @@ class Site:
             self.home.log("read", run=run, said=sentence)
         facts = {**loaded.report.to_dict(), "rows_left_out": left_out}
         text = json.dumps(facts, indent=1, sort_keys=True) + "\n"
-        self.home.write_outputs(run, {outputs.READING: text.encode()})
+        self.home.write_copy(run, outputs.READING, text.encode())
         return self._hashed(data, message, run)
 
     def _same_rows(
         self, data: SiteData, everyone: AllRows | None, run: str, method: type[Method], opens: bool
     ) -> SiteData:
         """The rows that a run uses: the same ones as long as it goes on, of the same table."""
-        known = self.home.ledger(TABLES)
-        same = known.get(run, data.content_hash) == data.content_hash
+        noted = self.home.series(run).get(_TABLE, {}).get("hash")
+        known = self.home.ledger(TABLES).get(run, noted)
+        same = known in (None, data.content_hash)
         if not same:  # an opening is counted once, so it is of one table
             sentence = "the site's table is not the one with which the run was opened"
             raise DataError(f"{sentence}: put it back, or start another run", public=sentence)
         used = None
-        if run in known and same and outputs.USED in self.home.output_names(run):
+        noted_rows = outputs.USED in self.home.output_names(run)
+        if known is not None and noted_rows:
             packed = np.frombuffer(self.home.read_output(run, outputs.USED), dtype=np.uint8)
             used = np.unpackbits(packed, count=data.n_read).astype(bool)
         elif opens and everyone is not None and not data.foreign_levels:
             used = self._row_guard.rows_to_use(method, data, everyone, self.home)
             self._row_guard.hide_columns(run, method, data, everyone, self.home, used)
-            if not used[data.rows].all():
+            if noted_rows or not used[data.rows].all():  # a crash may have left those of before
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
-        if run not in known:
-            self.home.write_ledger(TABLES, {**known, run: data.content_hash})
+        if known is None:
+            self._opened_on[run] = data.content_hash  # its record will say so
         marked = method.tells == "moments" or method.remembers_rows
         if everyone is not None and not data.foreign_levels and marked:
             rows = np.isin(np.arange(data.n_read), data.rows) if used is None else used

@@ -42,8 +42,8 @@ import re
 import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,7 @@ from consilience.wire.files import (
     atomic_write,
     explain,
     explained,
+    keep_names,
     make_directory,
 )
 from consilience.wire.message import Disclosure, iterate_fields
@@ -308,6 +309,17 @@ class SiteStore(ABC):
         self._series.pop(run, None)
         self._long = {place: found for place, found in self._long.items() if place[0] != run}
 
+    @abstractmethod
+    def together(self) -> AbstractContextManager[None]:
+        """Write at the end what is written and logged inside: each file and directory once.
+
+        What is noted counts whatever becomes of the question: also where an error ends it.
+        """
+
+    @abstractmethod
+    def write_copy(self, run: str, name: str, data: bytes) -> None:
+        """Keep an output of which the log says as much: a power cut may take the file."""
+
     def write_outputs(self, run: str, outputs: Mapping[str, File]) -> None:
         """Keep files of a run at the site; one that is a function is what it gives."""
         for name, data in sorted(outputs.items()):
@@ -412,6 +424,14 @@ class MemoryStore(SiteStore):
     def _write(self, data: bytes, *parts: str) -> None:
         self.files[parts] = data
 
+    def together(self) -> AbstractContextManager[None]:
+        """Nothing waits here."""
+        return nullcontext()
+
+    def write_copy(self, run: str, name: str, data: bytes) -> None:
+        """Keep it as other outputs."""
+        self.write_outputs(run, {name: data})
+
     def _made(self, data: Callable[[], bytes]) -> Any:
         return data  # when somebody reads it: few do, and texts of numbers take long
 
@@ -480,6 +500,32 @@ class DiskStore(SiteStore):
         super().__init__()
         self.path = make_directory(path, mode=0o700)
         self._place = f"in {self.path}"
+        self._staged: dict[tuple[str, ...], bytes] | None = None
+        self._lines: list[dict[str, Any]] = []
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write at the end what is written and logged inside: each file and directory once."""
+        staged: dict[tuple[str, ...], bytes] = {}
+        self._staged = staged
+        try:
+            yield
+        except Exception:
+            self._staged = None
+            self._write_all(staged)
+            raise
+        finally:
+            self._staged = None
+        self._write_all(staged)
+
+    def _write_all(self, files: Mapping[tuple[str, ...], bytes]) -> None:
+        for parts, data in files.items():
+            self._write(data, *parts, named=False)
+        for folder in dict.fromkeys(self.path.joinpath(*parts).parent for parts in files):
+            keep_names(folder)
+        if self._lines:
+            self._add_lines(self._lines)
+            self._lines = []
 
     @cached_property
     def jobs(self) -> Jobs:
@@ -492,6 +538,8 @@ class DiskStore(SiteStore):
 
     def _read(self, *parts: str) -> bytes | None:
         """Content of a file, None where there is nothing."""
+        if self._staged and parts in self._staged:
+            return self._staged[parts]
         path = self.path.joinpath(*parts)
         try:
             # A pipe that somebody put here must not stop the site: it is opened without waiting,
@@ -506,10 +554,13 @@ class DiskStore(SiteStore):
         except OSError as error:
             raise self._fault(error, "read", *parts) from error
 
-    def _write(self, data: bytes, *parts: str) -> None:
+    def _write(self, data: bytes, *parts: str, named: bool = True) -> None:
         """Write a file; what is in its way alone is damage."""
+        if self._staged is not None:
+            self._staged[parts] = data
+            return
         try:
-            atomic_write(self.path.joinpath(*parts), data)
+            atomic_write(self.path.joinpath(*parts), data, named=named)
         except RunError as error:
             if isinstance(error.__cause__, OSError):
                 raise self._fault(error.__cause__, "written", *parts) from error
@@ -520,6 +571,19 @@ class DiskStore(SiteStore):
         if error.errno in _NO_FILE_OF_OURS:
             return self.damaged(*parts, why=f"cannot be {verb} ({error.strerror})")
         return explain(error, {"written": "write"}.get(verb, verb), self.path.joinpath(*parts))
+
+    def write_copy(self, run: str, name: str, data: bytes) -> None:
+        """Keep an output of which the log says as much: a power cut may take the file."""
+        parts = "outputs", check_run_id(run), _output_name(name)
+        path = self.path.joinpath(*parts)
+        part = path.with_name(f".{name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(part, "wb", opener=_own) as file:
+                file.write(data)
+            os.replace(part, path)
+        except OSError as error:
+            raise self._fault(error, "written", *parts) from error
 
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
@@ -554,7 +618,14 @@ class DiskStore(SiteStore):
         """Add a line to the site's own log."""
         # Universal time, so that logs of several sites can be laid side by side.
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        said = {"time": stamp, "event": event, **facts}
+        line = {"time": stamp, "event": event, **facts}
+        if self._staged is None:
+            self._add_lines([line])
+        else:
+            self._lines.append(line)
+
+    def _add_lines(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Add lines to the log, all at once."""
         path = self.path / "log.jsonl"
         with explained("write", path):
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -564,7 +635,11 @@ class DiskStore(SiteStore):
                 # line that is there, and not from the last one of its own.
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 size, before = _end_of_chain(handle)
-                _add_whole(handle, size, _chained(said, before) + b"\n")
+                chained = []
+                for said in lines:
+                    chained.append(_chained(said, before) + b"\n")
+                    before = _chain_of(chained[-1])
+                _add_whole(handle, size, b"".join(chained))
             finally:
                 os.close(handle)
 
@@ -700,6 +775,11 @@ def _add_whole(handle: int, size: int, line: bytes) -> None:
         with suppress(OSError):
             os.ftruncate(handle, size)
         raise
+
+
+def _own(path: str, flags: int) -> int:
+    """Open a file that is its owner's alone, and no link."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _record_parts(run: str, round_: int, attempt: int) -> tuple[str, ...]:

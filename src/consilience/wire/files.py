@@ -63,7 +63,7 @@ def explained(what: str, where: Path) -> Iterator[None]:
         raise explain(error, what, where) from error
 
 
-def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+def atomic_write(path: Path, data: bytes, *, mode: int = 0o600, named: bool = True) -> None:
     """Write a file so that readers see all of it or none, even after a power cut.
 
     Parameters
@@ -72,6 +72,9 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     data : bytes
     mode : int
         Permissions, less those that the umask takes away; only the owner's by default.
+    named : bool
+        Whether to wait until the name leads to the new file after a power cut, too; otherwise
+        `keep_names` does so, once for all files of a directory.
 
     Raises
     ------
@@ -82,12 +85,22 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _write_whole(above, path.name, data, mode)
+            _write_whole(above, path.name, data, mode, named=named)
         finally:
             os.close(above)
 
 
-def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
+def keep_names(folder: Path) -> None:
+    """Wait until all names in a directory are on disk."""
+    with explained("write", folder):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _write_whole(above: int, name: str, data: bytes, mode: int, *, named: bool = True) -> None:
     """Write a file in an open directory, by a rename that is durable."""
     temporary = f".{secrets.token_hex(8)}.part"
     handle = os.open(
@@ -105,7 +118,8 @@ def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=above)
         raise
-    os.fsync(above)
+    if named:
+        os.fsync(above)
 
 
 def write_json(path: Path, value: object) -> None:
