@@ -35,12 +35,16 @@ CELLS: dict[str, list[str]] = {
 }
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file is a large one, of many blocks."""
+@pytest.fixture(params=["by columns", "by lines"])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file is a large one, of many blocks; wide ones are taken apart line by line."""
     monkeypatch.setattr(source_blocks, "LARGE", 0)
     monkeypatch.setattr(source, "_BLOCK", 4096)
     monkeypatch.setattr(source, "_LINES", 8)
+    monkeypatch.setattr(source_blocks, "_PIECE", 4096)
+    monkeypatch.setattr(source_blocks, "_LINES", 8)
+    monkeypatch.setattr(source_blocks, "_FEW", 4)
+    monkeypatch.setattr(source_blocks, "_WIDE", 2 if request.param == "by lines" else 1 << 30)
 
 
 def drawn(rng: np.random.Generator, kind: str, n: int) -> list[str]:
@@ -125,7 +129,11 @@ def test_drawn_tables_have_every_kind_of_column(tmp_path: Path, small_blocks: No
     assert seen >= {(True, True), True, False}
 
 
-def test_long_numbers_are_kept_as_numbers(tmp_path: Path, small_blocks: None) -> None:
+def test_long_numbers_are_kept_as_numbers(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few columns; of many, short ones too."""
+    monkeypatch.setattr(source_blocks, "_WIDE", 3)
     rng = np.random.default_rng(1)
     path = tmp_path / "t.csv"
     x = rng.normal(size=(500, 2))
@@ -138,8 +146,35 @@ def test_long_numbers_are_kept_as_numbers(tmp_path: Path, small_blocks: None) ->
     assert not again.spellings and again.cells("long").to_pylist()[:2] == ["a", None]
 
 
+def test_wide_tables_are_taken_apart_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that are texts from the first line, from the middle on, or hardly ever numbers."""
+    monkeypatch.setattr(source_blocks, "LARGE", 0)
+    monkeypatch.setattr(source_blocks, "_PIECE", 4096)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(300, 300)).astype(object)
+    x[rng.uniform(size=x.shape) < 0.02] = ""
+    x[:, 0], x[200:, 1], x[::3, 2], x[:, 3] = "word", "word", "1.50", ""
+    x[::50, 4], x[:, 5] = "1e3", rng.integers(2, size=300)
+    path = tmp_path / "t.csv"
+    pd.DataFrame(x).add_prefix("x").to_csv(path, index=False)
+    wanted = whole(path)
+    monkeypatch.setattr(source_blocks, "_by_columns", None)
+    found = read_source(path)
+    same(found, wanted)
+    assert sorted(set(range(300)) - found.spellings.keys()) == [0, 1, 2]
+    assert found.spellings[4].others.to_pylist() == ["1e3"] * 6
+    # Of texts Arrow takes columns apart.
+    monkeypatch.undo()
+    monkeypatch.setattr(source_blocks, "LARGE", 0)
+    pd.DataFrame(np.full((9, 300), "word")).add_prefix("x").to_csv(path, index=False)
+    same(read_source(path), whole(path))
+
+
 BROKEN: dict[str, bytes] = {
     "ragged": b"a,b\n1,2\n1,2,3\n4,5\n",
+    "ragged, and as many cells as there should be": b"a,b,c\n1,2,3,4\n5,6\n",
     "not UTF-8": b"a,b\n1,2\n3,\xe4\n",
     "UTF-16": "a,b\n1,2\n".encode("utf-16"),
     "a repeated name": b"a,a\n1,2\n",
@@ -188,6 +223,13 @@ def test_an_error_far_below_is_found(end: bytes, tmp_path: Path, small_blocks: N
         ("a,b\n1,é\n3,x\n".encode("latin-1"), {"encoding": "latin-1"}),
         (b"a,b\n'1\n1',x\n3,y\n", {"quote": "'"}),
         (b'a,b\n"1,x\n3,y\n', {"quote": ""}),
+        (
+            b"\xef\xbb\xbfday,id,x\r\n2020-01-31,9007199254740993,.5\r\n,18446744073709551616,\r\n",
+            {},
+        ),
+        (b"a,b,c\n1,2,3\n4,5\x01,6\n7,8,9\n", {}),
+        (b"a,b,c\n0.125,1,x\n2,,\n,,y\n,,z\n", {}),
+        ("a\tb\tc\n1\t\u00fc\u20ac\t3\n\u00fc\t5\t\n".encode(), {"separator": "tab"}),
     ],
 )
 def test_dialects(

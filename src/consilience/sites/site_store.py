@@ -510,7 +510,7 @@ class DiskStore(SiteStore):
         self._staged = staged
         try:
             yield
-        except Exception:
+        except Exception:  # what was noted counts, whatever became of the question
             self._staged = None
             self._write_all(staged)
             raise

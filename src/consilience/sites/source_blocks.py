@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray, pa, pa_csv, pat, pc, pq
+from consilience.arrays import BoolArray, FloatArray, IntArray, pa, pa_csv, pat, pc, pq
 from consilience.sites.encoding import check_header, fail
 from consilience.sites.source_files import LOOK, binary_form, wide_encoding
 
@@ -38,6 +38,13 @@ _SHORT = 8
 _OTHERS = 8
 """One cell of so many, at most, may be written otherwise than Arrow writes its number."""
 _PIECE = 1 << 20
+_WIDE = 256
+"""Columns from which lines are taken apart here."""
+_LINES, _FEW = 16, 16
+"""Lengths of the first line that are then taken apart at a time, and cells of a column that may be
+written otherwise however few there are."""
+_NO_MARK = "\x01"
+"""What is in no line; one that has it is looked at in another way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +126,7 @@ def read_blocks(reader: Csv, path: Path) -> Blocks | None:
         if settings.separator is None:
             reader.check_separator(head)
         with path.open("rb") as file:
-            return _read(reader, file, reader.options(line, quoted, threads=False))
+            return _read(reader, file, reader.options(line, quoted, threads=False), line)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
 
@@ -131,37 +138,101 @@ def _holds(file: BinaryIO, head: bytes, mark: bytes) -> bool:
     return found
 
 
-def _read(reader: Csv, file: BinaryIO, options: dict[str, Any]) -> Blocks | None:
-    names = list(reader.source.column_names)
+def _read(reader: Csv, file: BinaryIO, options: dict[str, Any], line: int) -> Blocks | None:
+    names, quoted = list(reader.source.column_names), options["parse_options"].newlines_in_values
     if not names:
-        with pa_csv.open_csv(pa.PythonFile(file, mode="r"), **options) as stream:
-            names = list(stream.schema.names)
+        if quoted:
+            with pa_csv.open_csv(pa.PythonFile(file, mode="r"), **options) as stream:
+                names = list(stream.schema.names)
+        else:  # Arrow would look in a whole block for the types of all columns
+            first = file.read(line).decode("utf-8-sig")
+            names = first.split(options["parse_options"].delimiter)
         check_header(names, reader.where)
-    watched = _Watched(file.name, reader.source.quote.encode())
+    ways = [_by_columns] if quoted or len(names) < _WIDE else [_by_lines, _by_columns]
+    for way in ways:
+        with _Watched(file.name, reader.source.quote.encode()) as watched:
+            columns = way(reader, watched, names, options, line)
+            # What is hashed is what was read, from the first byte to the last.
+            if columns is None or watched.read(1) or (watched.quoted and not quoted):
+                continue
+        frame = pa.Table.from_arrays([column.finished() for column in columns], names=names)
+        pa.default_memory_pool().release_unused()
+        spellings = {j: one for j, column in enumerate(columns) if (one := column.spelling())}
+        return Blocks(frame, spellings, watched.hashed.hexdigest())
+    return None
+
+
+def _by_columns(
+    reader: Csv, watched: _Watched, names: list[str], options: dict[str, Any], _: int
+) -> list[_Column] | None:
+    """Read columns as Arrow takes them apart."""
     columns = [_Column() for _ in names]
-    with (
-        watched,
-        pa_csv.open_csv(
-            pa.PythonFile(watched, mode="r"),
-            convert_options=reader.as_texts(names),
-            **options,
-        ) as stream,
-    ):
+    convert = reader.as_texts(names)
+    with pa_csv.open_csv(
+        pa.PythonFile(watched, mode="r"), convert_options=convert, **options
+    ) as stream:
         if list(stream.schema.names) != names:
             return None
-        size = Path(file.name).stat().st_size
         for batch in stream:
             # A block is a piece of the file, whose rows are about as long as those of the rest.
-            expected = int(1.2 * batch.num_rows * max(size / options["read_options"].block_size, 1))
+            blocks = max(watched.size / options["read_options"].block_size, 1)
+            expected = int(1.2 * batch.num_rows * blocks)
             for column, cells in zip(columns, batch.columns, strict=True):
                 column.add(cells, expected)
-        # What is hashed is what was read, from the first byte to the last.
-        if watched.read(1) or (watched.quoted and not options["parse_options"].newlines_in_values):
-            return None
-    frame = pa.Table.from_arrays([column.finished() for column in columns], names=names)
-    pa.default_memory_pool().release_unused()
-    spellings = {j: one for j, column in enumerate(columns) if (one := column.spelling())}
-    return Blocks(frame, spellings, watched.hashed.hexdigest())
+    return columns
+
+
+def _by_lines(
+    reader: Csv, watched: _Watched, names: list[str], options: dict[str, Any], line: int
+) -> list[_Column] | None:
+    """Read lines without quotes, and take them apart here; None where Arrow is to do so."""
+    mark, found = options["parse_options"].delimiter.encode(), _Rows(len(names))
+    header = reader.source.header or not reader.source.column_names
+    with pa_csv.open_csv(
+        pa.PythonFile(watched, mode="r"),
+        pa_csv.ReadOptions(
+            use_threads=False, block_size=max(_PIECE, _LINES * line), column_names=["line"]
+        ),
+        pa_csv.ParseOptions(delimiter=_NO_MARK, quote_char=False),
+        pa_csv.ConvertOptions(column_types={"line": pa.string()}),
+    ) as stream:
+        for batch in stream:
+            cells = _split(batch.column(0), mark, len(names))
+            if cells is None:
+                return None
+            if header:
+                if cells[: len(names)].to_pylist() != names and not reader.source.column_names:
+                    return None
+                cells, header = cells[len(names) :], False
+            if not len(cells):
+                continue  # a file may have no rows
+            found.add(cells, int(1.05 * watched.size * batch.num_rows / batch.nbytes))
+            # Pieces of texts of so few rows take more than the texts themselves.
+            if 4 * found.is_text.sum() > len(names):
+                return None
+    return found.finished()
+
+
+def _split(lines: Any, mark: bytes, p: int) -> Any | None:
+    """Cells of lines, row after row, of which empty ones are missing; None unless all have p."""
+    _, offsets, content = lines.buffers()
+    starts = np.frombuffer(offsets, np.int32, count=lines.offset + len(lines) + 1)[lines.offset :]
+    text = np.frombuffer(content or b"", np.uint8)[starts[0] : starts[-1]]
+    starts, kept = starts - starts[0], text != ord(mark)
+    found = np.flatnonzero(~kept)
+    if len(found) != (p - 1) * len(lines):
+        return None
+    marks = found.reshape(len(lines), p - 1)
+    if (marks[:, 0] < starts[:-1]).any() or (marks[:, -1] >= starts[1:]).any():
+        return None
+    # Where cells begin, and how many separators are before them, which are left out.
+    begins = np.column_stack([starts[:-1], marks])
+    begins -= np.add.outer(np.arange(len(lines)) * (p - 1), np.maximum(np.arange(p) - 1, 0))
+    begins = np.append(begins.ravel(), kept.sum()).astype(np.int32)
+    there = np.diff(begins) > 0
+    gaps = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    buffers = [gaps, pa.py_buffer(begins), pa.py_buffer(text[kept])]
+    return pa.Array.from_buffers(pa.string(), len(there), buffers)
 
 
 def to_numpy(column: Any) -> NDArray[Any]:
@@ -324,6 +395,7 @@ class _Watched:
     def __init__(self, name: str, quote: bytes) -> None:
         self._file, self._quote = Path(name).open("rb"), quote  # noqa: SIM115
         self.hashed, self.quoted = hashlib.sha256(), False
+        self.size = Path(name).stat().st_size
 
     @property
     def closed(self) -> bool:
@@ -360,13 +432,30 @@ class _Column:
         """Take the next cells, which are texts; so many are expected in all."""
         numbers = None if self._values is None else self._as_numbers(cells)
         if numbers is None:
-            if self._values is not None and self._length:
-                self._texts = self.spelled().texts(self.finished()).chunks
-            self._values = None
-            self._texts.append(cells)
+            self.add_texts(cells)
         else:
             self._put(numbers, expected)
+            self._length += len(cells)
+
+    def add_texts(self, cells: Any) -> None:
+        """Take the next cells as texts, which the column is from now on."""
+        if self._values is not None and self._length:
+            self._texts = self.spelled().texts(self.finished()).chunks
+        self._values = None
+        self._texts.append(cells)
         self._length += len(cells)
+
+    def hold(self, values: FloatArray) -> None:
+        """Let numbers stand where others put them."""
+        self._values, self._length = values, len(values)
+
+    def note(self, empty: IntArray, places: IntArray, others: Any) -> None:
+        """Note which cells are empty, and which are written otherwise."""
+        if len(empty):
+            self._empty.append(empty)
+        if len(places):
+            self._places.append(places)
+            self._others.append(others)
 
     def _as_numbers(self, cells: Any) -> Any | None:
         there = len(cells) - cells.null_count
@@ -380,9 +469,8 @@ class _Column:
         places = to_numpy(other).astype(np.int64)
         if _OTHERS * len(places) > there:
             return None
-        if len(places):
-            self._others.append(cells.take(other))
-            self._places.append(places + self._length)
+        empty = to_numpy(pc.indices_nonzero(cells.is_null())).astype(np.int64)
+        self.note(empty + self._length, places + self._length, cells.take(other))
         return numbers
 
     def _put(self, numbers: Any, expected: int) -> None:
@@ -393,7 +481,6 @@ class _Column:
             grown[: self._length] = self.values
             self._values = values = grown
         if numbers.null_count:
-            self._empty.append(np.flatnonzero(to_numpy(numbers.is_null())) + self._length)
             numbers = numbers.fill_null(float("nan"))
         values[self._length : end] = to_numpy(numbers)
 
@@ -416,6 +503,93 @@ class _Column:
         if self._values is None or not self._length:
             return pa.chunked_array(self._texts, pa.string())
         return _numbers(pa.float64(), self.values, self._empty)
+
+
+class _Rows:
+    """Cells of many columns, row after row.
+
+    For each column Arrow sets aside as much as for a whole block, however many there are. Here the
+    cells of a block are one array, and the numbers of all columns are another. Short numbers are
+    kept as numbers, too: pieces of texts of a few rows would take more.
+    """
+
+    def __init__(self, n_columns: int) -> None:
+        self._columns = [_Column() for _ in range(n_columns)]
+        self._values = np.empty((n_columns, 0))
+        self._length = 0
+        self._counts = np.zeros((2, n_columns), dtype=np.int64)  # written otherwise, and not empty
+        self.is_text = np.zeros(n_columns, dtype=bool)
+
+    def add(self, cells: Any, expected: int) -> None:
+        """Take the next rows; so many are expected in all."""
+        places = np.arange(len(cells)).reshape(-1, len(self._columns))
+        length, end = self._length, self._length + len(places)
+        if end > self._values.shape[1]:
+            grown = np.empty((len(self._columns), max(expected, end + end // 4)))
+            grown[:, :length] = self._values[:, :length]
+            self._values = grown
+        asked = np.flatnonzero(~self.is_text)
+        asked = asked[_are_numbers(cells, places[:, asked])]
+        texts = _taken(cells, places[:, asked])
+        numbers = pc.cast(texts, pa.float64())
+        empty = _by_column(texts.is_null(), len(asked))
+        others = _by_column(pc.not_equal(pc.cast(numbers, pa.string()), texts), len(asked))
+        self._counts[1, asked] += len(places)
+        for k, rows in others.items():
+            self._counts[0, asked[k]] += len(rows)
+        for k, rows in empty.items():
+            self._counts[1, asked[k]] -= len(rows)
+        count, there = self._counts[:, asked]
+        fine = _OTHERS * count <= np.maximum(there, _OTHERS * _FEW)
+        found = np.frombuffer(numbers.buffers()[1], count=len(texts)).reshape(len(places), -1)
+        self._values[asked[fine], length:end] = found.T[fine]
+        none = np.zeros(0, dtype=np.int64)
+        for k in (k for k in {**empty, **others} if fine[k]):
+            gaps, odd = empty.get(k, none), others.get(k, none)
+            self._values[asked[k], gaps + length] = np.nan
+            spelled = _taken(texts, odd * len(asked) + k)
+            self._columns[asked[k]].note(gaps + length, odd + length, spelled)
+        left = ~self.is_text
+        left[asked[fine]] = False
+        for j in np.flatnonzero(left):
+            self._columns[j].hold(self._values[j, :length])
+        self.is_text |= left
+        for j in np.flatnonzero(self.is_text):
+            self._columns[j].add_texts(_taken(cells, places[:, j]))
+        self._length = end
+
+    def finished(self) -> list[_Column]:
+        """The columns."""
+        for j in np.flatnonzero(~self.is_text):
+            self._columns[j].hold(self._values[j, : self._length])
+        return self._columns
+
+
+def _are_numbers(cells: Any, places: IntArray) -> BoolArray:
+    """Columns, by the places of their cells, of which all cells are numbers."""
+    try:
+        pc.cast(_taken(cells, places), pa.float64())
+    except pa.ArrowInvalid:  # whose message would show a cell, so it is not passed on
+        half = places.shape[1] // 2
+        parts = [places[:, :half], places[:, half:]] if half else []
+        return np.concatenate([_are_numbers(cells, one) for one in parts] or [np.zeros(1, bool)])
+    return np.ones(places.shape[1], dtype=bool)
+
+
+def _taken(cells: Any, places: IntArray) -> Any:
+    """Cells at some places, or all as they are."""
+    if places.size == len(cells):
+        return cells
+    return cells.take(_numbers(pa.int64(), np.ascontiguousarray(places).ravel(), []).chunk(0))
+
+
+def _by_column(mask: Any, n_columns: int) -> dict[int, IntArray]:
+    """Rows in which a mask, row after row, is true, of the columns in which it ever is."""
+    places = to_numpy(pc.indices_nonzero(mask)).astype(np.int64)
+    rows, columns = np.divmod(places, max(n_columns, 1))
+    order = np.argsort(columns, kind="stable")
+    found, first = np.unique(columns[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=False))
 
 
 def _numbers(kind: Any, values: NDArray[Any], empty: list[IntArray]) -> Any:
