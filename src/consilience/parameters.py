@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -190,3 +191,29 @@ def check(rules: Mapping[str, Allowed], values: Mapping[str, Any]) -> None:
     for name, rule in rules.items():
         if not rule.holds(values[name]):
             raise ParameterError.of(name, rule.words, values[name])
+
+
+def parameter_docs(doc: str) -> dict[str, tuple[str, str]]:
+    """Return type and text of each parameter from a numpydoc docstring.
+
+    Parameters
+    ----------
+    doc : str
+        Docstring without indentation.
+    """
+    lines = doc.splitlines()
+    found: dict[str, tuple[str, list[str]]] = {}
+    current: list[str] = []
+    inside = False
+    for i, line in enumerate(lines):
+        # Sections of numpydoc are known by the line under their names.
+        underlined = i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1].strip())
+        if underlined and not line.startswith(" "):
+            inside = line.strip() == "Parameters"
+        elif inside and line.startswith(" "):
+            current.append(line.strip())
+        elif inside and (match := re.fullmatch(r"([\w, ]+?)\s*:\s*(.+)", line)):
+            current = []
+            for name in match[1].split(","):
+                found[name.strip()] = (match[2], current)
+    return {name: (typed, " ".join(text)) for name, (typed, text) in found.items()}

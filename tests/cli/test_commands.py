@@ -15,9 +15,10 @@ import pytest
 
 from consilience.cli.console import clean
 from consilience.cli.demo import DEMOS, demo_files
-from consilience.cli.main import ladder, parameter_docs
+from consilience.cli.main import ladder
 from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
+from consilience.parameters import parameter_docs
 from consilience.protocol import BUILT_IN
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile, Study

@@ -705,7 +705,7 @@ def test_meanings_of_parameters_are_plain_words() -> None:
             Of the *other* sites' `rows`, by k**power * 2.
         """
 
-    assert html.parameter_docs(Marked) == {"trim": "Of the other sites' rows, by k**power * 2."}
+    assert html.meanings_of(Marked) == {"trim": "Of the other sites' rows, by k**power * 2."}
 
 
 def test_defaults_as_files_keep_them_are_no_settings(moments: Run) -> None:

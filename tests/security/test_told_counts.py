@@ -21,10 +21,10 @@ from consilience.completion.federated_pca import FederatedPCA
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError
+from consilience.numerics.block_moments import square_of
 from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.protocol.method import Columns, Method, Preparation
 from consilience.regression.protocol import PooledRegression
-from consilience.regression.protocol.messages import square_of
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import FakeEngine, scripted
 from consilience.wire.codec import decode_message

@@ -12,10 +12,11 @@ import pytest
 
 from consilience import Columns, Federation, Preparation
 from consilience.completion.federated_pca import FederatedPCA
-from consilience.completion.federated_pca.messages import Told, square_of
+from consilience.completion.federated_pca.messages import Told
 from consilience.exceptions import QuorumError
 from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.latent_regression.protocol.events import Events
+from consilience.numerics.block_moments import square_of
 from consilience.protocol.mean_and_sd import Centre, MeanAndSD, SumsRequest
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method
 from consilience.protocol.phases import moments, standardise

@@ -17,6 +17,7 @@ from consilience import __version__
 from consilience.cli import console, demo, doctor, init, run, runs, status
 from consilience.cli.console import House
 from consilience.cli.doctor import method_names
+from consilience.parameters import parameter_docs
 
 # --- ``consilience methods``: what there is, and what each method does and discloses.
 
@@ -111,32 +112,6 @@ def _default(item: dataclasses.Field[object]) -> str:
     if item.default_factory is not dataclasses.MISSING:
         return f", default {item.default_factory()!r}"
     return ", required"
-
-
-def parameter_docs(doc: str) -> dict[str, tuple[str, str]]:
-    """Return type and text of each parameter from a numpydoc docstring.
-
-    Parameters
-    ----------
-    doc : str
-        Docstring without indentation.
-    """
-    lines = doc.splitlines()
-    found: dict[str, tuple[str, list[str]]] = {}
-    current: list[str] = []
-    inside = False
-    for i, line in enumerate(lines):
-        # Sections of numpydoc are known by the line under their names.
-        underlined = i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1].strip())
-        if underlined and not line.startswith(" "):
-            inside = line.strip() == "Parameters"
-        elif inside and line.startswith(" "):
-            current.append(line.strip())
-        elif inside and (match := re.fullmatch(r"([\w, ]+?)\s*:\s*(.+)", line)):
-            current = []
-            for name in match[1].split(","):
-                found[name.strip()] = (match[2], current)
-    return {name: (typed, " ".join(text)) for name, (typed, text) in found.items()}
 
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}

@@ -27,7 +27,7 @@ from consilience.engines.health import LITTLE_DISK
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.protocol.method import get_method
 from consilience.report.disclosure import CLASSES
-from consilience.report.html import parameter_docs
+from consilience.report.html import meanings_of
 from consilience.sites import steward
 from consilience.sites.policy import PRESETS, Policy
 from consilience.sites.site import COORDINATORS
@@ -338,7 +338,7 @@ def _coordinators(home: DiskStore) -> str:
 
 def settings_of(policy: Policy) -> Iterator[tuple[str, str, str, bool]]:
     """Each limit of a policy: name, value, meaning, and whether it is as its preset says."""
-    meanings = parameter_docs(Policy)
+    meanings = meanings_of(Policy)
     preset = PRESETS[policy.preset]
     for name, value in vars(policy).items():
         if name not in ("preset", "data_id"):

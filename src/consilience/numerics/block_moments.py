@@ -169,3 +169,51 @@ def _together(
     mean = first[1] + delta * (second[0] / n)
     products = delta**2 if first[2].ndim == 1 else np.outer(delta, delta)
     return n, mean, first[2] + second[2] + products * (first[0] * second[0] / n)
+
+
+def giving_way(
+    counts: FloatArray, gaps: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which classes of which sites count, and which columns, so that no gap is left.
+
+    In turn the column, or the class at a site, goes that costs the smaller share (of columns, or of
+    rows) for each gap that it closes.
+
+    Parameters
+    ----------
+    counts : (B, K) array
+        Rows of each class at each site.
+    gaps : (B, K, p) array of bool
+        What is not told.
+
+    Returns
+    -------
+    used : (B, K) array of bool
+    features : (p,) array of bool
+    """
+    used, features = counts > 0, np.ones(gaps.shape[2], dtype=bool)
+    open_ = gaps.copy()
+    while open_.any():
+        by_column, by_class = open_.sum(axis=(0, 1)), open_.sum(axis=2)
+        # What it costs to do without the rows of a class at a site.
+        share = counts / max(float((counts * used).sum()), 1.0)
+        # A class that no other site has cannot be done without.
+        only = used & (used.sum(axis=0) == 1)
+        gain = np.where(only, 0.0, by_class / np.maximum(share, 1e-12))
+        worst = int(by_column.max())
+        if worst * features.sum() >= gain.max():
+            gone = by_column == worst
+            features[gone] = False
+            open_[:, :, gone] = False
+        else:
+            b, k = np.unravel_index(int(np.argmax(gain)), gain.shape)
+            used[b, k] = False
+            open_[b, k] = False
+    return used, features
+
+
+def square_of(line: FloatArray, m: int) -> FloatArray:
+    """Symmetric matrix of m rows from its upper triangle."""
+    square = np.zeros((m, m))
+    square[np.triu_indices(m)] = line
+    return np.asarray(square + np.triu(square, 1).T)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import consilience
 from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
-from consilience.parameters import table_size
+from consilience.parameters import parameter_docs, table_size
 from consilience.protocol.method import Method, get_method
 from consilience.report import charts, disclosure, sections
 from consilience.report.sections import (
@@ -64,7 +64,7 @@ def question(run: Run, method: type[Method]) -> list[Block]:
     if not any(levels for *_, levels in rows):
         rows = [row[:2] for row in rows]  # type: ignore[misc]
     # What a parameter means stands in the method's docstring, and nowhere twice.
-    meanings, parameters = parameter_docs(method), _parameters(run, method)
+    meanings, parameters = meanings_of(method), _parameters(run, method)
     indicators = sorted((preparation.get("indicators") or {}).items())
     facts = {
         "roles": [f"{site} is {role}" for site, role in sorted((asked.get("roles") or {}).items())],
@@ -106,25 +106,12 @@ def _parameters(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
     )
 
 
-def parameter_docs(method: type[Any]) -> dict[str, str]:
+def meanings_of(kind: type[Any]) -> dict[str, str]:
     """Read what each parameter means from the docstring of a class, such as a method's."""
-    found: dict[str, list[str]] = {}
-    lines = (inspect.getdoc(method) or "").splitlines()
-    start = lines.index("Parameters") + 2 if "Parameters" in lines else len(lines)
-    name = ""
-    for line in lines[start:]:
-        if line.startswith("---"):
-            break
-        if line.startswith(" ") and name:
-            found[name].append(line.strip())
-        elif ":" in line:
-            name = line.split(":")[0].strip()
-            found[name] = []
     # Marks of code and of emphasis are for the page of Python.
     marks = re.compile(r"(?<![\w*])\*(\w+)\*(?![\w*])")
-    return {
-        name: marks.sub(r"\1", " ".join(words).replace("`", "")) for name, words in found.items()
-    }
+    docs = parameter_docs(inspect.getdoc(kind) or "")
+    return {name: marks.sub(r"\1", text.replace("`", "")) for name, (_, text) in docs.items()}
 
 
 # --------------------------------------------------------------------------- limits

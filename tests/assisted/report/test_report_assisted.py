@@ -24,7 +24,7 @@ from consilience.assisted.test import AssistanceTest
 from consilience.engines.federation import Run
 from consilience.protocol.method import Method
 from consilience.report import charts, disclosure, html
-from consilience.report.html import parameter_docs
+from consilience.report.html import meanings_of
 from consilience.report.sections import Block, MethodReport, Table, p_value, report_of
 from consilience.wire.transcript import Line
 from tests.assisted.report.assisted_results import joint_fit, partner_test, power_grid, run_of
@@ -190,7 +190,7 @@ def test_every_outcome_of_a_fit_can_be_told(case: str) -> None:
 
 @pytest.mark.parametrize("method", [AssistanceTest, AssistedGLM])
 def test_every_parameter_says_what_it_means(method: type[Method]) -> None:
-    words = parameter_docs(method)
+    words = meanings_of(method)
     assert [f.name for f in dataclasses.fields(method) if not words.get(f.name)] == []
 
 

@@ -13,6 +13,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from consilience import report as room
 from consilience.discriminant import report as wide
+from consilience.report import charts
 from consilience.report.sections import Block, Headline, MethodReport, report_of
 from tests.discriminant.one_table import one_table
 from tests.discriminant.report import wide_fixture
@@ -114,9 +115,9 @@ def test_fits_that_had_not_converged_are_said_to() -> None:
 @pytest.mark.parametrize(("wrong", "n"), [(0, 20), (3, 40), (10, 200), (200, 200)])
 def test_intervals_of_shares_are_those_of_wilson(wrong: int, n: int) -> None:
     low, high = proportion_confint(wrong, n, method="wilson")
-    assert wide.wilson(wrong / n, n) == pytest.approx((low, high), abs=1e-4)
-    assert np.isnan(wide.wilson(np.nan, n)).all()
-    assert np.isnan(wide.wilson(0.5, 0)).all()
+    shares, rows = np.array([wrong / n, np.nan, 0.5]), np.array([n, n, 0.0])
+    ends = np.column_stack(charts.wilson(shares, rows))
+    assert ends[0] == pytest.approx((low, high), abs=1e-4) and np.isnan(ends[1:]).all()
 
 
 def test_numbers_that_sites_rounded_have_no_interval() -> None:

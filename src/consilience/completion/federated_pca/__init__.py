@@ -56,6 +56,7 @@ from consilience.completion.federated_pca import coordinator, messages
 from consilience.completion.federated_pca import site as at_site
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
+from consilience.numerics.block_moments import square_of
 from consilience.parameters import LEFT_OUT, allows, just, one_of, plain, whole
 from consilience.protocol.method import (
     Ask,
@@ -128,7 +129,7 @@ def moments_total(
     means, at = own.means.value[:, wanted], np.searchsorted(told, wanted)
     upper = np.triu_indices(len(wanted))
     products = [
-        (messages.square_of(line, len(told))[np.ix_(at, at)] + n * np.outer(mean, mean))[upper]
+        (square_of(line, len(told))[np.ix_(at, at)] + n * np.outer(mean, mean))[upper]
         for n, mean, line in zip(counts, means, own.products.value, strict=True)
     ]
     reply = messages.GroupTotals(

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.federated_pca.messages import SPREADS, Told, square_of
+from consilience.completion.federated_pca.messages import SPREADS, Told
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.completion.kernels import conditional_normal
 from consilience.completion.kernels.conditional_normal import Moments
 from consilience.completion.kernels.ppca import PPCAModel, from_moments
 from consilience.exceptions import QuorumError, StudyError, listed
-from consilience.numerics.block_moments import pooled
+from consilience.numerics.block_moments import giving_way, pooled, square_of
 from consilience.numerics.held_out_entries import EntryCurve
 from consilience.protocol.method import CoordinatorContext
 
@@ -64,7 +63,8 @@ def pool_of(told: Mapping[str, Told]) -> Pool:
     sites = tuple(sorted(told))
     has = np.stack([~np.isnan(told[site].means.value[0]) for site in sites])
     rows = np.array([float(np.sum(told[site].counts.value)) for site in sites])
-    used, columns = _giving_way(has, rows)
+    used, columns = giving_way(rows[:, None], ~has[:, None])
+    used = used[:, 0]
     if columns.sum() < 2:
         raise QuorumError(
             "fewer than two columns are told by every site: take columns in which more rows "
@@ -86,31 +86,6 @@ def pool_of(told: Mapping[str, Told]) -> Pool:
     }
     left_out = tuple(site for b, site in enumerate(sites) if not used[b])
     return Pool(tuple(groups), groups, np.flatnonzero(columns), without, left_out)
-
-
-def _giving_way(
-    has: NDArray[np.bool_], rows: FloatArray
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which sites and which columns take part, so that every one of these tells every one of those.
-
-    In turn the column, or the site, goes that costs the smaller share (of columns, or of rows) for
-    each gap that it closes.
-    """
-    used, columns = np.ones(len(has), dtype=bool), np.ones(has.shape[1], dtype=bool)
-    gaps = ~has
-    while gaps.any():
-        # gaps that are closed, over the share of the columns that it costs
-        by_column = gaps.sum(axis=0) * columns.sum()
-        share = rows / rows[used].sum()
-        only = used.sum() == 1
-        by_site = np.where(used & ~np.array(only), gaps.sum(axis=1) / share, 0.0)
-        if by_column.max() >= by_site.max():
-            gone = by_column == by_column.max()
-            columns[gone], gaps[:, gone] = False, False
-        else:
-            worst = int(np.argmax(by_site))
-            used[worst], gaps[worst] = False, False
-    return used, columns
 
 
 # --------------------------------------------------------------------------- folds

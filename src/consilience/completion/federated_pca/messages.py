@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from consilience.completion.kernels.ppca import PPCAModel
 from consilience.exceptions import ProtocolError
+from consilience.numerics.block_moments import square_of
 from consilience.parameters import allows, just
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Aggregate, Model, Public, is_gram, message, states
@@ -145,13 +146,6 @@ class Told:
                 'standardize to "pooled"'
             )
         return None
-
-
-def square_of(line: NDArray[np.float64], m: int) -> NDArray[np.float64]:
-    """Symmetric matrix of m rows from its upper triangle."""
-    square = np.zeros((m, m))
-    square[np.triu_indices(m)] = line
-    return np.asarray(square + np.triu(square, 1).T)
 
 
 @message("federated-pca/possible", version=1)

@@ -33,7 +33,7 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
 from consilience.discriminant.federated_sparse_qda import messages
 from consilience.discriminant.kernels import joint_precision
 from consilience.exceptions import DataError, QuorumError
-from consilience.numerics.block_moments import BetweenMoments, BlockMoments, pooled
+from consilience.numerics.block_moments import BetweenMoments, BlockMoments, giving_way, pooled
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -151,7 +151,7 @@ def survey_of(offered: Mapping[str, messages.Offered], levels: Sequence[str]) ->
         for name in ("counts", "held", "means", "spreads")
     )
     gaps = np.isnan(means) & (counts[:, :, None] > 0)
-    used, features = _giving_way(counts, gaps)
+    used, features = giving_way(counts, gaps)
     lost = [level for level, n in zip(levels, (counts * used).sum(axis=0), strict=True) if n < 2]
     if lost:
         raise QuorumError(
@@ -163,31 +163,6 @@ def survey_of(offered: Mapping[str, messages.Offered], levels: Sequence[str]) ->
     protected = {site: bool(reply.protected) for site, reply in replies.items()}
     judges = {site: bool(reply.judges) for site, reply in replies.items()}
     return Survey(tuple(replies), counts, held, means, variances, used, features, protected, judges)
-
-
-def _giving_way(
-    counts: FloatArray, gaps: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which classes of which sites count, and which columns, so that no gap is left."""
-    used, features = counts > 0, np.ones(gaps.shape[2], dtype=bool)
-    open_ = gaps.copy()
-    while open_.any():
-        by_column, by_class = open_.sum(axis=(0, 1)), open_.sum(axis=2)
-        # What it costs to do without the rows of a class at a site.
-        share = counts / max(float((counts * used).sum()), 1.0)
-        # A class that no other site has cannot be done without.
-        only = used & (used.sum(axis=0) == 1)
-        gain = np.where(only, 0.0, by_class / np.maximum(share, 1e-12))
-        worst = int(by_column.max())
-        if worst * features.sum() >= gain.max():
-            gone = by_column == worst
-            features[gone] = False
-            open_[:, :, gone] = False
-        else:
-            b, k = np.unravel_index(int(np.argmax(gain)), gain.shape)
-            used[b, k] = False
-            open_[b, k] = False
-    return used, features
 
 
 # --------------------------------------------------------------------------- moments

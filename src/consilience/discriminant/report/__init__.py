@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.discriminant.report import figures_choice
 from consilience.discriminant.report.figures_choice import Candidates
-from consilience.report.charts import Z95, short
+from consilience.report.charts import Z95, short, wilson
 from consilience.report.disclosure import simulated
 from consilience.report.sections import (
     DASH,
@@ -57,8 +57,8 @@ class Rules:
         self.n = int(np.nansum(np.asarray(result.n_held, dtype=float)))
         self._telling = telling = int(getattr(result, "error_rows", self.n))
         self.rates = np.asarray(result.errors, dtype=float) / (telling or np.nan)
-        ends = [wilson(rate, 0 if rounded else telling) for rate in self.rates]
-        self.ends = np.array(ends).reshape(-1, 2)
+        ends = wilson(self.rates, np.array(0.0 if rounded else telling))
+        self.ends = np.clip(np.column_stack(ends), 0.0, 1.0)
         by_class = np.asarray(result.n_by_class, dtype=float)
         # NaN where the rows of some class are not told.
         self.guess = 1.0 - float(by_class.max() / (by_class.sum() or np.nan))
@@ -86,7 +86,7 @@ class Rules:
     def of_use(self) -> bool:
         """Whether the first rule is clearly better than the largest class for everybody."""
         # Rounding comes on top of what chance does.
-        return bool(wilson(self.rates[0], self._telling)[1] < self.guess)
+        return bool(wilson(self.rates[0], np.array(float(self._telling)))[1] < self.guess)
 
     def told_share(self, share: float) -> str:
         """Write a share of rows in a wrong class; 0 that was rounded to may be a few."""
@@ -114,17 +114,6 @@ class Rules:
         }
         head = [h for i, h in enumerate(columns) if i < 2 or set(columns[h]) - {DASH, ""}]
         return head, list(zip(*(columns[h] for h in head), strict=True))
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Return the ends of Wilson's 95% interval of a share of `n` rows."""
-    if not n or not math.isfinite(share):
-        return math.nan, math.nan
-    # Wilson (1927): the score interval, which holds for shares near 0.
-    scale = 1.0 + Z95**2 / n
-    middle = (share + Z95**2 / (2 * n)) / scale
-    half = Z95 * math.sqrt(share * (1.0 - share) / n + Z95**2 / (4 * n**2)) / scale
-    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def counts(values: Any) -> list[str]:

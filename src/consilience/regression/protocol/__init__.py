@@ -79,6 +79,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ProtocolError, QuorumError, StudyError, listed
+from consilience.numerics.block_moments import square_of
 from consilience.parameters import FLAG, allows, number, one_of, plain
 from consilience.protocol.method import (
     Ask,
@@ -107,7 +108,6 @@ from consilience.regression.estimators import RegressionPredictor
 from consilience.regression.kernels import Pool
 from consilience.regression.protocol import coordinator, messages, site
 from consilience.regression.protocol.coordinator import Survey
-from consilience.regression.protocol.messages import square_of
 from consilience.regression.protocol.result import PooledRegressionResult
 from consilience.regression.protocol.site import moments
 from consilience.wire.disclosure import relayed, replaced

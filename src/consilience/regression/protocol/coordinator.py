@@ -11,13 +11,13 @@ import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import QuorumError, StudyError, listed
-from consilience.numerics.block_moments import pooled
+from consilience.numerics.block_moments import pooled, square_of
 from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.phases.moments import point
 from consilience.regression import kernels, performance
 from consilience.regression.kernels import Piece, Pool
 from consilience.regression.protocol import messages
-from consilience.regression.protocol.messages import Moments, Sums, square_of
+from consilience.regression.protocol.messages import Moments, Sums
 from consilience.regression.protocol.result import PooledRegressionResult
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.numerics.block_moments import square_of
 from consilience.parameters import FLAG, Allowed, allows, number, one_of
 from consilience.protocol.phases.moments import MOST
 from consilience.regression.cox import TIES
@@ -175,13 +176,6 @@ class Products:
     products: Released = Aggregate(
         "t", "upper triangle over the columns in use and those after them", low=-1e200, high=1e200
     )
-
-
-def square_of(line: FloatArray, m: int) -> FloatArray:
-    """Symmetric matrix of m rows from its upper triangle."""
-    square = np.zeros((m, m))
-    square[np.triu_indices(m)] = line
-    return np.asarray(square + np.triu(square, 1).T)
 
 
 @message("pooled-regression/own-fit-request", version=5)
