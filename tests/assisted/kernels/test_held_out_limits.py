@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.assisted.kernels.held_out_limits import calibrated, enough, response_limits
+from consilience.assisted.kernels.sandwich import calibrated, enough, response_limits
 from consilience.numerics.families import family
 from tests.reference import held_out_limits as textbook
 

@@ -10,8 +10,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import Part, PartRequest, Predicted, PredictRequest, Settings
 from consilience.assisted.glm.training import require_role, summary_for
-from consilience.assisted.kernels import held_out_limits
-from consilience.assisted.kernels.sandwich import quantile
+from consilience.assisted.kernels.sandwich import calibrated, quantile, response_limits
 from consilience.assisted.phases import OwnColumns, units_of
 from consilience.exceptions import DataError
 from consilience.parameters import plain
@@ -55,7 +54,7 @@ class Unseen:
         if not len(self.eta):
             return {}
         if s.family == "binomial":
-            low, high = held_out_limits.calibrated(self.eta, self.y, eta, self.counts)
+            low, high = calibrated(self.eta, self.y, eta, self.counts)
             # one number for both, that of the least loss against the better one
             middle = high / (1 - low + high)
             return {
@@ -63,9 +62,7 @@ class Unseen:
                 "probability_lower": low,
                 "probability_upper": high,
             }
-        low, high = held_out_limits.response_limits(
-            s.true_family(), self.eta, self.y, eta, level, self.counts
-        )
+        low, high = response_limits(s.true_family(), self.eta, self.y, eta, level, self.counts)
         return {"response_lower": low, "response_upper": high}
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, INTERCEPT, OPENED, WAYS, Settings, Turned
-from consilience.assisted.kernels.held_out_limits import enough
-from consilience.assisted.kernels.sandwich import quantile
+from consilience.assisted.kernels.sandwich import enough, quantile
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import Ask, CoordinatorContext, Replies, Step
 from consilience.protocol.next_study import Asked, Led
