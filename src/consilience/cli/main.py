@@ -17,7 +17,6 @@ from consilience import __version__
 from consilience.cli import console, demo, doctor, init, run, runs, status
 from consilience.cli.console import House
 from consilience.cli.doctor import method_names
-from consilience.parameters import parameter_docs
 
 # --- ``consilience methods``: what there is, and what each method does and discloses.
 
@@ -66,6 +65,8 @@ def methods(
 
 
 def _show(kind: type[Method]) -> None:
+    from consilience.parameters import parameter_docs
+
     console.line(f"{kind.name} (version {kind.version})")
     console.say(kind.title)
     if kind.several:
