@@ -116,12 +116,12 @@ def test_stability_beside_single_sites(heart: tuple[Run, pd.DataFrame]) -> None:
 
 
 def test_whether_they_are_more_than_one_cloud_is_open(heart: tuple[Run, pd.DataFrame]) -> None:
-    """The figures of the guide: 1.2 to 1.7 over three sets of halves, of which one is above 1.64.
+    """The figures of the guide: 1.6 to 2.2 over three sets of halves, of which two are above 1.64.
 
-    Halves are secret.
+    Halves are secret: 1.62 to 2.17 over seven sets, with standard deviation .18.
     """
     result = heart[0].result
-    assert 0.5 <= result.stability_figures["apart"] <= 2.6
+    assert 1.1 <= result.stability_figures["apart"] <= 2.7
     assert result.p_value("related") < 1e-6
     assert (
         0.05

@@ -3,8 +3,9 @@
 The whole method runs, with its defaults, at sites in memory. Each row of ``result.csv`` is a
 design: how often the run says "classes" at the level .05, with its standard error, and how often
 the columns are found to be related. Rows that are there by the present code are kept, so that a
-long run can go on; ``python run.py RUNS`` makes fewer runs of each design than the 400 that a bound
-of .03 to .07 asks for.
+long run can go on, and others until theirs is computed. ``python run.py RUNS`` makes fewer runs of
+each design than the 400 that a bound of .03 to .07 asks for; ``python run.py RUNS ROWS N_CLUSTERS``
+those of some designs only, "*" standing for anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import csv
 import sys
 import warnings
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,7 @@ NULLS = (
     "correlation 0.5",
     "correlation 0.8",
     "lognormal",
+    "two levels",
     "four levels",
     "skewed, outliers",
     "one factor",
@@ -89,8 +92,9 @@ def simulated(design: Design, rng: np.random.Generator) -> np.ndarray:
         return normal(float(number))
     if kind == "lognormal":
         return np.exp(normal(0.3))
-    if kind == "four levels":
-        return np.digitize(normal(0.5), [-1, 0, 1]).astype(float)
+    if kind in ("two levels", "four levels"):
+        cuts = [0] if kind == "two levels" else [-1, 0, 1]
+        return np.digitize(normal(0.5), cuts).astype(float)
     if kind == "skewed, outliers":
         x = normal(0.4)
         x = x * np.abs(x) + np.maximum(x, 0)
@@ -165,42 +169,41 @@ def one_run(design: Design, seed: int) -> tuple[float, float, float]:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    chosen_rows, chosen_k = (*sys.argv[2:4], "*", "*")[:2]
     path = HERE / "result.csv"
     stamp = table_hash(HERE)
-    rows = []
-    if path.exists():
-        rows = [r for r in csv.DictReader(path.open(encoding="utf-8")) if r["code_hash"] == stamp]
-    done = {(r["rows"], r["n_sites"], r["n_clusters"], r["where"]) for r in rows}
+    kept = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
+    rows = {(r["rows"], r["n_sites"], r["n_clusters"], r["where"]): r for r in kept}
+    keys = {}
     for design in DESIGNS:
         where = "one site with all rows" if design.pooled else "sites"
-        key = (design.rows, str(design.n_sites), str(design.n_clusters), where)
-        if key in done:
+        keys[design.rows, str(design.n_sites), str(design.n_clusters), where] = design
+    for key, design in keys.items():
+        if not fnmatch(design.rows, chosen_rows) or not fnmatch(str(design.n_clusters), chosen_k):
             continue
-        each = Parallel(n_jobs=2)(delayed(one_run)(design, seed) for seed in range(runs))
+        if key in rows and rows[key]["code_hash"] == stamp:
+            continue
+        each = Parallel(n_jobs=-1)(delayed(one_run)(design, seed) for seed in range(runs))
         found = np.array(each)
         said = found[~np.isnan(found[:, 0])]
         share = float((said[:, 0] <= 0.05).mean())
-        rows.append(
-            {
-                "rows": design.rows,
-                "n_sites": design.n_sites,
-                "n_clusters": design.n_clusters,
-                "where": where,
-                "runs": len(found),
-                "said_nothing": len(found) - len(said),
-                "classes": f"{share:.3f}",
-                "se": f"{(share * (1 - share) / max(len(said), 1)) ** 0.5:.3f}",
-                "related": f"{(said[:, 1] <= 0.05).mean():.3f}",
-                "mean_score": f"{said[:, 2].mean():.2f}",
-                "sd_score": f"{said[:, 2].std():.2f}",
-                "code_hash": stamp,
-            }
-        )
-        print(*list(rows[-1].values())[:-1], flush=True)
+        figures = {
+            "runs": len(found),
+            "said_nothing": len(found) - len(said),
+            "classes": f"{share:.3f}",
+            "se": f"{(share * (1 - share) / max(len(said), 1)) ** 0.5:.3f}",
+            "related": f"{(said[:, 1] <= 0.05).mean():.3f}",
+            "mean_score": f"{said[:, 2].mean():.2f}",
+            "sd_score": f"{said[:, 2].std():.2f}",
+            "code_hash": stamp,
+        }
+        names = ("rows", "n_sites", "n_clusters", "where")
+        rows[key] = dict(zip(names, key, strict=True)) | figures
+        print(*list(rows[key].values())[:-1], flush=True)
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+            writer = csv.DictWriter(file, fieldnames=list(rows[key]), lineterminator="\n")
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(rows[k] for k in keys if k in rows)
 
 
 if __name__ == "__main__":

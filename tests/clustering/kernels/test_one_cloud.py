@@ -90,16 +90,15 @@ def test_a_cloud_has_the_margins_and_the_correlation() -> None:
     x = rng.multivariate_normal(np.zeros(4), covariance, size=80)
     x[:, 2] = np.exp(x[:, 2])
     x[:, 3] = np.digitize(x[:, 3], [-1, 0, 1])
-    drawn = one_cloud.cloud_draws(x, rng.standard_normal((40, 80, 4)))
-    np.testing.assert_array_equal(np.sort(drawn, axis=1)[7], np.sort(x, axis=0))
-
-    wanted = np.corrcoef(one_cloud.scored(x, x).T)
-    off = np.array([np.corrcoef(one_cloud.scored(draw, x).T) - wanted for draw in drawn])
-    # One of 80 rows: draws without the correlation of the rows would be off by .07 (root of the
-    # mean square). What four levels allow is less than what ranks do.
-    assert np.sqrt((off[:, :3, :3] ** 2).mean()) < 0.01
-    assert np.sqrt((off[:, 3] ** 2).mean()) < 0.035
-    assert np.abs(off.mean(axis=0)).max() < 0.02
+    for table in (x, (x > np.median(x, axis=0)).astype(float)):
+        drawn = one_cloud.cloud_draws(table, rng.standard_normal((40, 80, 4)))
+        np.testing.assert_array_equal(np.sort(drawn, axis=1)[7], np.sort(table, axis=0))
+        wanted = np.corrcoef(one_cloud.scored(table, table).T)
+        off = np.array([np.corrcoef(one_cloud.scored(draw, table).T) - wanted for draw in drawn])
+        # One of 80 rows: draws without the correlation of the rows would be off by .07 (root of
+        # the mean square). Of two levels a correlation jumps by .05 where one value moves.
+        assert np.sqrt((off**2).mean()) < 0.02
+        assert np.abs(off.mean(axis=0)).max() < 0.01
 
 
 def test_statistics_at_the_correlation_of_the_rows_equal_the_textbook() -> None:
@@ -108,15 +107,16 @@ def test_statistics_at_the_correlation_of_the_rows_equal_the_textbook() -> None:
     drawn = rng.permuted(np.repeat(rows[None], 12, axis=0), axis=1)
     told = one_cloud.separation(drawn, np.repeat(labels[None], 12, axis=0))
     wanted = reference.at_correlation(told, drawn, rows, labels)
+    others = (rows[:, 0] > 1.0).astype(np.int64)
     gaps = np.where(np.arange(12) < 2, np.nan, told)
-    found = one_cloud.at_correlation([told, gaps], drawn, rows, labels)
+    found = one_cloud.at_correlation([told, gaps], drawn, rows, [labels, others])
     np.testing.assert_allclose(found[0], wanted, atol=1e-12)
-    known = reference.at_correlation(told[2:], drawn[2:], rows, labels)
+    known = reference.at_correlation(told[2:], drawn[2:], rows, others)
     np.testing.assert_allclose(found[1][2:], known, atol=1e-12)
     assert np.isnan(found[1][:2]).all()
     # Draws that have it stay as they are.
     same = np.repeat(rows[None], 12, axis=0)
-    np.testing.assert_array_equal(one_cloud.at_correlation([told], same, rows, labels)[0], told)
+    np.testing.assert_array_equal(one_cloud.at_correlation([told], same, rows, [labels])[0], told)
 
 
 def test_missing_values_stay_where_they_are_and_fewer_rows_have_the_quantiles() -> None:
@@ -182,7 +182,7 @@ def compared(x: np.ndarray, drawn: np.ndarray, labels: Any, least: int = 1) -> C
     """Rows beside draws as sites see them."""
     seen, scores = one_cloud.scored(x, x), one_cloud.scored(drawn, x)
     told = one_cloud.separation(scores, labels(drawn), least)
-    told = one_cloud.at_correlation([told], scores, seen, labels(x))[0]
+    told = one_cloud.at_correlation([told], scores, seen, [labels(x)])[0]
     return Compared(one_cloud.separation(seen[None], labels(x)[None], least)[0], told)
 
 
@@ -292,6 +292,19 @@ def test_a_partition_found_elsewhere_holds_its_level(correlation: float) -> None
         labels = lambda rows: (rows.sum(axis=-1) > 0.2).astype(int)  # noqa: E731
         above += compared(x, drawn, labels).score > 1.645
     assert 0 <= above / 120 <= 0.05 + 3 * 0.02
+
+
+def test_columns_of_two_levels_hold_their_level() -> None:
+    """300 tables: mean 0 with standard error .06. Draws off their correlation made it -.36."""
+    rng = np.random.default_rng(9)
+    labels = lambda rows: (rows.sum(axis=-1) > 2).astype(int)  # noqa: E731
+    scores = []
+    for _ in range(300):
+        x = rng.multivariate_normal(np.zeros(5), 0.5 + 0.5 * np.eye(5), size=50) > 0
+        drawn = one_cloud.cloud_draws(x.astype(float), rng.standard_normal((39, 50, 5)))
+        scores.append(compared(x.astype(float), drawn, labels).score)
+    assert abs(np.mean(scores)) <= 3 * 0.06
+    assert 0.05 - 3 * 0.013 <= np.mean(np.array(scores) > 1.645) <= 0.05 + 3 * 0.013
 
 
 def test_two_classes_are_found() -> None:

@@ -121,14 +121,17 @@ def test_each_partition_is_held_beside_one_of_another_split() -> None:
     outside, rng = [np.zeros(200, dtype=bool)] * 4, np.random.default_rng(0)
     rows = Rows.of(x, "", (), seed=1)
     evidence(rows, halves, partitions, outside, 10, rounding_step, rng)
-    # Of its own half rows and two kinds of draws; of another's draws of one cloud.
+    # Of its own half rows and two kinds of draws; of another's rows and draws of one cloud.
     assert [[len(asked) for asked in one.asked] for one in splits] == (
-        [[100, 9900, 9900, 9900]] * 2 + [[9900, 100, 9900, 9900]] * 2
+        [[100, 9900, 9900, 9900, 100]] * 2 + [[9900, 100, 100, 9900, 9900]] * 2
     )
     own = rows.compare(halves[1], splits[0].label, 10, splits[2].label)["apart"]
     same = rows.compare(halves[1], splits[0].label, 10, splits[0].label)["apart"]
     np.testing.assert_array_equal(same.draws, same.elsewhere)
     assert own.elsewhere is not None and np.corrcoef(own.draws, own.elsewhere)[0, 1] > 0.5
+    # The other statistic is what that partition is judged by, of the same draws.
+    alone = rows.compare(halves[1], splits[2].label, 10)["apart"]
+    np.testing.assert_array_equal(own.elsewhere, alone.draws)
 
 
 def test_draws_of_large_tables_stand_for_some_of_the_rows() -> None:

@@ -51,7 +51,8 @@ from consilience.clustering.kernels.cell_suppression import Entries
 N_DRAWS = 99
 MOST_DRAWN = 1_000
 """Rows of one draw; the spread of a statistic over draws of fewer rows follows from theirs."""
-_STEPS = 3  # towards the correlation of each draw, after which ranks allow little more
+_STEPS = 20  # towards the correlation of each draw, at most
+_NEAR = 0.1  # standard errors of a correlation, within which draws are near enough
 _BETWEEN = 1 / 3  # of the way to the next class mean, from which on a row is between classes
 _CUT = 10.0
 _FEWEST = 0.2  # share of draws that have a statistic, from which on it is judged
@@ -217,35 +218,41 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
         covariance = np.einsum("dmi,dmj->dij", white, white) / m0
         root = np.linalg.cholesky(covariance)
         white = np.linalg.solve(root, white.transpose(0, 2, 1)).transpose(0, 2, 1)
-    latent = np.repeat(target, len(white), axis=0)
+    latent, far = np.repeat(target, len(white), axis=0), np.arange(len(white))
     ranks, least = np.zeros(white.shape, dtype=np.int64), np.full(len(white), np.inf)
-    for _ in range(_STEPS):
+    for step in range(_STEPS):
         latent, roots = _positive(latent)
-        tried = _ranks(white @ roots, unseen)
+        tried = _ranks(white[far] @ roots, unseen)
         off = target - _correlation(np.take_along_axis(scores[None], tried, axis=1))
         most = np.abs(off).max(axis=(1, 2))
-        nearer = most < least  # of few levels steps may lead away again
-        ranks[nearer], least[nearer] = tried[nearer], most[nearer]
-        latent = latent + off
+        nearer = most < least[far]
+        ranks[far[nearer]], least[far[nearer]] = tried[nearer], most[nearer]
+        # Correlations of few levels jump: steps of one length would lead to and fro. Those that
+        # become shorter settle (Robbins and Monro).
+        latent = latent + off / np.sqrt(1 + step)
         latent[:, np.arange(p), np.arange(p)] = 1.0
+        left = least[far] > _NEAR / np.sqrt(m0)
+        far, latent = far[left], latent[left]
+        if not len(far):
+            break
     return np.take_along_axis(margins[None], ranks, axis=1)
 
 
 def at_correlation(
-    told: Sequence[FloatArray], drawn: FloatArray, rows: FloatArray, labels: IntArray
+    told: Sequence[FloatArray], drawn: FloatArray, rows: FloatArray, labels: Sequence[IntArray]
 ) -> list[FloatArray]:
     """Statistics of draws as they would be had each draw exactly the correlation of the rows.
 
     Parameters
     ----------
     told : sequence of (D,) array
-        Statistics; NaN stays.
+        Statistics of draws by each partition; NaN stays.
     drawn : (D, m0, p) array
         Scores of draws.
     rows : (m, p) array
         Scores of rows.
-    labels : (m,) int array
-        Classes of rows.
+    labels : sequence of (m,) int array
+        Classes of rows by each partition.
 
     Returns
     -------
@@ -256,12 +263,12 @@ def at_correlation(
     """
     known = _standardised(rows, rows)
     off = _correlation(_standardised(drawn, rows)) - _correlation(known[None])
-    chosen = (labels == np.arange(labels.max() + 1)[:, None]).astype(np.float64)
-    sums = chosen @ known
-    between = (sums / np.maximum(chosen.sum(axis=1), 1)[:, None]).T @ sums
-    part, left = (off * between).sum(axis=(1, 2)), []
-    for one in told:
-        said = ~np.isnan(one)
+    left = []
+    for one, classes in zip(told, labels, strict=True):
+        chosen = (classes == np.arange(classes.max() + 1)[:, None]).astype(np.float64)
+        sums = chosen @ known
+        between = (sums / np.maximum(chosen.sum(axis=1), 1)[:, None]).T @ sums
+        part, said = (off * between).sum(axis=(1, 2)), ~np.isnan(one)
         centred = part[said] - part[said].mean() if said.any() else part[said]
         size = float(centred @ centred)
         slope = centred @ one[said] / size if size > _NOTHING else 0.0

@@ -198,7 +198,7 @@ class EnsembleClustering(Method[EnsembleClusteringResult]):
     n_folds: int = allows(whole(2, messages.MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
     remembers_rows: ClassVar[bool] = True

@@ -123,15 +123,16 @@ class Rows:
         for name, drawn in (("apart", apart), ("related", related)):
             flat, seen = drawn.reshape(-1, drawn.shape[2]), self._seen(drawn, rows)
             classes = label(flat).reshape(len(drawn), -1)
-            told = [self._statistics(seen, classes, least)]
+            told, of_rows = [self._statistics(seen, classes, least)], [labels]
             if name == "apart":
                 if another is not None:
                     others = another(flat).reshape(len(drawn), -1)
                     told.append(self._statistics(seen, others, least))
+                    of_rows.append(another(rows))
                 if placed is not None:
                     scores = one_cloud.scored(drawn_places, placed)
                     known = one_cloud.scored(placed, placed)
-                    told = one_cloud.at_correlation(told, scores, known, labels)
+                    told = one_cloud.at_correlation(told, scores, known, of_rows)
                 if not self.kind:
                     cut = one_cloud.clipped(drawn_places, rows)
                     between = one_cloud.share_between(cut, classes, least)
