@@ -81,56 +81,42 @@ def test_no_variance_between_entities_is_found_as_none() -> None:
     assert fit.ratio[0, 0] == 0 and fit.deviance == one.deviance
 
 
-def log_likelihood(rows: ev.Rows, mean: np.ndarray, g: np.ndarray, sigma2: float) -> float:
-    """Of all events given the shared coefficients, from the whole covariance of each entity."""
-    total = 0.0
-    for x, y in by_entity(blocks(rows)):
-        one = degrees.Entity(x, y, np.ones(len(y)), np.ones(len(y)))
-        total += reference.normal_log_density(y, x @ mean, degrees.own_covariance(one, g, sigma2))
-    return total
-
-
-@pytest.mark.parametrize("spread", [(0.7, 0.0, 0.0), (0.7, 0.6, 0.5)])
-def test_mixed_model_around_known_coefficients_is_the_likeliest_that_aic_prefers(
-    spread: tuple[float, ...],
-) -> None:
-    rows, mean = grouped(6, 40, spread=spread), np.array([0.5, 0.0, -0.5])
-    fit = ev.known_beforehand(blocks(rows), mean, 1.0, 1.0)
-    np.testing.assert_array_equal(fit.mean, mean)
-    assert np.count_nonzero(fit.ratio) == (1 if spread[1] == 0 else 9)
-    best = log_likelihood(rows, mean, fit.ratio, fit.sigma2)
-    for scale in (0.95, 1.05):
-        assert log_likelihood(rows, mean, fit.ratio, fit.sigma2 * scale) < best
-        assert log_likelihood(rows, mean, fit.ratio * scale, fit.sigma2) < best
-    # the other set of own coefficients is less likely by what its number of variances weighs
-    others = [(0,)] if spread[1] else [(0, 1, 2)]
-    rest = rows._replace(y=rows.y - rows.x @ mean)
-    other = ev.mixed_model(blocks(rest), others[0], penalty=np.inf)
-    of_other = log_likelihood(rows, mean, other.ratio, other.sigma2)
-    assert other.deviance == pytest.approx(-2 * of_other, rel=1e-10)
-    assert best - of_other > (5.0 if spread[1] else -5.0)
-
-
-def test_few_entities_have_the_variances_that_are_given() -> None:
-    rows = grouped(7, 4)
-    fit = ev.known_beforehand(blocks(rows), np.ones(3), 0.5, 2.0)
-    assert fit.sigma2 == 0.5
-    np.testing.assert_array_equal(fit.ratio, 4.0 * np.eye(3))
+def test_own_coefficients_like_classes_have_their_moments() -> None:
+    mean, shares = np.array([[1.0, 0.0], [3.0, 1.0], [0.0, -2.0]]), np.array([2.0, 1.0, 1.0])
+    centre, ratio = ev.like_classes(mean, shares, 0.5, 9.0)
+    labels = [0, 0, 1, 2]
+    np.testing.assert_allclose(centre, mean[labels].mean(axis=0))
+    np.testing.assert_allclose(0.5 * ratio, np.cov(mean[labels].T, ddof=0))
+    one, alone = ev.like_classes(mean[:1], shares[:1], 0.5, 9.0)
+    np.testing.assert_array_equal(one, mean[0])
+    np.testing.assert_array_equal(alone, 18.0 * np.eye(2))
 
 
 def test_further_events_are_predicted_as_by_the_textbook() -> None:
-    rows, mean = grouped(8, 20), np.array([0.5, 0.0, -0.5])
-    fit = ev.known_beforehand(blocks(rows), mean, 1.0, 1.0)
-    assert np.count_nonzero(fit.ratio)
+    rows, mean, ratio = grouped(8, 20), np.array([0.5, 0.0, -0.5]), np.diag([0.5, 0.2, 0.0])
+    ratio[0, 1] = ratio[1, 0] = 0.1
     x = stream(8, "further").normal(size=(40, 3))
     entity = np.repeat(np.arange(20), 2)
-    found, variance = ev.own_predictions(fit, blocks(rows), x, entity)
+    found, variance = ev.own_predictions(mean, ratio, 1.3, blocks(rows), x, entity)
     for e, (known, y) in enumerate(by_entity(blocks(rows))):
         one = degrees.Entity(known, y, np.ones(len(y)), np.ones(len(y)))
-        own, spread = degrees.own_posterior(one, mean, fit.ratio, fit.sigma2)
+        own, spread = degrees.own_posterior(one, mean, ratio, 1.3)
         for i in np.flatnonzero(entity == e):
             assert found[i] == pytest.approx(x[i] @ (mean + own), rel=1e-9)
-            assert variance[i] == pytest.approx(fit.sigma2 + x[i] @ spread @ x[i], rel=1e-9)
+            assert variance[i] == pytest.approx(1.3 + x[i] @ spread @ x[i], rel=1e-9)
+
+
+def test_no_event_moves_the_predictions_of_another_entity() -> None:
+    """A variance of the entities' own would tell the largest of them in everybody's figures."""
+    rows, mean, ratio = grouped(9, 12), np.array([0.5, 0.0, -0.5]), np.eye(3)
+    x, entity = np.ones((11, 3)), np.arange(1, 12)
+    far = rows._replace(x=rows.x + 1e3 * (rows.entity == 0)[:, None], y=rows.y + (rows.entity == 0))
+    for one, two in zip(
+        ev.own_predictions(mean, ratio, 1.3, blocks(rows), x, entity),
+        ev.own_predictions(mean, ratio, 1.3, blocks(far), x, entity),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, two)
 
 
 # ------------------------------------------------------------------ what is left out

@@ -17,8 +17,6 @@ from consilience.datasets.simulate_latent_classes import simulate_latent_classes
 from consilience.engines.federation import load_run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import DataError
-from consilience.latent_regression.kernels.evidence import known_beforehand
-from consilience.latent_regression.kernels.latent_class import blocks_of
 from consilience.latent_regression.protocol import LatentClassRegression
 from consilience.latent_regression.protocol import events as site_events
 from consilience.latent_regression.protocol import result as words
@@ -358,21 +356,21 @@ def test_heldout_figures_are_those_of_a_direct_computation(
             (result.sigma / unit) ** 2 + np.einsum("nf,kfg,ng->nk", x, result.covariance, x)
         )
         weights = probabilities[of]
-        fit = known_beforehand(
-            blocks_of(x[~out], y[~out], of[~out], np.zeros(len(y), int)[~out], w[~out]),
-            ridge,
-            1.0,
-            1.0,
-        )
+        # own coefficients around the mean of the classes, with their covariance
+        size = result.class_shares / result.class_shares.sum()
+        sigma2 = (result.sigma / unit) ** 2
+        centre_of = size @ result.mean
+        g = sum(w * np.outer(m - centre_of, m - centre_of) for w, m in zip(size, result.mean))
+        g = g / sigma2
         own, wide = np.zeros(len(table)), np.zeros(len(table))
         for e in range(len(order)):
             mine = (of == e) & ~out
             # an event of weight w has noise of variance sigma2 / w
-            v = x[mine] @ fit.ratio @ x[mine].T + np.diag(1 / w[mine])
-            gain = np.linalg.solve(v, x[mine] @ fit.ratio).T
-            spread_of = fit.ratio - gain @ x[mine] @ fit.ratio
-            deviation = gain @ (y[mine] - x[mine] @ ridge)
-            own[of == e] = x[of == e] @ (ridge + deviation)
+            v = x[mine] @ g @ x[mine].T + np.diag(1 / w[mine])
+            gain = np.linalg.solve(v, x[mine] @ g).T
+            spread_of = g - gain @ x[mine] @ g
+            deviation = gain @ (y[mine] - x[mine] @ centre_of)
+            own[of == e] = x[of == e] @ (centre_of + deviation)
             wide[of == e] = 1 + np.einsum("nf,fg,ng->n", x[of == e], spread_of, x[of == e])
         mixed = (weights * means).sum(axis=1)
         errors = [(y - x @ ridge) ** 2, (y - own) ** 2, (y - mixed) ** 2, y**2]
@@ -380,7 +378,7 @@ def test_heldout_figures_are_those_of_a_direct_computation(
         np.testing.assert_allclose(result.heldout_mse[b], wanted, rtol=1e-7)
         densities = (
             norm.logpdf(y, x @ ridge, np.sqrt(variance)),
-            norm.logpdf(y, own, np.sqrt(fit.sigma2 * wide)),
+            norm.logpdf(y, own, np.sqrt(sigma2 * wide)),
             np.log((weights * norm.pdf(y[:, None], means, spread)).sum(axis=1)),
         )
         scores = [np.average(d[out], weights=w[out]) - np.log(unit) for d in densities]

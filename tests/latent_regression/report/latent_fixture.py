@@ -91,7 +91,6 @@ def result_of(
         heldout_effective=np.full(b, 500.0),
         heldout_ahead=np.full(b, 0.2 * gain),
         heldout_ahead_error=np.full(b, 0.01),
-        entities_per_site=300.0,
         mean=np.zeros((k, p + 1)),
         covariance=np.tile(np.eye(p + 1), (k, 1, 1)),
         centre=np.zeros(p + 1),

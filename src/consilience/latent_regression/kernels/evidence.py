@@ -38,7 +38,7 @@ from consilience.latent_regression.kernels.marginal_likelihood import Noise
 _LOG_2PI = float(np.log(2.0 * np.pi))
 KINDS, DEGREES, NO_KINDS = "kinds", "degrees, not kinds", "no evidence of kinds"
 KINDS_OR_DEGREES = "kinds or degrees"
-"""Over sites that are too small for a mixed model of their own."""
+"""Over sites that tell too little to compare classes with a mixed model."""
 LEAST_ENTITIES = 5
 """With two events or more, below which nothing is compared."""
 MOST_ENTITIES = 2000
@@ -111,8 +111,8 @@ def mixed_model(
         their own; none: one regression for all.
     penalty : float
         Added to the diagonal of ``sum X'H^-1 X``: of a normal prior of the shared coefficients,
-        ``N(0, sigma2 / penalty)``. It is needed where columns follow from one another. Infinite:
-        the shared coefficients are known to be 0, and the likelihood is not restricted.
+        ``N(0, sigma2 / penalty)``. It is needed where columns follow from one another.
+
     gain : float
         Of the deviance in a step, below which the variances have converged.
 
@@ -166,16 +166,12 @@ def _state(blocks: Blocks, j: IntArray, ratio: FloatArray, penalty: float) -> _S
     a_each = s - np.swapaxes(across, 1, 2) @ felt
     c_each = r - _apply(np.swapaxes(felt, 1, 2), own)
     squares = float(blocks.squares.sum() - (own * _apply(middle, own)).sum())
-    log_dets = np.linalg.slogdet(inner)[1].sum()
-    free, mean, shared = float(blocks.n.sum()), np.zeros(f), np.zeros((f, f))
-    precision, linear = np.diag(np.full(f, np.inf)), c_each.sum(axis=0)
-    if np.isfinite(penalty):
-        precision = a_each.sum(axis=0) + penalty * np.eye(f)
-        mean, shared = np.linalg.solve(precision, linear), np.linalg.inv(precision)
-        free -= f
-        log_dets += np.linalg.slogdet(precision)[1]
-    free = max(free, 1.0)
+    precision = a_each.sum(axis=0) + penalty * np.eye(f)
+    linear = c_each.sum(axis=0)
+    mean = np.linalg.solve(precision, linear)
+    free = max(float(blocks.n.sum()) - f, 1.0)
     sigma2 = max((squares - float(mean @ linear)) / free, SMALLEST_SIGMA2)
+    log_dets = np.linalg.slogdet(inner)[1].sum() + np.linalg.slogdet(precision)[1]
     deviance = free * (np.log(sigma2) + 1.0 + _LOG_2PI) + log_dets
     # Z'H^-1 Z, Z'H^-1 X and Z'H^-1 (y - X w)
     by_z = z @ middle
@@ -183,7 +179,7 @@ def _state(blocks: Blocks, j: IntArray, ratio: FloatArray, penalty: float) -> _S
     w = across - by_z @ across
     g = own - across @ mean
     g = g - _apply(by_z, g)
-    spread = np.tensordot(w @ shared, w, axes=([0, 2], [0, 2]))
+    spread = np.tensordot(w @ np.linalg.inv(precision), w, axes=([0, 2], [0, 2]))
     slope = d.sum(axis=0) - spread
     slope = slope - g.T @ g / sigma2
     flat = d.reshape(len(d), q * q)
@@ -326,58 +322,58 @@ def mixed_scores(fit: MixedFit, halves: Halves) -> Scores:
     return scores
 
 
-def known_beforehand(blocks: Blocks, mean: FloatArray, sigma2: float, delta2: float) -> MixedFit:
-    """Mixed model of entities whose shared coefficients are known, from their own events alone.
+def like_classes(
+    mean: FloatArray, shares: FloatArray, sigma2: float, delta2: float
+) -> tuple[FloatArray, FloatArray]:
+    """Mean (F,) and ratio (F, F) of own coefficients that are normal, with the moments of classes.
 
-    By maximum likelihood, with random intercepts or with random slopes of all columns too,
-    whichever Akaike's criterion prefers.
+    Beside it only the shape counts: a few points, or a normal distribution around their mean.
 
     Parameters
     ----------
-    blocks : Blocks
-    mean : (F,) array
-        The shared coefficients.
+    mean : (K, F) array
+        Coefficients of the classes.
+    shares : (K,) array
     sigma2, delta2 : float
-        Variances of noise and own coefficients, taken of fewer than `LEAST_ENTITIES` entities with
-        two events.
+        Variance of the noise, and prior variance of coefficients: that of own ones beside one
+        class, which has no covariance.
     """
-    f = blocks.n_features
-    rest = replace(
-        blocks,
-        cross=blocks.cross - blocks.products @ mean,
-        squares=blocks.squares - (2 * blocks.cross - blocks.products @ mean) @ mean,
-    )
-    if np.count_nonzero(blocks.n >= 2) < LEAST_ENTITIES:
-        g = delta2 / sigma2 * np.eye(f)
-        return MixedFit(mean, sigma2, g, np.nan, np.eye(f), (blocks.products, blocks.cross))
-    found = []
-    for random in (0,), range(f if f <= MOST_COLUMNS else 0):
-        fit = mixed_model(rest, random, penalty=np.inf, gain=_GAIN)
-        found.append((fit.deviance + len(random) * (len(random) + 1), fit))
-    return replace(min(found, key=lambda each: each[0])[1], mean=mean)
+    weights = shares / shares.sum()
+    centre = weights @ mean
+    away = mean - centre
+    spread = (away.T * weights) @ away if len(mean) > 1 else delta2 * np.eye(len(centre))
+    return centre, spread / sigma2
 
 
 def own_predictions(
-    fit: MixedFit, blocks: Blocks, x: FloatArray, entity: IntArray
+    mean: FloatArray,
+    ratio: FloatArray,
+    sigma2: float,
+    blocks: Blocks,
+    x: FloatArray,
+    entity: IntArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of further events of entities, whose shared coefficients are known.
+    """Mean and variance of further events under a mixed model whose parameters are known.
 
     Parameters
     ----------
-    fit : MixedFit
+    mean : (F,) array
+    ratio : (F, F) array
+        Covariance of own coefficients over `sigma2`.
+    sigma2 : float
     blocks : Blocks
         What is known of the entities.
     x : (n, F) array
     entity : (n,) array of int
         Place of each event's entity in `blocks`.
     """
-    root = np.broadcast_to(_root(fit.ratio), blocks.products.shape)
-    moved = _normal(blocks, np.broadcast_to(fit.mean, blocks.cross.shape), root, fit.sigma2)[1]
+    root = np.broadcast_to(_root(ratio), blocks.products.shape)
+    moved = _normal(blocks, np.broadcast_to(mean, blocks.cross.shape), root, sigma2)[1]
     turned = np.swapaxes(root, 1, 2)
     left = np.eye(x.shape[1]) + turned @ blocks.products @ root
     spread = root @ np.linalg.solve(left, turned)
     away = np.einsum("nf,nfg,ng->n", x, spread[entity], x)
-    return (x * moved[entity]).sum(axis=1), fit.sigma2 * (1.0 + away)
+    return (x * moved[entity]).sum(axis=1), sigma2 * (1.0 + away)
 
 
 def class_scores(blocks: Blocks, sweeps: Sequence[Sweep], halves: Halves) -> Scores:

@@ -183,7 +183,7 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
     level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude, *masked.STEPS)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {

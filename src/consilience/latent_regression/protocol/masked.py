@@ -12,7 +12,7 @@ begin_total: Begin              ->  puts every entity into a class by chance
 round_total: Round, 1 .. R      ->
                                 <-  ClassTotals; labels that moved, fit of beta AGGREGATE
 conclude_total: Conclude        ->
-                                <-  Losses: 9 figures times events, or none     AGGREGATE
+                                <-  Losses: 11 figures times events, or none    AGGREGATE
 ==================================  ====================================================
 
 Each reply is judged at the site as in a run in plain, and leaves masked (phase `secure_sums`). All

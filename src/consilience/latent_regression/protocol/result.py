@@ -20,7 +20,6 @@ from consilience.latent_regression.kernels.evidence import (
     DEGREES,
     KINDS,
     KINDS_OR_DEGREES,
-    LEAST_ENTITIES,
     NO_KINDS,
 )
 from consilience.latent_regression.protocol.coordinator import Ending, Rounds
@@ -94,8 +93,8 @@ class LatentClassRegressionResult(Result):
     site_class_sizes : (B, K) array
         Entities as counted in each site's last sums.
     heldout_mse : (B, 4) array
-        Mean squared error on held-out events: ridge, mixed model, classes, mean. The mixed model
-        is each site's own: intercepts or slopes of its entities around the ridge of all.
+        Mean squared error on held-out events: ridge, mixed model, classes, mean. In the mixed
+        model entities have own coefficients, normal with the mean and covariance of the classes.
     heldout_log_score : (B, 3) array
         Mean log density: ridge, mixed model, classes.
     heldout_weight : (B,) array
@@ -108,8 +107,6 @@ class LatentClassRegressionResult(Result):
         Effective number of held-out events, coarsely where records are protected.
     heldout_ahead, heldout_ahead_error : (B,) arrays
         Mean log density of classes less that of the mixed model, and its standard error, likewise.
-    entities_per_site : float
-        Average over sites.
     mean, covariance : arrays (K, F), (K, F, F)
         Of the coefficients in the units of the fit.
     centre, scale : (p + 1,) arrays
@@ -169,7 +166,6 @@ class LatentClassRegressionResult(Result):
     heldout_effective: FloatArray
     heldout_ahead: FloatArray
     heldout_ahead_error: FloatArray
-    entities_per_site: float
     mean: FloatArray
     covariance: FloatArray
     centre: FloatArray
@@ -191,16 +187,16 @@ class LatentClassRegressionResult(Result):
         lower log score, and beside the mixed model a higher log score beyond chance and less
         squared error. Degrees, where they are ahead of one ridge only, or where the mixed model
         has less error than one ridge. Kinds or degrees, where they are ahead of one ridge and
-        sites have fewer than five entities on average, too few for a mixed model of their own.
+        sites withhold what compares them with the mixed model.
         """
         gain, score = saved(self), self.pooled_log_score
         if not np.isfinite(gain.share):
             return None
+        ahead, less = lead(self), saved_over(self, MIXED)
         if self.n_classes > 1 and gain.clear > 0 and not score[CLASSES] < score[RIDGE]:
-            if self.entities_per_site < LEAST_ENTITIES:
+            if not np.isfinite([ahead.half, less.share]).all():
                 return KINDS_OR_DEGREES
-            beyond = lead(self).clear > 0 and saved_over(self, MIXED).share > 0
-            return KINDS if beyond else DEGREES
+            return KINDS if ahead.clear > 0 and less.share > 0 else DEGREES
         return DEGREES if saved_over(self, RIDGE, by=MIXED).better else NO_KINDS
 
     @property
@@ -210,7 +206,7 @@ class LatentClassRegressionResult(Result):
 
     @property
     def pooled_log_score(self) -> FloatArray:
-        """Mean log density over these sites: ridge, classes."""
+        """Mean log density over these sites: ridge, mixed model, classes."""
         return self.pooled(self.heldout_log_score)
 
     @property
@@ -292,7 +288,7 @@ class LatentClassRegressionResult(Result):
         elif self.verdict == DEGREES:
             yield (
                 "Entities differ by degrees, not by kinds: a mixed model, which is no method here, "
-                "may fit better."
+                "fits as well or better."
             )
         yield partner(asked)
 
@@ -306,16 +302,27 @@ class LatentClassRegressionResult(Result):
             f"{verdict[0].upper()}{verdict[1:]}: on held-out events the squared error of {classes} "
             f"is {_below(gain.share)} that of one ridge{f' ({error})' if error else ''}"
         )
+        less = saved_over(self, MIXED).share
         if verdict == KINDS_OR_DEGREES:
-            said += "; sites have too few entities to fit a mixed model beside them."
-        else:
-            said += (
-                f", and {_below(saved_over(self, MIXED).share)} that of a mixed model (log density "
-                f"of an event {ahead.share:+.3f}{' ' * bool(of_lead)}{of_lead})."
-            )
+            return said + "; sites tell too little to compare them with a mixed model."
+        if math.isfinite(less):
+            said += f", and {_below(less)} that of a mixed model"
+        if math.isfinite(ahead.share):
+            higher = "higher" if ahead.share >= 0 else "lower"
+            said += f" (log density of an event {higher} by {abs(ahead.share):.3f}"
+            said += f" {of_lead})" if of_lead else ")"
+        said += "."
         if verdict == NO_KINDS and self.n_classes > 1:
             said += " Read the data as one regression: run again with n_classes = 1."
-        return said + (" A mixed model may fit better." if verdict == DEGREES else "")
+        if verdict == DEGREES:
+            better = "may fit better" if not ahead.share > 0 else "fits about as well"
+            said += f" A mixed model {better}."
+        if verdict == KINDS:
+            said += (
+                " A curve looks like kinds where the means of its column differ by entity: add "
+                "squares of the columns, and see whether kinds are left."
+            )
+        return said
 
     @Frame
     def coefficients(self) -> pd.DataFrame:
@@ -360,6 +367,7 @@ class LatentClassRegressionResult(Result):
         told = {"events": self.heldout_weight}
         told |= {f"mse_{name}": mse for name, mse in zip(models, self.heldout_mse.T, strict=True)}
         told |= {"gain": self.heldout_gain, "gain_error": self.heldout_gain_error}
+        told |= {"ahead": self.heldout_ahead, "ahead_error": self.heldout_ahead_error}
         told |= {"coverage": self.coverage, "interval_width": self.interval_width}
         return lines(told, site=self.sites)
 
@@ -428,7 +436,8 @@ def saved(result: Any) -> Saved:
 
 def lead(result: Any) -> Saved:
     """Log density of an event under the classes less that under the mixed model."""
-    return _over_entities(result, result.heldout_ahead, result.heldout_ahead_error)
+    found = _over_entities(result, result.heldout_ahead, result.heldout_ahead_error)
+    return found if math.isfinite(found.half) else _over_sites(result, result.heldout_ahead)
 
 
 def _over_entities(result: Any, values: FloatArray, errors: FloatArray) -> Saved:
@@ -445,11 +454,15 @@ def _over_entities(result: Any, values: FloatArray, errors: FloatArray) -> Saved
 
 def saved_over(result: Any, model: int, by: int = CLASSES) -> Saved:
     """What they (or `by`) save over a model without an error: an interval over three sites."""
-    from scipy.stats import t
-
     mse = result.heldout_mse
     unit = float(result.pooled(mse[:, [model]])[0])
-    difference, weight = weighted(result, (mse[:, model] - mse[:, by]) / unit)
+    return _over_sites(result, (mse[:, model] - mse[:, by]) / unit)
+
+
+def _over_sites(result: Any, values: FloatArray) -> Saved:
+    from scipy.stats import t
+
+    difference, weight = weighted(result, values)
     n = len(difference)
     if not n:
         return Saved(math.nan)
@@ -543,7 +556,6 @@ def build_result(
         heldout_effective=figures[:, 2, 9],
         heldout_ahead=figures[:, 0, 10],
         heldout_ahead_error=np.sqrt(figures[:, 1, 10]),
-        entities_per_site=float(np.nansum(n_entities)) / _n_sites(ctx, n_entities),
         mean=ending.mean,
         covariance=ending.covariance,
         centre=survey.centre,
@@ -552,12 +564,6 @@ def build_result(
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
         remarks=tuple(_remarks(ctx, rounds, len(cells))),
     )
-
-
-def _n_sites(ctx: CoordinatorContext, n_entities: FloatArray) -> int:
-    """Sites that tell their entities, or whose total tells them."""
-    telling = int(np.isfinite(n_entities).sum())
-    return max(telling if ctx.masks is None else len(ctx.masks.roster), 1)
 
 
 def _remarks(ctx: CoordinatorContext, rounds: Rounds, n_classes: int) -> Iterator[str]:

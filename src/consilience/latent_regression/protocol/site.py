@@ -21,7 +21,7 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     Units,
 )
 from consilience.latent_regression.kernels import prediction, sampling
-from consilience.latent_regression.kernels.evidence import known_beforehand, own_predictions
+from consilience.latent_regression.kernels.evidence import like_classes, own_predictions
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
@@ -540,9 +540,11 @@ def _figures(
     low, high = prediction.mixture_interval(*mixture, here.s.level)
     ridge, variance = np.asarray(message.ridge.value), float(message.ridge_variance.value)
     by_all = x @ ridge
-    # degrees: own coefficients of every entity around those of all
-    fit = known_beforehand(blocks, ridge, float(classes.sigma2), float(classes.delta2))
-    by_own, spread = own_predictions(fit, blocks, x, entities)
+    # degrees: own coefficients of every entity, normal with the moments of the classes
+    sigma2 = float(classes.sigma2)
+    shares = np.maximum(message.base.value, _TINY)
+    degrees = like_classes(classes.mean, shares, sigma2, float(classes.delta2))
+    by_own, spread = own_predictions(*degrees, sigma2, blocks, x, entities)
 
     def log_normal(mean: FloatArray, variance: FloatArray | float) -> FloatArray:
         return np.asarray(-0.5 * (np.log(2 * math.pi * variance) + (y - mean) ** 2 / variance))
