@@ -25,11 +25,15 @@ _OUTPUT = re.compile(
 _TABLE = re.compile(r"<!-- table: (?P<path>\S+) -->\n(?P<text>.*?)<!-- end table -->", re.DOTALL)
 
 
+_WHOLE = re.compile(r"(\d)\.(?=[\s\]])")  # of an array, printed without its 0
+
+
 def check_chancy(said: str, shown: str) -> None:
     """Check every word, and figures to what chance may do: another one on another processor.
 
     Losses are rounded up or down by chances from a digest of rows and models, last digits included.
     """
+    said, shown = (_WHOLE.sub(r"\1.0", text) for text in (said, shown))
     assert words(said) == words(shown), said
     found, stands = figures(said), figures(shown)
     apart = np.abs(np.subtract(np.array(found, dtype=float), np.array(stands, dtype=float)))

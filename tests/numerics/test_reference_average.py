@@ -130,7 +130,8 @@ def test_facts_of_sparse_rows_are_those_of_the_same_rows_in_full():
         full = kernel.reference_facts(rows[:m], second)
         found = kernel.reference_facts(sparse.csr_array(rows[:m]), second)
         assert (found.rank, found.needed_rank) == (full.rank, full.needed_rank)
-        assert min(found.condition, full.condition) > 1e12
+        # by products a value of 0 is one to half the digits, whichever sign its rounding has
+        assert (full.condition > 1e12, found.condition > 1e7) == (True, True)
         assert ("moments" in full.remarks()[0], "moments" in found.remarks()[0]) == (True, False)
     found, full = (kernel.reference_facts(part) for part in (sparse.csr_array(x), x))
     assert (found.rank, found.condition) == (9, pytest.approx(full.condition))
