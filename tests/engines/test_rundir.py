@@ -198,7 +198,7 @@ def test_what_is_waited_for_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             patched.setattr(os, "fsync", fsync)
             MeanAndSD().run(federation, seed=1, out=tmp_path / f"run-{n_sites}")
         found.append(waits[0])
-    opening, rounds, record = 3 * 2, 3, 2
+    opening, rounds, record = 2 * 2, 3, 2  # rows of the run, and the ledger
     assert found[1] - found[0] == 5 * (opening + rounds * record)
     assert found[0] - 2 * (opening + rounds * record) <= 15 + 4 * rounds
 

@@ -47,7 +47,7 @@ METHODS = {
 WITH_LEVELS = ("federated-sparse-qda", "federated-community-bayes")
 WITH_RESPONSE = ("pooled-regression", "latent-class-regression", *WITH_LEVELS)
 CLASSES = ("low", "high")
-ROWS = {name: np.random.default_rng(i).normal(size=(40 + i, 2)) for i, name in enumerate(NAMES)}
+ROWS = {name: np.random.default_rng(i).normal(size=(80 + i, 2)) for i, name in enumerate(NAMES)}
 
 
 def study_of(keys: dict[str, Any], method: str = "mean-and-sd") -> Study:

@@ -360,7 +360,7 @@ def _split(codes: NDArray[Any], policy: str) -> NDArray[Any]:
     x = np.zeros((len(codes), 1))
     target = np.array(LEVELS)[codes]
     data = SiteData(x, ("x",), np.arange(len(x)), target=target, levels={"y": LEVELS})
-    site: Any = SimpleNamespace(limits=Policy.from_settings(policy).limits)
+    site: Any = SimpleNamespace(limits=Policy.from_settings(policy).limits, keys={})
     s = settings(choosing=0.4)
     state = {"settings": plain(s), "seed": SEED, "thin": np.empty(0)}
     return at_rows.by_part(data, s, site, state).part

@@ -138,6 +138,7 @@ class Context:
     rng: np.random.Generator
     limits: Limits = field(default_factory=lambda: Limits(min_records=LEAST))
     site: str = "s"
+    keys: dict[str, bytes] = field(default_factory=dict)
 
     def stream(self, *key: str | int) -> np.random.Generator:
         return stream(0, *key)
