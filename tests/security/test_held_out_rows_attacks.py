@@ -291,6 +291,21 @@ def test_methods_with_a_deal_of_their_own_rest_on_whole_pieces(entity: bool) -> 
         assert smallest_piece(sets, np.ones(N, dtype=bool)) >= LEAST
 
 
+def test_agents_move_no_held_out_event() -> None:
+    """Two runs, one of which names an agent for one event, differed by that event."""
+    data = table_at(1, True)
+    sets = [of_latent_classes(data, 0.2, Context(np.random.default_rng(0)))[-1]]
+    for at in range(0, N, 7):
+        ward = np.array(["a"] * N)
+        ward[at] = "b"
+        for agent in (ward, np.array([f"w{i // 5}" for i in range(N)])):
+            named = dataclasses.replace(data, agent=agent)
+            sets.append(of_latent_classes(named, 0.2, Context(np.random.default_rng(at)))[-1])
+    assert len(sets[0]) >= LEAST
+    for other in sets[1:]:
+        np.testing.assert_array_equal(other, sets[0])
+
+
 def test_nested_shares_would_leave_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: the first rows of one order, as many as are asked for."""
 

@@ -310,6 +310,7 @@ def test_an_opening_that_an_earlier_release_noted_is_of_one_table() -> None:
         Villain(site, "one", ["age", "lab"], "complete-rows").open()
     Villain(site, "two", ["age", "lab"], "complete-rows").open()
     ledger = site.home.ledger("default")
+    assert set(ledger["tables"]) == {"two"}, "on disk before the step, and not in its record alone"
     number = ledger.pop("row_sets")["two"]
     guard = RowGuard(site.policy)
     assert guard.other_runs("two", site.home).row_set == number  # type: ignore[union-attr]

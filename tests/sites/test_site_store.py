@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -224,6 +225,34 @@ def test_what_is_noted_together_waits_once_for_each_file_and_directory(
     del waits[:]
     home.write_ledger("d", {"n": 3})
     assert len(waits) == 2, "and by itself as before"
+
+
+def test_what_is_there_has_its_name_also_where_the_next_file_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again, a site finds it and does not write it: a power cut would take it then."""
+    home, waits, plain = DiskStore(tmp_path), [], os.fsync
+    full = [False]
+
+    def fsync(handle: int) -> None:
+        waits.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path))
+        if full[0] and waits[-1].startswith("kept"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(RunError), home.together():
+        full[0] = True
+        home.write_ledger("d", {"n": 1})
+        home.write_kept("d", "noise", {"x": 1})
+    assert waits.index("ledger") < len(waits) - 1 and DiskStore(tmp_path).ledger("d") == {"n": 1}
+    full[0] = False
+    with home.together():  # of the first attempt no line is left
+        home.log("read", said=2)
+        with home.together():
+            home.write_ledger("d", {"n": 2})
+        assert home.ledger("d") == {"n": 2}
+    assert [line["said"] for line in DiskStore(tmp_path).checked_log()[0]] == [2]
 
 
 def test_what_was_noted_counts_though_an_error_follows(tmp_path: Path) -> None:

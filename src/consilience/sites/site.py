@@ -84,9 +84,7 @@ COORDINATORS = "_coordinators"
 """Ledger of which coordinator began which run."""
 TABLES = "_tables"
 """Ledger of the tables with which runs were opened, by the hash of their content, before it was in
-their records."""
-_TABLE = "table"
-"""The same in the record of the opening, among what is remembered over the run."""
+that of the data."""
 PURGED = "_purged"
 """Ledger of the runs whose records were dropped."""
 
@@ -144,7 +142,6 @@ class Site:
         self.identity: SigningKey | None = None
         self.computed = 0
         self._damages: dict[str, str] = {}
-        self._opened_on: dict[str, str] = {}
         self._row_guard = RowGuard(self.policy)
 
     def answer(self, request: bytes) -> bytes | Held:
@@ -297,9 +294,6 @@ class Site:
         # forgotten would. The run has one memory, however many lines of questions there are.
         changed = any(last is not work.series.get(name) for name, last in outcome.series.items())
         series = outcome.series if changed else {}
-        if run in self._opened_on:
-            table = {"hash": self._opened_on.pop(run)}
-            series = {**self.home.series(run), **outcome.series, _TABLE: table}
         record = dataclasses.replace(outcome.record, series=series, changes=0)
         if holds(self.hold, outcome.content):
             after = (work.request.after_round, work.request.after_attempt)
@@ -605,8 +599,8 @@ class Site:
         self, data: SiteData, everyone: AllRows | None, run: str, method: type[Method], opens: bool
     ) -> SiteData:
         """The rows that a run uses: the same ones as long as it goes on, of the same table."""
-        noted = self.home.series(run).get(_TABLE, {}).get("hash")
-        known = self.home.ledger(TABLES).get(run, noted)
+        noted = self.home.ledger(self.policy.data_id).get("tables", {})
+        known = noted.get(run, self.home.ledger(TABLES).get(run))
         same = known in (None, data.content_hash)
         if not same:  # an opening is counted once, so it is of one table
             sentence = "the site's table is not the one with which the run was opened"
@@ -622,7 +616,9 @@ class Site:
             if noted_rows or not used[data.rows].all():  # a crash may have left those of before
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
         if known is None:
-            self._opened_on[run] = data.content_hash  # its record will say so
+            ledger = self.home.ledger(self.policy.data_id)  # with what was noted meanwhile
+            tables = {**noted, run: data.content_hash}
+            self.home.write_ledger(self.policy.data_id, {**ledger, "tables": tables})
         marked = method.tells == "moments" or method.remembers_rows
         if everyone is not None and not data.foreign_levels and marked:
             rows = np.isin(np.arange(data.n_read), data.rows) if used is None else used

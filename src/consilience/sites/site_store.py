@@ -506,8 +506,11 @@ class DiskStore(SiteStore):
     @contextmanager
     def together(self) -> Iterator[None]:
         """Write at the end what is written and logged inside: each file and directory once."""
+        if self._staged is not None:
+            yield  # the outer one writes
+            return
         staged: dict[tuple[str, ...], bytes] = {}
-        self._staged = staged
+        self._staged, self._lines = staged, []  # lines of a question that came to nothing
         try:
             yield
         except Exception:  # what was noted counts, whatever became of the question
@@ -519,9 +522,17 @@ class DiskStore(SiteStore):
         self._write_all(staged)
 
     def _write_all(self, files: Mapping[tuple[str, ...], bytes]) -> None:
-        for parts, data in files.items():
-            self._write(data, *parts, named=False)
-        for folder in dict.fromkeys(self.path.joinpath(*parts).parent for parts in files):
+        # Whoever asks again finds what is there and does not write it once more: so it has its name
+        # before anything else is written, and also where the next file fails.
+        for above in dict.fromkeys(parts[:-1] for parts in files):
+            folder = self.path.joinpath(*above)
+            try:
+                for parts in (parts for parts in files if parts[:-1] == above):
+                    self._write(files[parts], *parts, named=False)
+            except BaseException:
+                with suppress(RunError):
+                    keep_names(folder)
+                raise
             keep_names(folder)
         if self._lines:
             self._add_lines(self._lines)

@@ -206,6 +206,8 @@ def _by_lines(
                 cells, header = cells[len(names) :], False
             if not len(cells):
                 continue  # a file may have no rows
+            if not found._length and batch.nbytes <= _SHORT * batch.num_rows * len(names):
+                return None  # numbers would take more than the texts
             found.add(cells, int(1.05 * watched.size * batch.num_rows / batch.nbytes))
             # Pieces of texts of so few rows take more than the texts themselves.
             if 4 * found.is_text.sum() > len(names):

@@ -228,7 +228,7 @@ def cloud_draws(rows: FloatArray, normals: FloatArray) -> FloatArray:
         nearer = most < least[far]
         ranks[far[nearer]], least[far[nearer]] = tried[nearer], most[nearer]
         # Correlations of few levels jump: steps of one length would lead to and fro. Those that
-        # become shorter settle (Robbins and Monro).
+        # become shorter settle.
         latent = latent + off / np.sqrt(1 + step)
         latent[:, np.arange(p), np.arange(p)] = 1.0
         left = least[far] > _NEAR / np.sqrt(m0)

@@ -292,7 +292,7 @@ def _draws(
     masked = KEYS in site.keys
     if site.limits.min_records > 1 or masked:
         cells, shares = np.where(weighs, 0, -1), [settings.holdout]
-        (out,) = held_out(data, cells, shares, site.limits, within=entity, masked=masked)
+        (out,) = held_out(data, cells, shares, site.limits, within=True, masked=masked)
         held[out] = True
     elif settings.holdout > 0:
         chance = np.ones(len(agent))

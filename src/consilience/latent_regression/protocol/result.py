@@ -187,27 +187,36 @@ class LatentClassRegressionResult(Result):
         lower log score, and beside the mixed model a higher log score beyond chance and less
         squared error. Degrees, where they are ahead of one ridge only, or where the mixed model
         has less error than one ridge. Kinds or degrees, where they are ahead of one ridge and
-        sites withhold what compares them with the mixed model.
+        sites withhold what compares them with the mixed model, or tell no error of it.
         """
         gain, score = saved(self), self.pooled_log_score
         if not np.isfinite(gain.share):
             return None
         ahead, less = lead(self), saved_over(self, MIXED)
-        if self.n_classes > 1 and gain.clear > 0 and not score[CLASSES] < score[RIDGE]:
-            if not np.isfinite([ahead.half, less.share]).all():
+        unsure = gain.share > 0 and not math.isfinite(gain.half)
+        better = (gain.clear > 0 or unsure) and not score[CLASSES] < score[RIDGE]
+        if self.n_classes > 1 and better:
+            alike = np.isfinite(self.heldout_mse).all(axis=1) == np.isfinite(self.heldout_ahead)
+            if unsure or not (np.isfinite([ahead.half, less.share]).all() and alike.all()):
                 return KINDS_OR_DEGREES
             return KINDS if ahead.clear > 0 and less.share > 0 else DEGREES
         return DEGREES if saved_over(self, RIDGE, by=MIXED).better else NO_KINDS
 
     @property
     def pooled_mse(self) -> FloatArray:
-        """Mean squared errors over the sites that tell theirs: one for each of four models."""
-        return self.pooled(self.heldout_mse)
+        """Mean squared errors of four models, over the sites that tell all of theirs."""
+        return self.pooled(np.where(self._complete, self.heldout_mse, np.nan))
 
     @property
     def pooled_log_score(self) -> FloatArray:
         """Mean log density over these sites: ridge, mixed model, classes."""
-        return self.pooled(self.heldout_log_score)
+        return self.pooled(np.where(self._complete, self.heldout_log_score, np.nan))
+
+    @property
+    def _complete(self) -> NDArray[np.bool_]:
+        """Sites that tell all of these figures, (B, 1): means of others are not compared."""
+        both = np.column_stack([self.heldout_mse, self.heldout_log_score])
+        return np.asarray(np.isfinite(both).all(axis=1, keepdims=True))
 
     @property
     def pooled_coverage(self) -> float:
@@ -261,7 +270,7 @@ class LatentClassRegressionResult(Result):
             f"The noise within a class has a standard deviation of {self.sigma:.4g}.",
         ]
         mse, score = self.pooled_mse, self.pooled_log_score
-        if np.isfinite(mse[2]):
+        if np.isfinite([*mse, *score]).all():
             sentences.append(
                 f"On held-out events the mean squared error of the classes is {mse[2]:.4g}; one "
                 f"regression for all has {mse[0]:.4g}, a mixed model {mse[1]:.4g}, the mean "
@@ -295,7 +304,9 @@ class LatentClassRegressionResult(Result):
     def _kinds_or_degrees(self) -> str:
         verdict, gain, ahead = self.verdict, saved(self), lead(self)
         if verdict is None:
-            return "No events were held out, so nothing measures what the classes tell."
+            told = np.isfinite(np.column_stack([self.heldout_mse, self.coverage])).any()
+            none = "Sites withhold what" if told else "No events were held out, so nothing"
+            return f"{none} measures what the classes tell."
         classes = f"{self.n_classes} classes" if self.n_classes > 1 else "one class"
         error, of_lead = _error(gain, ".1%"), _error(ahead, ".3f")
         said = (
@@ -304,7 +315,7 @@ class LatentClassRegressionResult(Result):
         )
         less = saved_over(self, MIXED).share
         if verdict == KINDS_OR_DEGREES:
-            return said + "; sites tell too little to compare them with a mixed model."
+            return said + "; sites tell too little to tell kinds from degrees."
         if math.isfinite(less):
             said += f", and {_below(less)} that of a mixed model"
         if math.isfinite(ahead.share):
@@ -313,8 +324,9 @@ class LatentClassRegressionResult(Result):
             said += f" {of_lead})" if of_lead else ")"
         said += "."
         if verdict == NO_KINDS and self.n_classes > 1:
+            said += " Their log score is lower, though." if gain.clear > 0 else ""
             said += " Read the data as one regression: run again with n_classes = 1."
-        if verdict == DEGREES:
+        if verdict == DEGREES and ahead.clear <= 0:
             better = "may fit better" if not ahead.share > 0 else "fits about as well"
             said += f" A mixed model {better}."
         if verdict == KINDS:

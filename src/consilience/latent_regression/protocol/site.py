@@ -8,6 +8,7 @@ At the end it says who belongs where, and keeps a predictor.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -444,14 +445,14 @@ def conclude(
     for cell in np.flatnonzero(target >= 0) if "n_kept" in state else ():
         known[:, target[cell]] += np.asarray(state["sum"])[:, cell] / state["n_kept"]
     total = known.sum(axis=1, keepdims=True)
-    if (total > 0).all():
-        known = known / total
-    else:
-        log_prior = np.log(np.maximum(message.base.value, _TINY))
-        everyone = np.broadcast_to(log_prior, known.shape)
-        known = prediction.posterior_weights(everyone, _log_likelihood(blocks, classes, here))
+    # Judged by the entities' own events alone, as the mixed model is: agents that differ by degrees
+    # would else make classes look better than it.
+    log_prior = np.log(np.maximum(message.base.value, _TINY))
+    everyone = np.broadcast_to(log_prior, known.shape)
+    alone = prediction.posterior_weights(everyone, _log_likelihood(blocks, classes, here))
+    known = known / total if (total > 0).all() else alone
     try:
-        figures = _figures(message, here, blocks, classes, known, float(scaling[1, -1]))
+        figures = _figures(message, here, blocks, classes, alone, float(scaling[1, -1]))
     except (DataError, np.linalg.LinAlgError):
         if not here.hidden:
             raise
@@ -578,13 +579,16 @@ def _figures(
     error, score = by_entity(h[:, None] * np.abs(felt), entities).max(axis=0) * half / h.sum()
     steps = np.zeros(N_FIGURES)
     steps[[2, 9]], steps[[6, 10]] = error * unit**2, score
-    return weighted_means(
+    found = weighted_means(
         np.column_stack(columns),
         h[:, None],
         limits=here.limits,
         entities=entities,
         least=steps,
     )
+    # the events of one entity deviate from their own mean by nothing, taken together
+    alone = np.full(N_FIGURES, entities.min() == entities.max())
+    return dataclasses.replace(found, variance=found.variance.withhold(alone))
 
 
 class _Mixture(NamedTuple):

@@ -58,7 +58,7 @@ def held_out(
     *,
     order: IntArray | None = None,
     spare: int = 0,
-    within: IntArray | None = None,
+    within: bool = False,
     masked: bool = False,
 ) -> tuple[IntArray, ...]:
     """Choose the rows to hold out.
@@ -76,9 +76,9 @@ def held_out(
         held out. Not used elsewhere.
     spare : int
         Rows that are left in each class, where no record is protected.
-    within : (n,) int array, optional
-        Rows of an entity are dealt singly rather than together, each entity by this number keeps
-        one, and another entity column gives another deal.
+    within : bool
+        Rows of an entity are dealt singly rather than together, each entity keeps one, and another
+        entity column gives another deal.
     masked : bool
         Sums are masked, so runs may differ by rows of all sites or of none: rows are dealt whatever
         is protected, and where fewer parts are left than were asked for, none is held out.
@@ -90,8 +90,8 @@ def held_out(
         All that is not there is used: what a run rests on is this partition and nothing else.
     """
     if limits.min_records > 1 or masked:
-        part = _dealt(data) if within is None else _dealt_within(data, within, cells >= 0)
-        chosen = _admitted(part, cells, data.entity if within is None else None, shares, limits)
+        part = _dealt_within(data, cells >= 0) if within else _dealt(data)
+        chosen = _admitted(part, cells, None if within else data.entity, shares, limits)
         if masked and sum(map(len, chosen)) < sum((s > 0) + (s >= TWO) for s in shares):
             chosen = [[] for _ in shares]
         return tuple(np.flatnonzero(np.isin(part, parts) & (cells >= 0)) for parts in chosen)
@@ -166,17 +166,18 @@ def _dealt(data: SiteData) -> IntArray:
     return _part(_by_name(data, names)[which])
 
 
-def _dealt_within(data: SiteData, entity: IntArray, used: NDArray[np.bool_]) -> IntArray:
+def _dealt_within(data: SiteData, used: NDArray[np.bool_]) -> IntArray:
     """Part of each row, singly; one row of each entity is never held out.
 
     So what is held out depends on what an entity is. Its name moves the deal: two columns of
-    entities would otherwise give sets that differ by a few rows.
+    entities would otherwise give sets that differ by a few rows. Nothing else does: one row of an
+    entity at another agent would be another entity, and told by the difference of two runs.
     """
     names, which = _names(data)
     value = (uniform(data, "parts within") + _by_name(data, names)[which]) % 1.0
     part = _part(value)
-    order = np.lexsort((value, used, entity))
-    last = np.append(entity[order][1:] != entity[order][:-1], True)
+    order = np.lexsort((value, used, which))
+    last = np.append(which[order][1:] != which[order][:-1], True)
     part[order[last]] = PARTS - 1
     return part
 
