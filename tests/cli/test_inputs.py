@@ -388,7 +388,7 @@ def test_a_run_of_another_release_is_not_resumed(ran: Workspace) -> None:
     assert "was begun with release '0.0.0'" in sentence(result)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5, 12, 30, 60])
+@pytest.mark.parametrize("nth", [1, 2, 5, 12, 30, 50])
 def test_a_full_disk(
     space: Workspace, whole: Workspace, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
