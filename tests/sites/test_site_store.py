@@ -217,8 +217,10 @@ def test_what_is_noted_together_waits_once_for_each_file_and_directory(
             home.write_kept("d", f"noise {n}", {"x": n})
             home.log("read", said=n)
             assert home.ledger("d") == {"n": n}, "what was noted is read"
+            home.write_outputs("r", {"used": b"1"})
+            assert home.output_names("r") == ("used",) and home.runs() == ("r",)
         assert not waits and DiskStore(tmp_path).ledger("d") == {}
-    assert len(waits) == 3 + 2 + 1 and waits.count("ledger") == waits.count("kept/d") == 1
+    assert len(waits) == 4 + 3 + 1 and waits.count("ledger") == waits.count("kept/d") == 1
     assert DiskStore(tmp_path).ledger("d") == {"n": 2}
     found, chain = DiskStore(tmp_path).checked_log()
     assert [line["said"] for line in found] == [1, 2] and not chain.broken

@@ -617,7 +617,7 @@ class Site:
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
         if known is None:
             ledger = self.home.ledger(self.policy.data_id)  # with what was noted meanwhile
-            tables = {**noted, run: data.content_hash}
+            tables = {**ledger.get("tables", {}), run: data.content_hash}
             self.home.write_ledger(self.policy.data_id, {**ledger, "tables": tables})
         marked = method.tells == "moments" or method.remembers_rows
         if everyone is not None and not data.foreign_levels and marked:

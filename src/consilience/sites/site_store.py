@@ -42,7 +42,7 @@ import re
 import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -569,9 +569,12 @@ class DiskStore(SiteStore):
         """Write a file; what is in its way alone is damage."""
         if self._staged is not None:
             self._staged[parts] = data
-            return
+        else:
+            self._put(data, parts, named=named)
+
+    def _put(self, data: bytes, parts: tuple[str, ...], **how: bool) -> None:
         try:
-            atomic_write(self.path.joinpath(*parts), data, named=named)
+            atomic_write(self.path.joinpath(*parts), data, **how)
         except RunError as error:
             if isinstance(error.__cause__, OSError):
                 raise self._fault(error.__cause__, "written", *parts) from error
@@ -586,15 +589,7 @@ class DiskStore(SiteStore):
     def write_copy(self, run: str, name: str, data: bytes) -> None:
         """Keep an output of which the log says as much: a power cut may take the file."""
         parts = "outputs", check_run_id(run), _output_name(name)
-        path = self.path.joinpath(*parts)
-        part = path.with_name(f".{name}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "wb", opener=_own) as file:
-                file.write(data)
-            os.replace(part, path)
-        except OSError as error:
-            raise self._fault(error, "written", *parts) from error
+        self._put(data, parts, named=False, kept=False)
 
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
@@ -615,15 +610,17 @@ class DiskStore(SiteStore):
 
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
-        folder = self.path / "outputs" / check_run_id(run)
-        return tuple(sorted(p.name for p in folder.glob("[!.]*"))) if folder.is_dir() else ()
+        staged = [parts[2] for parts in self._staged or () if parts[:2] == ("outputs", run)]
+        return self._names(check_run_id(run), staged)
 
     def runs(self) -> tuple[str, ...]:
         """Runs that left outputs."""
-        folder = self.path / "outputs"
-        if not folder.is_dir():
-            return ()
-        return tuple(sorted(p.name for p in folder.glob("[!.]*") if is_run_id(p.name)))
+        staged = [parts[1] for parts in self._staged or () if parts[0] == "outputs"]
+        return tuple(name for name in self._names("", staged) if is_run_id(name))
+
+    def _names(self, below: str, staged: Iterable[str]) -> tuple[str, ...]:
+        folder = self.path / "outputs" / below  # a missing one has no names
+        return tuple(sorted({*staged, *(p.name for p in folder.glob("[!.]*"))}))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -786,11 +783,6 @@ def _add_whole(handle: int, size: int, line: bytes) -> None:
         with suppress(OSError):
             os.ftruncate(handle, size)
         raise
-
-
-def _own(path: str, flags: int) -> int:
-    """Open a file that is its owner's alone, and no link."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _record_parts(run: str, round_: int, attempt: int) -> tuple[str, ...]:

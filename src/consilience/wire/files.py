@@ -63,7 +63,9 @@ def explained(what: str, where: Path) -> Iterator[None]:
         raise explain(error, what, where) from error
 
 
-def atomic_write(path: Path, data: bytes, *, mode: int = 0o600, named: bool = True) -> None:
+def atomic_write(
+    path: Path, data: bytes, *, mode: int = 0o600, named: bool = True, kept: bool = True
+) -> None:
     """Write a file so that readers see all of it or none, even after a power cut.
 
     Parameters
@@ -75,6 +77,8 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o600, named: bool = Tr
     named : bool
         Whether to wait until the name leads to the new file after a power cut, too; otherwise
         `keep_names` does so, once for all files of a directory.
+    kept : bool
+        Whether to wait until the content is on disk; without it a power cut may take the file.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o600, named: bool = Tr
         path.parent.mkdir(parents=True, exist_ok=True)
         above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _write_whole(above, path.name, data, mode, named=named)
+            _write_whole(above, path.name, data, mode, named=named, kept=kept)
         finally:
             os.close(above)
 
@@ -100,7 +104,9 @@ def keep_names(folder: Path) -> None:
             os.close(handle)
 
 
-def _write_whole(above: int, name: str, data: bytes, mode: int, *, named: bool = True) -> None:
+def _write_whole(
+    above: int, name: str, data: bytes, mode: int, *, named: bool = True, kept: bool = True
+) -> None:
     """Write a file in an open directory, by a rename that is durable."""
     temporary = f".{secrets.token_hex(8)}.part"
     handle = os.open(
@@ -109,8 +115,9 @@ def _write_whole(above: int, name: str, data: bytes, mode: int, *, named: bool =
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if kept:
+                file.flush()
+                os.fsync(file.fileno())
         # After a power cut the name leads to the old file or to the new one; the directory is
         # synced so that it stays with the new one.
         os.replace(temporary, name, src_dir_fd=above, dst_dir_fd=above)

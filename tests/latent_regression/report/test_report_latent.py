@@ -19,6 +19,7 @@ from consilience.latent_regression.protocol.result import MIXED, Saved
 from consilience.latent_regression.report import figures_latent
 from consilience.latent_regression.report import latent_class_regression as words
 from consilience.protocol.mean_and_sd import MeanAndSDResult
+from consilience.protocol.next_study import Asked
 from consilience.report.sections import Block, Headline
 from tests.granted import GRANTED
 from tests.latent_regression.report.latent_fixture import CASES, result_of, run_of
@@ -32,6 +33,7 @@ PLOTS = (
     room.plot_latent_releases,
     room.plot_latent_traces,
 )
+COLUMNS = Columns(features=["x0", "x1", "x2"], target="y", entity="e")
 HELD_OUT = "Held-out error compared with simpler models"
 WANTED = (("1.25", "0.61"), ("2.00", "0.59"), ("1.00", "0.78"))
 """Saved with half of an interval: (2 + 3) / 4, then by site; 1.96 times .309, .3 and .4."""
@@ -90,12 +92,36 @@ def test_a_mixed_model_that_predicts_better_is_not_hidden() -> None:
     unsure = result_of(heldout_ahead_error=np.full(4, 0.1))
     assert headline(unsure).tone == "plain"
     assert any("no clear difference from a mixed" in s for s in headline(unsure).more)
-    # Of a site of one entity the error is 0: the interval is then over sites.
+    # A site of one entity tells no error: the interval is then over sites.
     ahead = np.array([0.04, 0.06, 0.05, 0.05])
-    single = result_of(heldout_ahead=ahead, heldout_ahead_error=np.array([0.01, 0.01, 0.0, 0.01]))
+    single = result_of(
+        heldout_ahead=ahead, heldout_ahead_error=np.array([0.01, 0.01, np.nan, 0.01])
+    )
     assert words.lead(single).among == "sites" and single.verdict == "kinds"
-    two = result_of(n_sites=2, heldout_ahead_error=np.zeros(2))
+    two = result_of(n_sites=2, heldout_ahead_error=np.full(2, np.nan))
     assert np.isnan(words.lead(two).half) and two.verdict == "kinds or degrees"
+
+
+def test_two_measures_that_disagree_beside_a_mixed_model_are_said_to() -> None:
+    split = result_of()
+    split.heldout_mse[:, MIXED] = 0.7 * split.heldout_mse[:, 0]
+    assert words.lead(split).clear == 1 and split.verdict == "degrees, not kinds"
+    (said,) = (s for s in headline(split).more if "log density" in s)
+    assert "the two measures disagree" in said and "no clear" not in said
+
+
+def test_what_to_do_next_says_what_is_known_of_kinds() -> None:
+    withheld = result_of(heldout_mse=np.full((4, 4), np.nan), heldout_gain=np.full(4, np.nan))
+    split = result_of(heldout_mse=np.tile([2.0, 1.4, 1.5, 4.0], (4, 1)))
+    worse = dataclasses.replace(split, heldout_ahead=np.full(4, -0.05))
+    for result, wanted in (
+        (CASES["not-held-out"](), "No events were held out"),
+        (withheld, "Sites withhold"),
+        (split, "is no method here."),
+        (worse, "fits as well or better."),
+    ):
+        first = next(result.next_studies(Asked("latent-class-regression", {}, COLUMNS, ())))
+        assert isinstance(first, str) and wanted in first
 
 
 def test_intervals_that_miss_what_they_promise_are_said_to() -> None:
@@ -218,10 +244,12 @@ def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
     withheld = CASES["withheld-gain"]()
     assert words.saved(withheld).among == "sites"
     assert "interval over sites" in answered(headline(withheld))
-    # A single entity deviates from its own mean by nothing.
-    single = result_of(heldout_gain_error=np.zeros(4))
+    # A single entity tells no error.
+    single = result_of(heldout_gain_error=np.full(4, np.nan))
     assert words.saved(single).among == "sites"
-    two = result_of(n_sites=2, heldout_gain_error=np.zeros(2), heldout_ahead_error=np.zeros(2))
+    two = result_of(
+        n_sites=2, heldout_gain_error=np.full(2, np.nan), heldout_ahead_error=np.full(2, np.nan)
+    )
     assert np.isnan(words.saved(two).half) and "95% interval" not in answered(headline(two))
 
 

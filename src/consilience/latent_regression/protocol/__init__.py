@@ -151,7 +151,8 @@ class LatentClassRegression(Method[LatentClassRegressionResult]):
         Whether each class has an intercept.
     holdout : float
         Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
-        an event, protected sites hold out one or two fifths, or nothing, and so do all with masked
+        an event (at protected sites every entity name does: with two agents it may be at the other
+        one). Protected sites hold out one or two fifths, or nothing, and so do all with masked
         sums: all sites, or none.
     level : float
         Of intervals.

@@ -152,12 +152,10 @@ def conclude_total(
     own, state = at_site.conclude(message, data, state, site)
     weight = events if np.isfinite(own.figures.value).all() else float("nan")
     part = 0.0 * weight + 1.0
-    # Of a site of one entity the events deviate from their own mean by nothing, taken together.
-    variances = np.where(own.variances.value > 0, own.variances.value, np.nan)
     found = Losses(
         figures=replaced(own.figures, own.figures.value * weight),
         weight=replaced(own.figures, weight),
-        variances=replaced(own.variances, variances * weight**2),
+        variances=replaced(own.variances, own.variances.value * weight**2),
         effective=replaced(own.effective, own.effective.value * part),
     )
     return found, state

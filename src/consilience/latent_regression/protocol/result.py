@@ -293,19 +293,30 @@ class LatentClassRegressionResult(Result):
             yield from regression(asked, why, **({} if self.masked else {"sites": self.sites}))
             return
         if self.verdict is None:
-            yield "No events were held out, so nothing says if there are kinds: ask for holdout."
-        elif self.verdict == DEGREES:
             yield (
-                "Entities differ by degrees, not by kinds: a mixed model, which is no method here, "
-                "fits as well or better."
+                "Sites withhold what would say if there are kinds."
+                if self._measured
+                else "No events were held out, so nothing says if there are kinds: ask for holdout."
+            )
+        elif self.verdict == DEGREES:
+            better = ", fits as well or better" if lead(self).clear <= 0 else ""
+            yield (
+                "Entities differ by degrees, not by kinds: a mixed model, which is no method here"
+                f"{better}."
             )
         yield partner(asked)
+
+    @property
+    def _measured(self) -> bool:
+        """Whether any site tells anything of held-out events."""
+        return bool(np.isfinite(np.column_stack([self.heldout_mse, self.coverage])).any())
 
     def _kinds_or_degrees(self) -> str:
         verdict, gain, ahead = self.verdict, saved(self), lead(self)
         if verdict is None:
-            told = np.isfinite(np.column_stack([self.heldout_mse, self.coverage])).any()
-            none = "Sites withhold what" if told else "No events were held out, so nothing"
+            none = (
+                "Sites withhold what" if self._measured else "No events were held out, so nothing"
+            )
             return f"{none} measures what the classes tell."
         classes = f"{self.n_classes} classes" if self.n_classes > 1 else "one class"
         error, of_lead = _error(gain, ".1%"), _error(ahead, ".3f")
@@ -414,7 +425,7 @@ class Saved:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Ends of the interval: no model saves more than the whole error of another."""
+        """Ends of the interval of a share: no model saves more than another's whole error."""
         return self.share - self.half, min(self.share + self.half, 1.0)
 
     @property
@@ -457,8 +468,7 @@ def _over_entities(result: Any, values: FloatArray, errors: FloatArray) -> Saved
     found, weight = weighted(result, values)
     error, part = weighted(result, np.where(np.isfinite(values), errors, np.nan))
     mean = float(weight @ found) if len(found) else math.nan
-    # The events of a site with one entity deviate from their own mean by nothing, taken together.
-    if not len(found) or len(error) < len(found) or not (error > 0).all():
+    if not len(found) or len(error) < len(found):
         return Saved(mean)
     # error of a weighted mean over independent sites
     return Saved(mean, Z95 * float(np.sqrt((part**2 * error**2).sum())))

@@ -77,8 +77,8 @@ def held_out(
     spare : int
         Rows that are left in each class, where no record is protected.
     within : bool
-        Rows of an entity are dealt singly rather than together, each entity keeps one, and another
-        entity column gives another deal.
+        Rows of an entity are dealt singly rather than together, each entity name keeps one, and
+        another entity column gives another deal.
     masked : bool
         Sums are masked, so runs may differ by rows of all sites or of none: rows are dealt whatever
         is protected, and where fewer parts are left than were asked for, none is held out.
