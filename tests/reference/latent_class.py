@@ -181,13 +181,34 @@ def normal_log_density(y: np.ndarray, mean: np.ndarray, covariance: np.ndarray) 
     return float(-0.5 * (logs + away @ np.linalg.solve(covariance, away)))
 
 
+def by_agent(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    g: np.ndarray,
+    agents: list[int],
+    between: np.ndarray,
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """All events of each agent, and ``H = I + X G X' (in an entity) + X B X' (in the agent)``."""
+    found = []
+    for agent in dict.fromkeys(agents):
+        members = [pair for pair, owner in zip(entities, agents) if owner == agent]
+        x, y = (np.concatenate(part) for part in zip(*members))
+        which = np.repeat(np.arange(len(members)), [len(pair[1]) for pair in members])
+        same = which[:, None] == which
+        found.append((x, y, np.eye(len(y)) + same * (x @ g @ x.T) + x @ between @ x.T))
+    return found
+
+
 def restricted_deviance(
-    entities: list[tuple[np.ndarray, np.ndarray]], g: np.ndarray, sigma2: float
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    g: np.ndarray,
+    sigma2: float,
+    agents: list[int],
+    between: np.ndarray,
 ) -> float:
-    """-2 log restricted likelihood of ``N(X w, sigma2 (I + X G X'))``, w free (flat prior)."""
+    """-2 log restricted likelihood of ``N(X w, sigma2 H)``, w free (flat prior)."""
     a, b, total, n = 0.0, 0.0, 0.0, 0
-    for x, y in entities:
-        v = sigma2 * (np.eye(len(y)) + x @ g @ x.T)
+    for x, y, h in by_agent(entities, g, agents, between):
+        v = sigma2 * h
         a = a + x.T @ np.linalg.solve(v, x)
         b = b + x.T @ np.linalg.solve(v, y)
         total += np.linalg.slogdet(v)[1] + y @ np.linalg.solve(v, y)
@@ -214,17 +235,23 @@ def mixed_left_out(
     g: np.ndarray,
     sigma2: float,
     penalty: float,
+    agents: list[int],
+    between: np.ndarray,
 ) -> tuple[float, float]:
-    """Log density and squared error of what is not known of entity e, under a mixed model."""
-    f = len(g)
-    a, b = penalty * np.eye(f), np.zeros(f)
-    for x, y in entities[:e] + entities[e + 1 :]:
-        h = np.eye(len(y)) + x @ g @ x.T
-        a, b = a + x.T @ np.linalg.solve(h, x), b + x.T @ np.linalg.solve(h, y)
-    x, y = entities[e]
-    covariance = sigma2 * (np.eye(len(y)) + x @ (g + np.linalg.inv(a)) @ x.T)
-    every, some, predicted = left_out(x, y, known, np.linalg.solve(a, b), covariance)
-    return every - some, float(((y[~known] - predicted) ** 2).sum())
+    """Log density and squared error of what is not known of entity e, under a mixed model.
+
+    All events are normal together; those not known are predicted from all that are.
+    """
+    x = np.concatenate([part for part, _ in entities])
+    y = np.concatenate([part for _, part in entities])
+    which = np.repeat(np.arange(len(entities)), [len(part) for _, part in entities])
+    owner = np.asarray(agents)[which]
+    h = np.eye(len(y)) + x @ x.T / penalty + (which[:, None] == which) * (x @ g @ x.T)
+    h = sigma2 * (h + (owner[:, None] == owner) * (x @ between @ x.T))
+    told = which != e
+    told[which == e] = known
+    every, some, predicted = left_out(x, y, told, np.zeros(len(g)), h)
+    return every - some, float(((y[~told] - predicted) ** 2).sum())
 
 
 def classes_left_out(

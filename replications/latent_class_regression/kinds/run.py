@@ -33,16 +33,22 @@ ONE_CLASS = (
     "x^2, x by entity",
     "skewed",
 )
-CLASSES = {"two classes": 2, "four classes": 4}
+AGENTS = {
+    f"{own} of {agents} agents{more}": (agents, each)
+    for own, more in (("intercepts", ""), ("slopes", ""), ("slopes", " and entities"))
+    for agents, each in SIZES[:2]
+}
+"""Data in which agents differ by degrees, and entities within agents in the last two."""
+CLASSES = {"two classes": 2, "four classes": 4, "two classes, 4 agents": 2}
 BY_CLASS = "noise by entity, noise by class"
 """Data of "noise by entity", fitted with ``noise_by_class``."""
-LINES = (*ONE_CLASS, BY_CLASS, *CLASSES)
+LINES = (*ONE_CLASS, BY_CLASS, *AGENTS, *CLASSES)
 
 
 def drawn(line: str, seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Columns, outcome, entity and agent of a data set with one true class."""
     rng = stream(seed, "kinds", line)
-    agents, each = SIZES[seed % len(SIZES)]
+    agents, each = AGENTS.get(line, SIZES[seed % len(SIZES)])
     n = agents * each
     entity = np.repeat(np.arange(n), EVENTS)
     x = rng.normal(size=(len(entity), 3))
@@ -58,17 +64,24 @@ def drawn(line: str, seed: int) -> tuple[FloatArray, FloatArray, FloatArray, Flo
         noise = rng.exponential(size=len(entity)) - 1.0
     elif line == "random intercepts":
         y += 0.7 * rng.normal(size=n)[entity]
-    elif line == "random slopes":
+    elif line == "random slopes" or line.endswith("and entities"):
         y += (0.5 * rng.normal(size=(n, 3))[entity] * x).sum(axis=1)
     elif line.startswith("x^2"):
         y += 0.6 * x[:, 0] ** 2
-    return x, y + noise, entity, entity // each
+    agent = entity // each
+    if line in AGENTS:
+        y += 0.7 * rng.normal(size=agents)[agent]
+        if line.startswith("slopes"):
+            y += (0.5 * rng.normal(size=(agents, 3))[agent] * x).sum(axis=1)
+    return x, y + noise, entity, agent
 
 
 def one(line: str, seed: int) -> dict[str, float]:
     """What the fit says of one data set."""
     if line in CLASSES:
-        data = design(CLASSES[line], seed, "kinds", line, sigma=0.5)
+        few = {"n_agents": 4, "n_entities": 15, "n_events": 8, "shares": (0.5, 0.5)}
+        chosen = few if line.endswith("agents") else {}
+        data = design(CLASSES[line], seed, "kinds", line, sigma=0.5, **chosen)
         model = central(data.events, "auto", seed)
         true = len(np.unique(data.events.label))
     else:

@@ -14,12 +14,13 @@ sys.path.insert(0, str(ROOT))
 from consilience.datasets.simulate_latent_classes import LatentClassEvents  # noqa: E402
 from consilience.latent_regression.protocol.result import MIXED, RIDGE, lead, saved  # noqa: E402
 from replications.assisted_glm.study import Table, options, replicate  # noqa: E402
-from replications.latent_class_regression.kinds.run import CLASSES, ONE_CLASS, drawn  # noqa: E402
+from replications.latent_class_regression.kinds.run import ONE_CLASS, drawn  # noqa: E402
 from replications.latent_class_regression.study import design, federated  # noqa: E402
 
 HERE = Path(__file__).parent
 REPLICATES = 100
 SITES = 4
+CLASSES = {"two classes": 2, "four classes": 4}
 STRICT = ("t3", "random intercepts", "random slopes", "x^2, x by entity", *CLASSES)
 LINES = (*ONE_CLASS, *CLASSES, *(f"{line}, strict" for line in STRICT))
 

@@ -242,6 +242,37 @@ def test_degrees_are_said_first_and_keep_their_classes() -> None:
     assert summary.index("but not clearly better than a mixed") < summary.index("Chains disagree")
 
 
+@pytest.mark.parametrize("agents", [4, 30])
+def test_agents_that_differ_by_degrees_are_no_kinds(agents: int) -> None:
+    """Beside a mixed model of entities alone each table of 4 agents was called kinds."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        entity = np.repeat(np.arange(360), 3)
+        agent = entity // (360 // agents)
+        own = rng.normal(size=(agents, 2))[agent]
+        x = rng.normal(size=(len(entity), 1))
+        y = own[:, 0] + own[:, 1] * x[:, 0] + rng.normal(size=len(x))
+        fit = LatentClassRegressor("auto", n_restarts=2, random_state=seed)
+        fit.fit(x, y, entity=entity, agent=agent)
+        said = fit.evidence_
+        assert said.n_classes > 1 and said.to_one.clear
+        assert said.verdict == "degrees, not kinds"
+        assert said.random == "intercepts and slopes of entities and agents"
+
+
+def test_kinds_at_few_agents_are_kinds() -> None:
+    """Two classes at agents that have more or less of each: theirs cannot stand for them."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        entity = np.repeat(np.arange(120), 6)
+        kind = rng.random(120) < np.repeat([0.2, 0.4, 0.6, 0.8], 30)
+        x = rng.normal(size=(len(entity), 1))
+        y = np.where(kind[entity], 1.0, -1.0) * x[:, 0] + 0.7 * rng.normal(size=len(x))
+        fit = LatentClassRegressor("auto", n_restarts=2, random_state=seed)
+        fit.fit(x, y, entity=entity, agent=entity // 30)
+        assert fit.evidence_.verdict == "kinds" and fit.n_classes_ == 2
+
+
 @pytest.mark.parametrize("noise", ["t3", "by entity"])
 def test_odd_noise_is_one_class(noise: str) -> None:
     """Three data sets (100 of each in the tracked replication); mergers alone give more classes."""

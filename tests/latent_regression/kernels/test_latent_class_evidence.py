@@ -40,19 +40,36 @@ def by_entity(part: Blocks) -> list[tuple[np.ndarray, np.ndarray]]:
 # ------------------------------------------------------------------ the mixed model
 
 
-@pytest.mark.parametrize("random", [[], [0], [0, 1], [0, 1, 2]])
-def test_restricted_likelihood_is_that_of_the_textbook_and_highest(random: list[int]) -> None:
-    rows = grouped(1, spread=(0.7, 0.5, 0.6))
-    fit = ev.mixed_model(blocks(rows), random)
-    entities = by_entity(blocks(rows))
-    best = reference.restricted_deviance(entities, fit.ratio, fit.sigma2)
+def of_agents(rows: ev.Rows, seed: int) -> ev.Rows:
+    """The same events with own intercept and first slope of each agent."""
+    own = stream(seed, "agents").standard_normal((rows.agent.max() + 1, 2))
+    return rows._replace(y=rows.y + (rows.x[:, :2] * own[rows.agent]).sum(axis=1))
+
+
+LEVELS = [([], []), ([0], []), ([0, 1, 2], []), ([], [0]), ([0], [0, 1]), ([0, 1], [0, 1])]
+
+
+@pytest.mark.parametrize(("random", "between"), LEVELS)
+def test_restricted_likelihood_is_that_of_the_textbook_and_highest(
+    random: list[int], between: list[int]
+) -> None:
+    rows = of_agents(grouped(1, 50, spread=(0.7, 0.5, 0.6)), 1)
+    fit = ev.mixed_model(blocks(rows), random, between)
+    entities, agents = by_entity(blocks(rows)), blocks(rows).agent.tolist()
+
+    def deviance(g: np.ndarray, sigma2: float, b: np.ndarray) -> float:
+        return reference.restricted_deviance(entities, g, sigma2, agents, b)
+
+    best = deviance(fit.ratio, fit.sigma2, fit.between)
     assert fit.deviance == pytest.approx(best, rel=1e-10)
+    assert bool(random) == fit.ratio.any() and bool(between) == fit.between.any()
     # no step in any direction that leaves G nonnegative lowers it
     for scale in (0.98, 1.02):
-        assert reference.restricted_deviance(entities, fit.ratio, fit.sigma2 * scale) > best
+        assert deviance(fit.ratio, fit.sigma2 * scale, fit.between) > best
         if random:
-            moved = reference.restricted_deviance(entities, fit.ratio * scale, fit.sigma2)
-            assert moved > best
+            assert deviance(fit.ratio * scale, fit.sigma2, fit.between) > best
+        if between:
+            assert deviance(fit.ratio, fit.sigma2, fit.between * scale) > best
 
 
 @pytest.mark.parametrize("random", [[0], [0, 1]])
@@ -152,15 +169,22 @@ def test_halves_hold_every_event_once(left: Any) -> None:
     assert ev.halves_of(few, blocks(few), np.zeros(len(rows.y))) is None
 
 
-@pytest.mark.parametrize("random", [[], [0], [0, 1, 2]])
-def test_mixed_scores_are_those_of_the_textbook(left: Any, random: list[int]) -> None:
-    _, all_of_them, halves = left
-    fit = ev.mixed_model(all_of_them, random, penalty=0.7)
+@pytest.mark.parametrize(("random", "between"), LEVELS)
+def test_mixed_scores_are_those_of_the_textbook(
+    left: Any, random: list[int], between: list[int]
+) -> None:
+    rows, _, _ = left
+    rows = of_agents(rows, 4)
+    all_of_them = blocks(rows)
+    halves = ev.halves_of(rows, all_of_them, stream(4, "halves").random(len(rows.y)))
+    assert halves is not None
+    fit = ev.mixed_model(all_of_them, random, between, penalty=0.7)
+    assert not between or fit.between.any()
     found = ev.mixed_scores(fit, halves)
-    entities = by_entity(all_of_them)
+    entities, agents = by_entity(all_of_them), all_of_them.agent.tolist()
     for e, (x, y, first) in enumerate(halved(halves)):
         now = [*entities[:e], (x, y), *entities[e + 1 :]]
-        given = (now, e), (fit.ratio, fit.sigma2, 0.7)
+        given = (now, e), (fit.ratio, fit.sigma2, 0.7, agents, fit.between)
         both = [reference.mixed_left_out(*given[0], k, *given[1]) for k in (first, ~first)]
         log_score, error = np.sum(both, axis=0)
         assert found.log_score[e] == pytest.approx(log_score, rel=1e-9)

@@ -3,7 +3,10 @@
 The mixed model is ``y = X w + Z b_e + noise`` with ``b_e ~ N(0, sigma2 G)`` for each entity e, Z
 some columns of X; one regression is the case without Z. Its restricted likelihood needs the sums
 of an entity alone: with ``G = L L'`` and ``M = I + L' Z'Z L`` the inverse of ``H = I + Z G Z'``
-leaves ``X'H^-1 X = X'X - X'Z L M^-1 L' Z'X``, and ``|H| = |M|``.
+leaves ``X'H^-1 X = X'X - X'Z L M^-1 L' Z'X``, and ``|H| = |M|``. Agents may have coefficients of
+their own, too: their sums are those that H leaves, added over their entities, and the same again.
+Classes know an entity's agent by its shares of them; without these agents that differ by degrees
+would be taken for kinds.
 
 Every entity in turn is left out of what all share. Half of its events are then known, and tell its
 class or its own coefficients; the other half is predicted; and the other way round.
@@ -44,9 +47,15 @@ LEAST_ENTITIES = 5
 MOST_ENTITIES = 2000
 """That are left out; the variances of the mixed model rest on all."""
 MOST_COLUMNS = 12
-"""Of the design with own coefficients of each entity: with more only the intercept has them."""
+"""Of the design with own coefficients of entities and agents: of more only the intercept's."""
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
+RANDOM = (
+    "intercepts",
+    "intercepts and slopes",
+    "intercepts of entities and agents",
+    "intercepts and slopes of entities and agents",
+)
 SAME = "the same model of one class"
 _TAIL_DRAWS = 64
 """Of coefficients, over which the density of events with t noise is averaged."""
@@ -74,32 +83,47 @@ class MixedFit:
         Variance of the noise.
     ratio : (F, F) array
         G: covariance of the entities' own coefficients over sigma2; 0 where they have none.
+    between : (F, F) array
+        The same of agents.
     deviance : float
         -2 log restricted likelihood.
     precision : (F, F) array
-        ``sum_e X'H^-1 X`` with the penalty: the inverse covariance of `mean`, times sigma2.
+        ``sum_e X'H^-1 X`` with the penalty, of agents' H where these have own coefficients: the
+        inverse covariance of `mean`, times sigma2.
     inner : (E, F, F) and (E, F) arrays
         ``X'H^-1 X`` and ``X'H^-1 y`` of each entity.
+    outer : (A, F, F) and (A, F) arrays
+        The same of each agent; of each entity where agents have no coefficients.
+    agent : (E,) array of int
+        Place of each entity's agent in `outer`.
     """
 
     mean: FloatArray
     sigma2: float
     ratio: FloatArray
+    between: FloatArray
     deviance: float
     precision: FloatArray
     inner: tuple[FloatArray, FloatArray]
+    outer: tuple[FloatArray, FloatArray]
+    agent: IntArray
 
 
 class _State(NamedTuple):
-    """What the likelihood and its slope need, for one G of the random columns."""
+    """What the likelihood and its slopes need, for G of the entities and of the agents."""
 
     fit: MixedFit
-    slope: FloatArray
-    information: FloatArray
+    slopes: tuple[FloatArray, ...]
+    information: tuple[FloatArray, ...]
 
 
 def mixed_model(
-    blocks: Blocks, random: Sequence[int], *, penalty: float = 0.0, gain: float = 1e-7
+    blocks: Blocks,
+    random: Sequence[int],
+    between: Sequence[int] = (),
+    *,
+    penalty: float = 0.0,
+    gain: float = 1e-7,
 ) -> MixedFit:
     """Fit a mixed model to sums of events by entity.
 
@@ -109,10 +133,11 @@ def mixed_model(
     random : sequence of int
         Columns of the design with a coefficient of each entity, q of them with a covariance of
         their own; none: one regression for all.
+    between : sequence of int
+        Columns with a coefficient of each agent.
     penalty : float
         Added to the diagonal of ``sum X'H^-1 X``: of a normal prior of the shared coefficients,
         ``N(0, sigma2 / penalty)``. It is needed where columns follow from one another.
-
     gain : float
         Of the deviance in a step, below which the variances have converged.
 
@@ -123,77 +148,161 @@ def mixed_model(
     Notes
     -----
     Fisher scoring of G, which is kept nonnegative definite; where that does not raise the
-    likelihood, scoring among the directions in which G is not 0. Source of likelihood and slope:
-    Harville, *Maximum likelihood approaches to variance component estimation and to related
-    problems*, JASA 72, 1977, sections 3 to 5.
+    likelihood, scoring among the directions in which G is not 0. Entities and agents take turns.
+    Source of likelihood and slope: Harville, *Maximum likelihood approaches to variance component
+    estimation and to related problems*, JASA 72, 1977, sections 3 to 5.
     """
-    j = np.asarray(random, dtype=np.int64)
-    ratio = np.zeros((len(j), len(j)))
-    now = _state(blocks, j, ratio, penalty)
-    for _ in range(_STEPS if len(j) else 0):
-        before = now.fit.deviance
-        for step in _steps(ratio, now):
-            trial = _semidefinite(ratio + step)
-            found = _state(blocks, j, trial, penalty)
-            if found.fit.deviance < before - gain:
-                break
-        else:
+    columns = [np.asarray(j, dtype=np.int64) for j in (random, between)]
+    ratios = [np.zeros((len(j), len(j))) for j in columns]
+    now = _state(blocks, columns, ratios, penalty)
+    levels = [level for level, j in enumerate(columns) if len(j)]
+    for _ in range(_STEPS if levels else 0):
+        start = now.fit.deviance
+        for level in levels:
+            before = now.fit.deviance
+            for step in _steps(ratios[level], now.slopes[level], now.information[level]):
+                trial = [*ratios]
+                trial[level] = _semidefinite(ratios[level] + step)
+                found = _state(blocks, columns, trial, penalty)
+                if found.fit.deviance < before - gain:
+                    ratios, now = trial, found
+                    break
+        if now.fit.deviance >= start - gain:
             break
-        ratio, now = trial, found
     return now.fit
 
 
-def _steps(ratio: FloatArray, now: _State) -> Iterator[FloatArray]:
+def _steps(ratio: FloatArray, slope: FloatArray, information: FloatArray) -> Iterator[FloatArray]:
     """Scoring steps of G to be tried: in all directions, then in those in which G is not 0."""
     values, vectors = np.linalg.eigh(ratio)
     inside = vectors[:, values > _FLAT * values.max(initial=0.0)]
     for basis in (np.eye(len(ratio)), inside):
         both = np.kron(basis, basis)
-        slope = basis.T @ now.slope @ basis
-        size = np.linalg.lstsq(both.T @ now.information @ both, slope.ravel(), rcond=1e-12)[0]
-        step = basis @ size.reshape(slope.shape) @ basis.T
+        turned = basis.T @ slope @ basis
+        size = np.linalg.lstsq(both.T @ information @ both, turned.ravel(), rcond=1e-12)[0]
+        step = basis @ size.reshape(turned.shape) @ basis.T
         yield from (-length * step for length in (1.0, 0.5, 0.1))
 
 
-def _state(blocks: Blocks, j: IntArray, ratio: FloatArray, penalty: float) -> _State:
-    """Restricted deviance at G, its slope and its expected second derivative."""
-    s, r, f, q = blocks.products, blocks.cross, blocks.n_features, len(j)
-    root = _root(ratio)
-    z, across, own = s[:, j][:, :, j], s[:, j], r[:, j]
+class _Level(NamedTuple):
+    """Sums of entities or agents, and what they are with own coefficients integrated out.
+
+    Attributes
+    ----------
+    products, cross : (n, F, F) and (n, F) arrays
+        ``X'X`` and ``X'y``; of agents ``X'H^-1 X`` and ``X'H^-1 y`` with H of their entities.
+    columns : (q,) array of int
+        Of the design, those of Z.
+    middle : (n, q, q) array
+        ``L M^-1 L'``: the covariance of own coefficients given those that all share, over sigma2.
+    left : (n, F, F) and (n, F) arrays
+        ``X'H^-1 X`` and ``X'H^-1 y``.
+    squares, log_det : float
+        What ``y'y`` loses, and ``log |M|``, in all.
+    """
+
+    products: FloatArray
+    cross: FloatArray
+    columns: IntArray
+    middle: FloatArray
+    left: tuple[FloatArray, FloatArray]
+    squares: float
+    log_det: float
+
+
+def _level(products: FloatArray, cross: FloatArray, j: IntArray, ratio: FloatArray) -> _Level:
+    root, q = _root(ratio), len(j)
+    z, across, own = products[:, j][:, :, j], products[:, j], cross[:, j]
     inner = np.eye(q) + root.T @ z @ root
-    middle = root @ np.linalg.solve(inner, np.broadcast_to(root.T, (len(s), q, q)))
-    felt = middle @ across
-    a_each = s - np.swapaxes(across, 1, 2) @ felt
-    c_each = r - _apply(np.swapaxes(felt, 1, 2), own)
-    squares = float(blocks.squares.sum() - (own * _apply(middle, own)).sum())
-    precision = a_each.sum(axis=0) + penalty * np.eye(f)
-    linear = c_each.sum(axis=0)
-    mean = np.linalg.solve(precision, linear)
-    free = max(float(blocks.n.sum()) - f, 1.0)
-    sigma2 = max((squares - float(mean @ linear)) / free, SMALLEST_SIGMA2)
-    log_dets = np.linalg.slogdet(inner)[1].sum() + np.linalg.slogdet(precision)[1]
-    deviance = free * (np.log(sigma2) + 1.0 + _LOG_2PI) + log_dets
+    middle = root @ np.linalg.solve(inner, np.broadcast_to(root.T, (len(z), q, q)))
+    felt = np.swapaxes(middle @ across, 1, 2)
+    left = products - felt @ across, cross - _apply(felt, own)
+    squares = float((own * _apply(middle, own)).sum())
+    log_det = float(np.linalg.slogdet(inner)[1].sum())
+    return _Level(products, cross, j, middle, left, squares, log_det)
+
+
+def _pull(
+    level: _Level, mean: FloatArray, covariance: FloatArray, sigma2: float, free: float
+) -> tuple[FloatArray, FloatArray]:
+    """Slope of the deviance in G, and its expected second derivative.
+
+    Parameters
+    ----------
+    level : _Level
+    mean, covariance : (.., F) and (.., F, F) arrays
+        Posterior of coefficients less own ones, the covariance over sigma2.
+    sigma2 : float
+    free : float
+        Events less coefficients.
+    """
+    j, middle, q = level.columns, level.middle, len(level.columns)
+    z, across = level.products[:, j][:, :, j], level.products[:, j]
     # Z'H^-1 Z, Z'H^-1 X and Z'H^-1 (y - X w)
     by_z = z @ middle
     d = z - by_z @ z
     w = across - by_z @ across
-    g = own - across @ mean
+    g = level.cross[:, j] - _apply(across, np.broadcast_to(mean, level.cross.shape))
     g = g - _apply(by_z, g)
-    spread = np.tensordot(w @ np.linalg.inv(precision), w, axes=([0, 2], [0, 2]))
-    slope = d.sum(axis=0) - spread
+    slope = d.sum(axis=0) - (w @ covariance @ np.swapaxes(w, 1, 2)).sum(axis=0)
     slope = slope - g.T @ g / sigma2
     flat = d.reshape(len(d), q * q)
     twice = (flat.T @ flat).reshape(q, q, q, q).transpose(0, 2, 1, 3).reshape(q * q, q * q)
     total = d.sum(axis=0).ravel()
-    full = np.zeros((f, f))
-    full[np.ix_(j, j)] = ratio
-    fit = MixedFit(mean, sigma2, full, float(deviance), precision, (a_each, c_each))
-    return _State(fit, (slope + slope.T) / 2, twice - np.outer(total, total) / free)
+    return (slope + slope.T) / 2, twice - np.outer(total, total) / free
+
+
+def _state(
+    blocks: Blocks, columns: Sequence[IntArray], ratios: Sequence[FloatArray], penalty: float
+) -> _State:
+    """Restricted deviance at G, its slopes and its expected second derivatives."""
+    f, agent = blocks.n_features, np.arange(blocks.n_entities)
+    entities = _level(blocks.products, blocks.cross, columns[0], ratios[0])
+    sums = entities.left
+    if len(columns[1]):
+        agent = blocks.agent
+        sums = np.zeros((blocks.n_agents, f, f)), np.zeros((blocks.n_agents, f))
+        for total, part in zip(sums, entities.left, strict=True):
+            np.add.at(total, agent, part)
+    agents = _level(*sums, columns[1], ratios[1])
+    precision = agents.left[0].sum(axis=0) + penalty * np.eye(f)
+    linear = agents.left[1].sum(axis=0)
+    mean = np.linalg.solve(precision, linear)
+    free = max(float(blocks.n.sum()) - f, 1.0)
+    squares = float(blocks.squares.sum()) - entities.squares - agents.squares
+    sigma2 = max((squares - float(mean @ linear)) / free, SMALLEST_SIGMA2)
+    log_dets = entities.log_det + agents.log_det + np.linalg.slogdet(precision)[1]
+    deviance = free * (np.log(sigma2) + 1.0 + _LOG_2PI) + log_dets
+    covariance = np.linalg.inv(precision)
+    own, between = (_among(f, j, ratio) for j, ratio in zip(columns, ratios, strict=True))
+    left = entities.left, agents.left
+    fit = MixedFit(mean, sigma2, own, between, float(deviance), precision, *left, agent)
+    pulls = [_pull(agents, mean, covariance, sigma2, free)]
+    if len(columns[1]):  # an entity's less its own are those of its agent
+        middle = _among(f, columns[1], agents.middle)
+        felt = np.eye(f) - middle @ sums[0]
+        mean = (_apply(felt, np.broadcast_to(mean, sums[1].shape)) + _apply(middle, sums[1]))[agent]
+        covariance = (middle + felt @ covariance @ np.swapaxes(felt, 1, 2))[agent]
+    pulls.insert(0, _pull(entities, mean, covariance, sigma2, free))
+    return _State(fit, *zip(*pulls, strict=True))
+
+
+def _among(f: int, j: IntArray, matrix: FloatArray) -> FloatArray:
+    """A matrix of some columns (.., q, q), or several, among all of them (.., F, F)."""
+    full = np.zeros((*matrix.shape[:-2], f, f))
+    full[..., j[:, None], j] = matrix
+    return full
 
 
 def _apply(matrices: FloatArray, vectors: FloatArray) -> FloatArray:
     """Each matrix (E, m, n) times its vector (E, n)."""
     return np.asarray((matrices @ vectors[:, :, None])[:, :, 0])
+
+
+def _inverse(matrices: FloatArray) -> FloatArray:
+    """Of symmetric matrices (E, F, F), as symmetric ones."""
+    found = np.linalg.inv(matrices)
+    return np.asarray((found + np.swapaxes(found, 1, 2)) / 2, dtype=np.float64)
 
 
 def _root(matrix: FloatArray) -> FloatArray:
@@ -305,13 +414,21 @@ def mixed_scores(fit: MixedFit, halves: Halves) -> Scores:
     """Log density and squared error of each half, given the other and all other entities.
 
     The variances are those of all entities. ``X w`` of the others is known to ``sigma2 A^-1``, A
-    their sum of ``X'H^-1 X``: to the entity it is one more random effect.
+    their sum of ``X'H^-1 X``: to the entity it is one more random effect. Where agents have own
+    coefficients, others are first the other agents, and then the other entities of its own.
     """
     own_precision, own_linear = (part[halves.at] for part in fit.inner)
+    agent = fit.agent[halves.at]
+    here_precision, here_linear = (part[agent] for part in fit.outer)
     total = fit.precision @ fit.mean
-    others = np.linalg.inv(fit.precision - own_precision)
-    others = (others + np.swapaxes(others, 1, 2)) / 2
-    mean = _apply(others, total - own_linear)
+    others = _inverse(fit.precision - here_precision)
+    mean = _apply(others, total - here_linear)
+    sums = [np.zeros_like(part) for part in fit.outer]
+    for whole, part in zip(sums, fit.inner, strict=True):
+        np.add.at(whole, fit.agent, part)
+    before = _inverse(others + fit.between)
+    others = _inverse(before + sums[0][agent] - own_precision)
+    mean = _apply(others, _apply(before, mean) + sums[1][agent] - own_linear)
     root = _root(fit.ratio + others)
     every = _normal(halves.whole, mean, root, fit.sigma2)[0]
     scores = Scores(np.zeros(len(mean)), np.zeros(len(mean)))
@@ -624,9 +741,10 @@ class Evidence:
     curved : bool
         Whether the squares of the columns predict better than the columns alone: one regression
         and mixed model have them then.
-    random : {"intercepts", "intercepts and slopes", "the same model of one class"}
-        Of the mixed model: what predicts better. The last is there for classes with degrees or t
-        noise.
+    random : {"intercepts", "intercepts and slopes", "intercepts of entities and agents", \
+"intercepts and slopes of entities and agents", "the same model of one class"}
+        Of the mixed model: what predicts best. Agents have coefficients of their own where there
+        are several with several entities. The last is there for classes with degrees or t noise.
     log_score, error : dict of float
         Mean log density and mean squared error by event (in the units of y) of ``one regression``,
         ``mixed model`` and ``classes``.
@@ -711,18 +829,20 @@ def evidence_of(
             classes = class_scores(blocks, sweeps, halves)
         else:
             classes = degree_scores(blocks, sweeps, halves, rng)
-        random = [(0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)]
-        rivals = [_rival(blocks, halves, j) for j in ((), *random)]
+        own = (0,), tuple(range(f)) if f <= MOST_COLUMNS else (0,)
+        nested = 1 < blocks.n_agents < blocks.n_entities
+        random = [(j, j if level else ()) for level in range(1 + nested) for j in own]
+        rivals = [_rival(blocks, halves, *j) for j in (((), ()), *random)]
         curved = False
         if f <= MOST_COLUMNS:
             wider = events._replace(x=np.column_stack([events.x, events.x[:, intercept:] ** 2]))
             wide = blocks_of(wider.x, wider.y, wider.entity, wider.agent, wider.weight)
             apart = halves_of(wider, wide, u)
             if apart is not None:
-                bent = _rival(wide, apart, ())
+                bent = _rival(wide, apart, (), ())
                 curved = _difference(bent, rivals[0], halves).clear
                 if curved:
-                    rivals = [bent, *(_rival(wide, apart, j) for j in random)]
+                    rivals = [bent, *(_rival(wide, apart, *j) for j in random)]
     except (np.linalg.LinAlgError, DataError):
         return None  # columns that depend on one another under weights that leave no prior
     regression, *mixed = rivals
@@ -763,7 +883,7 @@ def evidence_of(
         enough,
         len(halves.at),
         curved,
-        ("intercepts", "intercepts and slopes", SAME)[best],
+        RANDOM[best] if best < len(random) else SAME,
         {k: float(v.log_score.sum() / n - np.log(unit)) for k, v in models.items()},
         {k: float(v.error.sum() / n * unit**2) for k, v in models.items()},
         to_one,
@@ -772,11 +892,11 @@ def evidence_of(
     )
 
 
-def _rival(blocks: Blocks, halves: Halves, random: Sequence[int]) -> Scores:
-    """Scores of a mixed model with own coefficients of some columns, or none."""
+def _rival(blocks: Blocks, halves: Halves, random: Sequence[int], between: Sequence[int]) -> Scores:
+    """Scores of a mixed model with own coefficients of entities and agents, or none."""
     trace = float(np.trace(blocks.products, axis1=1, axis2=2).sum())
     penalty = max(1.0, _DEPENDENT * trace)
-    return mixed_scores(mixed_model(blocks, random, penalty=penalty, gain=_GAIN), halves)
+    return mixed_scores(mixed_model(blocks, random, between, penalty=penalty, gain=_GAIN), halves)
 
 
 def _limit(halves: Halves) -> float:
