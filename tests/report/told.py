@@ -35,6 +35,8 @@ def letters(svg: str) -> str:
 
 
 MOST_WORDS = 25
+MISSPACED = re.compile(r"\s[.,;:]\s|\s[.,;:]$|[\w%]\((?!s\)|\w+=)|\)\w")
+"""A blank before a stop, or none before a bracket: templates join words that are right alone."""
 OTHER_PERCENT = re.compile(r"\d[ \u00a0\u202f]%")
 """A percentage as it is not written here: 95%, without a blank."""
 
@@ -68,10 +70,12 @@ def check_told(
         words = set(re.split(r"[\s(),;%]+", sentence.lower()))
         assert not {"nan", "inf", "-0"} & words, sentence
         assert sentence.endswith((".", ")."))
+        assert not MISSPACED.search(sentence), sentence
     for block in report.evidence(run):
         text = spoken(block)
         assert not re.search(r"\bnan\b", text.lower()), block.title
         assert "inf" not in text.lower().split(), block.title
+        assert not any(map(MISSPACED.search, (*block.text, block.warning))), block.text
         if block.picture:
             assert block.picture.alt
             assert not draws or "<svg" in drawn(block.picture.figure)

@@ -288,7 +288,7 @@ class ContingencyTableResult(Result):
         response = two[-1]
         (other,) = set(self.names) - {response}
         why = (
-            f"{other} and {response} hang together within sites: a regression gives odds ratios "
+            f"{other} and {response} are associated within sites: a regression gives odds ratios "
             "with limits, to which other columns can be added, and tests whether sites differ."
         )
         yield from regression(
@@ -337,7 +337,7 @@ class ContingencyTable(Method[ContingencyTableResult]):
 
     name: ClassVar[str] = "contingency-table"
     version: ClassVar[int] = 3
-    title: ClassVar[str] = "Do two categories hang together, over all sites and within them?"
+    title: ClassVar[str] = "Are two categories associated, over all sites and within them?"
     steps = (count, possible, parts)
     roles: ClassVar[tuple[str, ...]] = ()
     # Counts of a table are sums of products of coded columns: sites hold them against other runs.

@@ -179,7 +179,12 @@ def cell_counts(
         An ``(n_cells,)`` int array, or with `keys` a dict ``{"keys", "counts"}``.
     """
     cells = np.asarray(cell_of_record, dtype=np.int64)
-    counts = np.bincount(cells[cells >= 0], minlength=n_cells).astype(np.int64)
+    return counted(np.bincount(cells[cells >= 0], minlength=n_cells), keys)
+
+
+def counted(counts: IntArray, keys: NDArray[Any] | None = None) -> Released:
+    """Release numbers of records, (n_cells,), as `cell_counts` does."""
+    counts = counts.astype(np.int64)
     evidence = Support("keyed-count" if keys is not None else "count", counts.sum(), counts)
     value: Any = counts if keys is None else {"keys": np.asarray(keys), "counts": counts}
     return Released(value, Disclosure.AGGREGATE, evidence, _KEY)

@@ -32,7 +32,7 @@ def test_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "said", "tone"),
     [
-        ({"a": APART, "b": APART}, "hang together, over all sites and within them", "good"),
+        ({"a": APART, "b": APART}, "are associated, over all sites and within them", "good"),
         ({"a": EQUAL, "b": EQUAL}, "do not show an association", "plain"),
         (MIRRORED, "the pooled table does not show it", "caution"),
         (BERKELEY, "but this does not show within sites", "caution"),

@@ -121,7 +121,7 @@ def test_columns_that_do_not_vary() -> None:
         fitted = SparseQDA(alpha=0.1, tol=1e-13).fit((x - x.mean(axis=0)) / spread, y)
     assert result.columns.tolist() == [0, 1, 2, 4]
     np.testing.assert_allclose(dense(result), fitted.precision_.dense(), atol=1e-9)
-    assert any("x3 are constant everywhere" in remark for remark in result.remarks)
+    assert any("Constant everywhere: x3" in remark for remark in result.remarks)
 
 
 # --------------------------------------------------------------------------- the choice
@@ -258,7 +258,7 @@ def test_a_column_that_a_site_withholds_is_in_no_total() -> None:
     made = scripted(federation(tables))
     run = FederatedSparseQDA(alpha=0.1).run(made, seed=0)
     assert run.result.columns.tolist() == [0, 1, 2, 4]
-    assert any("x3 take no part" in remark for remark in run.result.remarks)
+    assert any("left out: x3" in remark for remark in run.result.remarks)
     asked = decode_message(Request.from_bytes(made.engine.requests[TOTALS + 1, "s0"]).message)
     assert isinstance(asked, SharedClasses) and asked.columns.value.tolist() == [0, 1, 2, 4]
 

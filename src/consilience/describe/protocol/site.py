@@ -16,7 +16,7 @@ from consilience.numerics.row_units import times_of
 from consilience.parameters import Allowed, allows, is_number
 from consilience.protocol.method import EDGES, SiteContext, SiteData, State, step
 from consilience.wire.codec import digest
-from consilience.wire.disclosure import Released, aggregate, cell_counts, count
+from consilience.wire.disclosure import Released, aggregate, count, counted
 from consilience.wire.message import Aggregate, Public, message, states
 from consilience.wire.moment_facts import Coded, moment_facts, unsafe_columns
 
@@ -98,13 +98,10 @@ class Memory:
     def leaves_few(self, name: str, values: FloatArray, least: int) -> bool:
         """Whether edges that were told leave a bin of few: not while rows and values are theirs."""
         told = self.told.get(name, [])
+        if least <= 1 or not told:  # where one record may be told of, a bin may be empty
+            return False
         below = np.searchsorted(np.sort(values), told, side="left")
-        # Where one record may be told of, a bin may be empty.
-        return (
-            least > 1
-            and bool(told)
-            and int(np.diff(below, prepend=0, append=len(values)).min()) < least
-        )
+        return int(np.diff(below, prepend=0, append=len(values)).min()) < least
 
     def parts(
         self, of: tuple[str, ...], rows: Sequence[BoolArray], least: int
@@ -432,7 +429,11 @@ def _rows_of(data: SiteData, least: int, memory: Memory) -> _Rows:
         part[filled, int(part.sum(axis=0).argmax())] = 1.0
         part[lacks] = 0.0
         levels.append(np.column_stack([part, lacks]))
-    numbers = np.where(gaps[:, :q], np.nan, x[:, places])
+    # The table itself where nothing is missing or filled: a copy of a long one takes much memory.
+    numbers = x if q == x.shape[1] else x[:, places]
+    if absent[:, :q].any() or gaps[:, :q].any():
+        numbers = np.where(gaps[:, :q], np.nan, numbers)
+    numbers = np.ascontiguousarray(numbers)
     for j, filled in enumerate((absent & ~gaps)[:, :q].T):
         if filled.any():
             there = np.sort(numbers[~filled & ~gaps[:, j], j])
@@ -449,11 +450,12 @@ def _rows_of(data: SiteData, least: int, memory: Memory) -> _Rows:
 def _moments(rows: _Rows, site: SiteContext) -> tuple[tuple[Released, ...], BoolArray]:
     """Rows with a value, means and spreads of the numbers, and which of them are withheld."""
     x, limits = rows.numbers, site.limits
-    known = aggregate(np.where(np.isnan(x), np.nan, 1.0))
-    means = aggregate(x, mean=True)
+    missing = np.array([np.isnan(column).sum() for column in x.T], dtype=np.int64)
+    ones = np.where(np.isnan(x), np.nan, 1.0) if missing.any() else np.broadcast_to(1.0, x.shape)
+    known, means = aggregate(ones), aggregate(x, mean=True)
     with np.errstate(over="ignore"):  # an infinite sum is no release
-        spreads = aggregate((x - means.value) ** 2, mean=True)
-    unsafe = unsafe_columns(x, limits=limits) | ((~np.isnan(x)).sum(axis=0) < limits.min_records)
+        spreads = aggregate(x, mean=True, about=means.value)
+    unsafe = unsafe_columns(x, limits=limits) | (len(x) - missing < limits.min_records)
     for released in (known, means, spreads):
         unsafe = unsafe | np.isnan(released.withhold_unsafe(limits).value)
     return tuple(one.withhold(unsafe) for one in (known, means, spreads)), np.asarray(unsafe)
@@ -498,13 +500,22 @@ def summed(message: Request, data: SiteData, site: SiteContext) -> tuple[Sums, M
     return reply, memory
 
 
+def _behind(cells: IntArray, size: int) -> IntArray:
+    """Rows in each cell, without those of cell -1."""
+    return np.bincount(cells[cells >= 0], minlength=size)
+
+
+def _all(counts: Sequence[IntArray]) -> Released:
+    """Release the rows in the cells of all columns, one column after the other."""
+    return counted(np.concatenate([*counts, np.zeros(0, dtype=np.int64)]))
+
+
 def _levels(rows: _Rows, site: SiteContext) -> tuple[Released, list[BoolArray]]:
     """Rows of all levels, and which levels of each category may not be told."""
-    cells, hidden, start = [], [], 0
+    counts, hidden = [], []
     for part, whole, name in zip(rows.levels, rows.whole, rows.category_names, strict=True):
         placed = part.sum(axis=1) == 1
-        cells.append(np.where(placed, start + part.argmax(axis=1), -1))
-        start += part.shape[1]
+        counts.append(_behind(np.where(placed, part.argmax(axis=1), -1), part.shape[1]))
         lacks = part[:, -1].any()
         judged = part if lacks else part[:, :-1]
         coded = [Coded(tuple(range(judged.shape[1])), whole)]
@@ -517,8 +528,7 @@ def _levels(rows: _Rows, site: SiteContext) -> tuple[Released, list[BoolArray]]:
         hidden.append(unsafe if lacks else np.append(unsafe, False))
         if unsafe.any():
             site.note(f"Some levels of {name} are not told: few rows have them, or would follow.")
-    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
-    return cell_counts(flat.astype(np.int64), start), hidden
+    return _all(counts), hidden
 
 
 def _tables(
@@ -543,15 +553,14 @@ def _tables(
         unsafe = moment_facts(
             np.hstack(list(told.values())), limits=site.limits, coded=coded
         ).unsafe
-    cells, masks, start = [], [], 0
+    counts, masks = [], []
     for pair in pairs:
         a, b = (of[name] for name in pair)
         first, second = rows.levels[a], rows.levels[b]
         size = first.shape[1] * second.shape[1]
         placed = (first.sum(axis=1) == 1) & (second.sum(axis=1) == 1)
         where = first.argmax(axis=1) * second.shape[1] + second.argmax(axis=1)
-        cells.append(np.where(placed, start + where, -1))
-        start += size
+        counts.append(_behind(np.where(placed, where, -1), size))
         few = unsafe is not None and bool(unsafe[slice(*ends[a]), slice(*ends[b])].any())
         stays = few or not placed.all() or bool(hidden[a].any() | hidden[b].any())
         # What products tell is compared with other runs only for methods that tell no more.
@@ -559,9 +568,7 @@ def _tables(
         masks.append(np.full(size, stays))
         if stays:
             site.note(f"The table of {pair[0]} and {pair[1]} stays here.")
-    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
-    mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
-    return cell_counts(flat.astype(np.int64), start).withhold(mask)
+    return _all(counts).withhold(np.concatenate([*masks, np.zeros(0, dtype=bool)]))
 
 
 @step("bins", once=True, keeps=remembered)
@@ -598,7 +605,7 @@ def binned(
     sizes = [int(size) for size in message.sizes]
     of_curves = {time for time, *_ in message.settings.curves} if least > 1 else set()
     room = _room(message, data, memory, site)
-    cells, masks, start = [], [], 0
+    counts, masks = [], []
     for j, edges in split(message.edges.value, sizes):
         name, x = rows.number_names[j - 1], rows.numbers[:, j - 1]
         if not len(edges):
@@ -620,14 +627,11 @@ def binned(
         known = np.isin(edges, cuts)
         heads = np.concatenate([[0], np.flatnonzero(known) + 1])
         place = heads[np.searchsorted(edges[known], x, side="right")]
-        cells.append(np.where(np.isnan(x) | withheld, -1, start + place))
+        counts.append(_behind(np.where(np.isnan(x) | withheld, -1, place), len(edges) + 1))
         masks.append(np.concatenate([[False], ~known]) | withheld)
-        start += len(edges) + 1
     ended = _ended(message, rows, unsafe, memory, parted, room, site)
-    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
-    mask = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
-    counts = cell_counts(flat.astype(np.int64), start).withhold(mask)
-    return Bins(counts=counts, ended=ended), memory
+    told_counts = _all(counts).withhold(np.concatenate([*masks, np.zeros(0, dtype=bool)]))
+    return Bins(counts=told_counts, ended=ended), memory
 
 
 def _room(message: Edges, data: SiteData, memory: Memory, site: SiteContext) -> int:
@@ -656,7 +660,7 @@ def _ended(
     """Rows in the bins of the times of all curves, each curve whole or not at all."""
     parts = split(message.edges.value, [int(size) for size in message.sizes])
     edges_of = dict(zip(message.numbers, (part for _, part in parts), strict=True))
-    cells, masks, start = [], [], 0
+    counts, masks = [], []
     sizes, few = message.cells_of_curves(), site.limits.min_records
     of_curves = zip(message.settings.curves, message.groups.tolist(), sizes, strict=True)
     for curve, groups, size in of_curves:
@@ -687,17 +691,14 @@ def _ended(
             heads = np.isin(edges, cuts or [])
             firsts = np.concatenate([[0], np.flatnonzero(heads) + 1])
             bins = firsts[np.searchsorted(edges[heads], x[own], side="right")]
-            place[own] = start + np.ravel_multi_index((g, k, bins), mask.shape)
+            place[own] = np.ravel_multi_index((g, k, bins), mask.shape)
             mask[g, k] = np.concatenate([[False], ~heads])
         if not told:
             site.note(f"The curve of {' and '.join(curve)} stays here.")
             mask[:], place[:] = True, -1
-        cells.append(place)
+        counts.append(_behind(place, size))
         masks.append(mask.ravel())
-        start += size
-    flat = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
-    hidden = np.concatenate(masks) if masks else np.zeros(0, dtype=bool)
-    return cell_counts(flat.astype(np.int64), start).withhold(hidden)
+    return _all(counts).withhold(np.concatenate([*masks, np.zeros(0, dtype=bool)]))
 
 
 def _kinds(rows: _Rows, curve: Sequence[str], groups: int) -> tuple[IntArray, IntArray]:

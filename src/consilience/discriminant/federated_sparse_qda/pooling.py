@@ -283,12 +283,12 @@ def notes_of(
     gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
     if gone:
         found.append(
-            f"Columns {some(gone)} take no part: some site withholds them (too few rows differ "
-            "from the others, or one row dominates)."
+            f"Withheld by some site, and so left out: {some(gone)} (too few rows differ from the "
+            "others, or one row dominates)."
         )
     constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
     if len(constant):
-        found.append(f"Columns {some([names[int(j)] for j in constant])} are constant everywhere.")
+        found.append(f"Constant everywhere: {some([names[int(j)] for j in constant])}.")
     if len(units.floored):
         found.append(
             "Columns that do not vary within a class got a variance there: "
