@@ -416,6 +416,11 @@ def test_headline_does_not_overclaim(
     assert words in answered(headline)
 
 
+def test_limits_say_which_rows_of_one_kind_look_like_classes(run: Run) -> None:
+    limits = " ".join(EnsembleClusteringReport().limits(run))
+    assert "share a rate" in limits and "with logarithms" in limits
+
+
 def test_one_class_where_two_would_be_more(run: Run) -> None:
     given = with_result(
         run,
